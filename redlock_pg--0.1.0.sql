@@ -1,0 +1,132 @@
+/* redlock_pg--0.1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION redlock_pg" to load this file. \quit
+
+CREATE TYPE redlock_scope AS ENUM ('transaction', 'session');
+COMMENT ON TYPE redlock_scope IS
+'How long an acquired lock is held: until the end of the transaction, or until it is released or the session ends';
+
+--
+-- Taking and giving back locks
+--
+-- Called on NULL input on purpose: a NULL name must be an error, never a lock
+-- that silently was not taken.
+--
+
+CREATE FUNCTION redlock_acquire(resource text,
+                                wait interval DEFAULT NULL,
+                                ttl interval DEFAULT NULL,
+                                scope redlock_scope DEFAULT 'transaction')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_acquire'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope) IS
+'Acquires the distributed lock on a resource, waiting at most "wait" for it (NULL: as long as it takes); returns a number that is unique and increasing on this server only, not a fencing token';
+
+CREATE FUNCTION redlock_try(resource text,
+                            ttl interval DEFAULT NULL,
+                            scope redlock_scope DEFAULT 'transaction')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_try'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope) IS
+'Acquires the distributed lock on a resource if it is free, and returns true; returns false at once if another holds it';
+
+CREATE FUNCTION redlock_release(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release(text) IS
+'Gives back one session-scope acquisition of a resource; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
+
+CREATE FUNCTION redlock_release_all()
+RETURNS integer
+AS 'MODULE_PATHNAME', 'redlock_release_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_all() IS
+'Gives back all session-scope acquisitions of this session; returns how many there were';
+
+CREATE FUNCTION redlock_check(resource text)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'redlock_check'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_check(text) IS
+'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; an error if it is not held, or was lost';
+
+--
+-- Looking at them
+--
+
+CREATE FUNCTION redlock_lease_rows(OUT resource text, OUT state text,
+                                   OUT scope text, OUT pid integer,
+                                   OUT database oid, OUT number bigint,
+                                   OUT valid_for interval, OUT ttl interval,
+                                   OUT since timestamptz, OUT held_by text,
+                                   OUT gate_classid oid, OUT gate_objid oid)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_lease_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_lease_rows() IS
+'The lease table of this server; read it through the view redlock_locks';
+
+CREATE FUNCTION redlock_node_rows(OUT node text, OUT state text,
+                                  OUT last_error text, OUT rtt_us bigint,
+                                  OUT votes_yes bigint, OUT votes_no bigint,
+                                  OUT votes_error bigint, OUT since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_node_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_node_rows() IS
+'The Redis nodes as the broker of this server sees them; read it through the view redlock_nodes';
+
+CREATE FUNCTION redlock_stats_row(OUT granted bigint, OUT refused bigint,
+                                  OUT unreachable bigint, OUT renewed bigint,
+                                  OUT unrenewed bigint, OUT lost bigint,
+                                  OUT released bigint, OUT broker_pid integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_stats_row'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stats_row() IS
+'Counters since the server started; read them through the view redlock_stats';
+
+CREATE VIEW redlock_locks AS
+    SELECT resource, state, scope, pid, d.datname AS database, number,
+           valid_for, ttl, since, held_by
+      FROM redlock_lease_rows() l
+      LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
+    UNION ALL
+    -- sessions queued behind another session of this server
+    SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
+           NULL::interval, NULL::interval, g.waitstart, NULL
+      FROM pg_catalog.pg_locks g
+      JOIN redlock_lease_rows() l
+        ON g.classid = l.gate_classid AND g.objid = l.gate_objid
+     WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
+       AND NOT g.granted;
+COMMENT ON VIEW redlock_locks IS
+'Locks that sessions of this server hold, have lost, or wait for';
+COMMENT ON COLUMN redlock_locks.state IS
+'held; waiting (asking the nodes, or another host holds it); queued (behind another session of this server); lost (validity ran out); releasing';
+COMMENT ON COLUMN redlock_locks.number IS
+'What redlock_acquire returned: unique and increasing on this server only';
+COMMENT ON COLUMN redlock_locks.valid_for IS
+'Validity left if the lease were not renewed again';
+COMMENT ON COLUMN redlock_locks.held_by IS
+'While waiting: who holds the lock elsewhere, as its holder wrote it';
+
+CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
+COMMENT ON VIEW redlock_nodes IS
+'The Redis nodes as the broker of this server sees them';
+COMMENT ON COLUMN redlock_nodes.state IS
+'ready; resolving or connecting; backing off (will reconnect by itself); refused (answers, but must not vote: see last_error)';
+COMMENT ON COLUMN redlock_nodes.rtt_us IS
+'Time from the sending of the last answered command to its reply, in microseconds';
+
+CREATE VIEW redlock_stats AS SELECT * FROM redlock_stats_row();
+COMMENT ON VIEW redlock_stats IS
+'What the broker of this server counted since the server started';
+COMMENT ON COLUMN redlock_stats.broker_pid IS
+'Process that talks to the nodes; null if it is not running';
+
+GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;

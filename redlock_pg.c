@@ -1,0 +1,355 @@
+/*
+ * redlock_pg.c
+ *		Distributed locks for SQL: the functions that SQL calls.
+ *
+ * Thin on purpose: arguments are checked and converted here, and rows made.
+ * See src/README.md for the house.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "broker.h"
+#include "compat.h"
+#include "gate.h"
+#include "guc.h"
+#include "lease.h"
+#include "session.h"
+
+PG_MODULE_MAGIC;
+
+PGDLLEXPORT void _PG_init(void);
+
+PG_FUNCTION_INFO_V1(redlock_acquire);
+PG_FUNCTION_INFO_V1(redlock_try);
+PG_FUNCTION_INFO_V1(redlock_release);
+PG_FUNCTION_INFO_V1(redlock_release_all);
+PG_FUNCTION_INFO_V1(redlock_check);
+PG_FUNCTION_INFO_V1(redlock_lease_rows);
+PG_FUNCTION_INFO_V1(redlock_node_rows);
+PG_FUNCTION_INFO_V1(redlock_stats_row);
+
+static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
+static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
+static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
+static int64 interval_us(const Interval *interval);
+static Interval *make_interval_us(int64 us);
+static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
+static const char *lease_state_name(Lease *lease);
+static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
+static text *utf8_text(const char *utf8);
+
+void
+_PG_init(void)
+{
+	guc_define();
+	if (!process_shared_preload_libraries_in_progress)
+		return; /* the functions will say what to do */
+	lease_install_hooks();
+	session_install_hooks();
+	broker_register();
+}
+
+/* redlock_acquire(resource, wait, ttl, scope) */
+Datum
+redlock_acquire(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+
+	get_name(fcinfo, &request);
+	request.wait_ms = -1;
+	if (!PG_ARGISNULL(1))
+	{
+		int64 wait_us = interval_us(PG_GETARG_INTERVAL_P(1));
+
+		if (wait_us < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
+					 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
+		request.wait_ms = (wait_us + 999) / 1000;
+	}
+	request.once = request.wait_ms == 0;
+	request.ttl_ms = get_ttl_ms(fcinfo, 2);
+	request.scope = get_scope(fcinfo, 3);
+	PG_RETURN_INT64((int64) session_acquire(&request));
+}
+
+/* redlock_try(resource, ttl, scope) */
+Datum
+redlock_try(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+
+	get_name(fcinfo, &request);
+	request.wait_ms = -1;
+	request.once = true;
+	request.ttl_ms = get_ttl_ms(fcinfo, 1);
+	request.scope = get_scope(fcinfo, 2);
+	PG_RETURN_BOOL(session_acquire(&request) != 0);
+}
+
+/* redlock_release(resource) */
+Datum
+redlock_release(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+
+	get_name(fcinfo, &request);
+	PG_RETURN_BOOL(session_release(request.hash, request.name));
+}
+
+/* redlock_release_all() */
+Datum
+redlock_release_all(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT32(session_release_all());
+}
+
+/* redlock_check(resource) */
+Datum
+redlock_check(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+
+	get_name(fcinfo, &request);
+	PG_RETURN_INTERVAL_P(make_interval_us(session_check(request.hash, request.name)));
+}
+
+/*
+ * Arguments
+ */
+
+/* The name goes into the key in UTF-8, whatever encoding this database has. */
+static void
+get_name(FunctionCallInfo fcinfo, LockRequest *request)
+{
+	char *name;
+	char *utf8;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the name of a redlock must not be null")));
+	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (name[0] == '\0')
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the name of a redlock must not be empty")));
+	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
+	if (strlen(utf8) > LEASE_NAME_MAX)
+		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
+						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
+								  LEASE_NAME_MAX)));
+	request->name = name;
+	request->utf8 = utf8;
+	request->utf8_len = strlen(utf8);
+	request->hash = gate_hash(utf8, request->utf8_len);
+}
+
+static int
+get_ttl_ms(FunctionCallInfo fcinfo, int arg)
+{
+	int64 ttl_ms = redlock_ttl_ms;
+
+	if (!PG_ARGISNULL(arg))
+	{
+		int64 ttl_us = interval_us(PG_GETARG_INTERVAL_P(arg));
+
+		if (ttl_us <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("ttl must be positive")));
+		ttl_ms = ttl_us / 1000;
+	}
+	if (ttl_ms < TTL_MIN_MS)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("ttl must be at least %d ms", TTL_MIN_MS)));
+	if (ttl_ms > redlock_max_ttl_ms)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a ttl of " INT64_FORMAT " ms is over redlock.max_ttl, which is %d ms",
+						ttl_ms, redlock_max_ttl_ms),
+				 errhint("Leases are renewed while their session lives, so a job may run longer "
+						 "than the ttl.")));
+	return (int) ttl_ms;
+}
+
+static LockScope
+get_scope(FunctionCallInfo fcinfo, int arg)
+{
+	char *label;
+
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("scope must not be null")));
+	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
+	return strcmp(label, "session") == 0 ? SCOPE_SESSION : SCOPE_TRANSACTION;
+}
+
+/* As EXTRACT(EPOCH ...) counts: a month has 30 days. */
+static int64
+interval_us(const Interval *interval)
+{
+	double us =
+		(double) interval->time +
+		((double) interval->day + (double) interval->month * DAYS_PER_MONTH) * USECS_PER_DAY;
+
+	/* far enough, and far from overflow */
+	if (us > 1e15)
+		return INT64CONST(1000000000000000);
+	if (us < -1e15)
+		return -INT64CONST(1000000000000000);
+	return (int64) us;
+}
+
+static Interval *
+make_interval_us(int64 us)
+{
+	Interval *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return interval;
+}
+
+/*
+ * Rows
+ */
+
+Datum
+redlock_lease_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	if (lease_table == NULL)
+		return (Datum) 0;
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_table->lease[i].in_use)
+			lease_row(rsinfo->setResult, rsinfo->setDesc, &lease_table->lease[i]);
+	LWLockRelease(lease_table->lock);
+	return (Datum) 0;
+}
+
+/* Fields of the owner and the broker may change under our eyes; see lease.h. */
+static void
+lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
+{
+	Datum values[12] = {0};
+	bool nulls[12] = {0};
+	bool held =
+		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
+	char held_by[LEASE_HOLDER_MAX + 1];
+
+	Assert(desc->natts == lengthof(values));
+
+	SpinLockAcquire(&lease->mutex);
+	strlcpy(held_by, lease->held_by, sizeof(held_by));
+	SpinLockRelease(&lease->mutex);
+
+	values[0] = PointerGetDatum(utf8_text(lease->key + lease->prefix_len));
+	values[1] = CStringGetTextDatum(lease_state_name(lease));
+	values[2] = CStringGetTextDatum(lease->session_scope ? "session" : "transaction");
+	values[3] = Int32GetDatum(lease->owner_pid);
+	values[4] = ObjectIdGetDatum(lease->owner_database);
+	values[5] = Int64GetDatum((int64) lease->number);
+	nulls[5] = lease->number == 0;
+	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
+	nulls[6] = !held;
+	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
+	values[8] = TimestampTzGetDatum(lease->since);
+	values[9] = CStringGetTextDatum(held_by);
+	nulls[9] = held_by[0] == '\0' || lease->number != 0;
+	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
+	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
+	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+static const char *
+lease_state_name(Lease *lease)
+{
+	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+		return "releasing";
+	switch (lease_state(lease))
+	{
+		case LEASE_HELD:
+			return lease_validity_us(lease) > 0 ? "held" : "lost";
+		case LEASE_LOST:
+			return "lost";
+		case LEASE_WAITING:
+		case LEASE_REFUSED:
+		case LEASE_UNREACHABLE:
+			break;
+	}
+	return "waiting";
+}
+
+Datum
+redlock_node_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	if (lease_table == NULL)
+		return (Datum) 0;
+	LWLockAcquire(lease_table->board_lock, LW_SHARED);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease_table->board[i].in_use)
+			node_row(rsinfo->setResult, rsinfo->setDesc, &lease_table->board[i]);
+	LWLockRelease(lease_table->board_lock);
+	return (Datum) 0;
+}
+
+static void
+node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
+{
+	Datum values[8] = {0};
+	bool nulls[8] = {0};
+	int64 rtt_us = (int64) pg_atomic_read_u64(&board->rtt_us);
+
+	Assert(desc->natts == lengthof(values));
+
+	values[0] = CStringGetTextDatum(board->address);
+	values[1] = CStringGetTextDatum(board->leaving ? "leaving" : board->state);
+	values[2] = CStringGetTextDatum(board->last_error);
+	nulls[2] = board->last_error[0] == '\0';
+	values[3] = Int64GetDatum(rtt_us);
+	nulls[3] = rtt_us == 0;
+	values[4] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_yes));
+	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
+	values[7] = TimestampTzGetDatum(board->since);
+	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+Datum
+redlock_stats_row(PG_FUNCTION_ARGS)
+{
+	TupleDesc desc;
+	Datum values[COUNTERS + 1] = {0};
+	bool nulls[COUNTERS + 1] = {0};
+	int broker_pid = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	Assert(desc->natts == lengthof(values));
+
+	for (int i = 0; i < COUNTERS; i++)
+		values[i] = Int64GetDatum(
+			lease_table == NULL ? 0 : (int64) pg_atomic_read_u64(&lease_table->counters[i]));
+	if (lease_table != NULL)
+		broker_pid = lease_broker_pid();
+	values[COUNTERS] = Int32GetDatum(broker_pid);
+	nulls[COUNTERS] = broker_pid == 0;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+static text *
+utf8_text(const char *utf8)
+{
+	return cstring_to_text(pg_any_to_server(utf8, strlen(utf8), PG_UTF8));
+}

@@ -1,0 +1,812 @@
+/*
+ * broker.c
+ *		The background worker that drives the leases of this server.
+ *
+ * It takes wishes from the work queue, feeds the core of each lease with what
+ * happens (a wish, a reply, a broken connection, a timer), sends what the core
+ * asks for, and publishes outcomes to the owners.  A turn of its loop collects
+ * all commands for a node into one write.
+ *
+ * The core of a lease lives in shared memory, so a broker that was terminated
+ * or failed leaves all it knew to its successor, which adopts it: connections
+ * are gone, so it tells each core that its nodes were lost, and goes on.
+ *
+ * SIGTERM comes both from a person and from the postmaster that shuts down, to
+ * all processes at once.  In the first case the broker ends and is restarted;
+ * in the second it must stay until the sessions have gone and what they held is
+ * released.  The status line of postmaster.pid tells which, as for pg_ctl.
+ */
+#include "postgres.h"
+
+#include "lib/pairingheap.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/pidfile.h"
+#include "utils/timestamp.h"
+
+#include "broker.h"
+#include "clock.h"
+#include "compat.h"
+#include "guc.h"
+#include "lease.h"
+#include "loop.h"
+#include "node.h"
+
+/* Mean pause between two rounds for a lock that another holds. */
+#define RETRY_US INT64CONST(50000)
+
+/* Timers handled before sockets are looked at again. */
+#define TIMERS_PER_TURN 1000
+
+/* How often it is tried to put a changed redlock.nodes wholly into force. */
+#define RECONFIGURE_US INT64CONST(1000000)
+
+typedef struct LeaseTimer
+{
+	pairingheap_node heap_node;
+	int64 at_us; /* 0: not in the heap */
+} LeaseTimer;
+
+static LeaseTimer *timers; /* one for each slot of the lease table */
+static pairingheap *timer_heap;
+static core_mask members;    /* the nodes of redlock.nodes */
+static bool settled = false; /* each node was tried once: acquires may begin */
+static int64 settle_by_us;
+static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
+												* in force before */
+
+static void turn(int64 now_us);
+static void take_queue(int64 now_us);
+static int64 run_timers(int64 now_us);
+static void look_at(Lease *lease, int64 now_us);
+static void look_at_all(int64 now_us);
+static void ask(Lease *lease, int64 now_us);
+static void step(Lease *lease, core_event *event);
+static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
+static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
+static void send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text);
+static void publish(Lease *lease, core_outcome outcome);
+static void log_trouble(Lease *lease, const char *what);
+static core_mask can_send(void);
+static core_mask silent_members(const core_lease *core);
+static void set_timer(Lease *lease);
+static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
+static void adopt_leases(int64 now_us);
+static bool nodes_settled(void);
+static void configure_nodes(int64 now_us);
+static bool assign_slots(const NodeUrls *urls, int *slot);
+static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
+static void move_askers(int64 now_us);
+static bool close_left_nodes(int64 now_us);
+static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
+static void on_change(RedisNode *node, NodeState before);
+static void show_node(const RedisNode *node, NodeState before);
+static bool postmaster_stops(void);
+static bool all_released(void);
+static void detach(int code, Datum arg);
+
+static const NodeHandler handler = {on_answer, on_lost, on_change};
+
+static inline Lease *
+lease_at(int slot)
+{
+	return &lease_table->lease[slot];
+}
+
+static inline int
+slot_of(const Lease *lease)
+{
+	return lease - lease_table->lease;
+}
+
+void
+broker_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "redlock broker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "redlock broker", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 1;
+	strcpy(worker.bgw_library_name, "redlock_pg");
+	strcpy(worker.bgw_function_name, "redlock_broker_main");
+	RegisterBackgroundWorker(&worker);
+}
+
+void
+redlock_broker_main(Datum arg)
+{
+	int64 now_us = redlock_clock_us();
+	bool stopping = false;
+
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+
+	before_shmem_exit(detach, (Datum) 0);
+	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(LeaseTimer),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	timer_heap = pairingheap_allocate(compare_timers, NULL);
+	lease_broker_attach(MyLatch);
+	node_init(&handler);
+	configure_nodes(now_us);
+	adopt_leases(now_us);
+	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+
+	for (;;)
+	{
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			configure_nodes(redlock_clock_us());
+		}
+		if (ShutdownRequestPending && !stopping)
+		{
+			stopping = postmaster_stops();
+			if (!stopping)
+				proc_exit(1); /* the postmaster will start a successor */
+		}
+		if (stopping && all_released())
+			proc_exit(0);
+
+		turn(redlock_clock_us());
+	}
+}
+
+/* One turn: wishes, timers, one write to each node, a wait, and replies. */
+static void
+turn(int64 now_us)
+{
+	LoopEvent events[CORE_NODES_MAX + 2];
+	int64 wake_at_us;
+	int count;
+
+	if (!settled && (nodes_settled() || now_us >= settle_by_us))
+	{
+		settled = true;
+		look_at_all(now_us);
+	}
+	if (settled)
+		take_queue(now_us);
+	if (now_us >= reconfigure_at_us)
+		configure_nodes(now_us);
+
+	/* nodes first: a node that failed says why, a round that ended does not */
+	wake_at_us = reconfigure_at_us;
+	if (!settled)
+		wake_at_us = Min(wake_at_us, settle_by_us);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us));
+	wake_at_us = Min(wake_at_us, run_timers(now_us));
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		node_flush(node_at(i), now_us);
+
+	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - redlock_clock_us(), 0),
+					  events, lengthof(events));
+	now_us = redlock_clock_us();
+	for (int i = 0; i < count; i++)
+		if (events[i].node >= 0)
+			node_on_socket(node_at(events[i].node), events[i].readable, events[i].writable, now_us);
+}
+
+/*
+ * Leases and their timers
+ */
+
+static void
+take_queue(int64 now_us)
+{
+	int slot = lease_take_queue();
+
+	while (slot >= 0)
+	{
+		Lease *lease = lease_at(slot);
+
+		slot = lease_next_in_chain(slot);
+		look_at(lease, now_us);
+	}
+}
+
+/* Returns when the next timer is due. */
+static int64
+run_timers(int64 now_us)
+{
+	for (int i = 0; i < TIMERS_PER_TURN; i++)
+	{
+		LeaseTimer *timer;
+		Lease *lease;
+
+		if (pairingheap_is_empty(timer_heap))
+			return PG_INT64_MAX;
+		timer = pairingheap_container(LeaseTimer, heap_node, pairingheap_first(timer_heap));
+		if (timer->at_us > now_us)
+			return timer->at_us;
+
+		lease = lease_at(timer - timers);
+		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && !lease_owner_lives(lease))
+		{
+			/* can't happen, but must not be renewed if it does */
+			ereport(LOG, (errmsg("releasing redlock \"%s\" of process %d, which has gone",
+								 lease->key + lease->prefix_len, lease->owner_pid)));
+			lease_disown(lease);
+			look_at(lease, now_us);
+		}
+		else
+			step_simple(lease, CORE_TICK, 0, now_us);
+	}
+	return now_us;
+}
+
+/* Do what the owner wishes, if that is not under way.  Safe to repeat. */
+static void
+look_at(Lease *lease, int64 now_us)
+{
+	if (!lease->in_use)
+		return;
+	switch ((LeaseWish) pg_atomic_read_u32(&lease->wish))
+	{
+		case LEASE_WISH_NONE:
+			break;
+		case LEASE_WISH_HOLD:
+			if (settled && lease->core.state == CORE_FREE && lease_state(lease) == LEASE_WAITING)
+				ask(lease, now_us);
+			break;
+		case LEASE_WISH_NOTHING:
+			if (lease->core.state == CORE_FREE)
+				lease_free(lease);
+			else if (lease->core.state != CORE_RELEASING)
+			{
+				lease_count(COUNT_RELEASED);
+				step_simple(lease, CORE_RELEASE, 0, now_us);
+			}
+			break;
+	}
+}
+
+static void
+look_at_all(int64 now_us)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+		look_at(lease_at(i), now_us);
+}
+
+static void
+ask(Lease *lease, int64 now_us)
+{
+	core_event event = {0};
+	int64 node_timeout_us = redlock_node_timeout_ms * INT64CONST(1000);
+
+	if (members == 0)
+	{
+		lease_set_state(lease, LEASE_UNREACHABLE);
+		return;
+	}
+	if (!pg_strong_random(lease->secret, sizeof(lease->secret)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate random bytes for a redlock")));
+
+	event.type = CORE_ACQUIRE;
+	event.now_us = now_us;
+	event.members = members;
+	event.once = lease->once;
+	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
+	event.answer_us = node_timeout_us;
+	event.patience_us = 2 * node_timeout_us;
+	event.retry_us = RETRY_US;
+	step(lease, &event);
+}
+
+/* Let the core of a lease take one step, and do what it asks for. */
+static void
+step(Lease *lease, core_event *event)
+{
+	core_out out;
+
+	event->random = REDLOCK_RANDOM32();
+	event->can_send = can_send();
+	core_step(&lease->core, event, &out);
+
+	send_to(out.release, lease, CORE_OP_RELEASE, event->now_us);
+	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->now_us);
+	send_to(out.renew, lease, CORE_OP_RENEW, event->now_us);
+	publish(lease, out.outcome);
+	set_timer(lease);
+	if (lease->core.state == CORE_FREE)
+		look_at(lease, event->now_us);
+}
+
+static void
+step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
+{
+	core_event event = {0};
+
+	event.type = type;
+	event.now_us = now_us;
+	event.node = node;
+	step(lease, &event);
+}
+
+static void
+send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
+{
+	Sent sent;
+
+	if (nodes == 0)
+		return;
+	sent.lease_slot = slot_of(lease);
+	sent.generation = lease->generation;
+	sent.round = lease->core.round;
+	sent.op = op;
+	sent.sent_us = now_us;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (nodes & CORE_BIT(i))
+			send_one(node_at(i), lease, &sent, false);
+}
+
+static void
+send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text)
+{
+	char value[SCRIPT_VALUE_SIZE];
+	ScriptCommand command;
+
+	command.op = sent->op;
+	command.key = lease->key;
+	command.key_len = lease->key_len;
+	command.value = value;
+	command.value_len =
+		script_value(value, lease->secret, lease->core.node[node->slot].attempt, lease->holder);
+	command.ttl_ms = lease->ttl_ms;
+	node_send(node, &command, sent, by_text);
+}
+
+/* Tell the owner, the counters and the log. */
+static void
+publish(Lease *lease, core_outcome outcome)
+{
+	const core_lease *core = &lease->core;
+
+	switch (outcome)
+	{
+		case CORE_NOTHING:
+			break;
+		case CORE_GRANTED:
+			lease_count(COUNT_GRANTED);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			lease_set_state(lease, LEASE_HELD);
+			break;
+		case CORE_REFUSED:
+			lease_count(COUNT_REFUSED);
+			lease_set_state(lease, LEASE_REFUSED);
+			break;
+		case CORE_UNREACHABLE:
+			lease_count(COUNT_UNREACHABLE);
+			pg_atomic_write_u32(&lease->silent_nodes, silent_members(core));
+			lease_set_state(lease, LEASE_UNREACHABLE);
+			break;
+		case CORE_RENEWED:
+			lease_count(COUNT_RENEWED);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			break;
+		case CORE_UNRENEWED:
+			lease_count(COUNT_UNRENEWED);
+			log_trouble(lease, "was not renewed by a quorum; will try again");
+			break;
+		case CORE_EXPIRED:
+			lease_count(COUNT_LOST);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u32(&lease->silent_nodes, silent_members(core));
+			lease_set_state(lease, LEASE_LOST);
+			log_trouble(lease, "was lost");
+			break;
+	}
+}
+
+static void
+log_trouble(Lease *lease, const char *what)
+{
+	StringInfoData nodes;
+
+	initStringInfo(&nodes);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		const RedisNode *node = node_at(i);
+		core_vote vote = lease->core.node[i].vote;
+
+		if (!(lease->core.members & CORE_BIT(i)))
+			continue;
+		appendStringInfo(&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "",
+						 lease_table->board[i].address,
+						 vote == CORE_VOTE_YES       ? "yes"
+						 : vote == CORE_VOTE_NO      ? "the key is not there"
+						 : node->state == NODE_READY ? "no usable answer"
+													 : node->error);
+	}
+	ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d %s", lease->key + lease->prefix_len,
+						 lease->owner_pid, what),
+				  errdetail_internal("%s", nodes.data)));
+	pfree(nodes.data);
+}
+
+static core_mask
+can_send(void)
+{
+	core_mask mask = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_can_send(node_at(i)))
+			mask |= CORE_BIT(i);
+	return mask;
+}
+
+static core_mask
+silent_members(const core_lease *core)
+{
+	core_mask mask = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((core->members & CORE_BIT(i)) &&
+			(core->node[i].vote == CORE_VOTE_ERROR || core->node[i].vote == CORE_VOTE_PENDING))
+			mask |= CORE_BIT(i);
+	return mask;
+}
+
+static void
+set_timer(Lease *lease)
+{
+	LeaseTimer *timer = &timers[slot_of(lease)];
+
+	if (timer->at_us == lease->core.wake_at_us)
+		return;
+	if (timer->at_us != 0)
+		pairingheap_remove(timer_heap, &timer->heap_node);
+	timer->at_us = lease->core.wake_at_us;
+	if (timer->at_us != 0)
+		pairingheap_add(timer_heap, &timer->heap_node);
+}
+
+/* The pairing heap has its largest element first; we want the earliest. */
+static int
+compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	int64 a_us = pairingheap_const_container(LeaseTimer, heap_node, a)->at_us;
+	int64 b_us = pairingheap_const_container(LeaseTimer, heap_node, b)->at_us;
+
+	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
+}
+
+/*
+ * What an earlier broker left: its connections are gone.  Wishes that it did
+ * not see are looked at when the nodes have settled.
+ */
+static void
+adopt_leases(int64 now_us)
+{
+	for (int slot = 0; slot < lease_table->slots; slot++)
+	{
+		Lease *lease = lease_at(slot);
+
+		if (!lease->in_use || lease->core.state == CORE_FREE)
+			continue;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (lease->core.members & CORE_BIT(i))
+				step_simple(lease, CORE_NODE_LOST, i, now_us);
+		set_timer(lease);
+	}
+}
+
+/*
+ * Nodes
+ */
+
+/* Each node is ready, or was tried in vain. */
+static bool
+nodes_settled(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
+			return false;
+	return true;
+}
+
+/*
+ * Put redlock.nodes into force.  A node keeps its slot as long as it is listed.
+ * One that is no longer listed does not vote on new leases; it stays connected
+ * until the leases on which it voted have ended.
+ */
+static void
+configure_nodes(int64 now_us)
+{
+	const NodeUrls *urls = redlock_nodes();
+	int slot[URL_NODES_MAX];
+	core_mask before = members;
+
+	reconfigure_at_us = PG_INT64_MAX;
+	if (!assign_slots(urls, slot))
+	{
+		ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
+					  errdetail("Too many nodes that were removed from it still serve leases.")));
+		reconfigure_at_us = now_us + RECONFIGURE_US;
+		return;
+	}
+	open_nodes(urls, slot, now_us);
+	if (members != before)
+		move_askers(now_us);
+	if (!close_left_nodes(now_us))
+		reconfigure_at_us = now_us + RECONFIGURE_US;
+}
+
+/* Find or reserve a slot for each URL, and mark who is leaving. */
+static bool
+assign_slots(const NodeUrls *urls, int *slot)
+{
+	NodeBoard *board = lease_table->board;
+	core_mask wanted = 0;
+	bool enough = true;
+
+	for (int u = 0; u < urls->count; u++)
+	{
+		slot[u] = -1;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (board[i].in_use && strcmp(board[i].address, urls->url[u].address) == 0)
+				slot[u] = i;
+		if (slot[u] >= 0)
+			wanted |= CORE_BIT(slot[u]);
+	}
+	for (int u = 0; u < urls->count; u++)
+	{
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!board[i].in_use && !(wanted & CORE_BIT(i)))
+				slot[u] = i;
+		if (slot[u] < 0)
+			enough = false;
+		else
+			wanted |= CORE_BIT(slot[u]);
+	}
+	if (!enough)
+		return false;
+
+	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+	for (int u = 0; u < urls->count; u++)
+	{
+		NodeBoard *b = &board[slot[u]];
+
+		if (b->in_use)
+			continue;
+		b->in_use = true;
+		strlcpy(b->address, urls->url[u].address, sizeof(b->address));
+		b->last_error[0] = '\0';
+		pg_atomic_write_u64(&b->rtt_us, 0);
+		pg_atomic_write_u64(&b->votes_yes, 0);
+		pg_atomic_write_u64(&b->votes_no, 0);
+		pg_atomic_write_u64(&b->votes_error, 0);
+	}
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		board[i].leaving = board[i].in_use && !(wanted & CORE_BIT(i));
+	LWLockRelease(lease_table->board_lock);
+	members = wanted;
+	return true;
+}
+
+static void
+open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
+{
+	for (int u = 0; u < urls->count; u++)
+	{
+		RedisNode *node = node_at(slot[u]);
+		const NodeUrl *url = &urls->url[u];
+
+		if (node->state == NODE_UNUSED)
+			node_open(slot[u], url, now_us);
+		else if (strcmp(node->url.user, url->user) != 0 ||
+				 strcmp(node->url.password, url->password) != 0)
+			node_reopen(node, url, now_us);
+	}
+}
+
+/* Who is still asking asks the new nodes. */
+static void
+move_askers(int64 now_us)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (lease->in_use && lease->core.members != members &&
+			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
+			step_simple(lease, CORE_RELEASE, 0, now_us);
+	}
+}
+
+/* Returns whether none is left that still serves a lease. */
+static bool
+close_left_nodes(int64 now_us)
+{
+	core_mask serving = 0;
+	bool all_closed = true;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
+			serving |= lease_at(i)->core.members;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeBoard *board = &lease_table->board[i];
+
+		if (!board->in_use || !board->leaving)
+			continue;
+		if (serving & CORE_BIT(i))
+		{
+			all_closed = false;
+			continue;
+		}
+		if (node_at(i)->state != NODE_UNUSED)
+			node_close(node_at(i), now_us);
+		LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+		board->in_use = false;
+		LWLockRelease(lease_table->board_lock);
+	}
+	return all_closed;
+}
+
+static void
+on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+{
+	Lease *lease = lease_at(sent->lease_slot);
+	core_event event = {0};
+
+	if (lease->generation != sent->generation)
+		return; /* the slot has another lease by now */
+
+	if (answer->unknown_script && node_can_send(node) &&
+		core_awaits(&lease->core, node->slot, sent->op, sent->round))
+	{
+		Sent again = *sent;
+
+		again.sent_us = now_us;
+		send_one(node, lease, &again, true);
+		return;
+	}
+
+	count_vote(node, sent, answer, now_us);
+	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
+	{
+		SpinLockAcquire(&lease->mutex);
+		strlcpy(lease->held_by, answer->text, sizeof(lease->held_by));
+		SpinLockRelease(&lease->mutex);
+	}
+	event.type = CORE_REPLY;
+	event.now_us = now_us;
+	event.node = node->slot;
+	event.op = sent->op;
+	event.reply = answer->reply;
+	event.round = sent->round;
+	step(lease, &event);
+}
+
+static void
+count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+{
+	NodeBoard *board = &lease_table->board[node->slot];
+
+	pg_atomic_write_u64(&board->rtt_us, now_us - sent->sent_us);
+	if (answer->reply == CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
+	{
+		strlcpy(node->error, answer->text, sizeof(node->error));
+		show_node(node, node->state);
+	}
+	if (sent->op == CORE_OP_RELEASE)
+		return; /* not a vote */
+	pg_atomic_fetch_add_u64(answer->reply == CORE_REPLY_YES  ? &board->votes_yes
+							: answer->reply == CORE_REPLY_NO ? &board->votes_no
+															 : &board->votes_error,
+							1);
+}
+
+static void
+on_lost(RedisNode *node, const Sent *sent, int64 now_us)
+{
+	Lease *lease = lease_at(sent->lease_slot);
+
+	if (sent->op != CORE_OP_RELEASE)
+		pg_atomic_fetch_add_u64(&lease_table->board[node->slot].votes_error, 1);
+	if (lease->generation == sent->generation)
+		step_simple(lease, CORE_NODE_LOST, node->slot, now_us);
+}
+
+static void
+on_change(RedisNode *node, NodeState before)
+{
+	if (node->state == before)
+		return;
+	show_node(node, before);
+	if (node->state != NODE_READY)
+		return;
+
+	/* debts can be paid now */
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (lease->in_use && lease->core.state != CORE_FREE &&
+			(lease->core.members & CORE_BIT(node->slot)))
+			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
+	}
+}
+
+/* On the board, and in the log if it is news. */
+static void
+show_node(const RedisNode *node, NodeState before)
+{
+	NodeBoard *board = &lease_table->board[node->slot];
+	bool news = strcmp(board->last_error, node->error) != 0;
+
+	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+	if (strcmp(board->state, node_state_name(node->state)) != 0)
+	{
+		strlcpy(board->state, node_state_name(node->state), sizeof(board->state));
+		board->since = GetCurrentTimestamp();
+	}
+	strlcpy(board->last_error, node->error, sizeof(board->last_error));
+	LWLockRelease(lease_table->board_lock);
+
+	if (node->state == NODE_READY && before != NODE_READY)
+		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->error[0] != '\0' && (news || before == NODE_READY))
+		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+}
+
+/*
+ * Shutdown
+ */
+
+/* Is this SIGTERM a part of the server's shutdown? */
+static bool
+postmaster_stops(void)
+{
+	FILE *file = fopen("postmaster.pid", "r");
+	char line[MAXPGPATH];
+	bool stops = false;
+
+	if (file == NULL)
+		return true; /* gone already */
+	for (int i = 1; i <= LOCK_FILE_LINE_PM_STATUS; i++)
+	{
+		if (fgets(line, sizeof(line), file) == NULL)
+			break;
+		if (i == LOCK_FILE_LINE_PM_STATUS)
+			stops = strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0;
+	}
+	fclose(file);
+	return stops;
+}
+
+/*
+ * Have all owners gone, and all nodes that answer been told?  What is owed to
+ * nodes that can't be reached expires by itself.
+ */
+static bool
+all_released(void)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use &&
+			(pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING || lease_at(i)->queued))
+			return false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_in_flight(node_at(i)) > 0)
+			return false;
+	return true;
+}
+
+static void
+detach(int code, Datum arg)
+{
+	lease_broker_detach();
+}

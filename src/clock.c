@@ -1,0 +1,22 @@
+/*
+ * clock.c
+ *		The one clock; see clock.h.
+ */
+#include "postgres.h"
+
+#include <time.h>
+
+#include "clock.h"
+
+int64
+redlock_clock_us(void)
+{
+	struct timespec now;
+
+#ifdef CLOCK_BOOTTIME
+	clock_gettime(CLOCK_BOOTTIME, &now);
+#else
+	clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}

@@ -1,0 +1,529 @@
+/*
+ * core.c
+ *		The Redlock protocol of one lease; see core.h for the contract.
+ *
+ * It follows the published algorithm: the same key and value are set on all
+ * nodes in parallel if free, a majority within the validity is a lease, all
+ * else is undone.  Four things are stricter than the text:
+ *
+ * - A round is decided as soon as a majority said yes, or can no longer say
+ *	 yes while a majority answered; slow nodes are never waited for.
+ * - "Refused" and "unreachable" are different outcomes: refused means that a
+ *	 quorum answered.
+ * - Each attempt has a value of its own (the attempt's number is part of it),
+ *	 and a release deletes keys of its own and of earlier attempts, never of
+ *	 later ones.  Commands of a broken connection may be executed at any later
+ *	 time; so they can neither delete nor stand for a key of a later attempt,
+ *	 and the last attempt sent to a node is all that must be remembered of it.
+ * - A release that was not acknowledged stays a debt, per node, until the node
+ *	 is back or the ttl has run out.
+ *
+ * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
+ */
+#include "core.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Clock drift between us and a node: 1% of the ttl plus 2 ms, as published. */
+#define DRIFT_US(ttl_us) ((ttl_us) / 100 + 2000)
+
+/* Renewal begins after a third of the ttl; a failed one is soon tried again. */
+#define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
+#define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
+
+static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
+static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
+static void begin_release(core_lease *lease, const core_event *event, core_out *out);
+static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
+static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
+static void on_reply(core_lease *lease, const core_event *event, core_out *out);
+static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
+static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
+static void on_tick(core_lease *lease, const core_event *event, core_out *out);
+static void pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out);
+static void give_up_pending(core_lease *lease);
+static void set_wake_at(core_lease *lease);
+static int bit_count(core_mask mask);
+static int64_t min_us(int64_t a, int64_t b);
+
+void
+core_step(core_lease *lease, const core_event *event, core_out *out)
+{
+	assert(lease->state <= CORE_RELEASING);
+
+	memset(out, 0, sizeof(*out));
+	if (lease->state == CORE_HELD && event->now_us >= lease->valid_until_us &&
+		event->type != CORE_RELEASE)
+	{
+		lease->state = CORE_LOST;
+		lease->renewing = false;
+		out->outcome = CORE_EXPIRED;
+	}
+	switch (event->type)
+	{
+		case CORE_ACQUIRE:
+			assert(lease->state == CORE_FREE);
+			assert(event->members != 0 && event->ttl_us > 0);
+			assert(event->retry_us > 0 && event->retry_us < INT32_MAX);
+			lease->members = event->members;
+			lease->once = event->once;
+			lease->renewing = false;
+			lease->ttl_us = event->ttl_us;
+			lease->answer_us = event->answer_us;
+			lease->patience_us = event->patience_us;
+			lease->retry_us = event->retry_us;
+			lease->unreachable_since_us = 0;
+			begin_acquire(lease, event, out);
+			break;
+		case CORE_RELEASE:
+			begin_release(lease, event, out);
+			break;
+		case CORE_REPLY:
+			on_reply(lease, event, out);
+			break;
+		case CORE_NODE_LOST:
+			on_node_lost(lease, event, out);
+			break;
+		case CORE_NODE_READY:
+			on_node_ready(lease, event, out);
+			break;
+		case CORE_TICK:
+			on_tick(lease, event, out);
+			break;
+	}
+	set_wake_at(lease);
+
+	assert(((out->acquire | out->renew | out->release) & ~event->can_send) == 0);
+	assert(lease->state != CORE_HELD || event->now_us < lease->valid_until_us);
+}
+
+int
+core_quorum(core_mask members)
+{
+	return bit_count(members) / 2 + 1;
+}
+
+int64_t
+core_validity_us(int64_t ttl_us)
+{
+	return ttl_us - DRIFT_US(ttl_us);
+}
+
+bool
+core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
+{
+	assert(node >= 0 && node < CORE_NODES_MAX);
+
+	if (round != lease->round)
+		return false;
+	switch (op)
+	{
+		case CORE_OP_ACQUIRE:
+			return lease->state == CORE_ASKING && lease->node[node].vote == CORE_VOTE_PENDING;
+		case CORE_OP_RENEW:
+			return lease->state == CORE_HELD && lease->renewing &&
+				   lease->node[node].vote == CORE_VOTE_PENDING;
+		case CORE_OP_RELEASE:
+			return (lease->releasing & CORE_BIT(node)) != 0;
+	}
+	return false;
+}
+
+int
+core_count(const core_lease *lease, core_vote vote)
+{
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == vote)
+			count++;
+	return count;
+}
+
+/*
+ * A new attempt: set the key on all nodes.  Validity counts from here.  If too
+ * few nodes can be sent to, none is asked.
+ */
+static void
+begin_acquire(core_lease *lease, const core_event *event, core_out *out)
+{
+	core_mask reachable = lease->members & event->can_send;
+	bool enough = bit_count(reachable) >= core_quorum(lease->members);
+
+	assert(lease->state == CORE_FREE || lease->state == CORE_BUSY);
+
+	lease->state = CORE_ASKING;
+	lease->attempt++;
+	lease->round++;
+	lease->round_began_us = event->now_us;
+	lease->owed = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_node *node = &lease->node[i];
+
+		if (!(lease->members & CORE_BIT(i)))
+			continue;
+		if (!(reachable & CORE_BIT(i)))
+			node->vote = CORE_VOTE_ERROR;
+		else if (!enough)
+			node->vote = CORE_VOTE_NONE;
+		else
+		{
+			if (node->key != CORE_KEY_ABSENT)
+				lease->owed |= CORE_BIT(i);
+			node->vote = CORE_VOTE_PENDING;
+			node->key = CORE_KEY_MAYBE;
+			node->attempt = lease->attempt;
+			lease->releasing &= ~CORE_BIT(i);
+			out->acquire |= CORE_BIT(i);
+		}
+	}
+	if (!enough)
+		decide_acquire(lease, event, out);
+}
+
+static void
+decide_acquire(core_lease *lease, const core_event *event, core_out *out)
+{
+	int members = bit_count(lease->members);
+	int quorum = core_quorum(lease->members);
+	int yes = core_count(lease, CORE_VOTE_YES);
+	int no = core_count(lease, CORE_VOTE_NO);
+	int error = core_count(lease, CORE_VOTE_ERROR);
+	bool unreachable = false;
+
+	assert(lease->state == CORE_ASKING);
+	assert(yes + no + error <= members);
+
+	if (yes >= quorum)
+	{
+		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
+
+		if (event->now_us < valid_until_us)
+		{
+			lease->state = CORE_HELD;
+			lease->valid_until_us = valid_until_us;
+			lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
+			out->outcome = CORE_GRANTED;
+			return;
+		}
+		unreachable = true; /* a yes that comes too late is none */
+	}
+	else if (error > members - quorum)
+		unreachable = true;
+	else if (no + error <= members - quorum || yes + no < quorum)
+		return; /* still open */
+
+	/*
+	 * Not acquired.  Undo what was or may be set; the release travels behind
+	 * the acquire on each connection, so even a late grant is undone.
+	 */
+	pay_debts(lease, event, lease->members, out);
+	if (!unreachable)
+		lease->unreachable_since_us = 0;
+	else if (lease->unreachable_since_us == 0)
+		lease->unreachable_since_us = lease->round_began_us;
+
+	if (lease->once ||
+		(unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us))
+	{
+		begin_release(lease, event, out);
+		out->outcome = unreachable ? CORE_UNREACHABLE : CORE_REFUSED;
+		return;
+	}
+	lease->state = CORE_BUSY;
+	lease->next_at_us =
+		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
+}
+
+static void
+begin_renew(core_lease *lease, const core_event *event, core_out *out)
+{
+	assert(lease->state == CORE_HELD && !lease->renewing);
+
+	lease->round++;
+	lease->renewing = true;
+	lease->round_began_us = event->now_us;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_node *node = &lease->node[i];
+
+		if (!(lease->members & CORE_BIT(i)))
+			continue;
+		if (node->key == CORE_KEY_ABSENT || node->attempt != lease->attempt)
+			node->vote = CORE_VOTE_NO;
+		else if (event->can_send & CORE_BIT(i))
+		{
+			node->vote = CORE_VOTE_PENDING;
+			out->renew |= CORE_BIT(i);
+		}
+		else
+			node->vote = CORE_VOTE_ERROR;
+	}
+	decide_renew(lease, event, out);
+}
+
+/*
+ * A renewal counts from before its first send, and only while the validity it
+ * extends has not ended; an expired lease is never revived.
+ */
+static void
+decide_renew(core_lease *lease, const core_event *event, core_out *out)
+{
+	int members = bit_count(lease->members);
+	int quorum = core_quorum(lease->members);
+	int no = core_count(lease, CORE_VOTE_NO);
+
+	assert(lease->state == CORE_HELD && lease->renewing);
+	assert(event->now_us < lease->valid_until_us);
+
+	if (core_count(lease, CORE_VOTE_YES) >= quorum)
+	{
+		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
+
+		if (valid_until_us > lease->valid_until_us)
+			lease->valid_until_us = valid_until_us;
+		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
+		lease->renewing = false;
+		out->outcome = CORE_RENEWED;
+	}
+	else if (no > members - quorum)
+	{
+		/*
+		 * The key is gone from so many nodes that another may be granted the
+		 * lock from now on: do not wait for the validity to end.
+		 */
+		lease->state = CORE_LOST;
+		lease->valid_until_us = event->now_us;
+		lease->renewing = false;
+		out->outcome = CORE_EXPIRED;
+	}
+	else if (no + core_count(lease, CORE_VOTE_ERROR) > members - quorum)
+	{
+		lease->next_at_us = event->now_us + RENEW_AGAIN_US(lease->ttl_us);
+		lease->renewing = false;
+		out->outcome = CORE_UNRENEWED;
+	}
+}
+
+static void
+begin_release(core_lease *lease, const core_event *event, core_out *out)
+{
+	if (lease->state == CORE_FREE || lease->state == CORE_RELEASING)
+		return;
+
+	lease->state = CORE_RELEASING;
+	lease->renewing = false;
+	lease->valid_until_us = 0;
+	/* what is on the wire now may be executed as late as answer_us from now */
+	lease->owed_until_us =
+		event->now_us + lease->answer_us + lease->ttl_us + DRIFT_US(lease->ttl_us);
+	lease->next_at_us = event->now_us + lease->retry_us;
+	pay_debts(lease, event, lease->members, out);
+	on_tick(lease, event, out);
+}
+
+static void
+on_reply(core_lease *lease, const core_event *event, core_out *out)
+{
+	core_node *node = &lease->node[event->node];
+
+	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
+
+	if (event->op == CORE_OP_RELEASE)
+	{
+		lease->releasing &= ~CORE_BIT(event->node);
+		if (event->reply != CORE_REPLY_ERROR)
+			lease->owed &= ~CORE_BIT(event->node); /* sent before the acquire */
+	}
+	if (event->round != lease->round)
+		return; /* a straggler of an earlier round */
+
+	switch (event->op)
+	{
+		case CORE_OP_ACQUIRE:
+			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
+				return; /* undone already, behind it on the wire */
+			if (event->reply == CORE_REPLY_YES)
+				node->key = CORE_KEY_PRESENT;
+			else if (!(lease->owed & CORE_BIT(event->node)))
+				node->key = CORE_KEY_ABSENT;
+			break;
+		case CORE_OP_RENEW:
+			if (lease->state != CORE_HELD)
+				return;
+			if (event->reply == CORE_REPLY_YES)
+				node->key = CORE_KEY_PRESENT;
+			else if (event->reply == CORE_REPLY_NO && !(lease->owed & CORE_BIT(event->node)))
+				node->key = CORE_KEY_ABSENT;
+			break;
+		case CORE_OP_RELEASE:
+			if (event->reply != CORE_REPLY_ERROR &&
+				(lease->state == CORE_RELEASING || lease->state == CORE_BUSY))
+				node->key = CORE_KEY_ABSENT;
+			if (lease->state == CORE_RELEASING)
+				on_tick(lease, event, out);
+			return;
+	}
+
+	if (node->vote != CORE_VOTE_PENDING)
+		return; /* after the round's own deadline */
+	node->vote = event->reply == CORE_REPLY_YES  ? CORE_VOTE_YES
+				 : event->reply == CORE_REPLY_NO ? CORE_VOTE_NO
+												 : CORE_VOTE_ERROR;
+	if (lease->state == CORE_ASKING)
+		decide_acquire(lease, event, out);
+	else if (lease->renewing)
+		decide_renew(lease, event, out);
+}
+
+static void
+on_node_lost(core_lease *lease, const core_event *event, core_out *out)
+{
+	core_node *node = &lease->node[event->node];
+
+	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
+
+	lease->releasing &= ~CORE_BIT(event->node);
+	if (node->vote != CORE_VOTE_PENDING)
+		return;
+	node->vote = CORE_VOTE_ERROR;
+	if (lease->state == CORE_ASKING)
+		decide_acquire(lease, event, out);
+	else if (lease->renewing)
+		decide_renew(lease, event, out);
+}
+
+static void
+on_node_ready(core_lease *lease, const core_event *event, core_out *out)
+{
+	core_node *node = &lease->node[event->node];
+
+	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
+
+	/* what an earlier attempt left there, or all if the lease is over */
+	if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
+		(lease->state != CORE_FREE && node->attempt != lease->attempt))
+		pay_debts(lease, event, CORE_BIT(event->node), out);
+}
+
+static void
+on_tick(core_lease *lease, const core_event *event, core_out *out)
+{
+	bool round_over =
+		event->now_us >=
+		lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
+
+	switch (lease->state)
+	{
+		case CORE_FREE:
+		case CORE_LOST:
+			break;
+		case CORE_ASKING:
+			if (round_over)
+			{
+				give_up_pending(lease);
+				decide_acquire(lease, event, out);
+			}
+			break;
+		case CORE_BUSY:
+			if (event->now_us >= lease->next_at_us)
+				begin_acquire(lease, event, out);
+			break;
+		case CORE_HELD:
+			if (lease->renewing && round_over)
+			{
+				give_up_pending(lease);
+				decide_renew(lease, event, out);
+			}
+			else if (!lease->renewing && event->now_us >= lease->next_at_us)
+				begin_renew(lease, event, out);
+			break;
+		case CORE_RELEASING:
+			if (event->now_us >= lease->next_at_us)
+			{
+				lease->next_at_us = event->now_us + lease->retry_us;
+				pay_debts(lease, event, lease->members, out);
+			}
+			if (event->now_us >= lease->owed_until_us)
+				for (int i = 0; i < CORE_NODES_MAX; i++)
+					lease->node[i].key = CORE_KEY_ABSENT;
+			for (int i = 0; i < CORE_NODES_MAX; i++)
+				if (lease->node[i].key != CORE_KEY_ABSENT)
+					return;
+			lease->state = CORE_FREE;
+			lease->releasing = 0;
+			break;
+	}
+}
+
+/* Ask for the deletion of whatever may be there on these nodes. */
+static void
+pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask bit = CORE_BIT(i);
+
+		if ((nodes & event->can_send & ~lease->releasing & bit) &&
+			lease->node[i].key != CORE_KEY_ABSENT)
+		{
+			lease->releasing |= bit;
+			out->release |= bit;
+		}
+	}
+}
+
+/* The round's time is over: who has not answered has not voted. */
+static void
+give_up_pending(core_lease *lease)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease->node[i].vote == CORE_VOTE_PENDING)
+			lease->node[i].vote = CORE_VOTE_ERROR;
+}
+
+static void
+set_wake_at(core_lease *lease)
+{
+	int64_t round_ends_us =
+		lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
+
+	switch (lease->state)
+	{
+		case CORE_FREE:
+		case CORE_LOST:
+			lease->wake_at_us = 0;
+			break;
+		case CORE_ASKING:
+			lease->wake_at_us = round_ends_us;
+			break;
+		case CORE_BUSY:
+			lease->wake_at_us = lease->next_at_us;
+			break;
+		case CORE_HELD:
+			lease->wake_at_us =
+				min_us(lease->valid_until_us, lease->renewing ? round_ends_us : lease->next_at_us);
+			break;
+		case CORE_RELEASING:
+			lease->wake_at_us = min_us(lease->owed_until_us, lease->next_at_us);
+			break;
+	}
+}
+
+static int
+bit_count(core_mask mask)
+{
+	int count = 0;
+
+	for (; mask != 0; mask &= mask - 1)
+		count++;
+	return count;
+}
+
+static int64_t
+min_us(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}

@@ -1,0 +1,187 @@
+/*
+ * core.h
+ *		The Redlock protocol of one lease over N independent nodes, as a
+ *		sans-I/O state machine.
+ *
+ * The machine is driven by core_step(lease, event, out): what happened goes
+ * in, what to send comes out.  It has no socket, clock, allocator or random
+ * source of its own: instants and random bits are fields of the event.  So the
+ * same object file runs in the broker, in the unit tests and in a simulator.
+ *
+ * Source of the algorithm: "Distributed Locks with Redis" (the Redlock
+ * algorithm), redis.io.  What differs is said in core.c.
+ *
+ * The contract with the shell around it:
+ *
+ * - Instants are int64 microseconds of one monotonic clock that also counts
+ *	 time asleep.  They never run backwards from one step to the next.
+ * - Commands to one node are executed in the order in which the steps asked
+ *	 for them, as long as its connection lives.
+ * - For each command asked for, the shell reports at most one CORE_REPLY, with
+ *	 the round it was asked in (core_lease.round at that time).  When the
+ *	 connection dies it reports one CORE_NODE_LOST for the node instead.
+ * - A lease is used by one thread of one process at a time, without locks.
+ */
+#ifndef REDLOCK_CORE_H
+#define REDLOCK_CORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Node slots: configured nodes, and those that leave after a reload. */
+#define CORE_NODES_MAX 32
+
+typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
+
+#define CORE_BIT(node) ((core_mask) 1 << (node))
+
+typedef enum core_state
+{
+	CORE_FREE = 0, /* nothing is asked for, nothing is owed.
+					* Left by ACQUIRE. */
+	CORE_ASKING,   /* a round of acquires is out.  Left by its decision:
+					* HELD, BUSY or RELEASING. */
+	CORE_BUSY,     /* the last round was refused and undone; waits for
+					* wake_at_us to ask again.  Left by TICK, RELEASE. */
+	CORE_HELD,     /* valid until valid_until_us.  Left by RELEASE, or to
+					* LOST when validity ran out. */
+	CORE_LOST,     /* validity ran out before it was renewed; final but
+					* for RELEASE. */
+	CORE_RELEASING /* keys are being deleted; those on nodes that can't be
+					* reached are debts.  Left to FREE when nothing is
+					* owed, or all of it has expired. */
+} core_state;
+
+/* What this lease knows of its own key at one node. */
+typedef enum core_key
+{
+	CORE_KEY_ABSENT = 0, /* surely not there, and nothing under way */
+	CORE_KEY_MAYBE,      /* asked for, outcome unknown */
+	CORE_KEY_PRESENT     /* confirmed by the node */
+} core_key;
+
+typedef enum core_vote
+{
+	CORE_VOTE_NONE = 0, /* not asked in this round */
+	CORE_VOTE_PENDING,
+	CORE_VOTE_YES,
+	CORE_VOTE_NO,   /* the node answered, and refused */
+	CORE_VOTE_ERROR /* no usable answer */
+} core_vote;
+
+typedef struct core_node
+{
+	uint32_t key : 2;      /* core_key */
+	uint32_t vote : 3;     /* core_vote, of the current round */
+	uint32_t attempt : 27; /* the last attempt sent; `key` speaks of it, and
+							* of all before it */
+} core_node;
+
+/* One lease.  Plain data without pointers: it may live in shared memory. */
+typedef struct core_lease
+{
+	core_state state;
+	core_mask members;   /* the nodes that vote on this lease */
+	core_mask releasing; /* nodes with an unanswered release */
+	core_mask owed;      /* nodes where a key of an earlier attempt may
+						  * stand in our own way */
+	bool once;           /* one round only: a "try" */
+	bool renewing;       /* HELD: a round of renewals is out */
+	uint32_t attempt;    /* number of the last round of acquires; a part
+						  * of the lock's value, so no late command of an
+						  * earlier attempt can touch a later one */
+	uint32_t round;      /* number of the last round of any kind */
+	int64_t ttl_us;
+	int64_t answer_us;   /* a round is decided this long after it began */
+	int64_t patience_us; /* how long "no quorum reachable" is retried */
+	int64_t retry_us;    /* mean pause between two asking rounds */
+	int64_t round_began_us;
+	int64_t valid_until_us;       /* HELD, LOST: validity ends here; else 0 */
+	int64_t next_at_us;           /* HELD: next round of renewals; BUSY: next round
+								   * of acquires; RELEASING: debts asked again */
+	int64_t unreachable_since_us; /* 0: the last round found a quorum */
+	int64_t owed_until_us;        /* RELEASING: all keys have expired by then */
+	int64_t wake_at_us;           /* next TICK wanted; 0: none */
+	core_node node[CORE_NODES_MAX];
+} core_lease;
+
+typedef enum core_event_type
+{
+	CORE_ACQUIRE,    /* FREE only; uses members, ttl_us .. once, can_send */
+	CORE_RELEASE,    /* any state; the owner is done or has given up */
+	CORE_REPLY,      /* uses node, op, round, reply */
+	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
+					  * not answered may or may not have been executed */
+	CORE_NODE_READY, /* the node can be reached (again) */
+	CORE_TICK        /* wake_at_us has come */
+} core_event_type;
+
+typedef enum core_op
+{
+	CORE_OP_ACQUIRE,
+	CORE_OP_RENEW,
+	CORE_OP_RELEASE
+} core_op;
+
+typedef enum core_reply
+{
+	CORE_REPLY_YES,  /* done */
+	CORE_REPLY_NO,   /* refused: another value, or none, is there */
+	CORE_REPLY_ERROR /* the node answered that it did not execute it */
+} core_reply;
+
+typedef struct core_event
+{
+	core_event_type type;
+	int64_t now_us;
+	uint32_t random;    /* 32 random bits, for the spread of retries */
+	core_mask can_send; /* nodes that take commands now */
+	int node;           /* REPLY, NODE_LOST, NODE_READY */
+	core_op op;         /* REPLY */
+	core_reply reply;   /* REPLY */
+	uint32_t round;     /* REPLY: the round it was asked in */
+	/* ACQUIRE only: */
+	core_mask members;
+	bool once;
+	int64_t ttl_us;
+	int64_t answer_us;
+	int64_t patience_us;
+	int64_t retry_us;
+} core_event;
+
+typedef enum core_outcome
+{
+	CORE_NOTHING = 0,
+	CORE_GRANTED,     /* now HELD */
+	CORE_REFUSED,     /* a "try" found a quorum and not the lock */
+	CORE_UNREACHABLE, /* no quorum of nodes could be reached */
+	CORE_RENEWED,     /* valid_until_us moved on */
+	CORE_UNRENEWED,   /* a round of renewals failed; another will be tried */
+	CORE_EXPIRED      /* now LOST */
+} core_outcome;
+
+/* What a step asks of the shell; sends go out in this order. */
+typedef struct core_out
+{
+	core_mask release; /* delete the value of node[i].attempt, or of any
+						* attempt before it */
+	core_mask acquire; /* set the value of `attempt` if free */
+	core_mask renew;   /* extend the value of node[i].attempt */
+	core_outcome outcome;
+} core_out;
+
+extern void core_step(core_lease *lease, const core_event *event, core_out *out);
+
+/* floor(N/2) + 1 of the configured nodes, never of the reachable ones */
+extern int core_quorum(core_mask members);
+
+/* Validity that a ttl gives, less the bound for clock drift. */
+extern int64_t core_validity_us(int64_t ttl_us);
+
+/* May a command of this round still count?  (To decide on a re-send.) */
+extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
+
+/* Number of nodes with the given vote in the current round. */
+extern int core_count(const core_lease *lease, core_vote vote);
+
+#endif /* REDLOCK_CORE_H */

@@ -1,0 +1,390 @@
+/*
+ * lease.c
+ *		Shared memory; see lease.h for who may touch what.
+ *
+ * The index maps the 64-bit hash of a name to its slot.  Two names with one
+ * hash can't be held at the same time in one server: that costs waiting, never
+ * safety, and the gate, which uses the same hash, has serialized them anyway.
+ *
+ * There are more slots than redlock.max_locks: a released lease keeps its slot
+ * until each node has acknowledged, and must not stand in the way of new ones.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/hsearch.h"
+#include "utils/timestamp.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "guc.h"
+#include "lease.h"
+
+/* Slots for leases that are being released, in addition to max_locks. */
+#define SLOTS(max_locks) ((max_locks) + (max_locks) / 8 + 64)
+
+typedef struct IndexEntry
+{
+	uint64 hash;
+	int slot;
+} IndexEntry;
+
+LeaseTable *lease_table = NULL;
+static HTAB *lease_index = NULL;
+
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+#endif
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void init_table(void);
+static Size table_size(void);
+static void push(Lease *lease);
+
+void
+lease_install_hooks(void)
+{
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+#else
+	request_shmem();
+#endif
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+static void
+request_shmem(void)
+{
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+#endif
+	RequestAddinShmemSpace(
+		add_size(table_size(), hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
+	RequestNamedLWLockTranche("redlock_pg", 2);
+}
+
+static void
+startup_shmem(void)
+{
+	HASHCTL control = {0};
+	bool found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(IndexEntry);
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
+	if (!found)
+		init_table();
+	lease_index = ShmemInitHash("redlock_pg index", redlock_max_locks, redlock_max_locks, &control,
+								HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static void
+init_table(void)
+{
+	LWLockPadded *locks = GetNamedLWLockTranche("redlock_pg");
+
+	memset(lease_table, 0, table_size());
+	lease_table->lock = &locks[0].lock;
+	lease_table->board_lock = &locks[1].lock;
+	lease_table->slots = SLOTS(redlock_max_locks);
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	SpinLockInit(&lease_table->queue_mutex);
+	/* numbers go on increasing after a restart while the clock does */
+	pg_atomic_init_u64(&lease_table->last_number, GetCurrentTimestamp());
+	for (int i = 0; i < COUNTERS; i++)
+		pg_atomic_init_u64(&lease_table->counters[i], 0);
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeBoard *board = &lease_table->board[i];
+
+		pg_atomic_init_u64(&board->rtt_us, 0);
+		pg_atomic_init_u64(&board->votes_yes, 0);
+		pg_atomic_init_u64(&board->votes_no, 0);
+		pg_atomic_init_u64(&board->votes_error, 0);
+	}
+
+	lease_table->first_free = 0;
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = &lease_table->lease[i];
+
+		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_queued = -1;
+		SpinLockInit(&lease->mutex);
+		pg_atomic_init_u32(&lease->wish, LEASE_WISH_NONE);
+		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
+		pg_atomic_init_u64(&lease->valid_until_us, 0);
+		pg_atomic_init_u32(&lease->silent_nodes, 0);
+	}
+}
+
+static Size
+table_size(void)
+{
+	return add_size(offsetof(LeaseTable, lease), mul_size(SLOTS(redlock_max_locks), sizeof(Lease)));
+}
+
+/*
+ * Take a slot for a resource.  The caller fills the (o) fields and then calls
+ * lease_ask, or lease_let_go.
+ */
+LeaseOpened
+lease_open(uint64 hash, const char *key, int prefix_len, int key_len, Lease **result)
+{
+	IndexEntry *entry;
+	bool found;
+	Lease *lease;
+
+	Assert(prefix_len <= LEASE_PREFIX_MAX);
+	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	if (hash_search(lease_index, &hash, HASH_FIND, NULL) != NULL)
+	{
+		LWLockRelease(lease_table->lock);
+		return LEASE_TAKEN;
+	}
+	if (lease_table->first_free < 0 || lease_table->named >= redlock_max_locks)
+	{
+		LWLockRelease(lease_table->lock);
+		return LEASE_TABLE_FULL;
+	}
+
+	/* HASH_ENTER can't run out of memory: the index has max_locks elements */
+	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
+	entry->slot = lease_table->first_free;
+	lease = &lease_table->lease[entry->slot];
+	lease_table->first_free = lease->next_free;
+	lease_table->named++;
+
+	lease->in_use = true;
+	lease->hash = hash;
+	lease->prefix_len = prefix_len;
+	lease->key_len = key_len;
+	memcpy(lease->key, key, key_len);
+	lease->key[key_len] = '\0';
+	lease->owner_pid = MyProcPid;
+	lease->owner_procno = REDLOCK_MY_PROCNO;
+	lease->owner_database = MyDatabaseId;
+	lease->since = GetCurrentTimestamp();
+	lease->number = 0;
+	lease->holder[0] = '\0';
+	lease->held_by[0] = '\0';
+	lease->once = false;
+	lease->session_scope = false;
+	lease->ttl_ms = 0;
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
+	pg_atomic_write_u64(&lease->valid_until_us, 0);
+	pg_atomic_write_u32(&lease->silent_nodes, 0);
+	LWLockRelease(lease_table->lock);
+
+	*result = lease;
+	return LEASE_OPENED;
+}
+
+void
+lease_ask(Lease *lease)
+{
+	Assert(lease->in_use && lease->owner_pid == MyProcPid);
+	Assert(lease->ttl_ms > 0);
+
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_HOLD);
+	push(lease);
+}
+
+/*
+ * The owner is done, whatever the lease's state is.  Runs in commit and abort
+ * callbacks: no allocation, no socket, no error.
+ */
+void
+lease_let_go(Lease *lease)
+{
+	Assert(lease->owner_pid == MyProcPid);
+
+	lease_disown(lease);
+	push(lease);
+}
+
+/* The name is free from here on; the slot is not. */
+void
+lease_disown(Lease *lease)
+{
+	Assert(lease->in_use);
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
+	lease_table->named--;
+	LWLockRelease(lease_table->lock);
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
+}
+
+LeaseState
+lease_state(Lease *lease)
+{
+	LeaseState state = pg_atomic_read_u32(&lease->state);
+
+	pg_read_barrier(); /* pairs with lease_set_state */
+	return state;
+}
+
+int64
+lease_validity_us(Lease *lease)
+{
+	int64 left_us;
+
+	if (lease_state(lease) != LEASE_HELD)
+		return 0;
+	left_us = (int64) pg_atomic_read_u64(&lease->valid_until_us) - redlock_clock_us();
+	return Max(left_us, 0);
+}
+
+uint64
+lease_next_number(void)
+{
+	return pg_atomic_add_fetch_u64(&lease_table->last_number, 1);
+}
+
+int
+lease_broker_pid(void)
+{
+	int pid;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	pid = lease_table->broker_pid;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return pid;
+}
+
+/*
+ * Every push wakes the broker: it may have emptied the queue just before, and
+ * setting a latch that is set already costs next to nothing.
+ */
+static void
+push(Lease *lease)
+{
+	int slot = lease - lease_table->lease;
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	if (!lease->queued)
+	{
+		lease->queued = true;
+		lease->next_queued = -1;
+		if (lease_table->queue_tail < 0)
+			lease_table->queue_head = slot;
+		else
+			lease_table->lease[lease_table->queue_tail].next_queued = slot;
+		lease_table->queue_tail = slot;
+	}
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+
+	/* a stale latch of a broker that just ended wakes somebody for nothing */
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * The queue is emptied, since an earlier broker may have left it half taken:
+ * the new one has to look at every lease anyway.
+ */
+void
+lease_broker_attach(Latch *latch)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	for (int i = 0; i < lease_table->slots; i++)
+		lease_table->lease[i].queued = false;
+	lease_table->broker_latch = latch;
+	lease_table->broker_pid = MyProcPid;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+void
+lease_broker_detach(void)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->broker_latch = NULL;
+	lease_table->broker_pid = 0;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+/*
+ * Take the whole queue.  The chain stays linked by next_queued; each element
+ * leaves it with lease_next_in_chain, and can be queued again from then on.
+ */
+int
+lease_take_queue(void)
+{
+	int head;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	head = lease_table->queue_head;
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return head;
+}
+
+/* To be called before the wish of `slot` is read. */
+int
+lease_next_in_chain(int slot)
+{
+	int next;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	Assert(lease_table->lease[slot].queued);
+	lease_table->lease[slot].queued = false;
+	next = lease_table->lease[slot].next_queued;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return next;
+}
+
+void
+lease_free(Lease *lease)
+{
+	Assert(lease->in_use && lease->core.state == CORE_FREE);
+	Assert(pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING);
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	lease->in_use = false;
+	lease->generation++;
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	lease->next_free = lease_table->first_free;
+	lease_table->first_free = lease - lease_table->lease;
+	LWLockRelease(lease_table->lock);
+}
+
+void
+lease_set_state(Lease *lease, LeaseState state)
+{
+	pg_write_barrier(); /* what explains the state comes first */
+	pg_atomic_write_u32(&lease->state, state);
+	if (lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+}
+
+/*
+ * A backend gives up its leases before its PGPROC is freed, so a mismatch
+ * means that this was skipped: its lease must not be renewed any more.
+ */
+bool
+lease_owner_lives(const Lease *lease)
+{
+	return GetPGProcByNumber(lease->owner_procno)->pid == lease->owner_pid;
+}

@@ -1,0 +1,204 @@
+/*
+ * lease.h
+ *		Shared memory: the lease table, the work queue of the broker, the board
+ *		of nodes, and the counters.
+ *
+ * Who may touch what:
+ *
+ *	 table lock (LWLock)   which slots are in use, the index by name, the free
+ *						   list, and the fields of a lease marked (t): written
+ *						   while the slot is taken, constant until it is freed
+ *	 queue mutex		   the queue and the fields marked (q)
+ *	 lease->mutex		   the fields marked (m)
+ *	 owner only (o)		   written by the owning backend, before it queues the
+ *						   lease; read by the broker after it took it from the
+ *						   queue, and by views, which may see an older value
+ *	 broker only (b)	   read and written by the broker alone
+ *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
+ *						   writes `state`, `valid_until_us`, `silent_nodes`
+ *	 board lock (LWLock)   the board of nodes; written by the broker alone
+ *
+ * Order: table lock before queue mutex or lease->mutex; the board lock and the
+ * table lock are never held together.  No lock is held across a wait.
+ *
+ * A slot is taken by a backend (lease_open), asked for (lease_ask) and given
+ * up (lease_let_go): from then on it is no longer found by its name, so the
+ * name can be taken again at once, and the broker frees the slot when no node
+ * is owed anything.
+ */
+#ifndef REDLOCK_LEASE_H
+#define REDLOCK_LEASE_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+
+#include "core.h"
+
+#define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
+#define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
+#define LEASE_HOLDER_MAX 159  /* bytes that say who holds a lock */
+#define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
+
+typedef enum LeaseWish
+{
+	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */
+	LEASE_WISH_HOLD,     /* the owner wants the lock, or holds it */
+	LEASE_WISH_NOTHING   /* the owner is done with it */
+} LeaseWish;
+
+typedef enum LeaseState
+{
+	LEASE_WAITING = 0, /* being asked for */
+	LEASE_HELD,        /* granted; see valid_until_us */
+	LEASE_REFUSED,     /* a try found it held by another; final */
+	LEASE_UNREACHABLE, /* no quorum answered; final */
+	LEASE_LOST         /* was held; validity ran out; final */
+} LeaseState;
+
+typedef struct Lease
+{
+	/* (t) */
+	bool in_use;
+	int next_free; /* slot number, or -1 */
+	uint64 hash;   /* of the name; key of the index and the gate */
+	uint16 prefix_len;
+	uint16 key_len;
+	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1]; /* prefix, then the
+													  * name in UTF-8 */
+	int owner_pid;
+	int owner_procno;
+	Oid owner_database;
+
+	/* (q) */
+	bool queued;
+	int next_queued; /* slot number, or -1 */
+
+	/* (o) */
+	bool once;          /* a try */
+	bool session_scope; /* held at session scope, too */
+	int ttl_ms;
+	TimestampTz since; /* asked for; then: granted */
+	uint64 number;     /* what redlock_acquire returned; 0 before */
+	char holder[LEASE_HOLDER_MAX + 1];
+
+	/* (a) */
+	pg_atomic_uint32 wish;           /* LeaseWish */
+	pg_atomic_uint32 state;          /* LeaseState */
+	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
+	pg_atomic_uint32 silent_nodes;   /* UNREACHABLE, LOST: nodes without a usable
+									  * vote in the last round */
+
+	/* (m) */
+	slock_t mutex;
+	char held_by[LEASE_HOLDER_MAX + 1]; /* who holds it elsewhere, as
+										 * the holder wrote it */
+
+	/* (b) */
+	uint32 generation; /* changes when the slot is freed, so that
+						* late replies find nobody */
+	uint8 secret[LEASE_SECRET_BYTES];
+	core_lease core;
+} Lease;
+
+/* One Redis node as people see it.  The index is its bit in a core_mask. */
+typedef struct NodeBoard
+{
+	bool in_use;
+	bool leaving;      /* no longer in redlock.nodes, but some lease that
+						* was granted by it lives on */
+	char address[256]; /* without credentials; also its identity */
+	char state[16];
+	char last_error[160];
+	TimestampTz since; /* of the state */
+	pg_atomic_uint64 rtt_us;
+	pg_atomic_uint64 votes_yes;
+	pg_atomic_uint64 votes_no;
+	pg_atomic_uint64 votes_error;
+} NodeBoard;
+
+/* One host name to be resolved; see resolver.c.  Under the board lock. */
+#define RESOLVED_MAX 4
+typedef struct NameSlot
+{
+	char host[256];
+	uint32 asked;                   /* number of the newest question */
+	uint32 answered;                /* number of the question answered last */
+	int addresses;                  /* 0: failed, see error */
+	char address[RESOLVED_MAX][46]; /* numeric, IPv4 or IPv6 */
+	char error[128];
+} NameSlot;
+
+typedef enum LeaseCounter
+{
+	COUNT_GRANTED,
+	COUNT_REFUSED,
+	COUNT_UNREACHABLE,
+	COUNT_RENEWED,
+	COUNT_UNRENEWED,
+	COUNT_LOST,
+	COUNT_RELEASED,
+	COUNTERS /* how many */
+} LeaseCounter;
+
+typedef struct LeaseTable
+{
+	LWLock *lock;
+	LWLock *board_lock;
+	int slots;
+	int named;      /* (t) leases found by name: <= max_locks */
+	int first_free; /* (t) slot number, or -1 */
+	slock_t queue_mutex;
+	int queue_head; /* (q) slot numbers, or -1 */
+	int queue_tail;
+	Latch *broker_latch; /* (q) NULL: no broker runs */
+	int broker_pid;      /* (q) 0: no broker runs */
+	pg_atomic_uint64 last_number;
+	pg_atomic_uint64 counters[COUNTERS];
+	NodeBoard board[CORE_NODES_MAX];
+	NameSlot name[CORE_NODES_MAX];
+	Lease lease[FLEXIBLE_ARRAY_MEMBER];
+} LeaseTable;
+
+/* NULL unless preloaded */
+extern LeaseTable *lease_table;
+
+/* postmaster, _PG_init */
+extern void lease_install_hooks(void);
+
+/* backends */
+typedef enum LeaseOpened
+{
+	LEASE_OPENED,
+	LEASE_TAKEN, /* the name is in use in this server */
+	LEASE_TABLE_FULL
+} LeaseOpened;
+
+extern LeaseOpened lease_open(uint64 hash, const char *key, int prefix_len, int key_len,
+							  Lease **lease);
+extern void lease_ask(Lease *lease);
+extern void lease_let_go(Lease *lease); /* never fails */
+extern LeaseState lease_state(Lease *lease);
+extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
+extern uint64 lease_next_number(void);
+extern int lease_broker_pid(void); /* 0: no broker runs */
+
+/* the broker */
+extern void lease_broker_attach(Latch *latch); /* and empties the queue */
+extern void lease_broker_detach(void);
+extern int lease_take_queue(void); /* first slot of the chain, or -1 */
+extern int lease_next_in_chain(int slot);
+extern void lease_disown(Lease *lease); /* for an owner that has gone */
+extern void lease_free(Lease *lease);
+extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
+extern bool lease_owner_lives(const Lease *lease);
+
+static inline void
+lease_count(LeaseCounter counter)
+{
+	pg_atomic_fetch_add_u64(&lease_table->counters[counter], 1);
+}
+
+#endif /* REDLOCK_LEASE_H */

@@ -1,0 +1,28 @@
+/*
+ * loop.h
+ *		The broker's wait: its latch, the postmaster's death, and one socket for
+ *		each node.  The only room that knows PostgreSQL's wait events.
+ */
+#ifndef REDLOCK_LOOP_H
+#define REDLOCK_LOOP_H
+
+typedef struct LoopEvent
+{
+	int node; /* -1: the latch was set (and has been reset) */
+	bool readable;
+	bool writable;
+} LoopEvent;
+
+/* Watch a node's socket, from now on or with another wish. */
+extern void loop_watch(int node, int fd, bool want_write);
+
+/* To be called before the socket is closed. */
+extern void loop_forget(int node);
+
+/*
+ * Wait until something happens or `timeout_us` have passed (negative: for
+ * ever).  Returns the number of events.  Exits if the postmaster died.
+ */
+extern int loop_wait(int64 timeout_us, LoopEvent *events, int max_events);
+
+#endif /* REDLOCK_LOOP_H */

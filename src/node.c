@@ -1,0 +1,555 @@
+/*
+ * node.c
+ *		One connection to one Redis node; see node.h.
+ *
+ * hiredis is used for what it does well, the protocol and its buffers; its
+ * sockets are non-blocking and driven by our loop.  Its asynchronous API is not
+ * used: one kind of callback and one ring are all that pipelined commands with
+ * replies in order need, and leases must outlive a connection.
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "guc.h"
+#include "loop.h"
+#include "node.h"
+#include "resolver.h"
+
+/* Pause before connecting again: doubles from MIN to MAX, less up to half. */
+#define BACKOFF_MIN_US INT64CONST(50000)
+#define BACKOFF_MAX_US INT64CONST(1000000)
+
+/* A resolver that has not answered by now is asked again. */
+#define RESOLVE_US INT64CONST(30000000)
+
+#define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
+
+/* What a reply while GREETING answers. */
+typedef enum Greeting
+{
+	GREET_AUTH,
+	GREET_SELECT,
+	GREET_SERVER,
+	GREET_REPLICATION,
+	GREET_SCRIPT /* + core_op */
+} Greeting;
+
+static RedisNode nodes[CORE_NODES_MAX];
+static const NodeHandler *handler;
+
+static void set_state(RedisNode *node, NodeState state, const char *error);
+static void start(RedisNode *node, int64 now_us);
+static void connect_to(RedisNode *node, int64 now_us);
+static void greet(RedisNode *node, int64 now_us);
+static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
+static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
+static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
+static const RedisNode *find_twin(const RedisNode *node);
+static void read_replies(RedisNode *node, int64 now_us);
+static void drop(RedisNode *node);
+static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
+static void fail_io(RedisNode *node, const char *doing, int64 now_us);
+
+void
+node_init(const NodeHandler *node_handler)
+{
+	handler = node_handler;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		nodes[i].slot = i;
+}
+
+RedisNode *
+node_at(int slot)
+{
+	Assert(slot >= 0 && slot < CORE_NODES_MAX);
+	return &nodes[slot];
+}
+
+const char *
+node_state_name(NodeState state)
+{
+	switch (state)
+	{
+		case NODE_UNUSED:
+			return "unused";
+		case NODE_RESOLVING:
+			return "resolving";
+		case NODE_CONNECTING:
+		case NODE_GREETING:
+			return "connecting";
+		case NODE_READY:
+			return "ready";
+		case NODE_BACKING_OFF:
+			return "backing off";
+		case NODE_REFUSED:
+			return "refused";
+	}
+	return "unknown";
+}
+
+void
+node_open(int slot, const NodeUrl *url, int64 now_us)
+{
+	RedisNode *node = node_at(slot);
+
+	Assert(node->state == NODE_UNUSED);
+
+	memset(node, 0, sizeof(*node));
+	node->slot = slot;
+	node->url = *url;
+	node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
+	start(node, now_us);
+}
+
+void
+node_close(RedisNode *node, int64 now_us)
+{
+	fail(node, NODE_UNUSED, "", now_us);
+	pfree(node->sent);
+	node->sent = NULL;
+}
+
+void
+node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
+{
+	fail(node, NODE_BACKING_OFF, "its URL was changed", now_us);
+	node->url = *url;
+	node->failures = 0;
+	start(node, now_us);
+}
+
+void
+node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool by_text)
+{
+	Assert(node_can_send(node));
+
+	if (!script_append(node->connection, command, by_text ? NULL : node->sha[command->op]))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
+	node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	node->flush_wanted = true;
+}
+
+void
+node_flush(RedisNode *node, int64 now_us)
+{
+	int done = 0;
+
+	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
+		return;
+	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
+	{
+		fail_io(node, "write", now_us);
+		return;
+	}
+	node->flush_wanted = !done;
+	node->want_write = !done;
+	loop_watch(node->slot, node->connection->fd, node->want_write);
+}
+
+void
+node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
+{
+	if (node->connection == NULL)
+		return; /* closed earlier in this turn */
+
+	if (node->state == NODE_CONNECTING)
+	{
+		int error = 0;
+		socklen_t size = sizeof(error);
+
+		if (getsockopt(node->connection->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+			error = errno;
+		if (error != 0)
+		{
+			errno = error;
+			node->connection->err = REDIS_ERR_IO;
+			fail_io(node, "connect", now_us);
+			return;
+		}
+		if (!writable)
+			return;
+		greet(node, now_us);
+		return;
+	}
+	if (readable)
+		read_replies(node, now_us);
+	if (writable)
+		node_flush(node, now_us);
+}
+
+int64
+node_on_time(RedisNode *node, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	NameSlot answer;
+	const Sent *oldest;
+
+	switch (node->state)
+	{
+		case NODE_UNUSED:
+			return PG_INT64_MAX;
+
+		case NODE_RESOLVING:
+			switch (resolver_read(node->slot, &answer))
+			{
+				case RESOLVER_PENDING:
+					if (now_us < node->deadline_us)
+						return node->deadline_us;
+					fail(node, NODE_BACKING_OFF, "no answer from the host name resolver", now_us);
+					return node->retry_at_us;
+				case RESOLVER_FAILED:
+					fail(node, NODE_BACKING_OFF, answer.error, now_us);
+					return node->retry_at_us;
+				case RESOLVER_DONE:
+					node->addresses = answer.addresses;
+					node->next_address = 0;
+					memcpy(node->address, answer.address, sizeof(node->address));
+					connect_to(node, now_us);
+					return node_on_time(node, now_us);
+			}
+			break;
+
+		case NODE_CONNECTING:
+		case NODE_GREETING:
+			if (now_us < node->deadline_us)
+				return node->deadline_us;
+			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
+					 node->state == NODE_CONNECTING ? "connecting" : "greeting");
+			fail(node, NODE_BACKING_OFF, error, now_us);
+			return node->retry_at_us;
+
+		case NODE_READY:
+			if (node_in_flight(node) == 0)
+				return PG_INT64_MAX;
+			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
+			if (now_us < oldest->sent_us + NODE_TIMEOUT_US)
+				return oldest->sent_us + NODE_TIMEOUT_US;
+			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
+			fail(node, NODE_BACKING_OFF, error, now_us);
+			return node->retry_at_us;
+
+		case NODE_BACKING_OFF:
+		case NODE_REFUSED:
+			if (now_us < node->retry_at_us)
+				return node->retry_at_us;
+			start(node, now_us);
+			return node_on_time(node, now_us);
+	}
+	return PG_INT64_MAX;
+}
+
+static void
+set_state(RedisNode *node, NodeState state, const char *error)
+{
+	NodeState before = node->state;
+
+	node->state = state;
+	if (error != NULL)
+		strlcpy(node->error, error, sizeof(node->error));
+	handler->changed(node, before);
+}
+
+/* Find the address, then connect to it. */
+static void
+start(RedisNode *node, int64 now_us)
+{
+	Assert(node->connection == NULL);
+
+	if (node->url.is_unix || resolver_is_address(node->url.host))
+	{
+		strlcpy(node->address[0], node->url.is_unix ? "" : node->url.host,
+				sizeof(node->address[0]));
+		node->addresses = 1;
+		node->next_address = 0;
+	}
+	if (node->next_address < node->addresses)
+	{
+		connect_to(node, now_us);
+		return;
+	}
+
+	/* not asked yet, or all its addresses failed */
+	if (!resolver_ask(node->slot, node->url.host))
+	{
+		fail(node, NODE_BACKING_OFF,
+			 "no background worker is free to resolve the host name; raise max_worker_processes",
+			 now_us);
+		return;
+	}
+	node->deadline_us = now_us + RESOLVE_US;
+	set_state(node, NODE_RESOLVING, NULL);
+}
+
+static void
+connect_to(RedisNode *node, int64 now_us)
+{
+	node->connection = node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
+										 : redisConnectNonBlock(node->address[node->next_address++],
+																node->url.port);
+
+	if (node->connection == NULL)
+	{
+		fail(node, NODE_BACKING_OFF, "out of memory", now_us);
+		return;
+	}
+	if (node->connection->err)
+	{
+		fail_io(node, "connect", now_us);
+		return;
+	}
+	node->want_write = true; /* writable means connected */
+	node->deadline_us = now_us + NODE_TIMEOUT_US;
+	loop_watch(node->slot, node->connection->fd, true);
+	set_state(node, NODE_CONNECTING, NULL);
+}
+
+/* All that must be said and known first, in one write. */
+static void
+greet(RedisNode *node, int64 now_us)
+{
+	char db[12];
+
+	node->greetings = node->greeted = 0;
+	set_state(node, NODE_GREETING, NULL);
+
+	if (node->url.user[0] != '\0')
+		greet_with(node, GREET_AUTH, 3,
+				   (const char *[]){"AUTH", node->url.user, node->url.password});
+	else if (node->url.password[0] != '\0')
+		greet_with(node, GREET_AUTH, 2, (const char *[]){"AUTH", node->url.password});
+	if (node->url.db != 0)
+	{
+		snprintf(db, sizeof(db), "%d", node->url.db);
+		greet_with(node, GREET_SELECT, 2, (const char *[]){"SELECT", db});
+	}
+	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
+	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
+	for (int op = 0; op < SCRIPT_COUNT; op++)
+		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", script_text[op]});
+	Assert(node->greetings <= lengthof(node->greeting));
+
+	node->flush_wanted = true;
+	node_flush(node, now_us);
+}
+
+static void
+greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
+{
+	if (redisAppendCommandArgv(node->connection, argc, argv, NULL) != REDIS_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
+	node->greeting[node->greetings++] = what;
+}
+
+static void
+on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	Greeting what = node->greeting[node->greeted++];
+	const char *fault = find_fault(node, what, reply);
+	const RedisNode *twin;
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	if (fault != NULL)
+	{
+		bool passing = strncmp(fault, "LOADING", 7) == 0;
+
+		fail(node, passing ? NODE_BACKING_OFF : NODE_REFUSED, fault, now_us);
+		return;
+	}
+	if (node->greeted < node->greetings)
+		return;
+
+	twin = find_twin(node);
+	if (twin != NULL)
+	{
+		snprintf(error, sizeof(error), "it is the same server as node %.100s", twin->url.address);
+		fail(node, NODE_REFUSED, error, now_us);
+		return;
+	}
+	node->failures = 0;
+	node->next_address = 0; /* it was a good one: begin with the first */
+	set_state(node, NODE_READY, NULL);
+}
+
+/* Why this node must not vote, as far as this reply tells; or NULL. */
+static const char *
+find_fault(RedisNode *node, Greeting what, const redisReply *reply)
+{
+	static char fault[SCRIPT_TEXT_MAX + 1];
+	char value[64];
+
+	if (reply->type == REDIS_REPLY_ERROR)
+	{
+		script_printable(fault, sizeof(fault), reply->str, reply->len);
+		return fault;
+	}
+	switch (what)
+	{
+		case GREET_AUTH:
+		case GREET_SELECT:
+			return NULL;
+
+		case GREET_SERVER:
+			if (!info_value(reply, "run_id", node->run_id, sizeof(node->run_id)))
+				return "its INFO has no run_id";
+			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
+				strcmp(value, "standalone") != 0)
+			{
+				snprintf(fault, sizeof(fault),
+						 "it runs in %s mode; a node must be a standalone server", value);
+				return fault;
+			}
+			return NULL;
+
+		case GREET_REPLICATION:
+			if (!info_value(reply, "role", value, sizeof(value)))
+				return "its INFO has no role";
+			if (strcmp(value, "master") != 0)
+				return "it is a replica; a node must be an independent server";
+			return NULL;
+
+		default:
+			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
+				return "it did not load a script";
+			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
+			return NULL;
+	}
+}
+
+/* The value of a line "name:value" in the reply of INFO. */
+static bool
+info_value(const redisReply *reply, const char *name, char *value, size_t size)
+{
+	size_t name_len = strlen(name);
+	const char *line = reply->str;
+
+	if (reply->type != REDIS_REPLY_STRING)
+		return false;
+	while (line != NULL)
+	{
+		if (strncmp(line, name, name_len) == 0 && line[name_len] == ':')
+		{
+			line += name_len + 1;
+			script_printable(value, size, line, strcspn(line, "\r\n"));
+			return true;
+		}
+		line = strchr(line, '\n');
+		if (line != NULL)
+			line++;
+	}
+	return false;
+}
+
+/* Another node that turned out to be the same server. */
+static const RedisNode *
+find_twin(const RedisNode *node)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (&nodes[i] != node && nodes[i].state == NODE_READY &&
+			strcmp(nodes[i].run_id, node->run_id) == 0)
+			return &nodes[i];
+	return NULL;
+}
+
+static void
+read_replies(RedisNode *node, int64 now_us)
+{
+	redisContext *connection = node->connection;
+
+	if (redisBufferRead(connection) != REDIS_OK)
+	{
+		fail_io(node, "read", now_us);
+		return;
+	}
+	while (node->connection == connection)
+	{
+		void *reply = NULL;
+
+		if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
+		{
+			fail(node, NODE_BACKING_OFF, "it does not speak the Redis protocol", now_us);
+			return;
+		}
+		if (reply == NULL)
+			break;
+
+		if (node->state == NODE_GREETING && node->greeted < node->greetings)
+			on_greeting(node, reply, now_us);
+		else if (node_in_flight(node) > 0)
+		{
+			Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+			ScriptAnswer answer;
+
+			script_read(sent.op, reply, &answer);
+			handler->answered(node, &sent, &answer, now_us);
+		}
+		else
+			fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+		freeReplyObject(reply);
+	}
+	if (node->connection == connection &&
+		connection->reader->len - connection->reader->pos > NODE_REPLY_MAX)
+		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+}
+
+/* Close the socket. */
+static void
+drop(RedisNode *node)
+{
+	if (node->connection == NULL)
+		return;
+	loop_forget(node->slot);
+	redisFree(node->connection);
+	node->connection = NULL;
+	node->flush_wanted = node->want_write = false;
+}
+
+/*
+ * The connection is over.  What was sent and not answered may have been
+ * executed or not, or may still be: the handler is told of each.
+ */
+static void
+fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
+{
+	int64 pause_us;
+
+	drop(node);
+	pause_us = BACKOFF_MAX_US;
+	if (state != NODE_REFUSED && node->failures < 5)
+		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
+	node->failures++;
+	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
+	set_state(node, state, error);
+
+	while (node_in_flight(node) > 0)
+	{
+		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+
+		handler->lost(node, &sent, now_us);
+	}
+}
+
+static void
+fail_io(RedisNode *node, const char *doing, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	redisContext *connection = node->connection;
+
+	if (connection->err == REDIS_ERR_EOF)
+		strlcpy(error, "it closed the connection", sizeof(error));
+	else if (connection->err == REDIS_ERR_IO)
+		snprintf(error, sizeof(error), "could not %s: %s", doing,
+				 connection->errstr[0] != '\0' ? connection->errstr : strerror(errno));
+	else
+		snprintf(error, sizeof(error), "could not %s: %s", doing, connection->errstr);
+	fail(node, NODE_BACKING_OFF, error, now_us);
+}

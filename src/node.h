@@ -1,0 +1,132 @@
+/*
+ * node.h
+ *		One connection to one Redis node, never blocking: its state, its commands
+ *		in flight, its deadlines.
+ *
+ *	 UNUSED      the slot belongs to no node
+ *	 RESOLVING   waits for the address of its host name
+ *	 CONNECTING  the socket is not yet open
+ *	 GREETING    AUTH, SELECT, the facts, and the loading of scripts are out
+ *	 READY       takes commands
+ *	 BACKING_OFF broke or did not answer; connects again at retry_at_us
+ *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
+ *				 looked at again at retry_at_us
+ *
+ * Replies come in the order of the commands, so the commands in flight are a
+ * ring.  A connection on which a command was not answered in time is closed,
+ * never reused: its state is unknown.
+ *
+ * Used by the broker only; node.c knows nothing of leases, it tells what
+ * happened through NodeHandler.
+ */
+#ifndef REDLOCK_NODE_H
+#define REDLOCK_NODE_H
+
+#include "core.h"
+#include "script.h"
+#include "url.h"
+
+/* Bound of commands in flight on one connection. */
+#define NODE_IN_FLIGHT_MAX 16384
+
+/* A reply that is longer is not one of ours. */
+#define NODE_REPLY_MAX (1024 * 1024)
+
+typedef enum NodeState
+{
+	NODE_UNUSED = 0,
+	NODE_RESOLVING,
+	NODE_CONNECTING,
+	NODE_GREETING,
+	NODE_READY,
+	NODE_BACKING_OFF,
+	NODE_REFUSED
+} NodeState;
+
+/* A command in flight: what the broker needs to know when the reply comes. */
+typedef struct Sent
+{
+	int lease_slot;
+	uint32 generation;
+	uint32 round;
+	core_op op;
+	int64 sent_us;
+} Sent;
+
+typedef struct RedisNode
+{
+	int slot; /* its bit in a core_mask */
+	NodeState state;
+	NodeUrl url;
+	char error[SCRIPT_TEXT_MAX + 1]; /* why it is not READY, or what its
+									  * last error was */
+	char run_id[64];
+
+	redisContext *connection;
+	bool flush_wanted; /* there is output to write */
+	bool want_write;   /* the socket was full, or is connecting */
+	char sha[SCRIPT_COUNT][SCRIPT_SHA_SIZE];
+
+	uint8 greeting[8]; /* replies still to come while GREETING */
+	int greetings;
+	int greeted;
+
+	Sent *sent;       /* ring of NODE_IN_FLIGHT_MAX */
+	uint32 sent_head; /* next to be answered */
+	uint32 sent_tail; /* next free; tail - head are in flight */
+
+	char address[4][46]; /* resolved, numeric */
+	int addresses;
+	int next_address;
+	int failures;      /* in a row */
+	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
+	int64 retry_at_us; /* BACKING_OFF, REFUSED */
+} RedisNode;
+
+typedef struct NodeHandler
+{
+	void (*answered)(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+	void (*lost)(RedisNode *node, const Sent *sent, int64 now_us);
+	void (*changed)(RedisNode *node, NodeState before); /* state or error */
+} NodeHandler;
+
+/* Once, before anything else. */
+extern void node_init(const NodeHandler *handler);
+
+extern RedisNode *node_at(int slot);
+extern const char *node_state_name(NodeState state);
+
+/* Give the slot to a node and begin to connect; give it up. */
+extern void node_open(int slot, const NodeUrl *url, int64 now_us);
+extern void node_close(RedisNode *node, int64 now_us);
+
+/* Connect again at once, with new credentials. */
+extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);
+
+static inline bool
+node_can_send(const RedisNode *node)
+{
+	return node->state == NODE_READY && node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+}
+
+static inline uint32
+node_in_flight(const RedisNode *node)
+{
+	return node->sent_tail - node->sent_head;
+}
+
+/*
+ * Append a command, by its text if `by_text`.  It is written by node_flush.
+ * The node must be able to send.
+ */
+extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent,
+					  bool by_text);
+extern void node_flush(RedisNode *node, int64 now_us);
+
+/* Its socket is ready. */
+extern void node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us);
+
+/* Deadlines, retries and resolved names; returns when to be called again. */
+extern int64 node_on_time(RedisNode *node, int64 now_us);
+
+#endif /* REDLOCK_NODE_H */

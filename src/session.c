@@ -1,0 +1,957 @@
+/*
+ * session.c
+ *		What this session holds, and when it gives it back; see session.h.
+ *
+ * A holding is one lease of this session with the acquisitions counted on it:
+ * one counter for the session scope, and one for each (sub)transaction that
+ * acquired at transaction scope.  The lease is let go when all are zero.
+ *
+ * When things are given back:
+ *
+ *	 PRE_COMMIT			the guard: each lease must still be valid, else 40001
+ *	 PRE_PREPARE		an error if a transaction-scope lock is held
+ *	 COMMIT, ABORT		transaction scope.  Both run after the transaction has
+ *						left the proc array, so its effects are visible (or
+ *						void) before anybody else can be granted the lock, and
+ *						before the gate, a lock of PostgreSQL, is freed.
+ *	 ABORT_SUB			what that subtransaction acquired
+ *	 DISCARD ALL		session scope
+ *	 before_shmem_exit	everything, and a request under way
+ *
+ * None of it allocates memory, touches a socket or can fail.
+ *
+ * Loss is noticed by a timer of this process at the time when validity ends, so
+ * also when the broker is stopped or gone.  It does what StatementCancelHandler
+ * or die would do; an error context callback at the bottom of the stack then
+ * gives the cancellation its true reason.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "executor/executor.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "gate.h"
+#include "guc.h"
+#include "script.h"
+#include "session.h"
+
+/* How often a waiter looks whether there still is a broker. */
+#define BROKER_CHECK_MS 1000
+/* How long it may be missing: the postmaster restarts it after a second. */
+#define BROKER_MISSING_US INT64CONST(10000000)
+
+/* Validity that must be left when the commit begins. */
+#define COMMIT_MARGIN_US INT64CONST(2000)
+
+/* Acquisitions of one subtransaction at transaction scope. */
+typedef struct XactCount
+{
+	struct XactCount *next; /* of an outer subtransaction */
+	SubTransactionId subid;
+	int count;
+} XactCount;
+
+typedef struct Holding
+{
+	uint64 hash; /* key */
+	Lease *lease;
+	char *name; /* of the resource, in the server encoding */
+	int session_count;
+	XactCount *xact_counts; /* innermost first */
+	bool loss_signalled;    /* the timer has seen it */
+	dlist_node link;        /* in holdings */
+} Holding;
+
+static HTAB *holding_index = NULL;
+static dlist_head holdings = DLIST_STATIC_INIT(holdings);
+
+/* The timer may not read `holdings` while this is set. */
+static volatile sig_atomic_t holdings_busy = false;
+
+/* Number of XactCounts: lets the callbacks of most transactions return at once. */
+static int xact_count_total = 0;
+
+/* A lease asked for and not yet in `holdings`. */
+static Lease *asking = NULL;
+
+static TimeoutId loss_timer;
+static volatile sig_atomic_t loss_signalled = false; /* its error is due */
+static int statement_depth = 0;
+static uint32 wait_event = 0;
+
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static ExecutorRun_hook_type prev_ExecutorRun = NULL;
+
+static void start_session(void);
+static void check_ready(void);
+static uint64 acquire_again(Holding *holding, const LockRequest *request);
+static uint64 acquire_anew(const LockRequest *request);
+static bool enter_gate(const LockRequest *request, int64 deadline_us);
+static void open_lease(const LockRequest *request, int64 deadline_us);
+static void describe_holder(Lease *lease);
+static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
+static void wait_a_moment(int64 deadline_us, long at_most_ms);
+static Holding *hold(const LockRequest *request);
+static void count_up(Holding *holding, LockScope scope);
+static Holding *find_holding(uint64 hash);
+static void let_go_if_unused(Holding *holding);
+static void let_go(Holding *holding);
+static int64 deadline_of(const LockRequest *request);
+static bool is_valid(const Holding *holding, int64 margin_us);
+static char *silent_nodes_text(Lease *lease);
+static int lost_detail(Lease *lease);
+static void fail_timeout(const LockRequest *request, Lease *lease);
+static void fail_unreachable(const LockRequest *request, Lease *lease);
+static void fail_lost(const char *name, Lease *lease, const char *when);
+static void guard_commit(void);
+static void refuse_prepare(void);
+static void end_transaction(void);
+static void on_xact(XactEvent event, void *arg);
+static void on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent,
+					   void *arg);
+static void end_subxact(SubTransactionId subid);
+static void keep_subxact(SubTransactionId subid, SubTransactionId parent);
+static void release_at_exit(int code, Datum arg);
+static void arm_loss_timer(void);
+static void on_loss_timer(void);
+static void signal_loss(void);
+static void explain_cancel(void *arg);
+static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
+static void run_executor(REDLOCK_RUN_ARGS_DECL);
+
+void
+session_install_hooks(void)
+{
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = run_utility;
+	prev_ExecutorRun = ExecutorRun_hook;
+	ExecutorRun_hook = run_executor;
+}
+
+/*
+ * Acquiring
+ */
+
+uint64
+session_acquire(const LockRequest *request)
+{
+	Holding *holding;
+
+	check_ready();
+	start_session();
+	holding = find_holding(request->hash);
+	return holding ? acquire_again(holding, request) : acquire_anew(request);
+}
+
+static void
+start_session(void)
+{
+	HASHCTL control = {0};
+
+	if (holding_index != NULL)
+		return;
+
+	loss_timer = RegisterTimeout(USER_TIMEOUT, on_loss_timer);
+	RegisterXactCallback(on_xact, NULL);
+	RegisterSubXactCallback(on_subxact, NULL);
+	before_shmem_exit(release_at_exit, (Datum) 0);
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(Holding);
+	control.hcxt = TopMemoryContext;
+	holding_index =
+		hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Each thing that is not set up has its own error, and the line to add. */
+static void
+check_ready(void)
+{
+	if (lease_table == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+						errhint("Add this line to postgresql.conf and restart the server: "
+								"shared_preload_libraries = 'redlock_pg'")));
+	if (redlock_nodes()->count == 0)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock.nodes is not set"),
+						errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
+								"'redis://host1, redis://host2, redis://host3'")));
+	if (lease_broker_pid() == 0)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the redlock broker is not running"),
+			 errhint("It is restarted within a second; if this persists, see the server log.")));
+}
+
+static uint64
+acquire_again(Holding *holding, const LockRequest *request)
+{
+	if (strcmp(holding->name, request->name) != 0)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+						errmsg("redlock \"%s\" can't be acquired while this session holds another "
+							   "with the same hash",
+							   request->name),
+						errhint("Choose another name.")));
+	if (!is_valid(holding, 0))
+		fail_lost(holding->name, holding->lease, "");
+
+	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
+	(void) gate_enter(request->hash, request->scope == SCOPE_SESSION, GATE_DO_NOT_WAIT);
+	count_up(holding, request->scope);
+	return holding->lease->number;
+}
+
+static uint64
+acquire_anew(const LockRequest *request)
+{
+	bool session_level = request->scope == SCOPE_SESSION;
+	int64 deadline_us = deadline_of(request);
+	uint64 number = 0;
+
+	if (!enter_gate(request, deadline_us))
+		return 0;
+	PG_TRY();
+	{
+		open_lease(request, deadline_us);
+		switch (asking == NULL ? LEASE_REFUSED : wait_for_answer(request, deadline_us))
+		{
+			case LEASE_HELD:
+				number = hold(request)->lease->number;
+				break;
+			case LEASE_REFUSED:
+				if (request->wait_ms == 0)
+					fail_timeout(request, asking);
+				break;
+			case LEASE_UNREACHABLE:
+				fail_unreachable(request, asking);
+				break;
+			case LEASE_LOST:
+				fail_lost(request->name, asking, " right after it was granted");
+				break;
+			case LEASE_WAITING:
+				fail_timeout(request, asking);
+				break;
+		}
+	}
+	PG_CATCH();
+	{
+		if (asking != NULL)
+			lease_let_go(asking);
+		asking = NULL;
+		gate_leave(request->hash, session_level);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	if (number == 0)
+	{
+		if (asking != NULL)
+			lease_let_go(asking);
+		asking = NULL;
+		gate_leave(request->hash, session_level);
+	}
+	return number;
+}
+
+/* False: a try, and another session of this server is before us. */
+static bool
+enter_gate(const LockRequest *request, int64 deadline_us)
+{
+	int64 wait_ms = GATE_WAIT_FOREVER;
+
+	if (request->once)
+		wait_ms = GATE_DO_NOT_WAIT;
+	else if (request->wait_ms >= 0)
+		wait_ms = Min(request->wait_ms, INT_MAX);
+	if (gate_enter(request->hash, request->scope == SCOPE_SESSION, wait_ms))
+		return true;
+	if (request->wait_ms >= 0)
+		fail_timeout(request, NULL);
+	return false;
+}
+
+/*
+ * Take a slot of the lease table and ask.  Sets `asking`, or leaves it NULL if
+ * this is a try and the name is in use.
+ */
+static void
+open_lease(const LockRequest *request, int64 deadline_us)
+{
+	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1];
+	int prefix_len = strlen(redlock_key_prefix);
+	LeaseOpened opened;
+
+	memcpy(key, redlock_key_prefix, prefix_len);
+	memcpy(key + prefix_len, request->utf8, request->utf8_len);
+
+	for (;;)
+	{
+		opened =
+			lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len, &asking);
+		if (opened != LEASE_TAKEN)
+			break;
+		/* its owner holds the lease and has lost its gate: wait for it here */
+		if (request->once)
+			return;
+		if (redlock_clock_us() >= deadline_us)
+			fail_timeout(request, NULL);
+		wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
+	}
+	if (opened == LEASE_TABLE_FULL)
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("too many redlocks are held or asked for on this server"),
+						errhint("Raise redlock.max_locks, now %d, and restart the server.",
+								redlock_max_locks)));
+
+	asking->once = request->once;
+	asking->session_scope = request->scope == SCOPE_SESSION;
+	asking->ttl_ms = request->ttl_ms;
+	describe_holder(asking);
+	lease_ask(asking);
+}
+
+/* For people who look at the key with redis-cli. */
+static void
+describe_holder(Lease *lease)
+{
+	char host[64] = "";
+	char *database = get_database_name(MyDatabaseId);
+	char *user = GetUserNameFromId(GetSessionUserId(), true);
+	char text[256];
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
+			 database ? database : "", MyProcPid, user ? user : "");
+	script_printable(lease->holder, sizeof(lease->holder), text, strlen(text));
+}
+
+/* Returns LEASE_WAITING if the time is over. */
+static LeaseState
+wait_for_answer(const LockRequest *request, int64 deadline_us)
+{
+	int64 broker_seen_us = redlock_clock_us();
+
+	for (;;)
+	{
+		LeaseState state = lease_state(asking);
+		int64 now_us;
+
+		if (state != LEASE_WAITING)
+			return state;
+
+		now_us = redlock_clock_us();
+		if (now_us >= deadline_us)
+			return LEASE_WAITING;
+		if (lease_broker_pid() != 0)
+			broker_seen_us = now_us;
+		else if (now_us - broker_seen_us > BROKER_MISSING_US)
+			check_ready();
+		wait_a_moment(deadline_us, BROKER_CHECK_MS);
+	}
+}
+
+static void
+wait_a_moment(int64 deadline_us, long at_most_ms)
+{
+	int64 left_us = deadline_us - redlock_clock_us();
+	long timeout_ms = Min(at_most_ms, Max(left_us, 0) / 1000 + 1);
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout_ms,
+					 REDLOCK_WAIT_EVENT(wait_event, "RedlockAcquire"));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* `asking` was granted: make it a holding. */
+static Holding *
+hold(const LockRequest *request)
+{
+	Holding *holding;
+	char *name;
+	bool found;
+
+	asking->number = lease_next_number();
+	asking->since = GetCurrentTimestamp();
+
+	name = MemoryContextStrdup(TopMemoryContext, request->name);
+	holding = hash_search(holding_index, &request->hash, HASH_ENTER, &found);
+	Assert(!found);
+	holding->lease = asking;
+	holding->name = name;
+	holding->session_count = 0;
+	holding->xact_counts = NULL;
+	holding->loss_signalled = false;
+	holdings_busy = true;
+	dlist_push_tail(&holdings, &holding->link);
+	holdings_busy = false;
+	asking = NULL;
+
+	PG_TRY();
+	{
+		count_up(holding, request->scope);
+	}
+	PG_CATCH();
+	{
+		let_go_if_unused(holding);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	arm_loss_timer();
+	return holding;
+}
+
+static void
+count_up(Holding *holding, LockScope scope)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+	XactCount *counts = holding->xact_counts;
+
+	if (scope == SCOPE_SESSION)
+	{
+		holding->session_count++;
+		holding->lease->session_scope = true;
+		return;
+	}
+	if (counts == NULL || counts->subid != subid)
+	{
+		counts = MemoryContextAlloc(TopMemoryContext, sizeof(XactCount));
+		counts->next = holding->xact_counts;
+		counts->subid = subid;
+		counts->count = 0;
+		holding->xact_counts = counts;
+		xact_count_total++;
+	}
+	counts->count++;
+}
+
+/*
+ * Looking and releasing
+ */
+
+bool
+session_release(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash);
+	bool valid;
+
+	if (holding == NULL)
+	{
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("this session does not hold redlock \"%s\"", name)));
+		return false;
+	}
+	if (holding->session_count == 0)
+	{
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("redlock \"%s\" is held at transaction scope only", name),
+						  errhint("It is released by the end of the transaction.")));
+		return false;
+	}
+	valid = is_valid(holding, 0);
+	if (!valid)
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("the lease on redlock \"%s\" had been lost", name),
+						  lost_detail(holding->lease)));
+
+	if (--holding->session_count == 0)
+		holding->lease->session_scope = false;
+	let_go_if_unused(holding);
+	gate_leave(hash, true);
+	return valid;
+}
+
+int
+session_release_all(void)
+{
+	dlist_mutable_iter iter;
+	int released = 0;
+
+	dlist_foreach_modify(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		uint64 hash = holding->hash;
+		int count = holding->session_count;
+
+		if (count == 0)
+			continue;
+		holding->session_count = 0;
+		holding->lease->session_scope = false;
+		let_go_if_unused(holding);
+		for (int i = 0; i < count; i++)
+			gate_leave(hash, true);
+		released += count;
+	}
+	return released;
+}
+
+int64
+session_check(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash);
+
+	if (holding == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("this session does not hold redlock \"%s\"", name)));
+	if (!is_valid(holding, 0))
+		fail_lost(holding->name, holding->lease, "");
+	return lease_validity_us(holding->lease);
+}
+
+static Holding *
+find_holding(uint64 hash)
+{
+	if (holding_index == NULL)
+		return NULL;
+	return hash_search(holding_index, &hash, HASH_FIND, NULL);
+}
+
+static void
+let_go_if_unused(Holding *holding)
+{
+	if (holding->session_count == 0 && holding->xact_counts == NULL)
+		let_go(holding);
+}
+
+/* No allocation, no error: runs in callbacks. */
+static void
+let_go(Holding *holding)
+{
+	uint64 hash = holding->hash;
+
+	lease_let_go(holding->lease);
+	holdings_busy = true;
+	dlist_delete(&holding->link);
+	holdings_busy = false;
+	pfree(holding->name);
+	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
+	if (dlist_is_empty(&holdings))
+		disable_timeout(loss_timer, false);
+}
+
+/* The sooner of `wait` and lock_timeout, from now. */
+static int64
+deadline_of(const LockRequest *request)
+{
+	int64 wait_ms = request->wait_ms;
+
+	if (request->once)
+		return PG_INT64_MAX; /* bounded by the node timeout */
+	if (LockTimeout > 0 && (wait_ms < 0 || LockTimeout < wait_ms))
+		wait_ms = LockTimeout;
+	if (wait_ms < 0)
+		return PG_INT64_MAX;
+	return redlock_clock_us() + wait_ms * 1000;
+}
+
+static bool
+is_valid(const Holding *holding, int64 margin_us)
+{
+	return lease_validity_us(holding->lease) > margin_us;
+}
+
+/*
+ * Errors
+ */
+
+/* "address: reason; ..." of the nodes that had no usable vote. */
+static char *
+silent_nodes_text(Lease *lease)
+{
+	uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
+	StringInfoData text;
+
+	initStringInfo(&text);
+	LWLockAcquire(lease_table->board_lock, LW_SHARED);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeBoard *board = &lease_table->board[i];
+
+		if ((silent & CORE_BIT(i)) && board->in_use)
+			appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->address,
+							 board->last_error[0] ? board->last_error : "no answer in time");
+	}
+	LWLockRelease(lease_table->board_lock);
+	return text.data;
+}
+
+static int
+lost_detail(Lease *lease)
+{
+	char *nodes;
+
+	if (lease_state(lease) != LEASE_LOST)
+		return errdetail("It was not renewed in time by the broker.");
+	nodes = silent_nodes_text(lease);
+	if (nodes[0] == '\0')
+		return errdetail("The key is no longer there on a majority of the nodes.");
+	return errdetail("It was not renewed in time by a quorum of nodes: %s.", nodes);
+}
+
+static void
+fail_timeout(const LockRequest *request, Lease *lease)
+{
+	char held_by[LEASE_HOLDER_MAX + 1] = "";
+
+	if (lease != NULL)
+	{
+		SpinLockAcquire(&lease->mutex);
+		strlcpy(held_by, lease->held_by, sizeof(held_by));
+		SpinLockRelease(&lease->mutex);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 request->wait_ms < 0 || (LockTimeout > 0 && LockTimeout < request->wait_ms)
+				 ? errmsg("could not acquire redlock \"%s\" within lock_timeout", request->name)
+				 : errmsg("could not acquire redlock \"%s\" within " INT64_FORMAT " ms",
+						  request->name, request->wait_ms),
+			 held_by[0] != '\0' ? errdetail("It is held by: %s.", held_by)
+			 : lease == NULL ? errdetail("Another session of this server holds it or asks for it; "
+										 "see the view redlock_locks.")
+							 : 0));
+}
+
+static void
+fail_unreachable(const LockRequest *request, Lease *lease)
+{
+	char *nodes = silent_nodes_text(lease);
+
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONNECTION_FAILURE),
+		 errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
+		 nodes[0] != '\0'
+			 ? errdetail("No usable answer from: %s.", nodes)
+			 : errdetail("The answers came too late for a ttl of %d ms.", request->ttl_ms),
+		 errhint(
+			 "See the view redlock_nodes. A quorum is a majority of all nodes in redlock.nodes.")));
+}
+
+static void
+fail_lost(const char *name, Lease *lease, const char *when)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("the lease on redlock \"%s\" was lost%s", name, when), lost_detail(lease),
+			 errhint("Another session may hold the lock by now. Start the work over.")));
+}
+
+/*
+ * Transaction end
+ */
+
+static void
+on_xact(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			guard_commit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			refuse_prepare();
+			guard_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			end_transaction();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+/*
+ * A lost session-scope lease must not keep a session from looking around and
+ * releasing it, so where the transaction wrote nothing it does not fail.
+ */
+static void
+guard_commit(void)
+{
+	bool wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding->xact_counts == NULL && !wrote)
+			continue;
+		if (!is_valid(holding, COMMIT_MARGIN_US))
+			fail_lost(holding->name, holding->lease, " before the commit");
+	}
+}
+
+static void
+refuse_prepare(void)
+{
+	if (xact_count_total > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that holds redlocks at transaction scope"),
+				 errhint("Acquire them at session scope, or use COMMIT.")));
+}
+
+static void
+end_transaction(void)
+{
+	dlist_mutable_iter iter;
+
+	loss_signalled = false;
+	if (xact_count_total > 0)
+		dlist_foreach_modify(iter, &holdings)
+		{
+			Holding *holding = dlist_container(Holding, link, iter.cur);
+
+			while (holding->xact_counts != NULL)
+			{
+				XactCount *counts = holding->xact_counts;
+
+				holding->xact_counts = counts->next;
+				pfree(counts);
+				xact_count_total--;
+			}
+			let_go_if_unused(holding);
+		}
+	Assert(xact_count_total == 0);
+
+	/* error recovery disables all timers */
+	if (!dlist_is_empty(&holdings) && !get_timeout_active(loss_timer))
+		arm_loss_timer();
+}
+
+static void
+on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (xact_count_total == 0)
+		return;
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		end_subxact(mine);
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+		keep_subxact(mine, parent);
+}
+
+static void
+end_subxact(SubTransactionId subid)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		XactCount *counts = holding->xact_counts;
+
+		if (counts == NULL || counts->subid != subid)
+			continue;
+		holding->xact_counts = counts->next;
+		pfree(counts);
+		xact_count_total--;
+		let_go_if_unused(holding);
+	}
+}
+
+static void
+keep_subxact(SubTransactionId subid, SubTransactionId parent)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		XactCount *counts = holding->xact_counts;
+
+		if (counts == NULL || counts->subid != subid)
+			continue;
+		if (counts->next != NULL && counts->next->subid == parent)
+		{
+			counts->next->count += counts->count;
+			holding->xact_counts = counts->next;
+			pfree(counts);
+			xact_count_total--;
+		}
+		else
+			counts->subid = parent;
+	}
+}
+
+/*
+ * Runs before the abort of a transaction that is still open; it can't commit
+ * any more, so nothing of it will ever be seen.
+ */
+static void
+release_at_exit(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+
+	if (asking != NULL)
+		lease_let_go(asking);
+	asking = NULL;
+	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur));
+	xact_count_total = 0;
+}
+
+/*
+ * Loss
+ */
+
+/* Fire when the first lease of this session would end. */
+static void
+arm_loss_timer(void)
+{
+	int64 first_us = PG_INT64_MAX;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled)
+			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
+	}
+	if (first_us != PG_INT64_MAX)
+		enable_timeout_after(loss_timer, (int) Max((first_us - redlock_clock_us()) / 1000 + 1, 1));
+}
+
+/*
+ * In the SIGALRM handler.  Most often the lease was renewed meanwhile, and this
+ * arms itself again.
+ */
+static void
+on_loss_timer(void)
+{
+	bool lost = false;
+	dlist_iter iter;
+
+	if (holdings_busy)
+	{
+		enable_timeout_after(loss_timer, 1);
+		return;
+	}
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled && !is_valid(holding, 0))
+			lost = holding->loss_signalled = true;
+	}
+	if (lost)
+		signal_loss();
+	arm_loss_timer();
+}
+
+/* What StatementCancelHandler and die do.  Async-signal-safe. */
+static void
+signal_loss(void)
+{
+	if (redlock_on_loss == ON_LOSS_ERROR)
+		return;
+	loss_signalled = true;
+	if (redlock_on_loss == ON_LOSS_TERMINATE)
+		ProcDiePending = true;
+	else
+		QueryCancelPending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/* Say why a statement is cancelled, or the session ended. */
+static void
+explain_cancel(void *arg)
+{
+	int code = geterrcode();
+	dlist_iter iter;
+
+	if (!loss_signalled || (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN))
+		return;
+	loss_signalled = false;
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (is_valid(holding, 0))
+			continue;
+		errmsg(code == ERRCODE_QUERY_CANCELED
+				   ? "canceling statement because the lease on redlock \"%s\" was lost"
+				   : "terminating connection because the lease on redlock \"%s\" was lost",
+			   holding->name);
+		lost_detail(holding->lease);
+		errhint("Another session may hold the lock by now. Start the work over.");
+		return;
+	}
+}
+
+/*
+ * Statements
+ */
+
+#define WITH_EXPLANATION(statement)                                                                \
+	do                                                                                             \
+	{                                                                                              \
+		ErrorContextCallback callback;                                                             \
+		if (statement_depth == 0)                                                                  \
+			loss_signalled = false;                                                                \
+		callback.callback = explain_cancel;                                                        \
+		callback.arg = NULL;                                                                       \
+		callback.previous = error_context_stack;                                                   \
+		error_context_stack = &callback;                                                           \
+		statement_depth++;                                                                         \
+		PG_TRY();                                                                                  \
+		{                                                                                          \
+			statement;                                                                             \
+		}                                                                                          \
+		PG_FINALLY();                                                                              \
+		{                                                                                          \
+			statement_depth--;                                                                     \
+		}                                                                                          \
+		PG_END_TRY();                                                                              \
+		error_context_stack = callback.previous;                                                   \
+	} while (0)
+
+static void
+run_executor(REDLOCK_RUN_ARGS_DECL)
+{
+	ExecutorRun_hook_type run = prev_ExecutorRun ? prev_ExecutorRun : standard_ExecutorRun;
+
+	if (statement_depth > 0)
+		run(REDLOCK_RUN_ARGS);
+	else
+		WITH_EXPLANATION(run(REDLOCK_RUN_ARGS));
+}
+
+static void
+run_utility(REDLOCK_UTILITY_ARGS_DECL)
+{
+	ProcessUtility_hook_type run =
+		prev_ProcessUtility ? prev_ProcessUtility : standard_ProcessUtility;
+	bool discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
+					   ((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+
+	if (statement_depth > 0)
+		run(REDLOCK_UTILITY_ARGS);
+	else
+		WITH_EXPLANATION(run(REDLOCK_UTILITY_ARGS));
+
+	if (discard_all)
+		session_release_all();
+}

@@ -1,0 +1,48 @@
+/*
+ * session.h
+ *		What this session holds, and when it gives it back.
+ */
+#ifndef REDLOCK_SESSION_H
+#define REDLOCK_SESSION_H
+
+#include "lease.h"
+
+typedef enum LockScope
+{
+	SCOPE_TRANSACTION, /* released after commit or abort, or after
+						* ROLLBACK TO an earlier savepoint */
+	SCOPE_SESSION      /* until released, DISCARD ALL, session's end */
+} LockScope;
+
+typedef struct LockRequest
+{
+	const char *name; /* in the server encoding, for messages */
+	const char *utf8; /* in UTF-8, for the key */
+	int utf8_len;
+	uint64 hash; /* of the UTF-8 */
+	LockScope scope;
+	int ttl_ms;
+	bool once;     /* a try: never waits for another holder */
+	int64 wait_ms; /* -1: as long as it takes */
+} LockRequest;
+
+/* _PG_init; where: in each backend */
+extern void session_install_hooks(void);
+
+/*
+ * Take the lock.  Returns the lease's number, or 0 if `once` and another holds
+ * it.  Errors: 55P03 waited in vain, 08006 no quorum, 40001 the lease that this
+ * session held was lost, 53400 the lease table is full, 55000 not set up.
+ */
+extern uint64 session_acquire(const LockRequest *request);
+
+/* Give back one session-scope acquisition.  Returns whether it was valid. */
+extern bool session_release(uint64 hash, const char *name);
+
+/* Give back all session-scope acquisitions; returns how many there were. */
+extern int session_release_all(void);
+
+/* Validity left in microseconds; an error if not held, or lost. */
+extern int64 session_check(uint64 hash, const char *name);
+
+#endif /* REDLOCK_SESSION_H */

@@ -1,0 +1,42 @@
+/*
+ * url.h
+ *		The list of node URLs in redlock.nodes.
+ *
+ *	 redis://[[user]:password@]host[:port][/db]
+ *	 unix://[[user]:password@]/path/to/socket[?db=number]
+ *
+ * separated by commas or white space.  User and password may be
+ * percent-encoded.
+ */
+#ifndef REDLOCK_URL_H
+#define REDLOCK_URL_H
+
+#define URL_NODES_MAX 15 /* leaves slots for those that leave */
+#define URL_DEFAULT_PORT 6379
+
+typedef struct NodeUrl
+{
+	char address[256]; /* host:port[/db], or the socket's path; without
+						* credentials, so fit for people's eyes */
+	bool is_unix;
+	char host[224]; /* host, or the socket's path */
+	int port;
+	int db;
+	char user[128];     /* empty: none */
+	char password[256]; /* empty: none */
+} NodeUrl;
+
+typedef struct NodeUrls
+{
+	int count;
+	NodeUrl url[URL_NODES_MAX];
+} NodeUrls;
+
+/*
+ * Returns NULL, or what is wrong with the list, in static memory; the text
+ * contains neither user names nor passwords.  Needs no transaction and no
+ * memory context: it runs in a GUC check hook of the postmaster.
+ */
+extern const char *url_parse_list(const char *list, NodeUrls *urls);
+
+#endif /* REDLOCK_URL_H */

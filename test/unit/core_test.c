@@ -1,0 +1,2111 @@
+/*
+ * core_test.c
+ *		Unit tests of the Redlock protocol of one lease, src/core.c.
+ *
+ * Three kinds of tests:
+ *
+ * - Stories: a few events in order, and what the lease should ask for after
+ *	 each.  Most play with nodes 0, 1, 2 .. of one global lease; set("02")
+ *	 is a set of nodes.
+ * - Every combination of votes for N = 1 to 7, against an oracle that does not
+ *	 count as core.c does: an outcome may be told as soon as all ways in which
+ *	 the missing votes may turn out lead to it, and not before.
+ * - A model: two hosts compete for one key on N nodes, over connections that
+ *	 are slow, break, and lose what was under way.  Seeds are fixed; a failure
+ *	 prints its seed.
+ *
+ * Whatever the test, check_laws() looks at each single step.
+ *
+ * "invariant 4" and the like are the numbers of the design, section 7.
+ */
+#include "../../src/core.h"
+
+#include <string.h>
+
+#include "tap.h"
+
+#define MS INT64_C(1000)
+#define SECOND (1000 * MS)
+
+/* What the stories use; the validity is spelled out, not asked from core.c. */
+#define TTL_US (10 * SECOND)
+#define VALIDITY_US (10 * SECOND - 100 * MS - 2 * MS)
+#define ANSWER_US (500 * MS)
+#define OWED_US (ANSWER_US + TTL_US + 100 * MS + 2 * MS)
+#define RETRY_US (200 * MS)
+#define PATIENCE_US (3 * SECOND)
+
+#define N_MAX 7
+
+static const int quorum_of[N_MAX + 1] = {0, 1, 2, 2, 3, 3, 4, 4};
+
+/* ---- the laws: what must hold after each step of each test ---- */
+
+static long steps_taken;
+static const char *broken_law;
+
+#define law(holds, text)                                                                           \
+	do                                                                                             \
+	{                                                                                              \
+		if (!(holds) && broken_law == NULL)                                                        \
+			broken_law = (text);                                                                   \
+	} while (0)
+
+static void
+check_laws(const core_lease *before, const core_event *event, const core_lease *after,
+		   const core_out *out)
+{
+	core_mask sent = out->acquire | out->renew | out->release;
+	bool held = after->state == CORE_HELD;
+
+	law(!held || event->now_us < after->valid_until_us,
+		"invariant 3: a lease is not HELD at or past its deadline");
+	law(!held || after->valid_until_us <= event->now_us + core_validity_us(after->ttl_us),
+		"invariant 3: validity is never more than the ttl gives");
+	law(!held || before->state != CORE_HELD || after->valid_until_us >= before->valid_until_us,
+		"invariant 9: validity is never shortened");
+	law(!held || before->state == CORE_HELD || before->state == CORE_ASKING ||
+			event->type == CORE_ACQUIRE,
+		"invariant 9: only a round of acquires makes a lease HELD");
+	law((sent & ~(event->can_send & after->members)) == 0,
+		"commands go only to members that can be sent to");
+	law((out->acquire & out->release) == 0 && (out->acquire & out->renew) == 0 &&
+			(out->renew & out->release) == 0,
+		"one command to a node in one step");
+	law(event->type != CORE_TICK || after->wake_at_us == 0 || after->wake_at_us > event->now_us,
+		"a TICK is followed by a pause");
+	law((after->wake_at_us == 0) == (after->state == CORE_FREE || after->state == CORE_LOST),
+		"a TICK is wanted in all states but FREE and LOST");
+	law(held || !after->renewing, "only a HELD lease is renewed");
+	law(after->state != CORE_FREE || after->releasing == 0, "a FREE lease awaits nothing");
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		law(after->state != CORE_FREE || after->node[i].key == CORE_KEY_ABSENT,
+			"invariant 7: a FREE lease has no keys");
+		law(!(out->release & CORE_BIT(i)) || before->node[i].key != CORE_KEY_ABSENT,
+			"a release is asked only where a key is or may be");
+		law(!(out->release & CORE_BIT(i)) || !held || after->node[i].attempt != after->attempt,
+			"invariant 6: what is HELD is not released");
+		law(!(out->renew & CORE_BIT(i)) || after->node[i].attempt == after->attempt,
+			"only the value of the current attempt is renewed");
+	}
+	steps_taken++;
+}
+
+static void
+lawful_step(core_lease *lease, const core_event *event, core_out *out)
+{
+	core_lease before = *lease;
+
+	core_step(lease, event, out);
+	check_laws(&before, event, lease, out);
+}
+
+/* ---- the words of the stories ---- */
+
+static core_lease lease;
+static core_out out; /* of the last step */
+static int64_t now_us;
+static core_mask members;
+static core_mask up; /* nodes that can be sent to */
+static uint32_t random_bits;
+
+static core_mask
+first_nodes(int n)
+{
+	return CORE_BIT(n) - 1;
+}
+
+static core_mask
+set(const char *digits)
+{
+	core_mask mask = 0;
+
+	for (; *digits != '\0'; digits++)
+		mask |= CORE_BIT(*digits - '0');
+	return mask;
+}
+
+static void
+happens(core_event event)
+{
+	event.now_us = now_us;
+	event.can_send = up;
+	event.random = random_bits;
+	lawful_step(&lease, &event, &out);
+}
+
+static void
+start(int n)
+{
+	memset(&lease, 0, sizeof(lease));
+	now_us = 1000 * SECOND;
+	members = up = first_nodes(n);
+	random_bits = 12345;
+}
+
+static void
+acquire(bool once)
+{
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .once = once,
+						 .ttl_us = TTL_US,
+						 .answer_us = ANSWER_US,
+						 .patience_us = PATIENCE_US,
+						 .retry_us = RETRY_US});
+}
+
+static void
+acquire_once(void)
+{
+	acquire(true);
+}
+
+static void
+acquire_waiting(void)
+{
+	acquire(false);
+}
+
+static void
+release(void)
+{
+	happens((core_event){.type = CORE_RELEASE});
+}
+
+static void
+tick(void)
+{
+	happens((core_event){.type = CORE_TICK});
+}
+
+static void
+later(int64_t us)
+{
+	now_us += us;
+}
+
+static void
+tick_at(int64_t instant_us)
+{
+	now_us = instant_us;
+	tick();
+}
+
+static void
+node_lost(int node)
+{
+	up &= ~CORE_BIT(node);
+	happens((core_event){.type = CORE_NODE_LOST, .node = node});
+}
+
+static void
+node_ready(int node)
+{
+	up |= CORE_BIT(node);
+	happens((core_event){.type = CORE_NODE_READY, .node = node});
+}
+
+static void
+reply_of_round(uint32_t round, int node, core_op op, core_reply reply)
+{
+	happens(
+		(core_event){.type = CORE_REPLY, .node = node, .op = op, .reply = reply, .round = round});
+}
+
+/* Each node named answers what it was asked in the current round. */
+static void
+reply(const char *nodes, core_op op, core_reply reply)
+{
+	for (; *nodes != '\0'; nodes++)
+		reply_of_round(lease.round, *nodes - '0', op, reply);
+}
+
+static void
+granted_by(const char *nodes)
+{
+	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+}
+
+static void
+refused_by(const char *nodes)
+{
+	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+}
+
+static void
+acquire_fails_at(const char *nodes)
+{
+	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_ERROR);
+}
+
+static void
+renewed_by(const char *nodes)
+{
+	reply(nodes, CORE_OP_RENEW, CORE_REPLY_YES);
+}
+
+static void
+key_gone_at(const char *nodes)
+{
+	reply(nodes, CORE_OP_RENEW, CORE_REPLY_NO);
+}
+
+static void
+renewal_fails_at(const char *nodes)
+{
+	reply(nodes, CORE_OP_RENEW, CORE_REPLY_ERROR);
+}
+
+static void
+released_by(const char *nodes)
+{
+	reply(nodes, CORE_OP_RELEASE, CORE_REPLY_YES);
+}
+
+static void
+release_fails_at(const char *nodes)
+{
+	reply(nodes, CORE_OP_RELEASE, CORE_REPLY_ERROR);
+}
+
+/* All releases under way are answered. */
+static void
+all_undone(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease.releasing & CORE_BIT(i))
+			reply_of_round(lease.round, i, CORE_OP_RELEASE, CORE_REPLY_YES);
+}
+
+static bool
+nothing_sent(void)
+{
+	return (out.acquire | out.renew | out.release) == 0;
+}
+
+/* The last step had no effect that anybody outside could see. */
+static bool
+nothing_said(void)
+{
+	return nothing_sent() && out.outcome == CORE_NOTHING;
+}
+
+/* The lease is HELD; all n nodes have granted it. */
+static void
+hold(int n)
+{
+	start(n);
+	acquire_once();
+	for (int i = 0; i < n; i++)
+		reply_of_round(lease.round, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+}
+
+/* HELD by all n nodes, and a round of renewals is out. */
+static void
+hold_and_renew(int n)
+{
+	hold(n);
+	tick_at(lease.wake_at_us);
+}
+
+/* BUSY on three nodes: 0 had granted, 1 and 2 refuse; 0 was told to release. */
+static void
+lose_the_race(void)
+{
+	start(3);
+	acquire_waiting();
+	granted_by("0");
+	refused_by("12");
+}
+
+/* ---- quorum, validity ---- */
+
+static void
+test_quorum(void)
+{
+	for (int n = 1; n <= N_MAX; n++)
+		ok(core_quorum(first_nodes(n)) == quorum_of[n], "invariant 4: the quorum of %d is %d", n,
+		   quorum_of[n]);
+	ok(core_quorum(set("1357") | CORE_BIT(31)) == 3,
+	   "invariant 4: the quorum counts nodes, wherever their slots are");
+	ok(core_quorum(~(core_mask) 0) == 17, "invariant 4: the quorum of all slots is 17");
+}
+
+static void
+test_validity(void)
+{
+	ok(core_validity_us(10 * SECOND) == 9898 * MS, "a ttl of 10 s is valid for 9.898 s");
+	ok(core_validity_us(1 * SECOND) == 988 * MS, "a ttl of 1 s is valid for 988 ms");
+	ok(core_validity_us(2 * MS) <= 0, "a ttl of 2 ms is never valid");
+}
+
+/* ---- every combination of votes ---- */
+
+enum
+{
+	SAYS_YES,
+	SAYS_NO,
+	SAYS_ERROR,
+	SAYS_NEVER,
+	ANSWERS
+};
+
+enum
+{
+	UPWARDS,
+	DOWNWARDS,
+	EVENS_FIRST,
+	ORDERS
+};
+
+/* When all who will ever vote have voted. */
+static core_outcome
+final_outcome(int n, int yes, int no)
+{
+	return yes >= quorum_of[n]        ? CORE_GRANTED
+		   : yes + no >= quorum_of[n] ? CORE_REFUSED
+									  : CORE_UNREACHABLE;
+}
+
+/* The outcome that will come, however the missing votes may turn out. */
+static core_outcome
+oracle(int n, int yes, int no, int error)
+{
+	int missing = n - yes - no - error;
+	core_outcome certain = final_outcome(n, yes, no);
+
+	for (int more_yes = 0; more_yes <= missing; more_yes++)
+		for (int more_no = 0; more_no <= missing - more_yes; more_no++)
+			if (final_outcome(n, yes + more_yes, no + more_no) != certain)
+				return CORE_NOTHING;
+	return certain;
+}
+
+static int
+arrival(int order, int n, int k)
+{
+	int evens = (n + 1) / 2;
+
+	switch (order)
+	{
+		case UPWARDS:
+			return k;
+		case DOWNWARDS:
+			return n - 1 - k;
+		default:
+			return k < evens ? 2 * k : 2 * (k - evens) + 1;
+	}
+}
+
+/* The last step decided so, and asked to undo exactly what has to be undone. */
+static bool
+decided(core_outcome outcome, core_mask may_be_set)
+{
+	if (out.outcome != outcome)
+		return false;
+	if (outcome == CORE_NOTHING)
+		return lease.state == CORE_ASKING && nothing_sent();
+	if (outcome == CORE_GRANTED)
+		return lease.state == CORE_HELD && nothing_sent() &&
+			   lease.valid_until_us == 1000 * SECOND + VALIDITY_US;
+	return lease.state == (may_be_set ? CORE_RELEASING : CORE_FREE) && out.release == may_be_set &&
+		   out.acquire == 0;
+}
+
+/* One round in which node i answers script[i]. */
+static bool
+round_goes_right(int n, const int *script, int order)
+{
+	int said[ANSWERS] = {0};
+	core_mask may_be_set = first_nodes(n);
+	core_outcome outcome = CORE_NOTHING;
+
+	start(n);
+	acquire_once();
+	for (int k = 0; k < n; k++)
+	{
+		int node = arrival(order, n, k);
+		core_reply reply = script[node] == SAYS_YES  ? CORE_REPLY_YES
+						   : script[node] == SAYS_NO ? CORE_REPLY_NO
+													 : CORE_REPLY_ERROR;
+
+		if (script[node] == SAYS_NEVER)
+			continue;
+		said[script[node]]++;
+		if (reply != CORE_REPLY_YES)
+			may_be_set &= ~CORE_BIT(node);
+		reply_of_round(lease.round, node, CORE_OP_ACQUIRE, reply);
+		if (outcome == CORE_NOTHING)
+		{
+			outcome = oracle(n, said[SAYS_YES], said[SAYS_NO], said[SAYS_ERROR]);
+			if (!decided(outcome, may_be_set))
+				return false;
+		}
+		else if (!nothing_said())
+			return false; /* late replies change no decision */
+	}
+	if (outcome == CORE_NOTHING)
+	{
+		tick_at(1000 * SECOND + ANSWER_US - 1);
+		if (!decided(CORE_NOTHING, may_be_set))
+			return false;
+		later(1);
+		tick();
+		outcome = final_outcome(n, said[SAYS_YES], said[SAYS_NO]);
+		if (!decided(outcome, may_be_set))
+			return false;
+	}
+	if (lease.state != CORE_HELD)
+		return true;
+	release();
+	return out.release == may_be_set;
+}
+
+static void
+test_all_votes(int n)
+{
+	int script[N_MAX] = {0};
+	int scripts = 1 << (2 * n); /* four answers */
+	int wrong = 0;
+
+	for (int s = 0; s < scripts; s++)
+	{
+		for (int i = 0; i < n; i++)
+			script[i] = (s >> (2 * i)) % ANSWERS;
+		for (int order = 0; order < ORDERS; order++)
+			if (!round_goes_right(n, script, order) && wrong++ == 0)
+				printf("# N = %d: votes %x in order %d\n", n, (unsigned) s, order);
+	}
+	ok(wrong == 0,
+	   "invariants 4 and 7: N = %d, all %d combinations of votes: decided "
+	   "right, neither early nor late, and undone",
+	   n, scripts);
+}
+
+/* Only some nodes take commands: all of those say yes. */
+static void
+test_all_unsendable(int n)
+{
+	int wrong = 0;
+
+	for (core_mask can_send = 0; can_send <= first_nodes(n); can_send++)
+	{
+		int sendable = 0;
+
+		start(n);
+		up = can_send;
+		acquire_once();
+		for (int i = 0; i < n; i++)
+			sendable += (can_send >> i) & 1;
+		if (sendable < quorum_of[n])
+			wrong += out.outcome != CORE_UNREACHABLE || !nothing_sent() || lease.state != CORE_FREE;
+		else
+		{
+			wrong += out.outcome != CORE_NOTHING || out.acquire != can_send;
+			for (int i = 0; i < n; i++)
+				if (can_send & CORE_BIT(i))
+					reply_of_round(lease.round, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+			wrong += lease.state != CORE_HELD;
+			release();
+			wrong += out.release != can_send;
+		}
+	}
+	ok(wrong == 0,
+	   "invariant 4: N = %d, any set of nodes that can be sent to: asked if "
+	   "they are a quorum of the configured ones, else nothing is sent",
+	   n);
+}
+
+/* ---- acquire: time ---- */
+
+static void
+test_validity_counts_from_the_send(void)
+{
+	int64_t sent_us;
+
+	start(5);
+	sent_us = now_us;
+	acquire_once();
+	later(300 * MS);
+	granted_by("01");
+	later(100 * MS);
+	granted_by("2");
+	ok(out.outcome == CORE_GRANTED && lease.state == CORE_HELD, "the third yes of five grants");
+	ok(lease.valid_until_us == sent_us + VALIDITY_US,
+	   "invariant 3: validity counts from before the first send");
+}
+
+static void
+test_majority_too_late(void)
+{
+	start(3);
+	acquire_once();
+	later(VALIDITY_US - 1);
+	granted_by("01");
+	ok(out.outcome == CORE_GRANTED && lease.state == CORE_HELD,
+	   "invariant 3: a majority one microsecond before the end of validity grants");
+
+	start(3);
+	acquire_once();
+	later(VALIDITY_US);
+	granted_by("01");
+	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_RELEASING,
+	   "invariant 3: a majority at the end of validity is no grant");
+	ok(out.release == set("012") && lease.valid_until_us == 0, "invariant 7: and it is undone");
+
+	start(3);
+	acquire_once();
+	later(2 * TTL_US);
+	granted_by("01");
+	ok(out.outcome == CORE_UNREACHABLE, "invariant 3: nor is one after the ttl");
+}
+
+static void
+test_majority_too_late_when_waiting(void)
+{
+	start(3);
+	acquire_waiting();
+	later(VALIDITY_US);
+	granted_by("0");
+	granted_by("1");
+	ok(lease.state == CORE_RELEASING && out.outcome == CORE_UNREACHABLE,
+	   "a majority too late ends a wait whose patience is over");
+
+	start(3);
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .ttl_us = SECOND,
+						 .answer_us = 5 * SECOND,
+						 .patience_us = 5 * SECOND,
+						 .retry_us = RETRY_US});
+	ok(lease.wake_at_us == now_us + 988 * MS,
+	   "invariant 3: a round lasts no longer than the validity that it could give");
+	later(988 * MS);
+	granted_by("01");
+	ok(lease.state == CORE_BUSY && out.release == set("012"),
+	   "a majority too late within patience is undone and tried again");
+	released_by("012");
+	tick_at(lease.wake_at_us);
+	granted_by("01");
+	ok(lease.state == CORE_HELD && lease.valid_until_us == now_us + 988 * MS,
+	   "and the next round may grant");
+}
+
+static void
+test_node_never_answers(void)
+{
+	start(5);
+	acquire_once();
+	ok(lease.wake_at_us == now_us + ANSWER_US, "a round wants a TICK at its deadline");
+	granted_by("01");
+	refused_by("2");
+	later(ANSWER_US - 1);
+	tick();
+	ok(lease.state == CORE_ASKING && nothing_said(), "before the deadline the round is open");
+	later(1);
+	tick();
+	ok(out.outcome == CORE_REFUSED, "invariant 11: at the deadline silence is no vote");
+	ok(out.release == set("0134"),
+	   "invariant 7: the silent ones may have the key: released, behind the acquire");
+
+	start(5);
+	acquire_once();
+	granted_by("01");
+	tick_at(lease.wake_at_us);
+	ok(out.outcome == CORE_UNREACHABLE && out.release == set("01234"),
+	   "two answers of five are no quorum: unreachable");
+}
+
+static void
+test_node_breaks_while_asked(void)
+{
+	start(3);
+	acquire_once();
+	granted_by("0");
+	node_lost(1);
+	ok(lease.state == CORE_ASKING && nothing_said(), "one broken node leaves a round open");
+	node_lost(2);
+	ok(out.outcome == CORE_UNREACHABLE, "two of three broken: unreachable at once");
+	ok(out.release == set("0"), "invariant 7: the reachable one is undone now");
+	released_by("0");
+	ok(lease.state == CORE_RELEASING, "the broken ones may have the key: still owed");
+	node_ready(1);
+	ok(out.release == set("1"), "released when the first is back");
+	node_ready(2);
+	ok(out.release == set("2"), "and the other");
+	released_by("12");
+	ok(lease.state == CORE_FREE, "then all is done");
+}
+
+static void
+test_node_errors(void)
+{
+	start(3);
+	acquire_once();
+	acquire_fails_at("0");
+	granted_by("12");
+	ok(out.outcome == CORE_GRANTED, "two of three suffice when one errors");
+	release();
+	ok(out.release == set("12"), "what errored was not executed: nothing to release there");
+
+	start(3);
+	acquire_once();
+	granted_by("0");
+	acquire_fails_at("12");
+	ok(out.outcome == CORE_UNREACHABLE && out.release == set("0"),
+	   "errors of a majority are unreachable, not refused");
+}
+
+/* ---- late replies and replies of old rounds ---- */
+
+static void
+test_late_replies_while_held(void)
+{
+	start(7);
+	acquire_once();
+	granted_by("0123");
+	ok(out.outcome == CORE_GRANTED, "four of seven grant");
+	granted_by("4");
+	ok(nothing_said() && lease.state == CORE_HELD, "a late yes changes nothing now");
+	refused_by("5");
+	ok(nothing_said() && lease.state == CORE_HELD, "nor does a late no");
+	acquire_fails_at("6");
+	ok(nothing_said() && lease.state == CORE_HELD, "nor a late error");
+	release();
+	ok(out.release == set("01234"),
+	   "invariants 6 and 7: the late yes is released too, the late no and error are not");
+}
+
+static void
+test_late_loss_while_held(void)
+{
+	start(3);
+	acquire_once();
+	granted_by("01");
+	node_lost(2);
+	ok(nothing_said() && lease.state == CORE_HELD, "a node lost late changes nothing now");
+	node_ready(2);
+	ok(nothing_said(), "its key may be ours: not released while HELD");
+	release();
+	ok(out.release == set("012"), "invariant 7: but it is with the rest");
+}
+
+static void
+test_late_replies_while_busy(void)
+{
+	start(5);
+	acquire_waiting();
+	granted_by("0");
+	refused_by("123");
+	ok(lease.state == CORE_BUSY && out.release == set("04"), "refused; 4 has not answered");
+	granted_by("4");
+	ok(lease.state == CORE_BUSY && nothing_said(), "a late yes grants nothing");
+	released_by("0");
+	release();
+	ok(lease.state == CORE_RELEASING && nothing_sent(),
+	   "invariant 7: its release is behind it on the wire, and still owed");
+	released_by("4");
+	ok(lease.state == CORE_FREE, "until it is answered");
+}
+
+static void
+test_late_replies_while_releasing(void)
+{
+	start(5);
+	acquire_once();
+	granted_by("012");
+	release();
+	ok(out.release == set("01234"), "released while two have not answered the acquire");
+	granted_by("3");
+	refused_by("4");
+	ok(nothing_said() && lease.state == CORE_RELEASING, "late replies are just read");
+	released_by("01234");
+	ok(lease.state == CORE_FREE, "their releases count");
+	granted_by("3");
+	released_by("4");
+	node_lost(0);
+	node_ready(0);
+	tick();
+	ok(nothing_said() && lease.state == CORE_FREE, "nothing disturbs a FREE lease");
+}
+
+static void
+test_old_round_of_acquires(void)
+{
+	uint32_t old;
+
+	lose_the_race();
+	old = lease.round;
+	released_by("0");
+	tick_at(lease.wake_at_us);
+	ok(lease.state == CORE_ASKING && lease.round != old, "the next round has another number");
+	for (int i = 0; i < 3; i++)
+		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+	ok(nothing_said() && core_count(&lease, CORE_VOTE_PENDING) == 3,
+	   "invariant 1: replies of the old round are no votes");
+	for (int i = 0; i < 3; i++)
+		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	ok(lease.state == CORE_ASKING && nothing_said(), "neither yes nor no");
+	granted_by("01");
+	ok(out.outcome == CORE_GRANTED, "those of the new round are");
+}
+
+static void
+test_old_round_of_renewals(void)
+{
+	uint32_t old;
+	int64_t valid_until_us;
+
+	hold_and_renew(3);
+	old = lease.round;
+	tick_at(lease.wake_at_us);
+	ok(out.outcome == CORE_UNRENEWED, "nobody answered a round of renewals");
+	tick_at(lease.wake_at_us);
+	valid_until_us = lease.valid_until_us;
+	for (int i = 0; i < 3; i++)
+		reply_of_round(old, i, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(nothing_said() && lease.valid_until_us == valid_until_us,
+	   "invariant 9: replies of the old round of renewals extend nothing");
+	for (int i = 0; i < 3; i++)
+		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	ok(nothing_said() && lease.state == CORE_HELD, "nor do those of acquires end it");
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED, "those of the new round extend");
+}
+
+static void
+test_life_after_life(void)
+{
+	uint32_t old;
+	uint16_t attempt;
+
+	hold(3);
+	old = lease.round;
+	attempt = lease.attempt;
+	release();
+	released_by("012");
+	members = set("1234");
+	up = set("01234");
+	acquire_once();
+	ok(out.acquire == set("1234"), "a FREE lease can be acquired again, on other nodes");
+	ok(lease.attempt != attempt && lease.round != old, "as another attempt, another round");
+	for (int i = 0; i < 3; i++)
+		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+	ok(lease.state == CORE_ASKING && nothing_said() && core_count(&lease, CORE_VOTE_YES) == 0,
+	   "invariant 1: replies from its former life are ignored");
+	granted_by("12");
+	ok(lease.state == CORE_ASKING, "two of four are not enough");
+	granted_by("4");
+	ok(out.outcome == CORE_GRANTED, "three of four are");
+	release();
+	ok(out.release == set("1234"), "and those are released");
+}
+
+/* ---- once, waiting, patience ---- */
+
+static void
+test_once(void)
+{
+	start(3);
+	acquire_once();
+	refused_by("01");
+	ok(out.outcome == CORE_REFUSED, "a try is refused after one round");
+	ok(lease.state == CORE_RELEASING && out.release == set("2"),
+	   "invariant 7: the node that may have the key is undone");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "and then it is over");
+
+	start(3);
+	acquire_once();
+	refused_by("012");
+	released_by("2");
+	start(1);
+	acquire_once();
+	refused_by("0");
+	ok(out.outcome == CORE_REFUSED && lease.state == CORE_FREE && nothing_sent(),
+	   "with nothing to undo it is over at once");
+}
+
+static void
+test_waiting(void)
+{
+	int64_t refused_us;
+
+	lose_the_race();
+	refused_us = now_us;
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_NOTHING,
+	   "who waits is not told of a refused round");
+	ok(out.release == set("0"),
+	   "invariant 7: a half-won round is undone at once, and only where it was won");
+	released_by("0");
+	tick_at(lease.wake_at_us - 1);
+	ok(lease.state == CORE_BUSY && nothing_said(), "it pauses");
+	later(1);
+	tick();
+	ok(lease.state == CORE_ASKING && out.acquire == set("012") && out.release == 0,
+	   "and asks all nodes again");
+	granted_by("01");
+	ok(out.outcome == CORE_GRANTED && lease.valid_until_us > refused_us + VALIDITY_US,
+	   "invariant 3: validity counts from the round that was granted");
+}
+
+static void
+test_spread_of_retries(void)
+{
+	uint32_t bits[] = {0,          1,          RETRY_US / 2, RETRY_US, RETRY_US + 1,
+					   0x7fffffff, 0x80000000, UINT32_MAX};
+	int64_t least_us = INT64_MAX;
+	int64_t most_us = 0;
+
+	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+	{
+		int64_t pause_us;
+
+		start(1);
+		random_bits = bits[i];
+		acquire_waiting();
+		refused_by("0");
+		pause_us = lease.wake_at_us - now_us;
+		least_us = pause_us < least_us ? pause_us : least_us;
+		most_us = pause_us > most_us ? pause_us : most_us;
+	}
+	ok(least_us == RETRY_US / 2, "the shortest pause is half of retry_us");
+	ok(most_us == RETRY_US * 3 / 2, "the longest pause is one and a half of retry_us");
+}
+
+static void
+test_patience(void)
+{
+	int64_t began_us;
+
+	start(3);
+	up = set("0");
+	began_us = now_us;
+	acquire_waiting();
+	ok(lease.state == CORE_BUSY && nothing_said(), "who waits has patience with no quorum");
+	while (lease.state == CORE_BUSY && now_us < began_us + 10 * PATIENCE_US)
+		tick_at(lease.wake_at_us);
+	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_FREE && nothing_sent(),
+	   "invariant 11: but not for ever");
+	ok(now_us >= began_us + PATIENCE_US && now_us <= began_us + PATIENCE_US + RETRY_US * 3 / 2,
+	   "it ends with the first round past patience_us");
+
+	start(3);
+	up = 0;
+	acquire_once();
+	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_FREE, "a try has none");
+}
+
+/* Asks again in vain, with one node of three, for so long. */
+static void
+no_quorum_for(int64_t us)
+{
+	int64_t end_us = now_us + us;
+
+	up = set("0");
+	while (lease.state == CORE_BUSY && lease.wake_at_us <= end_us)
+		tick_at(lease.wake_at_us);
+	up = set("012");
+}
+
+static void
+test_patience_begins_anew(void)
+{
+	lose_the_race();
+	released_by("0");
+	no_quorum_for(PATIENCE_US - SECOND);
+	tick_at(lease.wake_at_us);
+	refused_by("012");
+	all_undone();
+	ok(lease.state == CORE_BUSY, "a refused round between two times without a quorum");
+	no_quorum_for(PATIENCE_US - SECOND);
+	ok(lease.state == CORE_BUSY, "patience begins anew after a quorum answered");
+	no_quorum_for(PATIENCE_US);
+	ok(lease.state == CORE_FREE && out.outcome == CORE_UNREACHABLE, "and ends again");
+}
+
+static void
+test_no_patience_with_refusal(void)
+{
+	int rounds = 0;
+
+	start(3);
+	acquire_waiting();
+	for (; rounds < 100 && lease.state == CORE_ASKING; rounds++)
+	{
+		refused_by("012");
+		all_undone();
+		tick_at(lease.wake_at_us);
+	}
+	ok(lease.state == CORE_ASKING && rounds == 100 && now_us > 1000 * SECOND + PATIENCE_US,
+	   "a busy lock is waited for without a limit of its own");
+	granted_by("12");
+	ok(lease.state == CORE_HELD, "invariant 12: and won when it is free");
+}
+
+/* ---- renewal ---- */
+
+static void
+test_renewal(void)
+{
+	int64_t granted_us, asked_us, before_us;
+
+	hold(5);
+	granted_us = now_us;
+	before_us = lease.valid_until_us;
+	tick_at(granted_us + TTL_US / 3 - 1);
+	ok(nothing_said(), "no renewal within the first third of the ttl");
+	asked_us = now_us + 1;
+	tick_at(asked_us);
+	ok(out.renew == set("01234") && lease.renewing, "then all nodes are asked to renew");
+	later(50 * MS);
+	renewed_by("01");
+	ok(out.outcome == CORE_NOTHING && lease.valid_until_us == before_us,
+	   "two of five do not renew");
+	renewed_by("2");
+	ok(out.outcome == CORE_RENEWED && lease.state == CORE_HELD, "three do");
+	ok(lease.valid_until_us == asked_us + VALIDITY_US,
+	   "invariant 3: renewed validity counts from before the renewal was sent");
+	ok(lease.wake_at_us == asked_us + TTL_US / 3, "the next renewal is a third of the ttl away");
+	renewed_by("3");
+	key_gone_at("4");
+	ok(nothing_said() && lease.state == CORE_HELD, "late replies change no decision");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("0123"), "the node without the key is not asked again");
+}
+
+static void
+test_renewal_asks_whom_it_should(void)
+{
+	start(5);
+	acquire_once();
+	refused_by("0");
+	granted_by("123");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("1234"), "renewed where the key is or may be, not where it was refused");
+	reply_of_round(lease.round - 1, 4, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+	renewed_by("4");
+	renewed_by("12");
+	ok(out.outcome == CORE_RENEWED, "a node whose grant came late counts when it renews");
+}
+
+static void
+test_long_life(void)
+{
+	int renewals = 0;
+
+	hold(3);
+	for (int i = 0; i < 60; i++)
+	{
+		tick_at(lease.wake_at_us);
+		renewed_by("0");
+		renewed_by("1");
+		renewals += out.outcome == CORE_RENEWED;
+	}
+	ok(lease.state == CORE_HELD && renewals == 60 && now_us > 1000 * SECOND + 19 * TTL_US,
+	   "a lease lives as long as it is renewed");
+}
+
+static void
+test_renewal_fails(void)
+{
+	int64_t before_us;
+
+	hold_and_renew(5);
+	before_us = lease.valid_until_us;
+	renewal_fails_at("01");
+	ok(nothing_said(), "two errors of five leave the renewal open");
+	renewal_fails_at("2");
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD, "three fail it");
+	ok(lease.valid_until_us == before_us, "invariant 9: the validity stays as it was");
+	ok(lease.wake_at_us == now_us + TTL_US / 9, "it is soon tried again");
+	renewed_by("34");
+	ok(nothing_said() && lease.valid_until_us == before_us, "late replies do not undo that");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("01234"), "all are asked again: an error does not mean no key");
+	renewed_by("024");
+	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == now_us + VALIDITY_US,
+	   "and the lease goes on");
+}
+
+static void
+test_renewal_unanswered(void)
+{
+	hold_and_renew(3);
+	ok(lease.wake_at_us == now_us + ANSWER_US, "a renewal wants a TICK at its deadline");
+	renewed_by("0");
+	tick_at(lease.wake_at_us - 1);
+	ok(nothing_said(), "before it the renewal is open");
+	later(1);
+	tick();
+	ok(out.outcome == CORE_UNRENEWED, "at its deadline it has failed");
+	renewed_by("1");
+	renewed_by("2");
+	ok(nothing_said(), "late replies do not undo that");
+}
+
+static void
+test_renewal_with_broken_nodes(void)
+{
+	hold_and_renew(3);
+	renewed_by("0");
+	node_lost(1);
+	ok(nothing_said() && lease.renewing, "one node lost leaves the renewal open");
+	node_lost(2);
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD, "two fail it");
+	tick_at(lease.wake_at_us);
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD,
+	   "so they do while they are away, without waiting for a deadline");
+	node_ready(1);
+	tick_at(lease.wake_at_us);
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED, "a node that is back helps to renew");
+}
+
+static void
+test_keys_gone(void)
+{
+	int64_t valid_until_us;
+
+	hold_and_renew(5);
+	valid_until_us = lease.valid_until_us;
+	key_gone_at("01");
+	ok(lease.state == CORE_HELD && nothing_said(), "the key gone from two of five: held");
+	key_gone_at("2");
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED,
+	   "invariant 1: gone from three, another may have it: LOST at once");
+	ok(now_us < valid_until_us && lease.valid_until_us == now_us, "its validity ends now");
+
+	hold_and_renew(4);
+	key_gone_at("0");
+	ok(lease.state == CORE_HELD, "the key gone from one of four: held");
+	key_gone_at("1");
+	ok(lease.state == CORE_LOST, "gone from two, no quorum of three can be left: LOST");
+
+	hold_and_renew(5);
+	key_gone_at("01");
+	renewal_fails_at("2");
+	ok(lease.state == CORE_HELD && out.outcome == CORE_UNRENEWED,
+	   "an error is not a key gone: tried again");
+}
+
+/* One event of each kind, at the moment when validity ends. */
+static void
+test_expiry(void)
+{
+	hold(3);
+	tick_at(lease.wake_at_us);
+	tick_at(lease.valid_until_us - 1);
+	ok(lease.state == CORE_HELD, "invariant 3: held one microsecond before the end");
+	later(1);
+	tick();
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED && nothing_sent(),
+	   "invariant 3: lost at the end of validity");
+	ok(lease.wake_at_us == 0, "a lost lease waits only for its owner");
+
+	hold_and_renew(3);
+	now_us = lease.valid_until_us;
+	renewed_by("0");
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "so when a reply finds it");
+	hold_and_renew(3);
+	now_us = lease.valid_until_us;
+	node_lost(0);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "or a node lost");
+	hold_and_renew(3);
+	now_us = lease.valid_until_us;
+	node_ready(0);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "or a node ready");
+}
+
+static void
+test_no_revival(void)
+{
+	int64_t valid_until_us;
+
+	hold_and_renew(3);
+	renewed_by("0");
+	valid_until_us = now_us = lease.valid_until_us;
+	renewed_by("1");
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED,
+	   "invariant 9: a renewal whose majority comes at the end of validity is none");
+	renewed_by("2");
+	granted_by("012");
+	node_ready(0);
+	later(SECOND);
+	tick();
+	ok(lease.state == CORE_LOST && nothing_said() && lease.valid_until_us == valid_until_us,
+	   "invariant 9: nothing revives a lost lease");
+	release();
+	ok(lease.state == CORE_RELEASING && out.release == set("012"),
+	   "its owner releases it: the keys may still be there");
+	released_by("012");
+	ok(lease.state == CORE_FREE, "and then it is over");
+}
+
+static void
+test_renewal_before_expiry_only(void)
+{
+	hold(3);
+	up = 0;
+	while (lease.state == CORE_HELD && lease.wake_at_us < lease.valid_until_us)
+		tick_at(lease.wake_at_us);
+	ok(lease.state == CORE_HELD && lease.wake_at_us == lease.valid_until_us,
+	   "without nodes a lease is tried to be renewed until its end");
+	up = set("012");
+	tick_at(lease.wake_at_us);
+	ok(lease.state == CORE_LOST && nothing_sent(), "invariant 9: at the end nothing is sent");
+
+	hold(3);
+	tick_at(lease.valid_until_us - 1);
+	ok(out.renew == set("012") && lease.wake_at_us == lease.valid_until_us,
+	   "invariant 9: a late renewal has only what is left of the old validity");
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED, "and may succeed in it");
+}
+
+/* ---- release and its debts ---- */
+
+static void
+test_release_in_each_state(void)
+{
+	start(3);
+	release();
+	ok(lease.state == CORE_FREE && nothing_said(), "RELEASE of a FREE lease does nothing");
+
+	start(3);
+	acquire_waiting();
+	granted_by("0");
+	refused_by("1");
+	release();
+	ok(lease.state == CORE_RELEASING && out.release == set("02") && out.outcome == CORE_NOTHING,
+	   "invariant 11: RELEASE while ASKING undoes what was or may be granted");
+	granted_by("2");
+	ok(lease.state == CORE_RELEASING && nothing_said(), "a majority later does not count");
+
+	lose_the_race();
+	release();
+	ok(lease.state == CORE_RELEASING && nothing_said(),
+	   "RELEASE while BUSY: the undo is on its way");
+	released_by("0");
+	ok(lease.state == CORE_FREE, "and awaited");
+
+	lose_the_race();
+	released_by("0");
+	release();
+	ok(lease.state == CORE_FREE && nothing_said(), "RELEASE while BUSY and undone ends at once");
+
+	hold(3);
+	release();
+	ok(lease.state == CORE_RELEASING && out.release == set("012") && lease.valid_until_us == 0,
+	   "RELEASE while HELD deletes the keys");
+	release();
+	ok(lease.state == CORE_RELEASING && nothing_said(), "RELEASE while RELEASING does nothing");
+	later(OWED_US - 1);
+	release();
+	later(1);
+	tick();
+	ok(lease.state == CORE_FREE, "invariant 7: nor does it prolong what is owed");
+}
+
+static void
+test_release_while_renewing(void)
+{
+	hold_and_renew(3);
+	renewed_by("0");
+	release();
+	ok(lease.state == CORE_RELEASING && out.release == set("012") && !lease.renewing,
+	   "RELEASE while renewing deletes the keys, behind the renewals");
+	renewed_by("12");
+	ok(lease.state == CORE_RELEASING && nothing_said(),
+	   "invariant 14: late renewals count no more");
+	key_gone_at("0");
+	ok(lease.state == CORE_RELEASING && nothing_said(), "nor do those that failed");
+	released_by("012");
+	ok(lease.state == CORE_FREE, "the releases do");
+}
+
+static void
+test_release_at_the_end_of_validity(void)
+{
+	hold(3);
+	now_us = lease.valid_until_us;
+	release();
+	ok(lease.state == CORE_RELEASING && out.outcome == CORE_NOTHING && out.release == set("012"),
+	   "an owner who releases in time's last moment has lost nothing");
+
+	hold(3);
+	tick_at(lease.valid_until_us);
+	release();
+	ok(lease.state == CORE_RELEASING && out.release == set("012"), "a LOST lease is released");
+	tick_at(lease.owed_until_us);
+	ok(lease.state == CORE_FREE, "and ends as any other");
+}
+
+static void
+test_undo_after_unanswered_undo(void)
+{
+	core_mask asked;
+
+	lose_the_race();
+	tick_at(lease.wake_at_us);
+	asked = out.acquire;
+	refused_by("12");
+	ok(lease.state == CORE_BUSY && out.release == (asked & set("0")),
+	   "invariant 7: who was asked again is undone again, the last undo answered or not");
+}
+
+static void
+test_release_refused(void)
+{
+	hold(3);
+	release();
+	reply("01", CORE_OP_RELEASE, CORE_REPLY_NO);
+	ok(lease.state == CORE_RELEASING, "two of three found no key to delete");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "invariant 6: not to find it is as good as to delete it");
+}
+
+static void
+test_debt_of_a_broken_connection(void)
+{
+	hold(3);
+	release();
+	released_by("01");
+	node_lost(2);
+	ok(lease.state == CORE_RELEASING && nothing_said(), "an unanswered release is a debt");
+	tick_at(lease.wake_at_us);
+	ok(nothing_said(), "that waits while the node is away");
+	node_ready(2);
+	ok(out.release == set("2"), "invariant 7: asked again when it is back");
+	tick_at(lease.wake_at_us);
+	ok(nothing_said(), "but once on each connection");
+	node_lost(2);
+	node_ready(2);
+	ok(out.release == set("2"), "and again on the next");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "until it is answered");
+}
+
+static void
+test_debt_of_a_node_away(void)
+{
+	hold(3);
+	up = set("01");
+	release();
+	ok(out.release == set("01"), "a node that can't be sent to is not sent to");
+	released_by("01");
+	ok(lease.state == CORE_RELEASING, "it is owed a release");
+	up = set("012");
+	tick_at(lease.wake_at_us);
+	ok(out.release == set("2"), "that is asked when it can be sent, READY or not");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "and paid");
+}
+
+static void
+test_debt_expires(void)
+{
+	int64_t released_us;
+
+	hold(3);
+	node_lost(2);
+	released_us = now_us;
+	release();
+	released_by("01");
+	while (lease.state == CORE_RELEASING && lease.wake_at_us < released_us + OWED_US)
+		tick_at(lease.wake_at_us);
+	ok(lease.state == CORE_RELEASING && lease.wake_at_us == released_us + OWED_US,
+	   "a debt is kept until a command still under way could have expired");
+	tick_at(released_us + OWED_US - 1);
+	ok(lease.state == CORE_RELEASING, "to its last microsecond");
+	later(1);
+	tick();
+	ok(lease.state == CORE_FREE && nothing_said(),
+	   "invariant 7: then the key has expired, and it is FREE");
+}
+
+static void
+test_debt_after_an_error(void)
+{
+	hold(3);
+	release();
+	released_by("01");
+	release_fails_at("2");
+	ok(lease.state == CORE_RELEASING && nothing_said(), "a release that errors stays owed");
+	tick_at(now_us + RETRY_US - 1);
+	ok(nothing_said(), "for a pause");
+	tick_at(lease.wake_at_us);
+	ok(out.release == set("2"), "invariant 7: then it is asked again");
+	release_fails_at("2");
+	tick_at(lease.wake_at_us);
+	ok(out.release == set("2"), "as often as needed");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "until it succeeds");
+}
+
+static void
+test_debt_while_busy(void)
+{
+	lose_the_race();
+	node_lost(0);
+	ok(lease.state == CORE_BUSY && nothing_said(), "the undo of a half-won round went unanswered");
+	node_ready(0);
+	ok(out.release == set("0") && lease.node[0].attempt == 1,
+	   "invariant 7: asked again when the node is back");
+	node_ready(1);
+	ok(nothing_said(), "but never where the lock was refused");
+	released_by("0");
+	release();
+	ok(lease.state == CORE_FREE, "all undone");
+}
+
+/* ---- attempts: a value of its own for each ---- */
+
+static void
+test_attempts(void)
+{
+	lose_the_race();
+	ok(lease.attempt == 1 && lease.node[0].attempt == 1, "the first attempt is number 1");
+	released_by("0");
+	tick_at(lease.wake_at_us);
+	ok(lease.attempt == 2 && lease.node[0].attempt == 2 && lease.node[2].attempt == 2,
+	   "invariant 6: another attempt has another value, on all nodes asked");
+	granted_by("01");
+	tick_at(lease.wake_at_us);
+	renewed_by("01");
+	ok(lease.attempt == 2, "renewals keep it");
+}
+
+/* Node 0 has the key of attempt 1; attempt 2 asks 1 and 2 without it. */
+static void
+try_again_without_node_0(void)
+{
+	lose_the_race();
+	node_lost(0);
+	tick_at(lease.wake_at_us);
+}
+
+static void
+test_old_debt_while_asking(void)
+{
+	try_again_without_node_0();
+	ok(lease.state == CORE_ASKING && out.acquire == set("12") && lease.attempt == 2,
+	   "a second attempt, without the node that owes an answer to the first");
+	ok(lease.node[0].attempt == 1, "invariant 6: whose debt keeps its number");
+	node_ready(0);
+	ok(out.release == set("0") && lease.node[0].attempt == 1 && lease.state == CORE_ASKING,
+	   "and is asked for when the node is back, while ASKING");
+	granted_by("0");
+	ok(lease.state == CORE_ASKING, "invariant 4: a node not asked has no vote");
+	granted_by("12");
+	ok(out.outcome == CORE_GRANTED, "the other two grant");
+}
+
+static void
+test_old_debt_while_held(void)
+{
+	try_again_without_node_0();
+	granted_by("12");
+	node_ready(0);
+	ok(out.release == set("0") && lease.node[0].attempt == 1 && lease.state == CORE_HELD,
+	   "a debt of attempt 1 is asked for while attempt 2 is HELD");
+	node_ready(1);
+	ok(nothing_said(), "invariant 6: what attempt 2 holds is not");
+	released_by("0");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("12"), "the key of attempt 1 is never renewed");
+	renewed_by("12");
+	ok(out.outcome == CORE_RENEWED, "those of attempt 2 are");
+	release();
+	ok((out.release & set("12")) == set("12") && lease.node[1].attempt == 2 &&
+		   lease.node[2].attempt == 2,
+	   "in the end attempt 2 is released where it was");
+	released_by("012");
+	ok(lease.state == CORE_FREE, "and all is over");
+}
+
+static void
+test_old_debt_while_lost(void)
+{
+	try_again_without_node_0();
+	granted_by("12");
+	tick_at(lease.valid_until_us);
+	node_ready(0);
+	ok(lease.state == CORE_LOST && out.release == set("0") && lease.node[0].attempt == 1,
+	   "a debt of attempt 1 is asked for while attempt 2 is LOST");
+	node_ready(1);
+	ok(nothing_said(), "the rest waits for the owner");
+}
+
+/*
+ * "A release that was not acknowledged stays a debt, per node, until the node is
+ * back or the ttl has run out."  In the next tests the key of attempt 1 is at
+ * node 0 and no release was ever executed.  A release deletes keys of its own and
+ * of earlier attempts, so it is enough that one is still owed.
+ */
+static bool
+node_0_is_owed(int attempt)
+{
+	return lease.node[0].attempt == attempt && lease.node[0].key != CORE_KEY_ABSENT;
+}
+
+static void
+test_next_attempt_after_failed_undo(void)
+{
+	lose_the_race();
+	release_fails_at("0");
+	tick_at(lease.wake_at_us);
+	ok(node_0_is_owed(2),
+	   "invariant 7: an undo that errored is a debt also after the next attempt began");
+	refused_by("0");
+	ok(node_0_is_owed(2), "and also when our own key stands in the way of that attempt");
+	refused_by("1");
+	ok(lease.state == CORE_BUSY && out.release == set("02"),
+	   "it is asked for with the undo of that attempt");
+	released_by("02");
+	ok(lease.node[0].key == CORE_KEY_ABSENT, "and paid by it");
+}
+
+static void
+test_old_key_at_renewal(void)
+{
+	lose_the_race();
+	release_fails_at("0");
+	tick_at(lease.wake_at_us);
+	refused_by("0");
+	granted_by("12");
+	tick_at(lease.wake_at_us);
+	key_gone_at("0");
+	renewed_by("12");
+	ok(node_0_is_owed(2), "a refused renewal does not pay the debt of an earlier attempt");
+	release();
+	ok(out.release == set("012"), "invariant 7: but the release does");
+}
+
+static void
+test_next_attempt_overtakes_undo(void)
+{
+	lose_the_race();
+	tick_at(lease.wake_at_us);
+	node_lost(0);
+	node_ready(0);
+	ok(node_0_is_owed(2),
+	   "invariant 7: an undo lost on the wire is a debt also after the next attempt began");
+}
+
+static void
+test_undo_answers_after_next_attempt(void)
+{
+	uint32_t round;
+
+	lose_the_race();
+	round = lease.round;
+	tick_at(lease.wake_at_us);
+	reply_of_round(round, 0, CORE_OP_RELEASE, CORE_REPLY_YES);
+	refused_by("0");
+	ok(lease.node[0].key == CORE_KEY_ABSENT,
+	   "an undo that is answered just before the next refusal leaves no debt");
+}
+
+static void
+test_next_attempt_not_sent_at_all(void)
+{
+	lose_the_race();
+	up = set("0");
+	tick_at(lease.wake_at_us);
+	ok(out.acquire == 0, "without a quorum to send to, nobody is asked");
+	ok(node_0_is_owed(1),
+	   "invariant 7: an unanswered undo is a debt also after an attempt without a quorum");
+	release();
+	node_lost(0);
+	ok(lease.state != CORE_FREE, "invariant 7: and no lease is FREE before it is paid");
+}
+
+/* ---- what the shell asks ---- */
+
+static void
+test_awaits(void)
+{
+	uint32_t round;
+
+	start(3);
+	acquire_once();
+	round = lease.round;
+	ok(core_awaits(&lease, 0, CORE_OP_ACQUIRE, round), "an acquire just sent is awaited");
+	ok(!core_awaits(&lease, 0, CORE_OP_ACQUIRE, round - 1) &&
+		   !core_awaits(&lease, 0, CORE_OP_RENEW, round) &&
+		   !core_awaits(&lease, 0, CORE_OP_RELEASE, round),
+	   "not in another round, nor another command");
+	ok(!core_awaits(&lease, 3, CORE_OP_ACQUIRE, round), "nor from a node that is none");
+	granted_by("0");
+	ok(!core_awaits(&lease, 0, CORE_OP_ACQUIRE, round), "not when it was answered");
+	granted_by("1");
+	ok(!core_awaits(&lease, 2, CORE_OP_ACQUIRE, round), "nor when the round was decided");
+
+	tick_at(lease.wake_at_us);
+	round = lease.round;
+	ok(core_awaits(&lease, 2, CORE_OP_RENEW, round), "a renewal just sent is awaited");
+	renewed_by("01");
+	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round), "not when the round was decided");
+
+	release();
+	ok(core_awaits(&lease, 2, CORE_OP_RELEASE, lease.round), "a release just sent is awaited");
+	released_by("2");
+	ok(!core_awaits(&lease, 2, CORE_OP_RELEASE, lease.round), "not when it was answered");
+	node_lost(1);
+	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
+}
+
+static void
+test_count(void)
+{
+	start(7);
+	up = set("012345");
+	acquire_once();
+	granted_by("01");
+	refused_by("2");
+	acquire_fails_at("3");
+	ok(core_count(&lease, CORE_VOTE_YES) == 2 && core_count(&lease, CORE_VOTE_NO) == 1 &&
+		   core_count(&lease, CORE_VOTE_ERROR) == 2 && core_count(&lease, CORE_VOTE_PENDING) == 2,
+	   "votes are counted, and only those of members");
+	granted_by("0");
+	ok(core_count(&lease, CORE_VOTE_YES) == 2, "invariant 4: a node votes once");
+}
+
+/* ---- the model: two hosts, N nodes, a bad network ---- */
+
+#define HOSTS 2
+#define WIRE_MAX 16
+#define LIMBO_MAX 16
+#define EVENTS 400 /* of one run */
+#define RUNS 1000
+
+#define RUN_TTL_US (1 * SECOND)
+#define RUN_ANSWER_US (100 * MS)
+#define RUN_RETRY_US (40 * MS)
+#define RUN_PATIENCE_US (300 * MS)
+
+typedef struct command
+{
+	core_op op;
+	int life; /* of the lease: each has a secret of its own */
+	uint16_t attempt;
+	uint32_t round;
+	int64_t sent_us;
+	core_reply reply;
+} command;
+
+/* A connection: [0, executed) are replies to be read, the rest not executed. */
+typedef struct wire
+{
+	command queue[WIRE_MAX];
+	int executed;
+	int sent;
+	bool up;
+} wire;
+
+typedef struct world
+{
+	int n;
+	int64_t now_us;
+	uint64_t seed;
+	bool late_execution; /* broken connections may deliver later */
+	bool forgetful;      /* nodes lose keys: no honest world */
+	bool calm;           /* no more faults */
+	core_lease lease[HOSTS];
+	int life[HOSTS];
+	wire wire[HOSTS][N_MAX];
+	struct
+	{
+		int host;
+		int life;
+		uint16_t attempt;
+		int64_t expires_us;
+	} key[N_MAX]; /* one key at each node */
+	struct
+	{
+		int host;
+		int node;
+		command command;
+	} limbo[LIMBO_MAX];
+	int in_limbo;
+} world;
+
+/* What happened in all runs: a model in which nothing happens proves nothing. */
+static struct
+{
+	long outcome[CORE_EXPIRED + 1];
+	long errors;
+	long breaks;
+	long limbo;
+	long forgotten;
+	long two_holders;
+	long no_majority;
+	long not_free;
+	long slow_to_free;
+	long key_left;
+} seen;
+
+static uint32_t
+dice(world *w, uint32_t sides)
+{
+	w->seed ^= w->seed << 13;
+	w->seed ^= w->seed >> 7;
+	w->seed ^= w->seed << 17;
+	return (uint32_t) (w->seed >> 32) % sides;
+}
+
+static core_reply
+execute(world *w, int host, int node, const command *c)
+{
+	bool there = w->now_us < w->key[node].expires_us;
+	bool ours = there && w->key[node].host == host && w->key[node].life == c->life &&
+				(w->key[node].attempt == c->attempt ||
+				 (c->op == CORE_OP_RELEASE && w->key[node].attempt < c->attempt));
+
+	if (!w->calm && dice(w, 30) == 0)
+	{
+		seen.errors++;
+		return CORE_REPLY_ERROR;
+	}
+	if (c->op == CORE_OP_ACQUIRE ? there : !ours)
+		return CORE_REPLY_NO;
+	w->key[node].host = host;
+	w->key[node].life = c->life;
+	w->key[node].attempt = c->attempt;
+	w->key[node].expires_us = c->op == CORE_OP_RELEASE ? 0 : w->now_us + RUN_TTL_US;
+	return CORE_REPLY_YES;
+}
+
+static void
+send(world *w, int host, core_mask nodes, core_op op)
+{
+	core_lease *l = &w->lease[host];
+
+	for (int i = 0; i < w->n; i++)
+		if (nodes & CORE_BIT(i))
+		{
+			wire *wire = &w->wire[host][i];
+
+			wire->queue[wire->sent++] =
+				(command){.op = op,
+						  .round = l->round,
+						  .life = w->life[host],
+						  .sent_us = w->now_us,
+						  .attempt = op == CORE_OP_ACQUIRE ? l->attempt : l->node[i].attempt};
+		}
+}
+
+static void
+world_step(world *w, int host, core_event event)
+{
+	core_out o;
+
+	event.now_us = w->now_us;
+	event.random = dice(w, UINT32_MAX);
+	for (int i = 0; i < w->n; i++)
+		if (w->wire[host][i].up && w->wire[host][i].sent < WIRE_MAX)
+			event.can_send |= CORE_BIT(i);
+	lawful_step(&w->lease[host], &event, &o);
+	seen.outcome[o.outcome]++;
+	send(w, host, o.release, CORE_OP_RELEASE);
+	send(w, host, o.acquire, CORE_OP_ACQUIRE);
+	send(w, host, o.renew, CORE_OP_RENEW);
+}
+
+static void
+node_executes(world *w, int host, int node)
+{
+	wire *wire = &w->wire[host][node];
+
+	if (wire->executed < wire->sent)
+	{
+		command *c = &wire->queue[wire->executed++];
+
+		c->reply = execute(w, host, node, c);
+	}
+}
+
+static void
+host_reads(world *w, int host, int node)
+{
+	wire *wire = &w->wire[host][node];
+	command c = wire->queue[0];
+
+	if (wire->executed == 0)
+		return;
+	wire->executed--;
+	wire->sent--;
+	memmove(&wire->queue[0], &wire->queue[1], sizeof(command) * wire->sent);
+	world_step(
+		w, host,
+		(core_event){
+			.type = CORE_REPLY, .node = node, .op = c.op, .reply = c.reply, .round = c.round});
+}
+
+/* Some of what is under way is executed. */
+static void
+node_executes_some(world *w, int host, int node)
+{
+	wire *wire = &w->wire[host][node];
+
+	while (wire->executed < wire->sent && dice(w, 2) == 0)
+		node_executes(w, host, node);
+}
+
+/* What was under way and not executed is lost, or late. */
+static void
+connection_breaks(world *w, int host, int node)
+{
+	wire *wire = &w->wire[host][node];
+
+	if (!wire->up)
+		return;
+	seen.breaks++;
+	for (int i = wire->executed; i < wire->sent; i++)
+		if (w->late_execution && w->in_limbo < LIMBO_MAX)
+		{
+			w->limbo[w->in_limbo].host = host;
+			w->limbo[w->in_limbo].node = node;
+			w->limbo[w->in_limbo++].command = wire->queue[i];
+		}
+	wire->up = false;
+	wire->executed = wire->sent = 0;
+	world_step(w, host, (core_event){.type = CORE_NODE_LOST, .node = node});
+}
+
+static void
+connection_is_back(world *w, int host, int node)
+{
+	if (w->wire[host][node].up)
+		return;
+	w->wire[host][node].up = true;
+	world_step(w, host, (core_event){.type = CORE_NODE_READY, .node = node});
+}
+
+static void
+limbo_executes(world *w)
+{
+	int i;
+
+	if (w->in_limbo == 0)
+		return;
+	i = (int) dice(w, (uint32_t) w->in_limbo);
+	execute(w, w->limbo[i].host, w->limbo[i].node, &w->limbo[i].command);
+	w->limbo[i] = w->limbo[--w->in_limbo];
+	seen.limbo++;
+}
+
+static void
+owner_acts(world *w, int host)
+{
+	core_lease *l = &w->lease[host];
+
+	if (l->state == CORE_FREE)
+	{
+		w->life[host]++;
+		world_step(w, host,
+				   (core_event){.type = CORE_ACQUIRE,
+								.members = first_nodes(w->n),
+								.once = dice(w, 3) == 0,
+								.ttl_us = RUN_TTL_US,
+								.answer_us = RUN_ANSWER_US,
+								.patience_us = RUN_PATIENCE_US,
+								.retry_us = RUN_RETRY_US});
+	}
+	else if (l->state == CORE_LOST || dice(w, 15) == 0)
+		world_step(w, host, (core_event){.type = CORE_RELEASE});
+}
+
+static bool
+is_overdue(const wire *wire, int64_t now_us)
+{
+	return wire->sent > 0 && now_us >= wire->queue[0].sent_us + RUN_ANSWER_US;
+}
+
+/*
+ * The shell closes a connection when its oldest command was not answered in
+ * time.  Replies that are there may be read first.
+ */
+static void
+connection_times_out(world *w, int host, int node)
+{
+	wire *wire = &w->wire[host][node];
+
+	while (wire->executed > 0 && dice(w, 4) != 0)
+		host_reads(w, host, node);
+	if (is_overdue(wire, w->now_us))
+		connection_breaks(w, host, node);
+}
+
+/*
+ * Mostly a little; sometimes the whole host was asleep.  TICKs may be late.  A
+ * node executes a command while its connection lives or, with late execution,
+ * at any time; so what is overdue in the end was executed before, or is not.
+ */
+static void
+time_passes(world *w)
+{
+	bool asleep = dice(w, 100) == 0;
+	int64_t until_us = w->now_us + dice(w, asleep ? 2 * RUN_TTL_US : 25 * MS);
+
+	for (int host = 0; host < HOSTS; host++)
+		for (int i = 0; i < w->n; i++)
+			if (is_overdue(&w->wire[host][i], until_us))
+				node_executes_some(w, host, i);
+	w->now_us = until_us;
+	for (int host = 0; host < HOSTS; host++)
+	{
+		core_lease *l = &w->lease[host];
+
+		for (int i = 0; i < w->n; i++)
+			if (is_overdue(&w->wire[host][i], w->now_us))
+				connection_times_out(w, host, i);
+
+		if (l->wake_at_us != 0 && l->wake_at_us <= w->now_us && dice(w, 4) != 0)
+			world_step(w, host, (core_event){.type = CORE_TICK});
+	}
+}
+
+static void
+something_happens(world *w)
+{
+	int host = (int) dice(w, HOSTS);
+	int node = (int) dice(w, (uint32_t) w->n);
+	uint32_t what = dice(w, 100);
+
+	if (what < 38)
+		for (int i = 0; i < w->n; i++)
+			node_executes(w, host, (int) dice(w, (uint32_t) w->n));
+	else if (what < 66)
+		for (int i = 0; i < w->n; i++)
+			host_reads(w, host, (int) dice(w, (uint32_t) w->n));
+	else if (what < 83)
+		time_passes(w);
+	else if (what < 84)
+	{
+		node_executes_some(w, host, node);
+		connection_breaks(w, host, node);
+	}
+	else if (what < 88)
+		connection_is_back(w, host, node);
+	else if (what < 90)
+		limbo_executes(w);
+	else if (w->forgetful && what < 92)
+	{
+		w->key[node].expires_us = 0;
+		seen.forgotten++;
+	}
+	else
+		owner_acts(w, host);
+}
+
+static bool
+is_valid(const world *w, int host)
+{
+	return w->lease[host].state == CORE_HELD && w->now_us < w->lease[host].valid_until_us;
+}
+
+/* Invariant 1, and why it holds: a valid lease has its key at a quorum. */
+static void
+check_holders(const world *w)
+{
+	if (is_valid(w, 0) && is_valid(w, 1))
+		seen.two_holders++;
+	for (int host = 0; host < HOSTS; host++)
+	{
+		int keys = 0;
+
+		for (int i = 0; i < w->n; i++)
+			keys += w->key[i].host == host && w->now_us < w->key[i].expires_us &&
+					w->key[i].life == w->life[host] && w->key[i].attempt == w->lease[host].attempt;
+		if (is_valid(w, host) && keys < quorum_of[w->n])
+			seen.no_majority++;
+	}
+}
+
+static bool
+all_free(const world *w)
+{
+	return w->lease[0].state == CORE_FREE && w->lease[1].state == CORE_FREE;
+}
+
+/* Faults stop, both owners release, all that is under way comes through. */
+static void
+calm_down(world *w)
+{
+	int64_t began_us = w->now_us;
+
+	w->calm = true;
+	w->in_limbo = 0;
+	for (int host = 0; host < HOSTS; host++)
+	{
+		for (int i = 0; i < w->n; i++)
+			connection_is_back(w, host, i);
+		world_step(w, host, (core_event){.type = CORE_RELEASE});
+	}
+	for (int i = 0; i < 100; i++)
+	{
+		for (int k = 0; k < HOSTS * N_MAX * WIRE_MAX; k++)
+		{
+			node_executes(w, k % HOSTS, k / HOSTS % w->n);
+			host_reads(w, k % HOSTS, k / HOSTS % w->n);
+		}
+		if (all_free(w))
+			break;
+		w->now_us += RUN_RETRY_US;
+		for (int host = 0; host < HOSTS; host++)
+			world_step(w, host, (core_event){.type = CORE_TICK});
+	}
+	seen.not_free += !all_free(w);
+	seen.slow_to_free += w->now_us - began_us > 3 * RUN_RETRY_US;
+	for (int i = 0; i < w->n; i++)
+		seen.key_left += !w->late_execution && w->now_us < w->key[i].expires_us;
+}
+
+/* Prints the seed of the first run that breaks something. */
+static void
+run_world(uint64_t seed, bool late_execution, bool forgetful)
+{
+	world w = {.n = (int) (seed % N_MAX) + 1,
+			   .now_us = 1000 * SECOND,
+			   .seed = seed * UINT64_C(0x9E3779B97F4A7C15),
+			   .late_execution = late_execution,
+			   .forgetful = forgetful};
+	long bad =
+		seen.two_holders + seen.no_majority + seen.not_free + seen.slow_to_free + seen.key_left;
+	bool lawful = broken_law == NULL;
+
+	for (int host = 0; host < HOSTS; host++)
+		for (int i = 0; i < w.n; i++)
+			w.wire[host][i].up = true;
+	for (int i = 0; i < EVENTS; i++)
+	{
+		something_happens(&w);
+		check_holders(&w);
+	}
+	calm_down(&w);
+	if (forgetful)
+		return;
+	if (bad == 0 &&
+		seen.two_holders + seen.no_majority + seen.not_free + seen.slow_to_free + seen.key_left > 0)
+		printf("# first trouble in the model: seed %d\n", (int) seed);
+	if (lawful && broken_law != NULL)
+		printf("# first broken law in the model: seed %d\n", (int) seed);
+}
+
+static void
+test_model(bool late_execution)
+{
+	const char *network = late_execution ? "late execution" : "lost commands";
+
+	memset(&seen, 0, sizeof(seen));
+	for (uint64_t seed = 1; seed <= RUNS; seed++)
+		run_world(seed, late_execution, false);
+	ok(seen.two_holders == 0, "invariant 1: model with %s: never two valid holders", network);
+	ok(seen.no_majority == 0, "invariants 1, 4: model with %s: a valid lease has a quorum of keys",
+	   network);
+	ok(seen.not_free == 0, "invariant 7: model with %s: after a release the lease gets FREE",
+	   network);
+	ok(seen.slow_to_free == 0, "invariant 7: model with %s: at once when all nodes answer",
+	   network);
+	if (!late_execution)
+		ok(seen.key_left == 0, "invariants 7, 11: model with %s: and no key is left", network);
+	ok(seen.outcome[CORE_GRANTED] > RUNS && seen.outcome[CORE_REFUSED] > RUNS / 10 &&
+		   seen.outcome[CORE_UNREACHABLE] > RUNS / 10 && seen.outcome[CORE_RENEWED] > RUNS / 10 &&
+		   seen.outcome[CORE_UNRENEWED] > RUNS / 10 && seen.outcome[CORE_EXPIRED] > RUNS / 10,
+	   "model with %s: every outcome was seen", network);
+	ok(seen.errors > RUNS && seen.breaks > RUNS && (!late_execution || seen.limbo > RUNS / 10),
+	   "model with %s: every fault was injected", network);
+}
+
+/* The checker itself must be able to fire. */
+static void
+test_model_of_forgetful_nodes(void)
+{
+	memset(&seen, 0, sizeof(seen));
+	for (uint64_t seed = 1; seed <= RUNS / 5; seed++)
+		run_world(seed, false, true);
+	ok(seen.forgotten > 0 && seen.two_holders > 0 && seen.no_majority > 0,
+	   "the model sees two holders when nodes forget");
+}
+
+int
+main(void)
+{
+	test_quorum();
+	test_validity();
+	for (int n = 1; n <= N_MAX; n++)
+		test_all_votes(n);
+	for (int n = 1; n <= N_MAX; n++)
+		test_all_unsendable(n);
+
+	test_validity_counts_from_the_send();
+	test_majority_too_late();
+	test_majority_too_late_when_waiting();
+	test_node_never_answers();
+	test_node_breaks_while_asked();
+	test_node_errors();
+
+	test_late_replies_while_held();
+	test_late_loss_while_held();
+	test_late_replies_while_busy();
+	test_late_replies_while_releasing();
+	test_old_round_of_acquires();
+	test_old_round_of_renewals();
+	test_life_after_life();
+
+	test_once();
+	test_waiting();
+	test_spread_of_retries();
+	test_patience();
+	test_patience_begins_anew();
+	test_no_patience_with_refusal();
+
+	test_renewal();
+	test_renewal_asks_whom_it_should();
+	test_long_life();
+	test_renewal_fails();
+	test_renewal_unanswered();
+	test_renewal_with_broken_nodes();
+	test_keys_gone();
+	test_expiry();
+	test_no_revival();
+	test_renewal_before_expiry_only();
+
+	test_release_in_each_state();
+	test_release_while_renewing();
+	test_release_at_the_end_of_validity();
+	test_undo_after_unanswered_undo();
+	test_release_refused();
+	test_debt_of_a_broken_connection();
+	test_debt_of_a_node_away();
+	test_debt_expires();
+	test_debt_after_an_error();
+	test_debt_while_busy();
+
+	test_attempts();
+	test_old_debt_while_asking();
+	test_old_debt_while_held();
+	test_old_debt_while_lost();
+	test_next_attempt_after_failed_undo();
+	test_old_key_at_renewal();
+	test_next_attempt_overtakes_undo();
+	test_undo_answers_after_next_attempt();
+	test_next_attempt_not_sent_at_all();
+
+	test_awaits();
+	test_count();
+
+	test_model(false);
+	test_model(true);
+	test_model_of_forgetful_nodes();
+
+	if (broken_law != NULL)
+		printf("# broken: %s\n", broken_law);
+	ok(broken_law == NULL, "all laws hold after each of %ld steps", steps_taken);
+	return tap_done();
+}
