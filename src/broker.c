@@ -72,7 +72,7 @@ static void send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_te
 static void publish(Lease *lease, core_outcome outcome);
 static void log_trouble(Lease *lease, const char *what);
 static core_mask can_send(void);
-static core_mask silent_members(const core_lease *core);
+static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
@@ -264,6 +264,9 @@ look_at(Lease *lease, int64 now_us)
 				lease_free(lease);
 			else if (lease->core.state != CORE_RELEASING)
 			{
+				/* a loss that the owner noticed first is told all the same */
+				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
+					step_simple(lease, CORE_TICK, 0, now_us);
 				lease_count(COUNT_RELEASED);
 				step_simple(lease, CORE_RELEASE, 0, now_us);
 			}
@@ -388,7 +391,8 @@ publish(Lease *lease, core_outcome outcome)
 			break;
 		case CORE_UNREACHABLE:
 			lease_count(COUNT_UNREACHABLE);
-			pg_atomic_write_u32(&lease->silent_nodes, silent_members(core));
+			publish_votes(lease);
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			lease_set_state(lease, LEASE_UNREACHABLE);
 			break;
 		case CORE_RENEWED:
@@ -397,12 +401,13 @@ publish(Lease *lease, core_outcome outcome)
 			break;
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
+			publish_votes(lease);
 			log_trouble(lease, "was not renewed by a quorum; will try again");
 			break;
 		case CORE_EXPIRED:
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
-			pg_atomic_write_u32(&lease->silent_nodes, silent_members(core));
+			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			log_trouble(lease, "was lost");
 			break;
@@ -426,7 +431,7 @@ log_trouble(Lease *lease, const char *what)
 						 lease_table->board[i].address,
 						 vote == CORE_VOTE_YES       ? "yes"
 						 : vote == CORE_VOTE_NO      ? "the key is not there"
-						 : node->state == NODE_READY ? "no usable answer"
+						 : node->state == NODE_READY ? "no usable answer yet"
 													 : node->error);
 	}
 	ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d %s", lease->key + lease->prefix_len,
@@ -446,16 +451,25 @@ can_send(void)
 	return mask;
 }
 
-static core_mask
-silent_members(const core_lease *core)
+/* For the messages of the owner: which nodes the last round lacked, and why. */
+static void
+publish_votes(Lease *lease)
 {
-	core_mask mask = 0;
+	const core_lease *core = &lease->core;
+	core_mask silent = 0;
+	core_mask denying = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((core->members & CORE_BIT(i)) &&
-			(core->node[i].vote == CORE_VOTE_ERROR || core->node[i].vote == CORE_VOTE_PENDING))
-			mask |= CORE_BIT(i);
-	return mask;
+	{
+		if (!(core->members & CORE_BIT(i)))
+			continue;
+		if (core->node[i].vote == CORE_VOTE_ERROR || core->node[i].vote == CORE_VOTE_PENDING)
+			silent |= CORE_BIT(i);
+		else if (core->node[i].vote == CORE_VOTE_NO)
+			denying |= CORE_BIT(i);
+	}
+	pg_atomic_write_u32(&lease->silent_nodes, silent);
+	pg_atomic_write_u32(&lease->denying_nodes, denying);
 }
 
 static void

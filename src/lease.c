@@ -130,6 +130,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
+		pg_atomic_init_u32(&lease->denying_nodes, 0);
 	}
 }
 
@@ -192,6 +193,7 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, Lease **re
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, 0);
+	pg_atomic_write_u32(&lease->denying_nodes, 0);
 	LWLockRelease(lease_table->lock);
 
 	*result = lease;

@@ -15,7 +15,7 @@
  *						   queue, and by views, which may see an older value
  *	 broker only (b)	   read and written by the broker alone
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
- *						   writes `state`, `valid_until_us`, `silent_nodes`
+ *						   writes `state`, `valid_until_us`, and the nodes
  *	 board lock (LWLock)   the board of nodes; written by the broker alone
  *
  * Order: table lock before queue mutex or lease->mutex; the board lock and the
@@ -88,8 +88,8 @@ typedef struct Lease
 	pg_atomic_uint32 wish;           /* LeaseWish */
 	pg_atomic_uint32 state;          /* LeaseState */
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
-	pg_atomic_uint32 silent_nodes;   /* UNREACHABLE, LOST: nodes without a usable
-									  * vote in the last round */
+	pg_atomic_uint32 silent_nodes;   /* of the last round: no usable answer */
+	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 
 	/* (m) */
 	slock_t mutex;

@@ -55,7 +55,7 @@
 /* How often a waiter looks whether there still is a broker. */
 #define BROKER_CHECK_MS 1000
 /* How long it may be missing: the postmaster restarts it after a second. */
-#define BROKER_MISSING_US INT64CONST(10000000)
+#define BROKER_MISSING_US INT64CONST(3000000)
 
 /* Validity that must be left when the commit begins. */
 #define COMMIT_MARGIN_US INT64CONST(2000)
@@ -92,6 +92,7 @@ static int xact_count_total = 0;
 static Lease *asking = NULL;
 
 static TimeoutId loss_timer;
+static volatile int64 loss_timer_at_us;
 static volatile sig_atomic_t loss_signalled = false; /* its error is due */
 static int statement_depth = 0;
 static uint32 wait_event = 0;
@@ -115,8 +116,9 @@ static void let_go_if_unused(Holding *holding);
 static void let_go(Holding *holding);
 static int64 deadline_of(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
-static char *silent_nodes_text(Lease *lease);
+static char *missing_nodes_text(Lease *lease);
 static int lost_detail(Lease *lease);
+static void fail_no_broker(void);
 static void fail_timeout(const LockRequest *request, Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_lost(const char *name, Lease *lease, const char *when);
@@ -130,6 +132,8 @@ static void end_subxact(SubTransactionId subid);
 static void keep_subxact(SubTransactionId subid, SubTransactionId parent);
 static void release_at_exit(int code, Datum arg);
 static void arm_loss_timer(void);
+static void arm_loss_timer_for(const Holding *holding);
+static void arm_loss_timer_at(int64 at_us);
 static void on_loss_timer(void);
 static void signal_loss(void);
 static void explain_cancel(void *arg);
@@ -194,12 +198,6 @@ check_ready(void)
 						errmsg("redlock.nodes is not set"),
 						errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
 								"'redis://host1, redis://host2, redis://host3'")));
-	if (lease_broker_pid() == 0)
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the redlock broker is not running"),
-			 errhint("It is restarted within a second; if this persists, see the server log.")));
 }
 
 static uint64
@@ -364,7 +362,7 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
 		else if (now_us - broker_seen_us > BROKER_MISSING_US)
-			check_ready();
+			fail_no_broker();
 		wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	}
 }
@@ -415,7 +413,7 @@ hold(const LockRequest *request)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	arm_loss_timer();
+	arm_loss_timer_for(holding);
 	return holding;
 }
 
@@ -543,8 +541,6 @@ let_go(Holding *holding)
 	holdings_busy = false;
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
-	if (dlist_is_empty(&holdings))
-		disable_timeout(loss_timer, false);
 }
 
 /* The sooner of `wait` and lock_timeout, from now. */
@@ -572,11 +568,12 @@ is_valid(const Holding *holding, int64 margin_us)
  * Errors
  */
 
-/* "address: reason; ..." of the nodes that had no usable vote. */
+/* "address: reason; ..." of the nodes that the last round lacked. */
 static char *
-silent_nodes_text(Lease *lease)
+missing_nodes_text(Lease *lease)
 {
 	uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
+	uint32 denying = pg_atomic_read_u32(&lease->denying_nodes);
 	StringInfoData text;
 
 	initStringInfo(&text);
@@ -584,10 +581,13 @@ silent_nodes_text(Lease *lease)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		NodeBoard *board = &lease_table->board[i];
+		const char *reason = board->last_error[0] ? board->last_error : "no answer in time";
 
-		if ((silent & CORE_BIT(i)) && board->in_use)
-			appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->address,
-							 board->last_error[0] ? board->last_error : "no answer in time");
+		if (!board->in_use || !((silent | denying) & CORE_BIT(i)))
+			continue;
+		if (denying & CORE_BIT(i))
+			reason = "the key is not there";
+		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->address, reason);
 	}
 	LWLockRelease(lease_table->board_lock);
 	return text.data;
@@ -596,20 +596,30 @@ silent_nodes_text(Lease *lease)
 static int
 lost_detail(Lease *lease)
 {
-	char *nodes;
+	char *nodes = missing_nodes_text(lease);
 
-	if (lease_state(lease) != LEASE_LOST)
-		return errdetail("It was not renewed in time by the broker.");
-	nodes = silent_nodes_text(lease);
 	if (nodes[0] == '\0')
-		return errdetail("The key is no longer there on a majority of the nodes.");
+		return errdetail("The broker did not renew it in time.");
 	return errdetail("It was not renewed in time by a quorum of nodes: %s.", nodes);
+}
+
+static void
+fail_no_broker(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the redlock broker is not running"),
+			 errhint("The server starts it again after a second; if it does not come up, see "
+					 "the server log.")));
 }
 
 static void
 fail_timeout(const LockRequest *request, Lease *lease)
 {
 	char held_by[LEASE_HOLDER_MAX + 1] = "";
+	bool by_lock_timeout =
+		LockTimeout > 0 && (request->wait_ms < 0 || LockTimeout < request->wait_ms);
+	int limit_ms = by_lock_timeout ? LockTimeout : (int) request->wait_ms;
 
 	if (lease != NULL)
 	{
@@ -617,22 +627,22 @@ fail_timeout(const LockRequest *request, Lease *lease)
 		strlcpy(held_by, lease->held_by, sizeof(held_by));
 		SpinLockRelease(&lease->mutex);
 	}
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 request->wait_ms < 0 || (LockTimeout > 0 && LockTimeout < request->wait_ms)
-				 ? errmsg("could not acquire redlock \"%s\" within lock_timeout", request->name)
-				 : errmsg("could not acquire redlock \"%s\" within " INT64_FORMAT " ms",
-						  request->name, request->wait_ms),
-			 held_by[0] != '\0' ? errdetail("It is held by: %s.", held_by)
-			 : lease == NULL ? errdetail("Another session of this server holds it or asks for it; "
-										 "see the view redlock_locks.")
-							 : 0));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+		 limit_ms == 0 ? errmsg("redlock \"%s\" is held by another", request->name)
+					   : errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->name,
+								limit_ms, by_lock_timeout ? "lock_timeout" : "wait"),
+		 held_by[0] != '\0' ? errdetail("It is held by: %s.", held_by)
+		 : lease == NULL ? errdetail("Another session of this server holds it or waits for it; see "
+									 "the view redlock_locks.")
+						 : 0));
 }
 
 static void
 fail_unreachable(const LockRequest *request, Lease *lease)
 {
-	char *nodes = silent_nodes_text(lease);
+	char *nodes = missing_nodes_text(lease);
 
 	ereport(
 		ERROR,
@@ -830,7 +840,27 @@ arm_loss_timer(void)
 			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
 	}
 	if (first_us != PG_INT64_MAX)
-		enable_timeout_after(loss_timer, (int) Max((first_us - redlock_clock_us()) / 1000 + 1, 1));
+		arm_loss_timer_at(first_us);
+}
+
+/*
+ * For a new one.  Most often the timer is set already, for an earlier lease that
+ * may have been released since: then it fires for nothing, once in a ttl.
+ */
+static void
+arm_loss_timer_for(const Holding *holding)
+{
+	int64 at_us = (int64) pg_atomic_read_u64(&holding->lease->valid_until_us);
+
+	if (!get_timeout_active(loss_timer) || at_us < loss_timer_at_us)
+		arm_loss_timer_at(at_us);
+}
+
+static void
+arm_loss_timer_at(int64 at_us)
+{
+	loss_timer_at_us = at_us;
+	enable_timeout_after(loss_timer, (int) Max((at_us - redlock_clock_us()) / 1000 + 1, 1));
 }
 
 /*
