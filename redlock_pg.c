@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
@@ -49,9 +51,9 @@ static text *utf8_text(const char *utf8);
 void
 _PG_init(void)
 {
-	guc_define();
 	if (!process_shared_preload_libraries_in_progress)
 		return; /* the functions will say what to do */
+	guc_define();
 	lease_install_hooks();
 	session_install_hooks();
 	broker_register();
@@ -73,7 +75,7 @@ redlock_acquire(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
 					 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
-		request.wait_ms = (wait_us + 999) / 1000;
+		request.wait_ms = Min((wait_us + 999) / 1000, INT_MAX);
 	}
 	request.once = request.wait_ms == 0;
 	request.ttl_ms = get_ttl_ms(fcinfo, 2);
@@ -348,8 +350,25 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
+/*
+ * A name may come from a database of any encoding.  Where this one's is not UTF-8,
+ * what is not ASCII is escaped, so that one name can't make the view unreadable.
+ */
 static text *
 utf8_text(const char *utf8)
 {
-	return cstring_to_text(pg_any_to_server(utf8, strlen(utf8), PG_UTF8));
+	StringInfoData escaped;
+
+	if (GetDatabaseEncoding() == PG_UTF8)
+		return cstring_to_text(utf8);
+
+	initStringInfo(&escaped);
+	for (; *utf8; utf8++)
+	{
+		if (IS_HIGHBIT_SET(*utf8))
+			appendStringInfo(&escaped, "\\x%02x", (unsigned char) *utf8);
+		else
+			appendStringInfoChar(&escaped, *utf8);
+	}
+	return cstring_to_text_with_len(escaped.data, escaped.len);
 }

@@ -289,6 +289,7 @@ ask(Lease *lease, int64 now_us)
 
 	if (members == 0)
 	{
+		lease_count(COUNT_UNREACHABLE);
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
@@ -463,7 +464,7 @@ publish_votes(Lease *lease)
 	{
 		if (!(core->members & CORE_BIT(i)))
 			continue;
-		if (core->node[i].vote == CORE_VOTE_ERROR || core->node[i].vote == CORE_VOTE_PENDING)
+		if (core->node[i].vote == CORE_VOTE_ERROR)
 			silent |= CORE_BIT(i);
 		else if (core->node[i].vote == CORE_VOTE_NO)
 			denying |= CORE_BIT(i);
@@ -625,7 +626,7 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 	}
 }
 
-/* Who is still asking asks the new nodes. */
+/* Who waits asks the new nodes; a try is over soon anyway. */
 static void
 move_askers(int64 now_us)
 {
@@ -633,7 +634,7 @@ move_askers(int64 now_us)
 	{
 		Lease *lease = lease_at(i);
 
-		if (lease->in_use && lease->core.members != members &&
+		if (lease->in_use && !lease->once && lease->core.members != members &&
 			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
 			step_simple(lease, CORE_RELEASE, 0, now_us);
 	}

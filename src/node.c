@@ -118,7 +118,7 @@ node_close(RedisNode *node, int64 now_us)
 void
 node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 {
-	fail(node, NODE_BACKING_OFF, "its URL was changed", now_us);
+	fail(node, NODE_BACKING_OFF, NULL, now_us);
 	node->url = *url;
 	node->failures = 0;
 	start(node, now_us);
