@@ -3,9 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION redlock_pg" to load this file. \quit
 
-CREATE TYPE redlock_scope AS ENUM ('transaction', 'session');
+CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session');
 COMMENT ON TYPE redlock_scope IS
-'How long an acquired lock is held: until the end of the transaction, or until it is released or the session ends';
+'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; or until it is released or the session ends';
 
 --
 -- Taking and giving back locks
@@ -17,20 +17,24 @@ COMMENT ON TYPE redlock_scope IS
 CREATE FUNCTION redlock_acquire(resource text,
                                 wait interval DEFAULT NULL,
                                 ttl interval DEFAULT NULL,
-                                scope redlock_scope DEFAULT 'transaction')
+                                scope redlock_scope DEFAULT 'transaction',
+                                hold_at_least interval DEFAULT NULL,
+                                hold_at_most interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope) IS
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval) IS
 'Acquires the distributed lock on a resource, waiting at most "wait" for it (NULL: as long as it takes); returns a number that is unique and increasing on this server only, not a fencing token';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
-                            scope redlock_scope DEFAULT 'transaction')
+                            scope redlock_scope DEFAULT 'transaction',
+                            hold_at_least interval DEFAULT NULL,
+                            hold_at_most interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope) IS
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false at once if another holds it';
 
 CREATE FUNCTION redlock_release(resource text)
@@ -38,14 +42,14 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release(text) IS
-'Gives back one session-scope acquisition of a resource; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
+'Gives back one acquisition of a resource at session or call scope; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
 
 CREATE FUNCTION redlock_release_all()
 RETURNS integer
 AS 'MODULE_PATHNAME', 'redlock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_all() IS
-'Gives back all session-scope acquisitions of this session; returns how many there were';
+'Gives back all acquisitions of this session at session or call scope; returns how many there were';
 
 CREATE FUNCTION redlock_check(resource text)
 RETURNS interval
@@ -53,6 +57,16 @@ AS 'MODULE_PATHNAME', 'redlock_check'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
 'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; an error if it is not held, or was lost';
+
+CREATE PROCEDURE redlock_run(resource text, command text,
+                             wait interval DEFAULT '0',
+                             ttl interval DEFAULT NULL,
+                             hold_at_least interval DEFAULT NULL,
+                             hold_at_most interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_run'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another holds the lock for longer than "wait"; the command may be a CALL that commits';
 
 --
 -- Looking at them
@@ -83,7 +97,9 @@ COMMENT ON FUNCTION redlock_node_rows() IS
 CREATE FUNCTION redlock_stats_row(OUT granted bigint, OUT refused bigint,
                                   OUT unreachable bigint, OUT renewed bigint,
                                   OUT unrenewed bigint, OUT lost bigint,
-                                  OUT released bigint, OUT broker_pid integer)
+                                  OUT released bigint,
+                                  OUT handed_over bigint, OUT woken bigint,
+                                  OUT broker_pid integer)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_stats_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;

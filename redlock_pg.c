@@ -11,10 +11,12 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -34,16 +36,20 @@ PG_FUNCTION_INFO_V1(redlock_try);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_check);
+PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 
 static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
+static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
+static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
 static Interval *make_interval_us(int64 us);
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
+static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
 static text *utf8_text(const char *utf8);
@@ -59,31 +65,22 @@ _PG_init(void)
 	broker_register();
 }
 
-/* redlock_acquire(resource, wait, ttl, scope) */
+/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most) */
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
 	LockRequest request = {0};
 
 	get_name(fcinfo, &request);
-	request.wait_ms = -1;
-	if (!PG_ARGISNULL(1))
-	{
-		int64 wait_us = interval_us(PG_GETARG_INTERVAL_P(1));
-
-		if (wait_us < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
-					 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
-		request.wait_ms = Min((wait_us + 999) / 1000, INT_MAX);
-	}
-	request.once = request.wait_ms == 0;
-	request.ttl_ms = get_ttl_ms(fcinfo, 2);
+	request.wait_ms = get_wait_ms(fcinfo, 1);
+	request.terms.once = request.wait_ms == 0;
+	request.terms.ttl_ms = get_ttl_ms(fcinfo, 2);
 	request.scope = get_scope(fcinfo, 3);
+	get_hold_limits(fcinfo, 4, &request.terms);
 	PG_RETURN_INT64((int64) session_acquire(&request));
 }
 
-/* redlock_try(resource, ttl, scope) */
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
@@ -91,9 +88,10 @@ redlock_try(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &request);
 	request.wait_ms = -1;
-	request.once = true;
-	request.ttl_ms = get_ttl_ms(fcinfo, 1);
+	request.terms.once = true;
+	request.terms.ttl_ms = get_ttl_ms(fcinfo, 1);
 	request.scope = get_scope(fcinfo, 2);
+	get_hold_limits(fcinfo, 3, &request.terms);
 	PG_RETURN_BOOL(session_acquire(&request) != 0);
 }
 
@@ -125,6 +123,47 @@ redlock_check(PG_FUNCTION_ARGS)
 }
 
 /*
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most)
+ *
+ * At call scope, so that the command may commit; in C, so that it may be a CALL
+ * that does.
+ */
+Datum
+redlock_run(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	bool atomic =
+		!IsA(fcinfo->context, CallContext) || castNode(CallContext, fcinfo->context)->atomic;
+	char *command;
+	int rc;
+
+	get_name(fcinfo, &request);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the command to run under redlock \"%s\" must not be null", request.name)));
+	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	request.wait_ms = get_wait_ms(fcinfo, 2);
+	request.terms.once = request.wait_ms == 0;
+	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
+	get_hold_limits(fcinfo, 4, &request.terms);
+	request.scope = SCOPE_CALL;
+	request.skip = true;
+
+	if (session_acquire(&request) == 0)
+	{
+		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request.name)));
+		return (Datum) 0;
+	}
+	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
+	rc = REDLOCK_SPI_EXECUTE(command, !atomic);
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", command, SPI_result_code_string(rc));
+	SPI_finish();
+	return (Datum) 0;
+}
+
+/*
  * Arguments
  */
 
@@ -151,6 +190,48 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	request->utf8 = utf8;
 	request->utf8_len = strlen(utf8);
 	request->hash = gate_hash(utf8, request->utf8_len);
+}
+
+/* -1: as long as it takes */
+static int64
+get_wait_ms(FunctionCallInfo fcinfo, int arg)
+{
+	int64 wait_us;
+
+	if (PG_ARGISNULL(arg))
+		return -1;
+	wait_us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (wait_us < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
+				 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
+	return Min((wait_us + 999) / 1000, INT_MAX);
+}
+
+/* hold_at_least, and behind it hold_at_most */
+static void
+get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
+{
+	static const char *const names[] = {"hold_at_least", "hold_at_most"};
+	int limit_ms[] = {0, 0};
+
+	for (int i = 0; i < 2; i++)
+	{
+		int64 us;
+
+		if (PG_ARGISNULL(arg + i))
+			continue;
+		us = interval_us(PG_GETARG_INTERVAL_P(arg + i));
+		if (us < 1000)
+			ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+							errmsg("%s must be positive", names[i])));
+		limit_ms[i] = Min(us / 1000, INT_MAX);
+	}
+	if (limit_ms[1] > 0 && limit_ms[0] > limit_ms[1])
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("hold_at_least must not be longer than hold_at_most")));
+	terms->hold_at_least_ms = limit_ms[0];
+	terms->hold_at_most_ms = limit_ms[1];
 }
 
 static int
@@ -188,7 +269,9 @@ get_scope(FunctionCallInfo fcinfo, int arg)
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("scope must not be null")));
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
-	return strcmp(label, "session") == 0 ? SCOPE_SESSION : SCOPE_TRANSACTION;
+	if (strcmp(label, "session") == 0)
+		return SCOPE_SESSION;
+	return strcmp(label, "call") == 0 ? SCOPE_CALL : SCOPE_TRANSACTION;
 }
 
 /* As EXTRACT(EPOCH ...) counts: a month has 30 days. */
@@ -254,7 +337,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 
 	values[0] = PointerGetDatum(utf8_text(lease->key + lease->prefix_len));
 	values[1] = CStringGetTextDatum(lease_state_name(lease));
-	values[2] = CStringGetTextDatum(lease->session_scope ? "session" : "transaction");
+	values[2] = CStringGetTextDatum(scope_name(lease->scope));
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
 	values[5] = Int64GetDatum((int64) lease->number);
@@ -268,6 +351,21 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
 	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+static const char *
+scope_name(LockScope scope)
+{
+	switch (scope)
+	{
+		case SCOPE_TRANSACTION:
+			return "transaction";
+		case SCOPE_CALL:
+			return "call";
+		case SCOPE_SESSION:
+			return "session";
+	}
+	return NULL;
 }
 
 static const char *

@@ -20,6 +20,7 @@
 
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -31,6 +32,7 @@
 #include "broker.h"
 #include "clock.h"
 #include "compat.h"
+#include "gate.h"
 #include "guc.h"
 #include "lease.h"
 #include "loop.h"
@@ -39,11 +41,20 @@
 /* Mean pause between two rounds for a lock that another holds. */
 #define RETRY_US INT64CONST(50000)
 
+/* ... when its release will be told: what a lost message costs at the most. */
+#define RETRY_SUBSCRIBED_US INT64CONST(500000)
+
+/* A pause that lets other hosts have their turn: round trips and a bit. */
+#define TURN_PAUSE_US INT64CONST(2000)
+#define TURN_PAUSE_MAX_US INT64CONST(100000)
+
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_TURN 1000
 
 /* How often it is tried to put a changed redlock.nodes wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
+
+StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
 typedef struct LeaseTimer
 {
@@ -69,7 +80,16 @@ static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
 static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text);
-static void publish(Lease *lease, core_outcome outcome);
+static void publish(Lease *lease, core_outcome outcome, int64 now_us);
+static int64 turn_pause_until(const Lease *lease);
+static bool is_orphan(Lease *lease);
+static int64 release_term(const Lease *lease, int64 now_us);
+static void subscribe(Lease *lease, int64 now_us);
+static void unsubscribe(Lease *lease);
+static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
+static void on_subscriber(RedisNode *node);
+static void wake(Lease *lease, int64 retry_us, int64 now_us);
+static void close_subscriber(int slot, int64 now_us);
 static void log_trouble(Lease *lease, const char *what);
 static core_mask can_send(void);
 static void publish_votes(Lease *lease);
@@ -91,7 +111,7 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer, on_lost, on_change};
+static const NodeHandler handler = {on_answer, on_lost, on_change, on_hear};
 
 static inline Lease *
 lease_at(int slot)
@@ -165,7 +185,7 @@ redlock_broker_main(Datum arg)
 static void
 turn(int64 now_us)
 {
-	LoopEvent events[CORE_NODES_MAX + 2];
+	LoopEvent events[LOOP_EVENTS_MAX];
 	int64 wake_at_us;
 	int count;
 
@@ -183,10 +203,10 @@ turn(int64 now_us)
 	wake_at_us = reconfigure_at_us;
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (int i = 0; i < NODE_SLOTS; i++)
 		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us));
 	wake_at_us = Min(wake_at_us, run_timers(now_us));
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (int i = 0; i < NODE_SLOTS; i++)
 		node_flush(node_at(i), now_us);
 
 	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - redlock_clock_us(), 0),
@@ -231,18 +251,31 @@ run_timers(int64 now_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && !lease_owner_lives(lease))
-		{
-			/* can't happen, but must not be renewed if it does */
-			ereport(LOG, (errmsg("releasing redlock \"%s\" of process %d, which has gone",
-								 lease->key + lease->prefix_len, lease->owner_pid)));
-			lease_disown(lease);
+		if (is_orphan(lease))
 			look_at(lease, now_us);
-		}
 		else
 			step_simple(lease, CORE_TICK, 0, now_us);
 	}
 	return now_us;
+}
+
+/*
+ * Looked at when a renewal is due.  Idle leases are young, since hand-over ends
+ * long before the first renewal: one that is due was left for nobody.  An owner
+ * that went away without giving up its lease can't be; but it must not renew.
+ */
+static bool
+is_orphan(Lease *lease)
+{
+	LeaseWish wish = pg_atomic_read_u32(&lease->wish);
+
+	if (wish != LEASE_WISH_IDLE && (wish != LEASE_WISH_HOLD || lease_owner_lives(lease)))
+		return false;
+	if (!lease_disown(lease))
+		return false;
+	ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d",
+						 lease->key + lease->prefix_len, lease->owner_pid)));
+	return true;
 }
 
 /* Do what the owner wishes, if that is not under way.  Safe to repeat. */
@@ -254,6 +287,7 @@ look_at(Lease *lease, int64 now_us)
 	switch ((LeaseWish) pg_atomic_read_u32(&lease->wish))
 	{
 		case LEASE_WISH_NONE:
+		case LEASE_WISH_IDLE:
 			break;
 		case LEASE_WISH_HOLD:
 			if (settled && lease->core.state == CORE_FREE && lease_state(lease) == LEASE_WAITING)
@@ -305,7 +339,39 @@ ask(Lease *lease, int64 now_us)
 	event.answer_us = node_timeout_us;
 	event.patience_us = 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
+	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
+	event.not_before_us = turn_pause_until(lease);
+	lease->granted = false;
+	lease->keep_until_us = 0;
 	step(lease, &event);
+}
+
+/*
+ * When this host's turn has just ended, the next of its sessions asks a little
+ * later than a waiter of another host, which the release wakes, could.
+ */
+static int64
+turn_pause_until(const Lease *lease)
+{
+	int64 ended_us = (int64) pg_atomic_read_u64(&lease_table->turn_ended_us[lease->hash % TURNS]);
+	int64 rtt_us[CORE_NODES_MAX];
+	int count = 0;
+
+	if (ended_us == 0)
+		return 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int64 rtt = (int64) pg_atomic_read_u64(&lease_table->board[i].rtt_us);
+		int at = count;
+
+		if (!(members & CORE_BIT(i)))
+			continue;
+		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
+			rtt_us[at] = rtt_us[at - 1];
+		rtt_us[at] = rtt;
+		count++;
+	}
+	return ended_us + Min(2 * rtt_us[count / 2] + TURN_PAUSE_US, TURN_PAUSE_MAX_US);
 }
 
 /* Let the core of a lease take one step, and do what it asks for. */
@@ -321,7 +387,11 @@ step(Lease *lease, core_event *event)
 	send_to(out.release, lease, CORE_OP_RELEASE, event->now_us);
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->now_us);
-	publish(lease, out.outcome);
+	if (out.acquire != 0)
+		lease->announced = 0;
+	publish(lease, out.outcome, event->now_us);
+	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
+		unsubscribe(lease);
 	set_timer(lease);
 	if (lease->core.state == CORE_FREE)
 		look_at(lease, event->now_us);
@@ -368,12 +438,25 @@ send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text)
 	command.value_len =
 		script_value(value, lease->secret, lease->core.node[node->slot].attempt, lease->holder);
 	command.ttl_ms = lease->ttl_ms;
+	if (sent->op == CORE_OP_RELEASE)
+		command.ttl_ms = release_term(lease, sent->sent_us);
 	node_send(node, &command, sent, by_text);
+}
+
+/* Waiters are told of the end of a lease, not of an undone attempt. */
+static int64
+release_term(const Lease *lease, int64 now_us)
+{
+	if (!lease->granted)
+		return SCRIPT_DELETE;
+	if (now_us < lease->keep_until_us)
+		return (lease->keep_until_us - now_us + 999) / 1000;
+	return SCRIPT_DELETE_AND_TELL;
 }
 
 /* Tell the owner, the counters and the log. */
 static void
-publish(Lease *lease, core_outcome outcome)
+publish(Lease *lease, core_outcome outcome, int64 now_us)
 {
 	const core_lease *core = &lease->core;
 
@@ -381,8 +464,15 @@ publish(Lease *lease, core_outcome outcome)
 	{
 		case CORE_NOTHING:
 			break;
+		case CORE_MUST_WAIT:
+			if (!lease->subscribed)
+				subscribe(lease, now_us);
+			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
+			lease->granted = true;
+			if (lease->hold_at_least_ms > 0)
+				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			lease_set_state(lease, LEASE_HELD);
 			break;
@@ -498,6 +588,99 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 }
 
 /*
+ * Waiting for a release.  A waiter joins the key's channel on all nodes, asks
+ * again when a majority has confirmed that (the lock may have been released
+ * before), and whenever a majority has told of a release.
+ */
+
+static void
+subscribe(Lease *lease, int64 now_us)
+{
+	lease->subscribed = true;
+	lease->joined = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
+
+		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
+			continue;
+		if (subscriber->state == NODE_UNUSED)
+			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, now_us);
+		else if (subscriber->state == NODE_READY)
+			node_subscribe(subscriber, lease->key, lease->key_len, true);
+	}
+}
+
+static void
+unsubscribe(Lease *lease)
+{
+	lease->subscribed = false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->core.members & CORE_BIT(i)) &&
+			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
+			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
+}
+
+static void
+on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us)
+{
+	size_t prefix_len = strlen(redlock_key_prefix);
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	Lease *lease;
+	core_mask *heard;
+
+	if (len <= prefix_len)
+		return;
+	lease = lease_find(gate_hash(channel + prefix_len, len - prefix_len));
+	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
+		memcmp(lease->key, channel, len) != 0)
+		return; /* it waits no longer */
+
+	heard = told ? &lease->announced : &lease->joined;
+	if (*heard & bit)
+		return;
+	*heard |= bit;
+	if (pg_popcount32(*heard) != core_quorum(lease->core.members))
+		return;
+	if (told)
+		lease_count(COUNT_WOKEN);
+	wake(lease, RETRY_SUBSCRIBED_US, now_us);
+}
+
+static void
+wake(Lease *lease, int64 retry_us, int64 now_us)
+{
+	core_event event = {0};
+
+	event.type = CORE_WAKE;
+	event.now_us = now_us;
+	event.retry_us = retry_us;
+	step(lease, &event);
+}
+
+/* A subscriber came: it joins for those who wait.  One went: they ask again. */
+static void
+on_subscriber(RedisNode *node)
+{
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (!lease->in_use || !lease->subscribed || !(lease->core.members & bit))
+			continue;
+		if (node->state == NODE_READY)
+			node_subscribe(node, lease->key, lease->key_len, true);
+		else if (lease->joined & bit)
+		{
+			lease->joined &= ~bit;
+			wake(lease, RETRY_US, redlock_clock_us());
+		}
+	}
+}
+
+/*
  * What an earlier broker left: its connections are gone.  Wishes that it did
  * not see are looked at when the nodes have settled.
  */
@@ -510,6 +693,7 @@ adopt_leases(int64 now_us)
 
 		if (!lease->in_use || lease->core.state == CORE_FREE)
 			continue;
+		lease->subscribed = false;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (lease->core.members & CORE_BIT(i))
 				step_simple(lease, CORE_NODE_LOST, i, now_us);
@@ -622,7 +806,10 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 			node_open(slot[u], url, now_us);
 		else if (strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
+		{
+			close_subscriber(slot[u], now_us); /* opened again by the next who waits */
 			node_reopen(node, url, now_us);
+		}
 	}
 }
 
@@ -662,6 +849,7 @@ close_left_nodes(int64 now_us)
 			all_closed = false;
 			continue;
 		}
+		close_subscriber(i, now_us);
 		if (node_at(i)->state != NODE_UNUSED)
 			node_close(node_at(i), now_us);
 		LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
@@ -669,6 +857,13 @@ close_left_nodes(int64 now_us)
 		LWLockRelease(lease_table->board_lock);
 	}
 	return all_closed;
+}
+
+static void
+close_subscriber(int slot, int64 now_us)
+{
+	if (node_at(slot + NODE_SUBSCRIBER)->state != NODE_UNUSED)
+		node_close(node_at(slot + NODE_SUBSCRIBER), now_us);
 }
 
 static void
@@ -703,6 +898,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.op = sent->op;
 	event.reply = answer->reply;
 	event.round = sent->round;
+	event.busy_us = answer->busy_ms * 1000;
 	step(lease, &event);
 }
 
@@ -741,6 +937,11 @@ on_change(RedisNode *node, NodeState before)
 {
 	if (node->state == before)
 		return;
+	if (node_is_subscriber(node))
+	{
+		on_subscriber(node);
+		return;
+	}
 	show_node(node, before);
 	if (node->state != NODE_READY)
 		return;

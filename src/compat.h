@@ -85,6 +85,14 @@
 	} while (0)
 #endif
 
+/* a command run by SPI may commit since 14 */
+#if PG_VERSION_NUM >= 140000
+#define REDLOCK_SPI_EXECUTE(command, nonatomic)                                                    \
+	SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = (nonatomic)})
+#else
+#define REDLOCK_SPI_EXECUTE(command, nonatomic) SPI_execute(command, false, 0)
+#endif
+
 /* a prefix can be reserved since 15 */
 #if PG_VERSION_NUM >= 150000
 #define REDLOCK_RESERVE_PREFIX(prefix) MarkGUCPrefixReserved(prefix)

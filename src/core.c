@@ -32,6 +32,9 @@
 #define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
 #define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
 
+/* Waiters ask this much apart when the keys of a dead holder expire. */
+#define EXPIRY_SPREAD_US 10000
+
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
@@ -45,7 +48,9 @@ static void pay_debts(core_lease *lease, const core_event *event, core_mask node
 static void give_up_pending(core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
+static int64_t within_limit(const core_lease *lease, int64_t valid_until_us);
 static int64_t min_us(int64_t a, int64_t b);
+static int64_t max_us(int64_t a, int64_t b);
 
 void
 core_step(core_lease *lease, const core_event *event, core_out *out)
@@ -73,8 +78,23 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->answer_us = event->answer_us;
 			lease->patience_us = event->patience_us;
 			lease->retry_us = event->retry_us;
+			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
-			begin_acquire(lease, event, out);
+			lease->not_before_us = event->not_before_us;
+			if (event->now_us < event->not_before_us && !event->once)
+			{
+				lease->state = CORE_BUSY;
+				lease->next_at_us = event->not_before_us;
+				out->outcome = CORE_MUST_WAIT;
+			}
+			else
+				begin_acquire(lease, event, out);
+			break;
+		case CORE_WAKE:
+			if (event->retry_us > 0)
+				lease->retry_us = event->retry_us;
+			if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
+				begin_acquire(lease, event, out);
 			break;
 		case CORE_RELEASE:
 			begin_release(lease, event, out);
@@ -157,6 +177,7 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->attempt++;
 	lease->round++;
 	lease->round_began_us = event->now_us;
+	lease->free_at_us = 0;
 	lease->owed = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -203,7 +224,9 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		if (event->now_us < valid_until_us)
 		{
 			lease->state = CORE_HELD;
-			lease->valid_until_us = valid_until_us;
+			lease->hold_until_us =
+				lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
+			lease->valid_until_us = within_limit(lease, valid_until_us);
 			lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
 			out->outcome = CORE_GRANTED;
 			return;
@@ -235,6 +258,10 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->state = CORE_BUSY;
 	lease->next_at_us =
 		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
+	if (!unreachable && lease->free_at_us > 0)
+		lease->next_at_us =
+			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
+	out->outcome = CORE_MUST_WAIT;
 }
 
 static void
@@ -282,6 +309,7 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 	{
 		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
+		valid_until_us = within_limit(lease, valid_until_us);
 		if (valid_until_us > lease->valid_until_us)
 			lease->valid_until_us = valid_until_us;
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
@@ -349,6 +377,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				node->key = CORE_KEY_PRESENT;
 			else if (!(lease->owed & CORE_BIT(event->node)))
 				node->key = CORE_KEY_ABSENT;
+			if (event->reply == CORE_REPLY_NO && event->busy_us > 0)
+				lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
 			break;
 		case CORE_OP_RENEW:
 			if (lease->state != CORE_HELD)
@@ -438,7 +468,13 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				decide_renew(lease, event, out);
 			}
 			else if (!lease->renewing && event->now_us >= lease->next_at_us)
-				begin_renew(lease, event, out);
+			{
+				/* at its limit a renewal could add nothing */
+				if (lease->hold_until_us == lease->valid_until_us)
+					lease->next_at_us = lease->valid_until_us;
+				else
+					begin_renew(lease, event, out);
+			}
 			break;
 		case CORE_RELEASING:
 			if (event->now_us >= lease->next_at_us)
@@ -522,8 +558,21 @@ bit_count(core_mask mask)
 	return count;
 }
 
+/* No lease is valid for longer than hold_at_most allows. */
+static int64_t
+within_limit(const core_lease *lease, int64_t valid_until_us)
+{
+	return lease->hold_until_us > 0 ? min_us(valid_until_us, lease->hold_until_us) : valid_until_us;
+}
+
 static int64_t
 min_us(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
+}
+
+static int64_t
+max_us(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
 }

@@ -41,8 +41,9 @@ typedef enum core_state
 					* Left by ACQUIRE. */
 	CORE_ASKING,   /* a round of acquires is out.  Left by its decision:
 					* HELD, BUSY or RELEASING. */
-	CORE_BUSY,     /* the last round was refused and undone; waits for
-					* wake_at_us to ask again.  Left by TICK, RELEASE. */
+	CORE_BUSY,     /* the last round was refused and undone, or another
+					* host has its turn; waits to ask (again).  Left by
+					* TICK, WAKE, RELEASE. */
 	CORE_HELD,     /* valid until valid_until_us.  Left by RELEASE, or to
 					* LOST when validity ran out. */
 	CORE_LOST,     /* validity ran out before it was renewed; final but
@@ -97,6 +98,11 @@ typedef struct core_lease
 	int64_t retry_us;    /* mean pause between two asking rounds */
 	int64_t round_began_us;
 	int64_t valid_until_us;       /* HELD, LOST: validity ends here; else 0 */
+	int64_t hold_at_most_us;      /* 0, or validity ends this long after the grant */
+	int64_t hold_until_us;        /* HELD: when that is; 0: never */
+	int64_t not_before_us;        /* BUSY: another host has its turn until then */
+	int64_t free_at_us;           /* ASKING: the holder's keys have expired by then, if
+								   * it does not renew them; 0: unknown */
 	int64_t next_at_us;           /* HELD: next round of renewals; BUSY: next round
 								   * of acquires; RELEASING: debts asked again */
 	int64_t unreachable_since_us; /* 0: the last round found a quorum */
@@ -109,10 +115,11 @@ typedef enum core_event_type
 {
 	CORE_ACQUIRE,    /* FREE only; uses members, ttl_us .. once, can_send */
 	CORE_RELEASE,    /* any state; the owner is done or has given up */
-	CORE_REPLY,      /* uses node, op, round, reply */
+	CORE_REPLY,      /* uses node, op, round, reply, busy_us */
 	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
 					  * not answered may or may not have been executed */
 	CORE_NODE_READY, /* the node can be reached (again) */
+	CORE_WAKE,       /* BUSY: the lock may be free; uses retry_us.  A hint */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 
@@ -140,19 +147,24 @@ typedef struct core_event
 	core_op op;         /* REPLY */
 	core_reply reply;   /* REPLY */
 	uint32_t round;     /* REPLY: the round it was asked in */
+	int64_t busy_us;    /* REPLY, a refused acquire: time until the holder's key
+						 * expires; 0: unknown */
+	int64_t retry_us;   /* ACQUIRE, WAKE */
 	/* ACQUIRE only: */
 	core_mask members;
 	bool once;
 	int64_t ttl_us;
 	int64_t answer_us;
 	int64_t patience_us;
-	int64_t retry_us;
+	int64_t hold_at_most_us; /* 0: no limit */
+	int64_t not_before_us;   /* do not ask before; 0: at once */
 } core_event;
 
 typedef enum core_outcome
 {
 	CORE_NOTHING = 0,
 	CORE_GRANTED,     /* now HELD */
+	CORE_MUST_WAIT,   /* now BUSY */
 	CORE_REFUSED,     /* a "try" found a quorum and not the lock */
 	CORE_UNREACHABLE, /* no quorum of nodes could be reached */
 	CORE_RENEWED,     /* valid_until_us moved on */

@@ -51,6 +51,15 @@ gate_leave(uint64 hash, bool session_level)
 		LockRelease(&tag, ExclusiveLock, session_level);
 }
 
+bool
+gate_has_waiters(uint64 hash)
+{
+	LOCKTAG tag = tag_of(hash);
+
+	return REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock) &&
+		   LockHasWaiters(&tag, ExclusiveLock, false);
+}
+
 static LOCKTAG
 tag_of(uint64 hash)
 {

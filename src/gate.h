@@ -27,6 +27,9 @@ extern bool gate_enter(uint64 hash, bool session_level, int wait_ms);
 /* No-op if the gate is not held (any more). */
 extern void gate_leave(uint64 hash, bool session_level);
 
+/* Does another session wait for this one to leave? */
+extern bool gate_has_waiters(uint64 hash);
+
 /* How the gate of a hash shows in pg_locks. */
 #define GATE_CLASSID(hash) ((Oid) ((hash) >> 32))
 #define GATE_OBJID(hash) ((Oid) (hash))

@@ -10,12 +10,15 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "utils/guc.h"
 
 #include "compat.h"
 #include "guc.h"
 #include "lease.h"
 
+int redlock_handover_limit = 1000;
 char *redlock_key_prefix = NULL;
 int redlock_max_locks = 1024;
 int redlock_max_ttl_ms = 60000;
@@ -39,6 +42,12 @@ static const char *show_nodes(void);
 void
 guc_define(void)
 {
+	DefineCustomIntVariable(
+		"redlock.handover_limit",
+		"Times in a row that a lock goes from session to session of this server.",
+		"After that, or a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over off.",
+		&redlock_handover_limit, 1000, 0, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
+
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
 		"All hosts that share locks need the same; locks held keep theirs when it changes.",

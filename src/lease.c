@@ -26,6 +26,9 @@
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + (max_locks) / 8 + 64)
 
+/* A host's turn: consecutive hand-overs take no longer than this. */
+#define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
+
 typedef struct IndexEntry
 {
 	uint64 hash;
@@ -44,6 +47,12 @@ static void request_shmem(void);
 static void startup_shmem(void);
 static void init_table(void);
 static Size table_size(void);
+static Lease *take_slot(uint64 hash, const char *key, int prefix_len, int key_len,
+						const LeaseTerms *terms);
+static void set_owner(Lease *lease);
+static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
+static bool is_worth_having(Lease *lease);
+static void unname(Lease *lease);
 static void push(Lease *lease);
 
 void
@@ -107,6 +116,8 @@ init_table(void)
 	pg_atomic_init_u64(&lease_table->last_number, GetCurrentTimestamp());
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
+	for (int i = 0; i < TURNS; i++)
+		pg_atomic_init_u64(&lease_table->turn_ended_us[i], 0);
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -141,30 +152,61 @@ table_size(void)
 }
 
 /*
- * Take a slot for a resource.  The caller fills the (o) fields and then calls
- * lease_ask, or lease_let_go.
+ * Take a slot for a resource, or take over the lease that another session of this
+ * server left for the next.  A new one is asked for with lease_ask, when the
+ * caller has filled the (o) fields.
  */
 LeaseOpened
-lease_open(uint64 hash, const char *key, int prefix_len, int key_len, Lease **result)
+lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const LeaseTerms *terms,
+		   Lease **result)
 {
 	IndexEntry *entry;
-	bool found;
-	Lease *lease;
+	Lease *idle = NULL;
+	LeaseOpened opened = LEASE_OPENED;
 
 	Assert(prefix_len <= LEASE_PREFIX_MAX);
 	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	if (hash_search(lease_index, &hash, HASH_FIND, NULL) != NULL)
+	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	if (entry != NULL)
 	{
-		LWLockRelease(lease_table->lock);
-		return LEASE_TAKEN;
+		idle = &lease_table->lease[entry->slot];
+		if (pg_atomic_read_u32(&idle->wish) != LEASE_WISH_IDLE)
+			opened = LEASE_TAKEN;
+		else if (can_take_over(idle, key, key_len, terms))
+		{
+			set_owner(idle);
+			idle->handovers++;
+			pg_write_barrier();
+			pg_atomic_write_u32(&idle->wish, LEASE_WISH_HOLD);
+			*result = idle;
+			opened = LEASE_HANDED_OVER;
+		}
+		else
+			unname(idle);
 	}
+	if (opened == LEASE_OPENED)
+		*result = take_slot(hash, key, prefix_len, key_len, terms);
+	LWLockRelease(lease_table->lock);
+
+	if (idle != NULL && opened == LEASE_OPENED)
+		push(idle); /* not what we need: it is released, before ours is asked for */
+	if (opened == LEASE_HANDED_OVER)
+		lease_count(COUNT_HANDED_OVER);
+	return opened == LEASE_OPENED && *result == NULL ? LEASE_TABLE_FULL : opened;
+}
+
+/* Under the table lock.  NULL: the table is full. */
+static Lease *
+take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const LeaseTerms *terms)
+{
+	IndexEntry *entry;
+	Lease *lease;
+	bool found;
+
 	if (lease_table->first_free < 0 || lease_table->named >= redlock_max_locks)
-	{
-		LWLockRelease(lease_table->lock);
-		return LEASE_TABLE_FULL;
-	}
+		return NULL;
 
 	/* HASH_ENTER can't run out of memory: the index has max_locks elements */
 	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
@@ -179,25 +221,58 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, Lease **re
 	lease->key_len = key_len;
 	memcpy(lease->key, key, key_len);
 	lease->key[key_len] = '\0';
-	lease->owner_pid = MyProcPid;
-	lease->owner_procno = REDLOCK_MY_PROCNO;
-	lease->owner_database = MyDatabaseId;
-	lease->since = GetCurrentTimestamp();
-	lease->number = 0;
 	lease->holder[0] = '\0';
 	lease->held_by[0] = '\0';
-	lease->once = false;
-	lease->session_scope = false;
-	lease->ttl_ms = 0;
+	lease->once = terms->once;
+	lease->ttl_ms = terms->ttl_ms;
+	lease->hold_at_least_ms = terms->hold_at_least_ms;
+	lease->hold_at_most_ms = terms->hold_at_most_ms;
+	lease->turn_began_us = 0;
+	lease->handovers = 0;
+	set_owner(lease);
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, 0);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
-	LWLockRelease(lease_table->lock);
+	return lease;
+}
 
-	*result = lease;
-	return LEASE_OPENED;
+/* Under the table lock. */
+static void
+set_owner(Lease *lease)
+{
+	lease->owner_pid = MyProcPid;
+	lease->owner_procno = REDLOCK_MY_PROCNO;
+	lease->owner_database = MyDatabaseId;
+	lease->since = GetCurrentTimestamp();
+	lease->number = 0;
+	lease->scope = SCOPE_TRANSACTION;
+}
+
+/* Is this the lock that is wanted, and worth having? */
+static bool
+can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms)
+{
+	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
+		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
+		   terms->hold_at_most_ms == 0 && is_worth_having(lease);
+}
+
+/* A lease in good health was renewed less than half its ttl ago. */
+static bool
+is_worth_having(Lease *lease)
+{
+	return lease_validity_us(lease) > lease->ttl_ms * INT64CONST(1000) / 2;
+}
+
+/* The name is free from here on; the slot is not.  Under the table lock. */
+static void
+unname(Lease *lease)
+{
+	hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
+	lease_table->named--;
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
 }
 
 void
@@ -211,29 +286,88 @@ lease_ask(Lease *lease)
 }
 
 /*
- * The owner is done, whatever the lease's state is.  Runs in commit and abort
- * callbacks: no allocation, no socket, no error.
+ * The owner is done, whatever the lease's state is.  If others wait at the gate
+ * it is left to the next of them, as long as this host's turn lasts.  Runs in
+ * commit and abort callbacks: no allocation, no socket, no error.
  */
 void
-lease_let_go(Lease *lease)
+lease_let_go(Lease *lease, bool others_wait)
 {
+	bool hand_over = others_wait && lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0 &&
+					 is_worth_having(lease);
+	bool turn_lasts = hand_over && lease->handovers < redlock_handover_limit &&
+					  redlock_clock_us() - lease->turn_began_us < TURN_US(lease->ttl_ms);
+
 	Assert(lease->owner_pid == MyProcPid);
 
-	lease_disown(lease);
-	push(lease);
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	if (turn_lasts)
+		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
+	else
+	{
+		if (hand_over && redlock_handover_limit > 0)
+			pg_atomic_write_u64(&lease_table->turn_ended_us[lease->hash % TURNS],
+								redlock_clock_us());
+		unname(lease);
+	}
+	LWLockRelease(lease_table->lock);
+	if (!turn_lasts)
+		push(lease);
 }
 
-/* The name is free from here on; the slot is not. */
+/*
+ * A waiter at the gate gave up.  If the lock was just left for it, and nobody
+ * else comes, it must not stay idle.  Never fails.
+ */
 void
-lease_disown(Lease *lease)
+lease_poke(uint64 hash)
 {
-	Assert(lease->in_use);
+	IndexEntry *entry;
+	Lease *idle = NULL;
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
-	lease_table->named--;
+	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	if (entry != NULL &&
+		pg_atomic_read_u32(&lease_table->lease[entry->slot].wish) == LEASE_WISH_IDLE)
+	{
+		idle = &lease_table->lease[entry->slot];
+		unname(idle);
+	}
 	LWLockRelease(lease_table->lock);
-	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
+	if (idle != NULL)
+		push(idle);
+}
+
+/*
+ * For the broker: a lease whose owner has gone without giving it up, or that has
+ * been idle for long.  Returns whether it was one.
+ */
+bool
+lease_disown(Lease *lease)
+{
+	LeaseWish wish;
+	bool orphan;
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	wish = pg_atomic_read_u32(&lease->wish);
+	orphan = wish == LEASE_WISH_IDLE || (wish == LEASE_WISH_HOLD && !lease_owner_lives(lease));
+	if (orphan)
+		unname(lease);
+	LWLockRelease(lease_table->lock);
+	return orphan;
+}
+
+Lease *
+lease_find(uint64 hash)
+{
+	IndexEntry *entry;
+	int slot;
+
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	slot = entry ? entry->slot : -1;
+	LWLockRelease(lease_table->lock);
+	return slot >= 0 ? &lease_table->lease[slot] : NULL;
 }
 
 LeaseState

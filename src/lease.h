@@ -21,6 +21,12 @@
  * Order: table lock before queue mutex or lease->mutex; the board lock and the
  * table lock are never held together.  No lock is held across a wait.
  *
+ * Hand-over: who releases a valid lease while another session of this server
+ * waits at the gate may leave it without an owner (wish IDLE): it keeps its name,
+ * and the next through the gate takes it over under the table lock, without the
+ * broker and without the network.  Who gives up waiting at the gate calls
+ * lease_poke, so that an idle lease that nobody comes for is released.
+ *
  * A slot is taken by a backend (lease_open), asked for (lease_ask) and given
  * up (lease_let_go): from then on it is no longer found by its name, so the
  * name can be taken again at once, and the broker frees the slot when no node
@@ -46,6 +52,7 @@ typedef enum LeaseWish
 {
 	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */
 	LEASE_WISH_HOLD,     /* the owner wants the lock, or holds it */
+	LEASE_WISH_IDLE,     /* held, for the next in the gate; has no owner */
 	LEASE_WISH_NOTHING   /* the owner is done with it */
 } LeaseWish;
 
@@ -58,6 +65,16 @@ typedef enum LeaseState
 	LEASE_LOST         /* was held; validity ran out; final */
 } LeaseState;
 
+typedef enum LockScope
+{
+	SCOPE_TRANSACTION, /* released after commit or abort, or after
+						* ROLLBACK TO an earlier savepoint */
+	SCOPE_CALL,        /* survives the COMMITs of a procedure; released with
+						* the transaction in which the outermost CALL or DO
+						* ends */
+	SCOPE_SESSION      /* until released, DISCARD ALL, session's end */
+} LockScope;
+
 typedef struct Lease
 {
 	/* (t) */
@@ -68,6 +85,7 @@ typedef struct Lease
 	uint16 key_len;
 	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1]; /* prefix, then the
 													  * name in UTF-8 */
+	/* (t), but changed by a hand-over */
 	int owner_pid;
 	int owner_procno;
 	Oid owner_database;
@@ -77,11 +95,15 @@ typedef struct Lease
 	int next_queued; /* slot number, or -1 */
 
 	/* (o) */
-	bool once;          /* a try */
-	bool session_scope; /* held at session scope, too */
+	bool once;       /* a try */
+	LockScope scope; /* the widest that it is held at */
 	int ttl_ms;
-	TimestampTz since; /* asked for; then: granted */
-	uint64 number;     /* what redlock_acquire returned; 0 before */
+	int hold_at_least_ms; /* the key stays that long, even after a release */
+	int hold_at_most_ms;  /* 0, or validity ends then */
+	int64 turn_began_us;  /* granted by the nodes then, */
+	int handovers;        /* and handed over so often since */
+	TimestampTz since;    /* asked for; then: granted */
+	uint64 number;        /* what redlock_acquire returned; 0 before */
 	char holder[LEASE_HOLDER_MAX + 1];
 
 	/* (a) */
@@ -100,6 +122,11 @@ typedef struct Lease
 	uint32 generation; /* changes when the slot is freed, so that
 						* late replies find nobody */
 	uint8 secret[LEASE_SECRET_BYTES];
+	bool granted;        /* of this secret, by a quorum */
+	bool subscribed;     /* on the channel of its key */
+	core_mask joined;    /* nodes that confirmed it */
+	core_mask announced; /* nodes that told of a release since we asked */
+	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
 	core_lease core;
 } Lease;
 
@@ -140,8 +167,13 @@ typedef enum LeaseCounter
 	COUNT_UNRENEWED,
 	COUNT_LOST,
 	COUNT_RELEASED,
+	COUNT_HANDED_OVER,
+	COUNT_WOKEN,
 	COUNTERS /* how many */
 } LeaseCounter;
+
+/* Slots of LeaseTable.turn_ended_us; two names in one cost a pause, no more. */
+#define TURNS 256
 
 typedef struct LeaseTable
 {
@@ -157,6 +189,7 @@ typedef struct LeaseTable
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 last_number;
 	pg_atomic_uint64 counters[COUNTERS];
+	pg_atomic_uint64 turn_ended_us[TURNS]; /* by hash: a host's turn ended then */
 	NodeBoard board[CORE_NODES_MAX];
 	NameSlot name[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
@@ -169,17 +202,27 @@ extern LeaseTable *lease_table;
 extern void lease_install_hooks(void);
 
 /* backends */
+typedef struct LeaseTerms
+{
+	int ttl_ms;
+	int hold_at_least_ms;
+	int hold_at_most_ms;
+	bool once; /* a try */
+} LeaseTerms;
+
 typedef enum LeaseOpened
 {
 	LEASE_OPENED,
-	LEASE_TAKEN, /* the name is in use in this server */
+	LEASE_HANDED_OVER, /* and granted: no need to ask */
+	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
 extern LeaseOpened lease_open(uint64 hash, const char *key, int prefix_len, int key_len,
-							  Lease **lease);
+							  const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_let_go(Lease *lease); /* never fails */
+extern void lease_let_go(Lease *lease, bool others_wait); /* never fails */
+extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern uint64 lease_next_number(void);
@@ -190,10 +233,11 @@ extern void lease_broker_attach(Latch *latch); /* and empties the queue */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */
 extern int lease_next_in_chain(int slot);
-extern void lease_disown(Lease *lease); /* for an owner that has gone */
+extern bool lease_disown(Lease *lease); /* if its owner has gone */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
+extern Lease *lease_find(uint64 hash);
 
 static inline void
 lease_count(LeaseCounter counter)

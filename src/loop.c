@@ -12,7 +12,6 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "core.h"
 #include "loop.h"
 
 typedef struct Watched
@@ -22,7 +21,7 @@ typedef struct Watched
 	int position; /* in the wait-event set */
 } Watched;
 
-static Watched watched[CORE_NODES_MAX];
+static Watched watched[LOOP_SOCKETS_MAX];
 static bool initialized = false;
 static WaitEventSet *wait_set = NULL;
 static bool stale = true; /* wait_set must be made anew */
@@ -67,7 +66,7 @@ loop_forget(int node)
 int
 loop_wait(int64 timeout_us, LoopEvent *events, int max_events)
 {
-	WaitEvent occurred[CORE_NODES_MAX + 2];
+	WaitEvent occurred[LOOP_EVENTS_MAX];
 	long timeout_ms = -1;
 	int count;
 	int n = 0;
@@ -106,7 +105,7 @@ initialize(void)
 {
 	if (initialized)
 		return;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (int i = 0; i < LOOP_SOCKETS_MAX; i++)
 		watched[i].fd = -1;
 	initialized = true;
 }
@@ -116,10 +115,10 @@ make_wait_set(void)
 {
 	if (wait_set != NULL)
 		FreeWaitEventSet(wait_set);
-	wait_set = REDLOCK_CREATE_WAIT_SET(CORE_NODES_MAX + 2);
+	wait_set = REDLOCK_CREATE_WAIT_SET(LOOP_EVENTS_MAX);
 	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (int i = 0; i < LOOP_SOCKETS_MAX; i++)
 		if (watched[i].fd != -1)
 			watched[i].position = AddWaitEventToSet(wait_set, wanted_events(&watched[i]),
 													watched[i].fd, NULL, (void *) (intptr_t) i);

@@ -6,6 +6,9 @@
 #ifndef REDLOCK_LOOP_H
 #define REDLOCK_LOOP_H
 
+#define LOOP_SOCKETS_MAX 64
+#define LOOP_EVENTS_MAX (LOOP_SOCKETS_MAX + 2)
+
 typedef struct LoopEvent
 {
 	int node; /* -1: the latch was set (and has been reset) */

@@ -34,18 +34,22 @@ typedef enum Greeting
 {
 	GREET_AUTH,
 	GREET_SELECT,
+	GREET_PING,
 	GREET_SERVER,
 	GREET_REPLICATION,
 	GREET_SCRIPT /* + core_op */
 } Greeting;
 
-static RedisNode nodes[CORE_NODES_MAX];
+static RedisNode nodes[NODE_SLOTS];
 static const NodeHandler *handler;
 
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
 static void greet(RedisNode *node, int64 now_us);
+static void greet_as_voter(RedisNode *node);
+static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
+static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
@@ -60,14 +64,14 @@ void
 node_init(const NodeHandler *node_handler)
 {
 	handler = node_handler;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (int i = 0; i < NODE_SLOTS; i++)
 		nodes[i].slot = i;
 }
 
 RedisNode *
 node_at(int slot)
 {
-	Assert(slot >= 0 && slot < CORE_NODES_MAX);
+	Assert(slot >= 0 && slot < NODE_SLOTS);
 	return &nodes[slot];
 }
 
@@ -103,7 +107,8 @@ node_open(int slot, const NodeUrl *url, int64 now_us)
 	memset(node, 0, sizeof(*node));
 	node->slot = slot;
 	node->url = *url;
-	node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
+	if (!node_is_subscriber(node))
+		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
 	start(node, now_us);
 }
 
@@ -111,7 +116,8 @@ void
 node_close(RedisNode *node, int64 now_us)
 {
 	fail(node, NODE_UNUSED, "", now_us);
-	pfree(node->sent);
+	if (node->sent != NULL)
+		pfree(node->sent);
 	node->sent = NULL;
 }
 
@@ -134,6 +140,18 @@ node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool 
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
 	node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	node->flush_wanted = true;
+}
+
+void
+node_subscribe(RedisNode *node, const char *key, size_t len, bool join)
+{
+	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", key};
+	size_t argvlen[] = {strlen(argv[0]), len};
+
+	Assert(node_is_subscriber(node) && node->state == NODE_READY);
+
+	append(node, lengthof(argv), argv, argvlen);
 	node->flush_wanted = true;
 }
 
@@ -263,7 +281,20 @@ start(RedisNode *node, int64 now_us)
 {
 	Assert(node->connection == NULL);
 
-	if (node->url.is_unix || resolver_is_address(node->url.host))
+	if (node_is_subscriber(node))
+	{
+		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
+
+		if (voter->state != NODE_READY)
+		{
+			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
+			return;
+		}
+		strlcpy(node->address[0], voter->address[voter->used_address], sizeof(node->address[0]));
+		node->addresses = 1;
+		node->next_address = 0;
+	}
+	else if (node->url.is_unix || resolver_is_address(node->url.host))
 	{
 		strlcpy(node->address[0], node->url.is_unix ? "" : node->url.host,
 				sizeof(node->address[0]));
@@ -291,9 +322,10 @@ start(RedisNode *node, int64 now_us)
 static void
 connect_to(RedisNode *node, int64 now_us)
 {
-	node->connection = node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
-										 : redisConnectNonBlock(node->address[node->next_address++],
-																node->url.port);
+	node->used_address = node->next_address++;
+	node->connection =
+		node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
+						  : redisConnectNonBlock(node->address[node->used_address], node->url.port);
 
 	if (node->connection == NULL)
 	{
@@ -315,8 +347,6 @@ connect_to(RedisNode *node, int64 now_us)
 static void
 greet(RedisNode *node, int64 now_us)
 {
-	char db[12];
-
 	node->greetings = node->greeted = 0;
 	set_state(node, NODE_GREETING, NULL);
 
@@ -325,6 +355,21 @@ greet(RedisNode *node, int64 now_us)
 				   (const char *[]){"AUTH", node->url.user, node->url.password});
 	else if (node->url.password[0] != '\0')
 		greet_with(node, GREET_AUTH, 2, (const char *[]){"AUTH", node->url.password});
+	if (node_is_subscriber(node))
+		greet_with(node, GREET_PING, 1, (const char *[]){"PING"});
+	else
+		greet_as_voter(node);
+	Assert(node->greetings <= lengthof(node->greeting));
+
+	node->flush_wanted = true;
+	node_flush(node, now_us);
+}
+
+static void
+greet_as_voter(RedisNode *node)
+{
+	char db[12];
+
 	if (node->url.db != 0)
 	{
 		snprintf(db, sizeof(db), "%d", node->url.db);
@@ -334,20 +379,22 @@ greet(RedisNode *node, int64 now_us)
 	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
 	for (int op = 0; op < SCRIPT_COUNT; op++)
 		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", script_text[op]});
-	Assert(node->greetings <= lengthof(node->greeting));
-
-	node->flush_wanted = true;
-	node_flush(node, now_us);
 }
 
 static void
 greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
 {
-	if (redisAppendCommandArgv(node->connection, argc, argv, NULL) != REDIS_OK)
+	append(node, argc, argv, NULL);
+	node->greeting[node->greetings++] = what;
+}
+
+static void
+append(RedisNode *node, int argc, const char **argv, const size_t *argvlen)
+{
+	if (redisAppendCommandArgv(node->connection, argc, argv, argvlen) != REDIS_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
-	node->greeting[node->greetings++] = what;
 }
 
 static void
@@ -368,7 +415,7 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->greeted < node->greetings)
 		return;
 
-	twin = find_twin(node);
+	twin = node_is_subscriber(node) ? NULL : find_twin(node);
 	if (twin != NULL)
 	{
 		snprintf(error, sizeof(error), "it is the same server as node %.100s", twin->url.address);
@@ -376,7 +423,7 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 		return;
 	}
 	node->failures = 0;
-	node->next_address = 0; /* it was a good one: begin with the first */
+	node->next_address = 0; /* one of them is good: begin with the first */
 	set_state(node, NODE_READY, NULL);
 }
 
@@ -396,6 +443,7 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	{
 		case GREET_AUTH:
 		case GREET_SELECT:
+		case GREET_PING:
 			return NULL;
 
 		case GREET_SERVER:
@@ -492,6 +540,8 @@ read_replies(RedisNode *node, int64 now_us)
 			script_read(sent.op, reply, &answer);
 			handler->answered(node, &sent, &answer, now_us);
 		}
+		else if (node_is_subscriber(node))
+			hear(node, reply, now_us);
 		else
 			fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 		freeReplyObject(reply);
@@ -499,6 +549,30 @@ read_replies(RedisNode *node, int64 now_us)
 	if (node->connection == connection &&
 		connection->reader->len - connection->reader->pos > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+}
+
+/* A message, or the confirmation that a channel was joined or left. */
+static void
+hear(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	redisReply **element = reply->element;
+
+	if (reply->type == REDIS_REPLY_ERROR)
+	{
+		char error[SCRIPT_TEXT_MAX + 1];
+
+		/* who may not subscribe waits by asking */
+		script_printable(error, sizeof(error), reply->str, reply->len);
+		fail(node, NODE_REFUSED, error, now_us);
+		return;
+	}
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+		element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
+		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+	else if (strcmp(element[0]->str, "message") == 0)
+		handler->heard(node, element[1]->str, element[1]->len, true, now_us);
+	else if (strcmp(element[0]->str, "subscribe") == 0)
+		handler->heard(node, element[1]->str, element[1]->len, false, now_us);
 }
 
 /* Close the socket. */

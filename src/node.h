@@ -16,6 +16,9 @@
  * ring.  A connection on which a command was not answered in time is closed,
  * never reused: its state is unknown.
  *
+ * Each node has two slots: its own, for commands, and that of its subscriber, a
+ * second connection for the messages of releases, opened when it is first needed.
+ *
  * Used by the broker only; node.c knows nothing of leases, it tells what
  * happened through NodeHandler.
  */
@@ -28,6 +31,10 @@
 
 /* Bound of commands in flight on one connection. */
 #define NODE_IN_FLIGHT_MAX 16384
+
+/* The subscriber of a node has the node's slot plus this. */
+#define NODE_SUBSCRIBER CORE_NODES_MAX
+#define NODE_SLOTS (2 * CORE_NODES_MAX)
 
 /* A reply that is longer is not one of ours. */
 #define NODE_REPLY_MAX (1024 * 1024)
@@ -78,6 +85,7 @@ typedef struct RedisNode
 	char address[4][46]; /* resolved, numeric */
 	int addresses;
 	int next_address;
+	int used_address;  /* of the connection */
 	int failures;      /* in a row */
 	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
@@ -88,6 +96,8 @@ typedef struct NodeHandler
 	void (*answered)(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 	void (*lost)(RedisNode *node, const Sent *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
+	/* subscribers only; told: a release, else the confirmation of a subscription */
+	void (*heard)(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
 } NodeHandler;
 
 /* Once, before anything else. */
@@ -102,6 +112,12 @@ extern void node_close(RedisNode *node, int64 now_us);
 
 /* Connect again at once, with new credentials. */
 extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);
+
+static inline bool
+node_is_subscriber(const RedisNode *node)
+{
+	return node->slot >= NODE_SUBSCRIBER;
+}
 
 static inline bool
 node_can_send(const RedisNode *node)
@@ -121,6 +137,10 @@ node_in_flight(const RedisNode *node)
  */
 extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent,
 					  bool by_text);
+
+/* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
+extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);
+
 extern void node_flush(RedisNode *node, int64 now_us);
 
 /* Its socket is ready. */

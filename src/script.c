@@ -17,19 +17,25 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 const char *const script_text[SCRIPT_COUNT] = {
 	[CORE_OP_ACQUIRE] =
 		"if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end "
-		"return redis.call('GET', KEYS[1]) or ''",
+		"return {redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[1]) or ''}",
 	/* extends, never shortens */
 	[CORE_OP_RENEW] = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end "
 					  "if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then "
 					  "redis.call('PEXPIRE', KEYS[1], ARGV[2]) end "
 					  "return 1",
-	/* deletes this attempt and earlier ones of the same request, not later ones */
+	/*
+	 * Takes this attempt and earlier ones of the same request, not later ones.
+	 * Who may not publish can still release: waiters then find out by asking.
+	 */
 	[CORE_OP_RELEASE] =
 		"local v = redis.call('GET', KEYS[1]) "
-		"if v == ARGV[1] or (v and string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) "
-		"and string.sub(v, 34, 42) <= string.sub(ARGV[1], 34, 42)) then "
-		"return redis.call('DEL', KEYS[1]) end "
-		"return 0"};
+		"if not (v == ARGV[1] or (v and string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) "
+		"and string.sub(v, 34, 42) <= string.sub(ARGV[1], 34, 42))) then return 0 end "
+		"local keep = tonumber(ARGV[2]) "
+		"if keep > 0 then return redis.call('PEXPIRE', KEYS[1], keep) end "
+		"redis.call('DEL', KEYS[1]) "
+		"if keep == 0 then redis.pcall('PUBLISH', KEYS[1], 'free') end "
+		"return 1"};
 
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
@@ -55,7 +61,6 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 	char ttl[24];
 	const char *argv[6];
 	size_t argvlen[6];
-	int argc = 5;
 
 	argv[0] = sha ? "EVALSHA" : "EVAL";
 	argvlen[0] = sha ? 7 : 4;
@@ -67,26 +72,27 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 	argvlen[3] = command->key_len;
 	argv[4] = command->value;
 	argvlen[4] = command->value_len;
-	if (command->op != CORE_OP_RELEASE)
-	{
-		argv[argc] = ttl;
-		argvlen[argc++] = snprintf(ttl, sizeof(ttl), INT64_FORMAT, command->ttl_ms);
-	}
-	return redisAppendCommandArgv(connection, argc, argv, argvlen) == REDIS_OK;
+	argv[5] = ttl;
+	argvlen[5] = snprintf(ttl, sizeof(ttl), INT64_FORMAT, command->ttl_ms);
+	return redisAppendCommandArgv(connection, lengthof(argv), argv, argvlen) == REDIS_OK;
 }
 
 void
 script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
+	answer->busy_ms = 0;
 	answer->text[0] = '\0';
 
 	if (reply->type == REDIS_REPLY_INTEGER)
 		answer->reply = reply->integer == 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
-	else if (reply->type == REDIS_REPLY_STRING && op == CORE_OP_ACQUIRE)
+	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+			 reply->element[0]->type == REDIS_REPLY_INTEGER &&
+			 reply->element[1]->type == REDIS_REPLY_STRING)
 	{
 		answer->reply = CORE_REPLY_NO;
-		read_holder(reply, answer);
+		answer->busy_ms = Max(reply->element[0]->integer, 0);
+		read_holder(reply->element[1], answer);
 	}
 	else
 	{

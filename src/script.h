@@ -6,6 +6,8 @@
  *	 key     prefix || name in UTF-8
  *	 value   32 hex digits, ':', the attempt in nine digits, ' ', who holds it
  *
+ * A release is told on the channel with the key's name.
+ *
  * The semantics are those of SET NX PX and of compare-and-delete, so plain
  * Redlock clients contend with us on the same key.
  */
@@ -29,14 +31,23 @@ typedef struct ScriptCommand
 	size_t key_len;
 	const char *value;
 	size_t value_len;
-	int64 ttl_ms; /* acquire and renew */
+	int64 ttl_ms; /* acquire, renew: the key's; release: see below */
 } ScriptCommand;
+
+/*
+ * What a release does with the key: keeps it for that many more milliseconds
+ * if positive, deletes it and tells the waiters, or just deletes it.
+ */
+#define SCRIPT_DELETE_AND_TELL 0
+#define SCRIPT_DELETE (-1)
 
 typedef struct ScriptAnswer
 {
 	core_reply reply;
 	bool unknown_script;            /* NOSCRIPT: nothing was executed; send it again
 									 * by its text */
+	int64 busy_ms;                  /* a refused acquire: time to live of the key
+									 * in its way; 0: none, or unknown */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */
 } ScriptAnswer;

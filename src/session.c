@@ -3,8 +3,8 @@
  *		What this session holds, and when it gives it back; see session.h.
  *
  * A holding is one lease of this session with the acquisitions counted on it:
- * one counter for the session scope, and one for each (sub)transaction that
- * acquired at transaction scope.  The lease is let go when all are zero.
+ * one counter each for the session and the call scope, and one for each
+ * (sub)transaction that acquired at transaction scope.  The lease is let go when all are zero.
  *
  * When things are given back:
  *
@@ -42,6 +42,7 @@
 #include "tcop/utility.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -74,6 +75,7 @@ typedef struct Holding
 	Lease *lease;
 	char *name; /* of the resource, in the server encoding */
 	int session_count;
+	int call_count;
 	XactCount *xact_counts; /* innermost first */
 	bool loss_signalled;    /* the timer has seen it */
 	dlist_node link;        /* in holdings */
@@ -95,11 +97,16 @@ static TimeoutId loss_timer;
 static volatile int64 loss_timer_at_us;
 static volatile sig_atomic_t loss_signalled = false; /* its error is due */
 static int statement_depth = 0;
+static int call_depth = 0;
+static bool warned = false;        /* in this statement */
+static bool call_ended = false;    /* what is held at call scope ends with the transaction */
+static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
 static uint32 wait_event = 0;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static ExecutorRun_hook_type prev_ExecutorRun = NULL;
 
+static void warn_of_scope(const LockRequest *request);
 static void start_session(void);
 static void check_ready(void);
 static uint64 acquire_again(Holding *holding, const LockRequest *request);
@@ -111,15 +118,16 @@ static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us)
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static Holding *hold(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
+static void show_scope(Holding *holding);
 static Holding *find_holding(uint64 hash);
 static void let_go_if_unused(Holding *holding);
-static void let_go(Holding *holding);
+static void let_go(Holding *holding, bool others_wait);
 static int64 deadline_of(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
 static char *missing_nodes_text(Lease *lease);
 static int lost_detail(Lease *lease);
 static void fail_no_broker(void);
-static void fail_timeout(const LockRequest *request, Lease *lease);
+static void time_out(const LockRequest *request, Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_lost(const char *name, Lease *lease, const char *when);
 static void guard_commit(void);
@@ -137,6 +145,9 @@ static void arm_loss_timer_at(int64 at_us);
 static void on_loss_timer(void);
 static void signal_loss(void);
 static void explain_cancel(void *arg);
+static pg_noinline void begin_statement(ErrorContextCallback *callback);
+static pg_noinline void end_statement(const ErrorContextCallback *callback);
+static void end_call(void);
 static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
 static void run_executor(REDLOCK_RUN_ARGS_DECL);
 
@@ -157,11 +168,53 @@ uint64
 session_acquire(const LockRequest *request)
 {
 	Holding *holding;
+	uint64 number;
 
 	check_ready();
+	if (request->scope == SCOPE_CALL && call_depth == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
+						request->name),
+				 errhint("Use the scope \"transaction\" or \"session\".")));
 	start_session();
 	holding = find_holding(request->hash);
-	return holding ? acquire_again(holding, request) : acquire_anew(request);
+	number = holding ? acquire_again(holding, request) : acquire_anew(request);
+	if (number != 0)
+		warn_of_scope(request);
+	return number;
+}
+
+/* What is legal and hardly meant; once a statement. */
+static void
+warn_of_scope(const LockRequest *request)
+{
+	bool direct = error_context_stack != NULL && error_context_stack->callback == explain_cancel;
+	bool ends_at_once = direct && !IsInTransactionBlock(true);
+
+	if (warned)
+		return;
+	if (ends_at_once && request->scope == SCOPE_TRANSACTION)
+	{
+		warned = true;
+		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+						  errmsg("redlock \"%s\" will be released at the end of this statement",
+								 request->name),
+						  errhint("Acquire it in a transaction block, or at the scope "
+								  "\"session\".")));
+	}
+	else if (!ends_at_once && IsolationUsesXactSnapshot() && FirstSnapshotSet)
+	{
+		warned = true;
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"",
+						request->name),
+				 errdetail("What the last holder committed may not be visible to this "
+						   "transaction."),
+				 errhint("Use READ COMMITTED, or acquire the lock before the transaction at "
+						 "the scope \"session\".")));
+	}
 }
 
 static void
@@ -213,7 +266,7 @@ acquire_again(Holding *holding, const LockRequest *request)
 		fail_lost(holding->name, holding->lease, "");
 
 	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
-	(void) gate_enter(request->hash, request->scope == SCOPE_SESSION, GATE_DO_NOT_WAIT);
+	(void) gate_enter(request->hash, request->scope != SCOPE_TRANSACTION, GATE_DO_NOT_WAIT);
 	count_up(holding, request->scope);
 	return holding->lease->number;
 }
@@ -221,7 +274,7 @@ acquire_again(Holding *holding, const LockRequest *request)
 static uint64
 acquire_anew(const LockRequest *request)
 {
-	bool session_level = request->scope == SCOPE_SESSION;
+	bool session_level = request->scope != SCOPE_TRANSACTION;
 	int64 deadline_us = deadline_of(request);
 	uint64 number = 0;
 
@@ -237,7 +290,7 @@ acquire_anew(const LockRequest *request)
 				break;
 			case LEASE_REFUSED:
 				if (request->wait_ms == 0)
-					fail_timeout(request, asking);
+					time_out(request, asking);
 				break;
 			case LEASE_UNREACHABLE:
 				fail_unreachable(request, asking);
@@ -246,14 +299,14 @@ acquire_anew(const LockRequest *request)
 				fail_lost(request->name, asking, " right after it was granted");
 				break;
 			case LEASE_WAITING:
-				fail_timeout(request, asking);
+				time_out(request, asking);
 				break;
 		}
 	}
 	PG_CATCH();
 	{
 		if (asking != NULL)
-			lease_let_go(asking);
+			lease_let_go(asking, false);
 		asking = NULL;
 		gate_leave(request->hash, session_level);
 		PG_RE_THROW();
@@ -263,7 +316,7 @@ acquire_anew(const LockRequest *request)
 	if (number == 0)
 	{
 		if (asking != NULL)
-			lease_let_go(asking);
+			lease_let_go(asking, false);
 		asking = NULL;
 		gate_leave(request->hash, session_level);
 	}
@@ -275,15 +328,35 @@ static bool
 enter_gate(const LockRequest *request, int64 deadline_us)
 {
 	int64 wait_ms = GATE_WAIT_FOREVER;
+	bool session_level = request->scope != SCOPE_TRANSACTION;
+	volatile bool entered = false;
 
-	if (request->once)
+	if (request->terms.once)
 		wait_ms = GATE_DO_NOT_WAIT;
 	else if (request->wait_ms >= 0)
 		wait_ms = Min(request->wait_ms, INT_MAX);
-	if (gate_enter(request->hash, request->scope == SCOPE_SESSION, wait_ms))
+
+	PG_TRY();
+	{
+		waiting_at_gate = request->hash;
+		entered = gate_enter(request->hash, session_level, wait_ms);
+		waiting_at_gate = 0;
+	}
+	PG_CATCH();
+	{
+		waiting_at_gate = 0;
+		lease_poke(request->hash);
+		if (session_level) /* granted while it was cancelled */
+			gate_leave(request->hash, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (entered)
 		return true;
+	if (wait_ms != GATE_DO_NOT_WAIT)
+		lease_poke(request->hash);
 	if (request->wait_ms >= 0)
-		fail_timeout(request, NULL);
+		time_out(request, NULL);
 	return false;
 }
 
@@ -303,15 +376,20 @@ open_lease(const LockRequest *request, int64 deadline_us)
 
 	for (;;)
 	{
-		opened =
-			lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len, &asking);
+		opened = lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len,
+							&request->terms, &asking);
+		if (opened == LEASE_HANDED_OVER)
+			return;
 		if (opened != LEASE_TAKEN)
 			break;
 		/* its owner holds the lease and has lost its gate: wait for it here */
-		if (request->once)
+		if (request->terms.once)
 			return;
 		if (redlock_clock_us() >= deadline_us)
-			fail_timeout(request, NULL);
+		{
+			time_out(request, NULL);
+			return;
+		}
 		wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
 	}
 	if (opened == LEASE_TABLE_FULL)
@@ -320,9 +398,7 @@ open_lease(const LockRequest *request, int64 deadline_us)
 						errhint("Raise redlock.max_locks, now %d, and restart the server.",
 								redlock_max_locks)));
 
-	asking->once = request->once;
-	asking->session_scope = request->scope == SCOPE_SESSION;
-	asking->ttl_ms = request->ttl_ms;
+	asking->scope = request->scope;
 	describe_holder(asking);
 	lease_ask(asking);
 }
@@ -388,6 +464,8 @@ hold(const LockRequest *request)
 	bool found;
 
 	asking->number = lease_next_number();
+	if (asking->handovers == 0)
+		asking->turn_began_us = redlock_clock_us();
 	asking->since = GetCurrentTimestamp();
 
 	name = MemoryContextStrdup(TopMemoryContext, request->name);
@@ -396,6 +474,7 @@ hold(const LockRequest *request)
 	holding->lease = asking;
 	holding->name = name;
 	holding->session_count = 0;
+	holding->call_count = 0;
 	holding->xact_counts = NULL;
 	holding->loss_signalled = false;
 	holdings_busy = true;
@@ -423,22 +502,36 @@ count_up(Holding *holding, LockScope scope)
 	SubTransactionId subid = GetCurrentSubTransactionId();
 	XactCount *counts = holding->xact_counts;
 
-	if (scope == SCOPE_SESSION)
+	switch (scope)
 	{
-		holding->session_count++;
-		holding->lease->session_scope = true;
-		return;
+		case SCOPE_SESSION:
+			holding->session_count++;
+			break;
+		case SCOPE_CALL:
+			holding->call_count++;
+			break;
+		case SCOPE_TRANSACTION:
+			if (counts == NULL || counts->subid != subid)
+			{
+				counts = MemoryContextAlloc(TopMemoryContext, sizeof(XactCount));
+				counts->next = holding->xact_counts;
+				counts->subid = subid;
+				counts->count = 0;
+				holding->xact_counts = counts;
+				xact_count_total++;
+			}
+			counts->count++;
+			break;
 	}
-	if (counts == NULL || counts->subid != subid)
-	{
-		counts = MemoryContextAlloc(TopMemoryContext, sizeof(XactCount));
-		counts->next = holding->xact_counts;
-		counts->subid = subid;
-		counts->count = 0;
-		holding->xact_counts = counts;
-		xact_count_total++;
-	}
-	counts->count++;
+	show_scope(holding);
+}
+
+static void
+show_scope(Holding *holding)
+{
+	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
+							: holding->call_count > 0  ? SCOPE_CALL
+													   : SCOPE_TRANSACTION;
 }
 
 /*
@@ -457,7 +550,7 @@ session_release(uint64 hash, const char *name)
 						  errmsg("this session does not hold redlock \"%s\"", name)));
 		return false;
 	}
-	if (holding->session_count == 0)
+	if (holding->session_count == 0 && holding->call_count == 0)
 	{
 		ereport(WARNING, (errcode(ERRCODE_WARNING),
 						  errmsg("redlock \"%s\" is held at transaction scope only", name),
@@ -470,8 +563,11 @@ session_release(uint64 hash, const char *name)
 						  errmsg("the lease on redlock \"%s\" had been lost", name),
 						  lost_detail(holding->lease)));
 
-	if (--holding->session_count == 0)
-		holding->lease->session_scope = false;
+	if (holding->session_count > 0)
+		holding->session_count--;
+	else
+		holding->call_count--;
+	show_scope(holding);
 	let_go_if_unused(holding);
 	gate_leave(hash, true);
 	return valid;
@@ -487,12 +583,12 @@ session_release_all(void)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 		uint64 hash = holding->hash;
-		int count = holding->session_count;
+		int count = holding->session_count + holding->call_count;
 
 		if (count == 0)
 			continue;
-		holding->session_count = 0;
-		holding->lease->session_scope = false;
+		holding->session_count = holding->call_count = 0;
+		show_scope(holding);
 		let_go_if_unused(holding);
 		for (int i = 0; i < count; i++)
 			gate_leave(hash, true);
@@ -525,17 +621,17 @@ find_holding(uint64 hash)
 static void
 let_go_if_unused(Holding *holding)
 {
-	if (holding->session_count == 0 && holding->xact_counts == NULL)
-		let_go(holding);
+	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_counts == NULL)
+		let_go(holding, gate_has_waiters(holding->hash));
 }
 
 /* No allocation, no error: runs in callbacks. */
 static void
-let_go(Holding *holding)
+let_go(Holding *holding, bool others_wait)
 {
 	uint64 hash = holding->hash;
 
-	lease_let_go(holding->lease);
+	lease_let_go(holding->lease, others_wait);
 	holdings_busy = true;
 	dlist_delete(&holding->link);
 	holdings_busy = false;
@@ -549,7 +645,7 @@ deadline_of(const LockRequest *request)
 {
 	int64 wait_ms = request->wait_ms;
 
-	if (request->once)
+	if (request->terms.once)
 		return PG_INT64_MAX; /* bounded by the node timeout */
 	if (LockTimeout > 0 && (wait_ms < 0 || LockTimeout < wait_ms))
 		wait_ms = LockTimeout;
@@ -598,6 +694,9 @@ lost_detail(Lease *lease)
 {
 	char *nodes = missing_nodes_text(lease);
 
+	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
+		return errdetail("It was held for as long as its hold_at_most of %d ms allows.",
+						 lease->hold_at_most_ms);
 	if (nodes[0] == '\0')
 		return errdetail("The broker did not renew it in time.");
 	return errdetail("It was not renewed in time by a quorum of nodes: %s.", nodes);
@@ -614,13 +713,15 @@ fail_no_broker(void)
 }
 
 static void
-fail_timeout(const LockRequest *request, Lease *lease)
+time_out(const LockRequest *request, Lease *lease)
 {
 	char held_by[LEASE_HOLDER_MAX + 1] = "";
 	bool by_lock_timeout =
 		LockTimeout > 0 && (request->wait_ms < 0 || LockTimeout < request->wait_ms);
 	int limit_ms = by_lock_timeout ? LockTimeout : (int) request->wait_ms;
 
+	if (request->skip)
+		return;
 	if (lease != NULL)
 	{
 		SpinLockAcquire(&lease->mutex);
@@ -650,7 +751,7 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 		 errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
 		 nodes[0] != '\0'
 			 ? errdetail("No usable answer from: %s.", nodes)
-			 : errdetail("The answers came too late for a ttl of %d ms.", request->ttl_ms),
+			 : errdetail("The answers came too late for a ttl of %d ms.", request->terms.ttl_ms),
 		 errhint(
 			 "See the view redlock_nodes. A quorum is a majority of all nodes in redlock.nodes.")));
 }
@@ -706,7 +807,7 @@ guard_commit(void)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (holding->xact_counts == NULL && !wrote)
+		if (holding->xact_counts == NULL && holding->call_count == 0 && !wrote)
 			continue;
 		if (!is_valid(holding, COMMIT_MARGIN_US))
 			fail_lost(holding->name, holding->lease, " before the commit");
@@ -716,7 +817,7 @@ guard_commit(void)
 static void
 refuse_prepare(void)
 {
-	if (xact_count_total > 0)
+	if (xact_count_total > 0 || call_ended)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that holds redlocks at transaction scope"),
@@ -729,10 +830,12 @@ end_transaction(void)
 	dlist_mutable_iter iter;
 
 	loss_signalled = false;
-	if (xact_count_total > 0)
+	if (xact_count_total > 0 || call_ended)
 		dlist_foreach_modify(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);
+			uint64 hash = holding->hash;
+			int calls = call_ended ? holding->call_count : 0;
 
 			while (holding->xact_counts != NULL)
 			{
@@ -742,8 +845,12 @@ end_transaction(void)
 				pfree(counts);
 				xact_count_total--;
 			}
+			holding->call_count -= calls;
 			let_go_if_unused(holding);
+			for (int i = 0; i < calls; i++)
+				gate_leave(hash, true);
 		}
+	call_ended = false;
 	Assert(xact_count_total == 0);
 
 	/* error recovery disables all timers */
@@ -815,9 +922,12 @@ release_at_exit(int code, Datum arg)
 	dlist_mutable_iter iter;
 
 	if (asking != NULL)
-		lease_let_go(asking);
+		lease_let_go(asking, false);
 	asking = NULL;
-	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur));
+	if (waiting_at_gate != 0)
+		lease_poke(waiting_at_gate);
+	waiting_at_gate = 0;
+	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur), false);
 	xact_count_total = 0;
 }
 
@@ -935,53 +1045,89 @@ explain_cancel(void *arg)
  * Statements
  */
 
-#define WITH_EXPLANATION(statement)                                                                \
-	do                                                                                             \
-	{                                                                                              \
-		ErrorContextCallback callback;                                                             \
-		if (statement_depth == 0)                                                                  \
-			loss_signalled = false;                                                                \
-		callback.callback = explain_cancel;                                                        \
-		callback.arg = NULL;                                                                       \
-		callback.previous = error_context_stack;                                                   \
-		error_context_stack = &callback;                                                           \
-		statement_depth++;                                                                         \
-		PG_TRY();                                                                                  \
-		{                                                                                          \
-			statement;                                                                             \
-		}                                                                                          \
-		PG_FINALLY();                                                                              \
-		{                                                                                          \
-			statement_depth--;                                                                     \
-		}                                                                                          \
-		PG_END_TRY();                                                                              \
-		error_context_stack = callback.previous;                                                   \
-	} while (0)
+static void
+begin_statement(ErrorContextCallback *callback)
+{
+	if (statement_depth++ > 0)
+		return;
+	loss_signalled = false;
+	warned = false;
+	callback->callback = explain_cancel;
+	callback->arg = NULL;
+	callback->previous = error_context_stack;
+	error_context_stack = callback;
+}
+
+static void
+end_statement(const ErrorContextCallback *callback)
+{
+	if (--statement_depth == 0)
+		error_context_stack = callback->previous;
+}
 
 static void
 run_executor(REDLOCK_RUN_ARGS_DECL)
 {
-	ExecutorRun_hook_type run = prev_ExecutorRun ? prev_ExecutorRun : standard_ExecutorRun;
+	ErrorContextCallback callback;
 
-	if (statement_depth > 0)
-		run(REDLOCK_RUN_ARGS);
-	else
-		WITH_EXPLANATION(run(REDLOCK_RUN_ARGS));
+	begin_statement(&callback);
+	PG_TRY();
+	{
+		if (prev_ExecutorRun)
+			prev_ExecutorRun(REDLOCK_RUN_ARGS);
+		else
+			standard_ExecutorRun(REDLOCK_RUN_ARGS);
+	}
+	PG_FINALLY();
+	{
+		end_statement(&callback);
+	}
+	PG_END_TRY();
 }
 
 static void
 run_utility(REDLOCK_UTILITY_ARGS_DECL)
 {
-	ProcessUtility_hook_type run =
-		prev_ProcessUtility ? prev_ProcessUtility : standard_ProcessUtility;
-	bool discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
-					   ((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+	ErrorContextCallback callback;
+	Node *statement = pstmt->utilityStmt;
+	bool is_call = IsA(statement, CallStmt) || IsA(statement, DoStmt);
+	bool discard_all =
+		IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL;
 
-	if (statement_depth > 0)
-		run(REDLOCK_UTILITY_ARGS);
-	else
-		WITH_EXPLANATION(run(REDLOCK_UTILITY_ARGS));
+	begin_statement(&callback);
+	call_depth += is_call;
+	PG_TRY();
+	{
+		if (prev_ProcessUtility)
+			prev_ProcessUtility(REDLOCK_UTILITY_ARGS);
+		else
+			standard_ProcessUtility(REDLOCK_UTILITY_ARGS);
+	}
+	PG_FINALLY();
+	{
+		call_depth -= is_call;
+		if (is_call && call_depth == 0)
+			end_call();
+		end_statement(&callback);
+	}
+	PG_END_TRY();
 
 	if (discard_all)
 		session_release_all();
+}
+
+/*
+ * The outermost CALL or DO has ended, but its last transaction has not: what it
+ * holds is released with that one, by commit or abort.
+ */
+static void
+end_call(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		if (dlist_container(Holding, link, iter.cur)->call_count > 0)
+			call_ended = true;
+	}
 }

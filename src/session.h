@@ -7,13 +7,6 @@
 
 #include "lease.h"
 
-typedef enum LockScope
-{
-	SCOPE_TRANSACTION, /* released after commit or abort, or after
-						* ROLLBACK TO an earlier savepoint */
-	SCOPE_SESSION      /* until released, DISCARD ALL, session's end */
-} LockScope;
-
 typedef struct LockRequest
 {
 	const char *name; /* in the server encoding, for messages */
@@ -21,9 +14,9 @@ typedef struct LockRequest
 	int utf8_len;
 	uint64 hash; /* of the UTF-8 */
 	LockScope scope;
-	int ttl_ms;
-	bool once;     /* a try: never waits for another holder */
-	int64 wait_ms; /* -1: as long as it takes */
+	LeaseTerms terms; /* once: never waits for another holder */
+	int64 wait_ms;    /* -1: as long as it takes */
+	bool skip;        /* waited in vain: return 0, no error */
 } LockRequest;
 
 /* _PG_init; where: in each backend */
@@ -36,10 +29,11 @@ extern void session_install_hooks(void);
  */
 extern uint64 session_acquire(const LockRequest *request);
 
-/* Give back one session-scope acquisition.  Returns whether it was valid. */
+/* Give back one acquisition of session scope, or else of call scope.  Returns whether it was valid.
+ */
 extern bool session_release(uint64 hash, const char *name);
 
-/* Give back all session-scope acquisitions; returns how many there were. */
+/* Give back all acquisitions of session and call scope; returns how many. */
 extern int session_release_all(void);
 
 /* Validity left in microseconds; an error if not held, or lost. */

@@ -836,7 +836,7 @@ test_waiting(void)
 
 	lose_the_race();
 	refused_us = now_us;
-	ok(lease.state == CORE_BUSY && out.outcome == CORE_NOTHING,
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT,
 	   "who waits is not told of a refused round");
 	ok(out.release == set("0"),
 	   "invariant 7: a half-won round is undone at once, and only where it was won");
