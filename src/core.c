@@ -95,6 +95,8 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 				lease->retry_us = event->retry_us;
 			if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
 				begin_acquire(lease, event, out);
+			else if (lease->state == CORE_ASKING)
+				lease->woken = true;
 			break;
 		case CORE_RELEASE:
 			begin_release(lease, event, out);
@@ -178,6 +180,7 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->round++;
 	lease->round_began_us = event->now_us;
 	lease->free_at_us = 0;
+	lease->woken = false;
 	lease->owed = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -258,7 +261,9 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->state = CORE_BUSY;
 	lease->next_at_us =
 		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
-	if (!unreachable && lease->free_at_us > 0)
+	if (!unreachable && lease->woken)
+		lease->next_at_us = event->now_us;
+	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
 	out->outcome = CORE_MUST_WAIT;

@@ -88,6 +88,7 @@ typedef struct core_lease
 						  * stand in our own way */
 	bool once;           /* one round only: a "try" */
 	bool renewing;       /* HELD: a round of renewals is out */
+	bool woken;          /* ASKING: a wake came after this round began */
 	uint32_t attempt;    /* number of the last round of acquires; a part
 						  * of the lock's value, so no late command of an
 						  * earlier attempt can touch a later one */
@@ -119,7 +120,8 @@ typedef enum core_event_type
 	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
 					  * not answered may or may not have been executed */
 	CORE_NODE_READY, /* the node can be reached (again) */
-	CORE_WAKE,       /* BUSY: the lock may be free; uses retry_us.  A hint */
+	CORE_WAKE,       /* the lock may be free; uses retry_us.  A hint to ask now,
+					  * or, if that is under way, again */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 

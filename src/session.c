@@ -61,13 +61,12 @@
 /* Validity that must be left when the commit begins. */
 #define COMMIT_MARGIN_US INT64CONST(2000)
 
-/* Acquisitions of one subtransaction at transaction scope. */
-typedef struct XactCount
+/* This subtransaction acquired at transaction scope. */
+typedef struct XactHold
 {
-	struct XactCount *next; /* of an outer subtransaction */
+	struct XactHold *next; /* of an outer subtransaction */
 	SubTransactionId subid;
-	int count;
-} XactCount;
+} XactHold;
 
 typedef struct Holding
 {
@@ -76,9 +75,9 @@ typedef struct Holding
 	char *name; /* of the resource, in the server encoding */
 	int session_count;
 	int call_count;
-	XactCount *xact_counts; /* innermost first */
-	bool loss_signalled;    /* the timer has seen it */
-	dlist_node link;        /* in holdings */
+	XactHold *xact_holds; /* innermost first */
+	bool loss_signalled;  /* the timer has seen it */
+	dlist_node link;      /* in holdings */
 } Holding;
 
 static HTAB *holding_index = NULL;
@@ -87,8 +86,8 @@ static dlist_head holdings = DLIST_STATIC_INIT(holdings);
 /* The timer may not read `holdings` while this is set. */
 static volatile sig_atomic_t holdings_busy = false;
 
-/* Number of XactCounts: lets the callbacks of most transactions return at once. */
-static int xact_count_total = 0;
+/* Number of XactHolds: lets the callbacks of most transactions return at once. */
+static int xact_hold_total = 0;
 
 /* A lease asked for and not yet in `holdings`. */
 static Lease *asking = NULL;
@@ -119,7 +118,7 @@ static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static Holding *hold(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
-static Holding *find_holding(uint64 hash);
+static Holding *find_holding(uint64 hash, const char *name);
 static void let_go_if_unused(Holding *holding);
 static void let_go(Holding *holding, bool others_wait);
 static int64 deadline_of(const LockRequest *request);
@@ -178,7 +177,7 @@ session_acquire(const LockRequest *request)
 						request->name),
 				 errhint("Use the scope \"transaction\" or \"session\".")));
 	start_session();
-	holding = find_holding(request->hash);
+	holding = find_holding(request->hash, request->name);
 	number = holding ? acquire_again(holding, request) : acquire_anew(request);
 	if (number != 0)
 		warn_of_scope(request);
@@ -256,12 +255,6 @@ check_ready(void)
 static uint64
 acquire_again(Holding *holding, const LockRequest *request)
 {
-	if (strcmp(holding->name, request->name) != 0)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
-						errmsg("redlock \"%s\" can't be acquired while this session holds another "
-							   "with the same hash",
-							   request->name),
-						errhint("Choose another name.")));
 	if (!is_valid(holding, 0))
 		fail_lost(holding->name, holding->lease, "");
 
@@ -475,7 +468,7 @@ hold(const LockRequest *request)
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
-	holding->xact_counts = NULL;
+	holding->xact_holds = NULL;
 	holding->loss_signalled = false;
 	holdings_busy = true;
 	dlist_push_tail(&holdings, &holding->link);
@@ -500,7 +493,7 @@ static void
 count_up(Holding *holding, LockScope scope)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
-	XactCount *counts = holding->xact_counts;
+	XactHold *hold = holding->xact_holds;
 
 	switch (scope)
 	{
@@ -511,16 +504,14 @@ count_up(Holding *holding, LockScope scope)
 			holding->call_count++;
 			break;
 		case SCOPE_TRANSACTION:
-			if (counts == NULL || counts->subid != subid)
+			if (hold == NULL || hold->subid != subid)
 			{
-				counts = MemoryContextAlloc(TopMemoryContext, sizeof(XactCount));
-				counts->next = holding->xact_counts;
-				counts->subid = subid;
-				counts->count = 0;
-				holding->xact_counts = counts;
-				xact_count_total++;
+				hold = MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
+				hold->next = holding->xact_holds;
+				hold->subid = subid;
+				holding->xact_holds = hold;
+				xact_hold_total++;
 			}
-			counts->count++;
 			break;
 	}
 	show_scope(holding);
@@ -541,7 +532,7 @@ show_scope(Holding *holding)
 bool
 session_release(uint64 hash, const char *name)
 {
-	Holding *holding = find_holding(hash);
+	Holding *holding = find_holding(hash, name);
 	bool valid;
 
 	if (holding == NULL)
@@ -600,7 +591,7 @@ session_release_all(void)
 int64
 session_check(uint64 hash, const char *name)
 {
-	Holding *holding = find_holding(hash);
+	Holding *holding = find_holding(hash, name);
 
 	if (holding == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -611,17 +602,26 @@ session_check(uint64 hash, const char *name)
 }
 
 static Holding *
-find_holding(uint64 hash)
+find_holding(uint64 hash, const char *name)
 {
-	if (holding_index == NULL)
-		return NULL;
-	return hash_search(holding_index, &hash, HASH_FIND, NULL);
+	Holding *holding = NULL;
+
+	if (holding_index != NULL)
+		holding = hash_search(holding_index, &hash, HASH_FIND, NULL);
+	if (holding != NULL && strcmp(holding->name, name) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("redlock \"%s\" can't be used while this session holds \"%s\", which has "
+						"the same hash",
+						name, holding->name),
+				 errhint("Choose another name.")));
+	return holding;
 }
 
 static void
 let_go_if_unused(Holding *holding)
 {
-	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_counts == NULL)
+	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_holds == NULL)
 		let_go(holding, gate_has_waiters(holding->hash));
 }
 
@@ -807,7 +807,7 @@ guard_commit(void)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (holding->xact_counts == NULL && holding->call_count == 0 && !wrote)
+		if (holding->xact_holds == NULL && holding->call_count == 0 && !wrote)
 			continue;
 		if (!is_valid(holding, COMMIT_MARGIN_US))
 			fail_lost(holding->name, holding->lease, " before the commit");
@@ -817,7 +817,7 @@ guard_commit(void)
 static void
 refuse_prepare(void)
 {
-	if (xact_count_total > 0 || call_ended)
+	if (xact_hold_total > 0 || call_ended)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that holds redlocks at transaction scope"),
@@ -830,20 +830,20 @@ end_transaction(void)
 	dlist_mutable_iter iter;
 
 	loss_signalled = false;
-	if (xact_count_total > 0 || call_ended)
+	if (xact_hold_total > 0 || call_ended)
 		dlist_foreach_modify(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);
 			uint64 hash = holding->hash;
 			int calls = call_ended ? holding->call_count : 0;
 
-			while (holding->xact_counts != NULL)
+			while (holding->xact_holds != NULL)
 			{
-				XactCount *counts = holding->xact_counts;
+				XactHold *hold = holding->xact_holds;
 
-				holding->xact_counts = counts->next;
-				pfree(counts);
-				xact_count_total--;
+				holding->xact_holds = hold->next;
+				pfree(hold);
+				xact_hold_total--;
 			}
 			holding->call_count -= calls;
 			let_go_if_unused(holding);
@@ -851,7 +851,7 @@ end_transaction(void)
 				gate_leave(hash, true);
 		}
 	call_ended = false;
-	Assert(xact_count_total == 0);
+	Assert(xact_hold_total == 0);
 
 	/* error recovery disables all timers */
 	if (!dlist_is_empty(&holdings) && !get_timeout_active(loss_timer))
@@ -861,7 +861,7 @@ end_transaction(void)
 static void
 on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
 {
-	if (xact_count_total == 0)
+	if (xact_hold_total == 0)
 		return;
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		end_subxact(mine);
@@ -877,13 +877,13 @@ end_subxact(SubTransactionId subid)
 	dlist_foreach_modify(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		XactCount *counts = holding->xact_counts;
+		XactHold *hold = holding->xact_holds;
 
-		if (counts == NULL || counts->subid != subid)
+		if (hold == NULL || hold->subid != subid)
 			continue;
-		holding->xact_counts = counts->next;
-		pfree(counts);
-		xact_count_total--;
+		holding->xact_holds = hold->next;
+		pfree(hold);
+		xact_hold_total--;
 		let_go_if_unused(holding);
 	}
 }
@@ -896,19 +896,18 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		XactCount *counts = holding->xact_counts;
+		XactHold *hold = holding->xact_holds;
 
-		if (counts == NULL || counts->subid != subid)
+		if (hold == NULL || hold->subid != subid)
 			continue;
-		if (counts->next != NULL && counts->next->subid == parent)
+		if (hold->next != NULL && hold->next->subid == parent)
 		{
-			counts->next->count += counts->count;
-			holding->xact_counts = counts->next;
-			pfree(counts);
-			xact_count_total--;
+			holding->xact_holds = hold->next;
+			pfree(hold);
+			xact_hold_total--;
 		}
 		else
-			counts->subid = parent;
+			hold->subid = parent;
 	}
 }
 
@@ -928,7 +927,7 @@ release_at_exit(int code, Datum arg)
 		lease_poke(waiting_at_gate);
 	waiting_at_gate = 0;
 	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur), false);
-	xact_count_total = 0;
+	xact_hold_total = 0;
 }
 
 /*
