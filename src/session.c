@@ -115,7 +115,7 @@ static void open_lease(const LockRequest *request, int64 deadline_us);
 static void describe_holder(Lease *lease);
 static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
-static Holding *hold(const LockRequest *request);
+static Holding *make_holding(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_holding(uint64 hash, const char *name);
@@ -279,7 +279,7 @@ acquire_anew(const LockRequest *request)
 		switch (asking == NULL ? LEASE_REFUSED : wait_for_answer(request, deadline_us))
 		{
 			case LEASE_HELD:
-				number = hold(request)->lease->number;
+				number = make_holding(request)->lease->number;
 				break;
 			case LEASE_REFUSED:
 				if (request->wait_ms == 0)
@@ -450,7 +450,7 @@ wait_a_moment(int64 deadline_us, long at_most_ms)
 
 /* `asking` was granted: make it a holding. */
 static Holding *
-hold(const LockRequest *request)
+make_holding(const LockRequest *request)
 {
 	Holding *holding;
 	char *name;

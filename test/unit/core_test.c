@@ -72,8 +72,9 @@ check_laws(const core_lease *before, const core_event *event, const core_lease *
 	law((out->acquire & out->release) == 0 && (out->acquire & out->renew) == 0 &&
 			(out->renew & out->release) == 0,
 		"one command to a node in one step");
-	law(event->type != CORE_TICK || after->wake_at_us == 0 || after->wake_at_us > event->now_us,
-		"a TICK is followed by a pause");
+	law(event->type != CORE_TICK || after->wake_at_us == 0 || after->wake_at_us > event->now_us ||
+			(before->state == CORE_ASKING && after->state == CORE_BUSY),
+		"a TICK is followed by a pause, or by another TICK that asks");
 	law((after->wake_at_us == 0) == (after->state == CORE_FREE || after->state == CORE_LOST),
 		"a TICK is wanted in all states but FREE and LOST");
 	law(held || !after->renewing, "only a HELD lease is renewed");
@@ -885,7 +886,8 @@ test_patience(void)
 	up = set("0");
 	began_us = now_us;
 	acquire_waiting();
-	ok(lease.state == CORE_BUSY && nothing_said(), "who waits has patience with no quorum");
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT,
+	   "who waits has patience with no quorum");
 	while (lease.state == CORE_BUSY && now_us < began_us + 10 * PATIENCE_US)
 		tick_at(lease.wake_at_us);
 	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_FREE && nothing_sent(),
@@ -944,6 +946,343 @@ test_no_patience_with_refusal(void)
 	   "a busy lock is waited for without a limit of its own");
 	granted_by("12");
 	ok(lease.state == CORE_HELD, "invariant 12: and won when it is free");
+}
+
+/* ---- another host's turn, wake-ups, the holder's expiry ---- */
+
+static void
+acquire_not_before(int64_t instant_us, bool once)
+{
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .once = once,
+						 .ttl_us = TTL_US,
+						 .answer_us = ANSWER_US,
+						 .patience_us = PATIENCE_US,
+						 .retry_us = RETRY_US,
+						 .not_before_us = instant_us});
+}
+
+static void
+wake(int64_t retry_us)
+{
+	happens((core_event){.type = CORE_WAKE, .retry_us = retry_us});
+}
+
+/* Each node named refuses: the holder's key expires that long from now. */
+static void
+refused_for(const char *nodes, int64_t busy_us)
+{
+	for (; *nodes != '\0'; nodes++)
+		happens((core_event){.type = CORE_REPLY,
+							 .node = *nodes - '0',
+							 .op = CORE_OP_ACQUIRE,
+							 .reply = CORE_REPLY_NO,
+							 .round = lease.round,
+							 .busy_us = busy_us});
+}
+
+static void
+test_not_before(void)
+{
+	int64_t turn_ends_us;
+
+	start(3);
+	turn_ends_us = now_us + 20 * MS;
+	acquire_not_before(turn_ends_us, false);
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT && nothing_sent(),
+	   "invariant 13: who may not ask yet is told to wait, and asks nobody");
+	ok(lease.wake_at_us == turn_ends_us, "it wants a TICK when it may ask");
+	tick_at(turn_ends_us - 1);
+	ok(lease.state == CORE_BUSY && nothing_said(), "a TICK one microsecond sooner changes nothing");
+	wake(0);
+	ok(lease.state == CORE_BUSY && nothing_said(), "invariant 13: nor does a WAKE");
+	later(1);
+	tick();
+	ok(lease.state == CORE_ASKING && out.acquire == set("012") && out.outcome == CORE_NOTHING,
+	   "a TICK at that instant asks all nodes");
+	granted_by("01");
+	ok(lease.state == CORE_HELD && lease.valid_until_us == turn_ends_us + VALIDITY_US,
+	   "invariant 3: validity counts from that round, not from the request");
+
+	start(3);
+	turn_ends_us = now_us + 20 * MS;
+	acquire_not_before(turn_ends_us, false);
+	now_us = turn_ends_us;
+	wake(0);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "and so does a WAKE at it");
+
+	start(3);
+	acquire_not_before(now_us, false);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"),
+	   "an instant that has come does not hold up a request");
+
+	start(3);
+	acquire_not_before(now_us + SECOND, true);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "a try asks at once, whosever turn");
+
+	start(3);
+	acquire_not_before(now_us + SECOND, false);
+	release();
+	ok(lease.state == CORE_FREE && nothing_said(),
+	   "invariant 11: who gives up before it asked owes nothing");
+	acquire_waiting();
+	ok(lease.state == CORE_ASKING, "and the next request of this lease need not wait");
+}
+
+static void
+test_wake(void)
+{
+	lose_the_race();
+	wake(0);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012") && out.outcome == CORE_NOTHING,
+	   "a WAKE while BUSY asks all nodes at once");
+	refused_by("01");
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT,
+	   "it is a hint: the lock may be held by another again");
+	wake(0);
+	granted_by("01");
+	ok(lease.state == CORE_HELD && out.outcome == CORE_GRANTED, "or not");
+}
+
+static void
+test_wake_sets_retry(void)
+{
+	int64_t before_us;
+
+	lose_the_race();
+	before_us = lease.wake_at_us - now_us;
+	wake(10 * RETRY_US);
+	refused_by("01");
+	ok(lease.wake_at_us - now_us >= 5 * RETRY_US && lease.wake_at_us - now_us > before_us,
+	   "the retry_us of a WAKE holds from then on");
+	wake(0);
+	refused_by("01");
+	ok(lease.wake_at_us - now_us >= 5 * RETRY_US, "a WAKE without one changes it not");
+	wake(RETRY_US / 10);
+	refused_by("01");
+	ok(lease.wake_at_us - now_us <= RETRY_US / 10 * 3 / 2, "it may become shorter, too");
+
+	wake(10 * RETRY_US);
+	wake(RETRY_US / 10); /* ASKING */
+	refused_by("01");
+	wake(0);
+	refused_by("01");
+	ok(lease.wake_at_us - now_us <= RETRY_US / 10 * 3 / 2, "also by a WAKE while a round is out");
+}
+
+/* The release may have come between a node's answer and the decision. */
+static void
+test_wake_while_asking(void)
+{
+	start(3);
+	acquire_waiting();
+	refused_by("0");
+	wake(0);
+	ok(lease.state == CORE_ASKING && nothing_said(), "a WAKE while ASKING sends nothing now");
+	refused_by("1");
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT && lease.wake_at_us == now_us,
+	   "but it is not forgotten: a TICK is wanted as soon as the round is refused");
+	all_undone();
+	tick();
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "which asks again");
+	refused_by("01");
+	ok(lease.wake_at_us >= now_us + RETRY_US / 2, "once: then it pauses as ever");
+
+	start(3);
+	acquire_waiting();
+	wake(0);
+	granted_by("01");
+	ok(lease.state == CORE_HELD && lease.wake_at_us > now_us, "it does not disturb a grant");
+	release();
+	released_by("012");
+	acquire_waiting();
+	refused_by("01");
+	ok(lease.wake_at_us >= now_us + RETRY_US / 2, "nor a later request");
+
+	start(3);
+	acquire_once();
+	wake(0);
+	refused_by("01");
+	ok(out.outcome == CORE_REFUSED && lease.state == CORE_RELEASING, "a try asks once all the same");
+}
+
+/* WAKE now: nothing is said, and nothing is different. */
+static bool
+sleeps_on(void)
+{
+	core_lease before = lease;
+
+	wake(before.retry_us);
+	return nothing_said() && memcmp(&before, &lease, sizeof(lease)) == 0;
+}
+
+static void
+test_wake_in_each_state(void)
+{
+	start(3);
+	acquire_once();
+	release();
+	released_by("012");
+	ok(lease.state == CORE_FREE && sleeps_on(), "FREE ignores a WAKE");
+	hold(3);
+	ok(lease.state == CORE_HELD && sleeps_on(), "HELD ignores a WAKE");
+	hold_and_renew(3);
+	ok(lease.renewing && sleeps_on(), "so it does while it is renewed");
+	hold(3);
+	now_us = lease.valid_until_us;
+	tick();
+	ok(lease.state == CORE_LOST && sleeps_on(), "invariant 9: LOST ignores a WAKE");
+	hold(3);
+	release();
+	ok(lease.state == CORE_RELEASING && sleeps_on(), "invariant 6: RELEASING ignores a WAKE");
+	hold(3);
+	now_us = lease.valid_until_us;
+	wake(0);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED,
+	   "invariant 3: a WAKE at the end of validity finds the lease LOST");
+}
+
+static void
+test_holder_expires(void)
+{
+	int64_t refused_us;
+
+	start(3);
+	acquire_waiting();
+	refused_us = now_us;
+	refused_for("01", RETRY_US / 4);
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT, "held by another, not for long");
+	ok(lease.wake_at_us >= refused_us + RETRY_US / 4 &&
+		   lease.wake_at_us < refused_us + RETRY_US / 4 + 10 * MS,
+	   "invariant 12: asks again within 10 ms after the holder's key has expired");
+
+	start(3);
+	acquire_waiting();
+	refused_us = now_us;
+	refused_for("0", RETRY_US / 4);
+	refused_for("1", RETRY_US / 8);
+	ok(lease.wake_at_us >= refused_us + RETRY_US / 4, "the last of its keys counts");
+	tick_at(lease.wake_at_us);
+	refused_us = now_us;
+	refused_for("01", 0);
+	ok(lease.wake_at_us >= refused_us + RETRY_US / 2, "but not what the round before said");
+
+	start(3);
+	acquire_waiting();
+	refused_us = now_us;
+	refused_for("01", 100 * RETRY_US);
+	ok(lease.wake_at_us <= refused_us + RETRY_US * 3 / 2,
+	   "the usual pause where the key lives for longer");
+}
+
+static void
+test_spread_at_expiry(void)
+{
+	uint32_t bits[] = {0, 1, 5000, 9999, 10000, 123456789, UINT32_MAX};
+	int64_t least_us = INT64_MAX;
+	int64_t most_us = 0;
+
+	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+	{
+		int64_t pause_us;
+
+		start(1);
+		random_bits = bits[i];
+		acquire_waiting();
+		refused_for("0", RETRY_US / 4);
+		pause_us = lease.wake_at_us - now_us;
+		least_us = pause_us < least_us ? pause_us : least_us;
+		most_us = pause_us > most_us ? pause_us : most_us;
+	}
+	ok(least_us == RETRY_US / 4, "the first waiter asks when the holder's key has expired");
+	ok(most_us == RETRY_US / 4 + 10 * MS - 1, "the last one 10 ms later");
+}
+
+/* ---- hold_at_most ---- */
+
+/* HELD by three nodes; granted 50 ms after it was asked for. */
+static void
+hold_at_most(int64_t limit_us)
+{
+	start(3);
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .once = true,
+						 .ttl_us = TTL_US,
+						 .answer_us = ANSWER_US,
+						 .patience_us = PATIENCE_US,
+						 .retry_us = RETRY_US,
+						 .hold_at_most_us = limit_us});
+	later(50 * MS);
+	granted_by("012");
+}
+
+static void
+test_hold_at_most_within_ttl(void)
+{
+	int64_t granted_us;
+
+	hold_at_most(TTL_US / 2);
+	granted_us = now_us;
+	ok(lease.state == CORE_HELD && lease.valid_until_us == granted_us + TTL_US / 2,
+	   "hold_at_most counts from the grant, and caps its validity");
+	tick_at(granted_us + TTL_US / 3);
+	ok(nothing_said() && lease.state == CORE_HELD && !lease.renewing,
+	   "invariant 14: at its limit already, it is not renewed");
+	tick_at(granted_us + TTL_US / 2 - 1);
+	ok(nothing_said() && lease.state == CORE_HELD, "one microsecond before the limit it is held");
+	ok(lease.wake_at_us == granted_us + TTL_US / 2, "and wants a TICK at the limit");
+	later(1);
+	tick();
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED && nothing_sent(),
+	   "invariant 3: exactly there it is LOST");
+	release();
+	ok(out.release == set("012"), "invariant 7: its keys live on; its release deletes them");
+}
+
+static void
+test_hold_at_most_over_renewals(void)
+{
+	int64_t granted_us, limit_us = TTL_US + TTL_US / 2;
+
+	hold_at_most(limit_us);
+	granted_us = now_us;
+	ok(lease.valid_until_us == granted_us - 50 * MS + VALIDITY_US,
+	   "a limit beyond the ttl does not cap the grant");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012"), "it is renewed");
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == now_us + VALIDITY_US,
+	   "in full while the limit is far");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012"), "and again");
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == granted_us + limit_us,
+	   "invariant 3: but no further than the limit");
+	tick_at(now_us + TTL_US / 3);
+	ok(nothing_said() && lease.wake_at_us == granted_us + limit_us,
+	   "invariant 14: at the limit there is no renewal");
+	tick_at(granted_us + limit_us - 1);
+	ok(nothing_said() && lease.state == CORE_HELD, "held until then");
+	later(1);
+	tick();
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "and LOST exactly there");
+	renewed_by("2");
+	ok(nothing_said() && lease.state == CORE_LOST, "invariant 9: a late answer revives nothing");
+}
+
+static void
+test_hold_at_most_of_the_next(void)
+{
+	hold_at_most(TTL_US / 2);
+	release();
+	released_by("012");
+	acquire_once();
+	granted_by("012");
+	ok(lease.valid_until_us == now_us + VALIDITY_US, "a limit is that of one request");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012"), "the next is renewed as ever");
 }
 
 /* ---- renewal ---- */
@@ -1596,6 +1935,7 @@ typedef struct command
 	uint32_t round;
 	int64_t sent_us;
 	core_reply reply;
+	int64_t busy_us; /* with a refused acquire */
 } command;
 
 /* A connection: [0, executed) are replies to be read, the rest not executed. */
@@ -1642,6 +1982,7 @@ static struct
 	long breaks;
 	long limbo;
 	long forgotten;
+	long wakes;
 	long two_holders;
 	long no_majority;
 	long not_free;
@@ -1659,7 +2000,7 @@ dice(world *w, uint32_t sides)
 }
 
 static core_reply
-execute(world *w, int host, int node, const command *c)
+execute(world *w, int host, int node, command *c)
 {
 	bool there = w->now_us < w->key[node].expires_us;
 	bool ours = there && w->key[node].host == host && w->key[node].life == c->life &&
@@ -1671,6 +2012,7 @@ execute(world *w, int host, int node, const command *c)
 		seen.errors++;
 		return CORE_REPLY_ERROR;
 	}
+	c->busy_us = c->op == CORE_OP_ACQUIRE && there ? w->key[node].expires_us - w->now_us : 0;
 	if (c->op == CORE_OP_ACQUIRE ? there : !ours)
 		return CORE_REPLY_NO;
 	w->key[node].host = host;
@@ -1740,10 +2082,13 @@ host_reads(world *w, int host, int node)
 	wire->executed--;
 	wire->sent--;
 	memmove(&wire->queue[0], &wire->queue[1], sizeof(command) * wire->sent);
-	world_step(
-		w, host,
-		(core_event){
-			.type = CORE_REPLY, .node = node, .op = c.op, .reply = c.reply, .round = c.round});
+	world_step(w, host,
+			   (core_event){.type = CORE_REPLY,
+							.node = node,
+							.op = c.op,
+							.reply = c.reply,
+							.round = c.round,
+							.busy_us = c.busy_us});
 }
 
 /* Some of what is under way is executed. */
@@ -1814,7 +2159,15 @@ owner_acts(world *w, int host)
 								.ttl_us = RUN_TTL_US,
 								.answer_us = RUN_ANSWER_US,
 								.patience_us = RUN_PATIENCE_US,
-								.retry_us = RUN_RETRY_US});
+								.retry_us = RUN_RETRY_US,
+								.hold_at_most_us = dice(w, 4) == 0 ? RUN_TTL_US / 4 * 5 : 0,
+								.not_before_us =
+									dice(w, 4) == 0 ? w->now_us + RUN_RETRY_US / 4 : 0});
+	}
+	else if (l->state != CORE_LOST && dice(w, 4) == 0)
+	{
+		seen.wakes++;
+		world_step(w, host, (core_event){.type = CORE_WAKE, .retry_us = dice(w, RUN_RETRY_US + 1)});
 	}
 	else if (l->state == CORE_LOST || dice(w, 15) == 0)
 		world_step(w, host, (core_event){.type = CORE_RELEASE});
@@ -2020,6 +2373,8 @@ test_model(bool late_execution)
 	   "model with %s: every outcome was seen", network);
 	ok(seen.errors > RUNS && seen.breaks > RUNS && (!late_execution || seen.limbo > RUNS / 10),
 	   "model with %s: every fault was injected", network);
+	ok(seen.wakes > RUNS && seen.outcome[CORE_MUST_WAIT] > RUNS,
+	   "model with %s: waiters waited, and were woken", network);
 }
 
 /* The checker itself must be able to fire. */
@@ -2064,6 +2419,18 @@ main(void)
 	test_patience();
 	test_patience_begins_anew();
 	test_no_patience_with_refusal();
+
+	test_not_before();
+	test_wake();
+	test_wake_sets_retry();
+	test_wake_while_asking();
+	test_wake_in_each_state();
+	test_holder_expires();
+	test_spread_at_expiry();
+
+	test_hold_at_most_within_ttl();
+	test_hold_at_most_over_renewals();
+	test_hold_at_most_of_the_next();
 
 	test_renewal();
 	test_renewal_asks_whom_it_should();
