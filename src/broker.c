@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
@@ -59,11 +60,14 @@ StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place 
 typedef struct LeaseTimer
 {
 	pairingheap_node heap_node;
-	int64 at_us; /* 0: not in the heap */
+	int64 at_us;    /* 0: not in the heap */
+	bool releasing; /* is in `releasing_leases` */
+	dlist_node release_node;
 } LeaseTimer;
 
 static LeaseTimer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
+static dlist_head releasing_leases = DLIST_STATIC_INIT(releasing_leases); /* oldest first */
 static core_mask members;    /* the nodes of redlock.nodes */
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
@@ -94,6 +98,8 @@ static void log_trouble(Lease *lease, const char *what);
 static core_mask can_send(void);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
+static void set_releasing(Lease *lease);
+static void forget_debts(int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
 static bool nodes_settled(void);
@@ -196,6 +202,7 @@ turn(int64 now_us)
 	}
 	if (settled)
 		take_queue(now_us);
+	forget_debts(now_us);
 	if (now_us >= reconfigure_at_us)
 		configure_nodes(now_us);
 
@@ -393,8 +400,39 @@ step(Lease *lease, core_event *event)
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		unsubscribe(lease);
 	set_timer(lease);
+	set_releasing(lease);
 	if (lease->core.state == CORE_FREE)
 		look_at(lease, event->now_us);
+}
+
+static void
+set_releasing(Lease *lease)
+{
+	LeaseTimer *timer = &timers[slot_of(lease)];
+	bool releasing = lease->core.state == CORE_RELEASING;
+
+	if (timer->releasing == releasing)
+		return;
+	timer->releasing = releasing;
+	if (releasing)
+		dlist_push_tail(&releasing_leases, &timer->release_node);
+	else
+		dlist_delete(&timer->release_node);
+}
+
+/*
+ * Nodes that do not answer must not use up the table with what they are owed.
+ * The oldest debts are forgotten first: they expire first, too.
+ */
+static void
+forget_debts(int64 now_us)
+{
+	while (lease_table->used > redlock_max_locks && !dlist_is_empty(&releasing_leases))
+	{
+		LeaseTimer *oldest = dlist_head_element(LeaseTimer, release_node, &releasing_leases);
+
+		step_simple(lease_at(oldest - timers), CORE_FORGET, 0, now_us);
+	}
 }
 
 static void
@@ -493,7 +531,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
 			publish_votes(lease);
-			log_trouble(lease, "was not renewed by a quorum; will try again");
+			if (settled)
+				log_trouble(lease, "was not renewed by a quorum; will try again");
 			break;
 		case CORE_EXPIRED:
 			lease_count(COUNT_LOST);
@@ -698,6 +737,7 @@ adopt_leases(int64 now_us)
 			if (lease->core.members & CORE_BIT(i))
 				step_simple(lease, CORE_NODE_LOST, i, now_us);
 		set_timer(lease);
+		set_releasing(lease);
 	}
 }
 

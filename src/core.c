@@ -45,6 +45,8 @@ static void on_node_lost(core_lease *lease, const core_event *event, core_out *o
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
 static void pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out);
+static bool owes(const core_lease *lease);
+static void forget_debts(core_lease *lease);
 static void give_up_pending(core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
@@ -100,6 +102,10 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			break;
 		case CORE_RELEASE:
 			begin_release(lease, event, out);
+			break;
+		case CORE_FORGET:
+			if (lease->state == CORE_RELEASING)
+				forget_debts(lease);
 			break;
 		case CORE_REPLY:
 			on_reply(lease, event, out);
@@ -487,14 +493,8 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				lease->next_at_us = event->now_us + lease->retry_us;
 				pay_debts(lease, event, lease->members, out);
 			}
-			if (event->now_us >= lease->owed_until_us)
-				for (int i = 0; i < CORE_NODES_MAX; i++)
-					lease->node[i].key = CORE_KEY_ABSENT;
-			for (int i = 0; i < CORE_NODES_MAX; i++)
-				if (lease->node[i].key != CORE_KEY_ABSENT)
-					return;
-			lease->state = CORE_FREE;
-			lease->releasing = 0;
+			if (event->now_us >= lease->owed_until_us || !owes(lease))
+				forget_debts(lease);
 			break;
 	}
 }
@@ -514,6 +514,24 @@ pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out 
 			out->release |= bit;
 		}
 	}
+}
+
+static bool
+owes(const core_lease *lease)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease->node[i].key != CORE_KEY_ABSENT)
+			return true;
+	return false;
+}
+
+static void
+forget_debts(core_lease *lease)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		lease->node[i].key = CORE_KEY_ABSENT;
+	lease->releasing = 0;
+	lease->state = CORE_FREE;
 }
 
 /* The round's time is over: who has not answered has not voted. */

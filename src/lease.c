@@ -8,6 +8,7 @@
  *
  * There are more slots than redlock.max_locks: a released lease keeps its slot
  * until each node has acknowledged, and must not stand in the way of new ones.
+ * The broker forgets what is owed when more than redlock.max_locks slots are used.
  */
 #include "postgres.h"
 
@@ -163,6 +164,7 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 	IndexEntry *entry;
 	Lease *idle = NULL;
 	LeaseOpened opened = LEASE_OPENED;
+	bool retired;
 
 	Assert(prefix_len <= LEASE_PREFIX_MAX);
 	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
@@ -186,18 +188,23 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 		else
 			unname(idle);
 	}
-	if (opened == LEASE_OPENED)
+	retired = idle != NULL && opened == LEASE_OPENED;
+	if (opened == LEASE_OPENED && lease_table->named >= redlock_max_locks)
+		opened = LEASE_TABLE_FULL;
+	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
+		opened = LEASE_NO_SLOT;
+	else if (opened == LEASE_OPENED)
 		*result = take_slot(hash, key, prefix_len, key_len, terms);
 	LWLockRelease(lease_table->lock);
 
-	if (idle != NULL && opened == LEASE_OPENED)
+	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
 	if (opened == LEASE_HANDED_OVER)
 		lease_count(COUNT_HANDED_OVER);
-	return opened == LEASE_OPENED && *result == NULL ? LEASE_TABLE_FULL : opened;
+	return opened;
 }
 
-/* Under the table lock.  NULL: the table is full. */
+/* Under the table lock, if there is a free slot. */
 static Lease *
 take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const LeaseTerms *terms)
 {
@@ -205,15 +212,13 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	Lease *lease;
 	bool found;
 
-	if (lease_table->first_free < 0 || lease_table->named >= redlock_max_locks)
-		return NULL;
-
 	/* HASH_ENTER can't run out of memory: the index has max_locks elements */
 	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
 	entry->slot = lease_table->first_free;
 	lease = &lease_table->lease[entry->slot];
 	lease_table->first_free = lease->next_free;
 	lease_table->named++;
+	lease_table->used++;
 
 	lease->in_use = true;
 	lease->hash = hash;
@@ -499,6 +504,7 @@ lease_free(Lease *lease)
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	lease->in_use = false;
+	lease_table->used--;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
 	lease->next_free = lease_table->first_free;

@@ -180,6 +180,7 @@ typedef struct LeaseTable
 	LWLock *lock;
 	LWLock *board_lock;
 	int slots;
+	int used;       /* (t) slots in use */
 	int named;      /* (t) leases found by name: <= max_locks */
 	int first_free; /* (t) slot number, or -1 */
 	slock_t queue_mutex;
@@ -215,6 +216,7 @@ typedef enum LeaseOpened
 	LEASE_OPENED,
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
 	LEASE_TAKEN,       /* the name is in use in this server */
+	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
 	LEASE_TABLE_FULL
 } LeaseOpened;
 

@@ -111,10 +111,17 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 static void
 read_holder(const redisReply *reply, ScriptAnswer *answer)
 {
-	const char *space = memchr(reply->str, ' ', reply->len);
-	const char *from = space ? space + 1 : reply->str;
+	const char *from = reply->str;
+	const char *end = reply->str + reply->len;
 
-	script_printable(answer->text, sizeof(answer->text), from, reply->str + reply->len - from);
+	if (reply->len > 2 * LEASE_SECRET_BYTES && from[2 * LEASE_SECRET_BYTES] == ':' &&
+		strspn(from, "0123456789abcdef") == 2 * LEASE_SECRET_BYTES)
+	{
+		const char *space = memchr(from, ' ', reply->len);
+
+		from = space ? space + 1 : from;
+	}
+	script_printable(answer->text, sizeof(answer->text), from, end - from);
 }
 
 void

@@ -373,17 +373,17 @@ open_lease(const LockRequest *request, int64 deadline_us)
 							&request->terms, &asking);
 		if (opened == LEASE_HANDED_OVER)
 			return;
-		if (opened != LEASE_TAKEN)
+		if (opened == LEASE_OPENED || opened == LEASE_TABLE_FULL)
 			break;
 		/* its owner holds the lease and has lost its gate: wait for it here */
-		if (request->terms.once)
+		if (opened == LEASE_TAKEN && request->terms.once)
 			return;
 		if (redlock_clock_us() >= deadline_us)
 		{
 			time_out(request, NULL);
 			return;
 		}
-		wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
+		wait_a_moment(deadline_us, opened == LEASE_NO_SLOT ? 1 : 10 + REDLOCK_RANDOM32() % 40);
 	}
 	if (opened == LEASE_TABLE_FULL)
 		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
