@@ -697,7 +697,10 @@ wake(Lease *lease, int64 retry_us, int64 now_us)
 	step(lease, &event);
 }
 
-/* A subscriber came: it joins for those who wait.  One went: they ask again. */
+/*
+ * A subscriber came: it joins for those who wait.  One too many went: they are
+ * back to asking.
+ */
 static void
 on_subscriber(RedisNode *node)
 {
@@ -714,7 +717,8 @@ on_subscriber(RedisNode *node)
 		else if (lease->joined & bit)
 		{
 			lease->joined &= ~bit;
-			wake(lease, RETRY_US, redlock_clock_us());
+			if (pg_popcount32(lease->joined) == core_quorum(lease->core.members) - 1)
+				wake(lease, RETRY_US, redlock_clock_us());
 		}
 	}
 }
@@ -926,6 +930,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	}
 
 	count_vote(node, sent, answer, now_us);
+	if (answer->told > 0)
+		pg_atomic_write_u64(&lease_table->others_seen_us[lease->hash % TURNS], now_us);
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
 	{
 		SpinLockAcquire(&lease->mutex);
@@ -979,6 +985,10 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	if (node_is_subscriber(node))
 	{
+		if (node->state == NODE_REFUSED)
+			ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
+								 node->error),
+						  errdetail("Who waits for a lock has to ask for it again and again.")));
 		on_subscriber(node);
 		return;
 	}

@@ -34,7 +34,7 @@ gate_enter(uint64 hash, bool session_level, int wait_ms)
 		return true;
 	if (wait_ms == GATE_DO_NOT_WAIT)
 		return false;
-	if (wait_ms == GATE_WAIT_FOREVER || (LockTimeout > 0 && LockTimeout <= wait_ms))
+	if (wait_ms == GATE_WAIT_FOREVER || (LockTimeout > 0 && LockTimeout < wait_ms))
 	{
 		LockAcquire(&tag, ExclusiveLock, session_level, false);
 		return true;

@@ -30,6 +30,9 @@
 /* A host's turn: consecutive hand-overs take no longer than this. */
 #define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
 
+/* Other hosts that waited at a release are expected at the next ones. */
+#define OTHERS_SEEN_US INT64CONST(1000000)
+
 typedef struct IndexEntry
 {
 	uint64 hash;
@@ -118,7 +121,10 @@ init_table(void)
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
 	for (int i = 0; i < TURNS; i++)
+	{
 		pg_atomic_init_u64(&lease_table->turn_ended_us[i], 0);
+		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
+	}
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -300,8 +306,13 @@ lease_let_go(Lease *lease, bool others_wait)
 {
 	bool hand_over = others_wait && lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0 &&
 					 is_worth_having(lease);
+	int64 now_us = redlock_clock_us();
+	int turn = lease->hash % TURNS;
+	bool others_seen =
+		lease_validity_us(lease) > 0 &&
+		now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) < OTHERS_SEEN_US;
 	bool turn_lasts = hand_over && lease->handovers < redlock_handover_limit &&
-					  redlock_clock_us() - lease->turn_began_us < TURN_US(lease->ttl_ms);
+					  now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
 
 	Assert(lease->owner_pid == MyProcPid);
 
@@ -310,9 +321,9 @@ lease_let_go(Lease *lease, bool others_wait)
 		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
 	else
 	{
-		if (hand_over && redlock_handover_limit > 0)
-			pg_atomic_write_u64(&lease_table->turn_ended_us[lease->hash % TURNS],
-								redlock_clock_us());
+		/* a pause for us, a chance for those who wait on other hosts */
+		if (redlock_handover_limit > 0 && (hand_over || others_seen))
+			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
 		unname(lease);
 	}
 	LWLockRelease(lease_table->lock);

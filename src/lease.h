@@ -172,7 +172,7 @@ typedef enum LeaseCounter
 	COUNTERS /* how many */
 } LeaseCounter;
 
-/* Slots of LeaseTable.turn_ended_us; two names in one cost a pause, no more. */
+/* Slots of what is remembered by hash; two names in one cost a pause, no more. */
 #define TURNS 256
 
 typedef struct LeaseTable
@@ -190,7 +190,8 @@ typedef struct LeaseTable
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 last_number;
 	pg_atomic_uint64 counters[COUNTERS];
-	pg_atomic_uint64 turn_ended_us[TURNS]; /* by hash: a host's turn ended then */
+	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
+	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
 	NodeBoard board[CORE_NODES_MAX];
 	NameSlot name[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];

@@ -3,7 +3,8 @@
  *		Commands to a node and the reading of its replies; see script.h.
  *
  * A script does one atomic thing and returns a number for yes (1) and no (0),
- * or, where an acquire is refused, the value that stands in its way.  Every
+ * or, where an acquire is refused, the value that stands in its way; a release
+ * adds the number of waiters that it told.  Every
  * error reply means that nothing was done: no vote.
  */
 #include "postgres.h"
@@ -34,8 +35,9 @@ const char *const script_text[SCRIPT_COUNT] = {
 		"local keep = tonumber(ARGV[2]) "
 		"if keep > 0 then return redis.call('PEXPIRE', KEYS[1], keep) end "
 		"redis.call('DEL', KEYS[1]) "
-		"if keep == 0 then redis.pcall('PUBLISH', KEYS[1], 'free') end "
-		"return 1"};
+		"local told = 0 "
+		"if keep == 0 then told = redis.pcall('PUBLISH', KEYS[1], 'free') end "
+		"return 1 + (tonumber(told) or 0)"};
 
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
@@ -82,10 +84,15 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
 	answer->busy_ms = 0;
+	answer->told = 0;
 	answer->text[0] = '\0';
 
 	if (reply->type == REDIS_REPLY_INTEGER)
-		answer->reply = reply->integer == 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
+	{
+		answer->reply = reply->integer >= 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
+		if (op == CORE_OP_RELEASE && reply->integer > 1)
+			answer->told = reply->integer - 1;
+	}
 	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
 			 reply->element[0]->type == REDIS_REPLY_INTEGER &&
 			 reply->element[1]->type == REDIS_REPLY_STRING)

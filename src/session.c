@@ -202,7 +202,8 @@ warn_of_scope(const LockRequest *request)
 						  errhint("Acquire it in a transaction block, or at the scope "
 								  "\"session\".")));
 	}
-	else if (!ends_at_once && IsolationUsesXactSnapshot() && FirstSnapshotSet)
+	else if ((!ends_at_once || request->scope == SCOPE_CALL) && IsolationUsesXactSnapshot() &&
+			 FirstSnapshotSet)
 	{
 		warned = true;
 		ereport(WARNING,
@@ -326,6 +327,9 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 
 	if (request->terms.once)
 		wait_ms = GATE_DO_NOT_WAIT;
+	else if (request->skip && LockTimeout > 0 &&
+			 (request->wait_ms < 0 || LockTimeout < request->wait_ms))
+		wait_ms = LockTimeout; /* its end is no error here */
 	else if (request->wait_ms >= 0)
 		wait_ms = Min(request->wait_ms, INT_MAX);
 
@@ -348,7 +352,7 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 		return true;
 	if (wait_ms != GATE_DO_NOT_WAIT)
 		lease_poke(request->hash);
-	if (request->wait_ms >= 0)
+	if (wait_ms != GATE_DO_NOT_WAIT || request->wait_ms == 0)
 		time_out(request, NULL);
 	return false;
 }
@@ -818,10 +822,12 @@ static void
 refuse_prepare(void)
 {
 	if (xact_hold_total > 0 || call_ended)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot PREPARE a transaction that holds redlocks at transaction scope"),
-				 errhint("Acquire them at session scope, or use COMMIT.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg(
+				 "cannot PREPARE a transaction that holds redlocks at transaction or call scope"),
+			 errhint("Acquire them at session scope, or use COMMIT.")));
 }
 
 static void
