@@ -298,10 +298,11 @@ lease_ask(Lease *lease)
 
 /*
  * The owner is done, whatever the lease's state is.  If others wait at the gate
- * it is left to the next of them, as long as this host's turn lasts.  Runs in
- * commit and abort callbacks: no allocation, no socket, no error.
+ * it is left to the next of them, as long as this host's turn lasts.  Returns
+ * whether it was.  Runs in commit and abort callbacks: no allocation, no socket,
+ * no error.
  */
-void
+bool
 lease_let_go(Lease *lease, bool others_wait)
 {
 	bool hand_over = others_wait && lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0 &&
@@ -329,6 +330,7 @@ lease_let_go(Lease *lease, bool others_wait)
 	LWLockRelease(lease_table->lock);
 	if (!turn_lasts)
 		push(lease);
+	return turn_lasts;
 }
 
 /*

@@ -224,7 +224,7 @@ typedef enum LeaseOpened
 extern LeaseOpened lease_open(uint64 hash, const char *key, int prefix_len, int key_len,
 							  const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_let_go(Lease *lease, bool others_wait); /* never fails */
+extern bool lease_let_go(Lease *lease, bool others_wait); /* never fails; left idle? */
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */

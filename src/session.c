@@ -635,7 +635,9 @@ let_go(Holding *holding, bool others_wait)
 {
 	uint64 hash = holding->hash;
 
-	lease_let_go(holding->lease, others_wait);
+	/* who gave up waiting before the lease was idle did not see it: look again */
+	if (lease_let_go(holding->lease, others_wait) && !gate_has_waiters(hash))
+		lease_poke(hash);
 	holdings_busy = true;
 	dlist_delete(&holding->link);
 	holdings_busy = false;
