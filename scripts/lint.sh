@@ -1,0 +1,67 @@
+#!/bin/bash
+# scripts/lint.sh: what a change must pass besides its tests
+#
+# Formatting, a build without warnings by clang, the rule that the protocol core
+# includes nothing but C's own headers, and the core's unit tests with the
+# address and undefined-behaviour sanitizers.  scripts/deps.sh --lint installs
+# what this needs; without clang-format the formatting is not looked at.
+# Works in a temporary copy; changes nothing in the checkout.
+set -eu
+
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+if [ -z "${REDLOCK_INNER-}" ]; then
+	run_in_private_copy scripts/lint.sh
+fi
+
+begin_inner
+
+failed=0
+
+check()
+{
+	local what=$1
+	shift
+	if "$@" >"$TMP/lint.log" 2>&1; then
+		echo "ok      $what"
+	else
+		echo "FAILED  $what"
+		cat "$TMP/lint.log"
+		failed=1
+	fi
+}
+
+# Standard headers and its own only: the core is linked into programs that have
+# neither PostgreSQL nor sockets.
+core_is_pure()
+{
+	local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
+
+	! grep -n '#include' src/core.c src/core.h |
+		grep -vE "#include (<($c99)\.h>|\"core\.h\")$"
+}
+
+# The flags of the compiler that PostgreSQL was built with may be unknown to
+# clang; that is no fault of ours.
+builds_with_clang()
+{
+	make -j2 PG_CONFIG="$PG_CONFIG" CC=clang with_llvm=no \
+		COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
+}
+
+if command -v clang-format >/dev/null; then
+	check "formatting" clang-format --dry-run -Werror \
+		redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h
+else
+	echo "-       formatting: no clang-format here"
+fi
+check "src/core.* include C99 headers only" core_is_pure
+if command -v clang >/dev/null; then
+	check "build with clang" builds_with_clang
+else
+	echo "-       build with clang: no clang here"
+fi
+check "unit tests with sanitizers" make PG_CONFIG="$PG_CONFIG" unit \
+	UNIT_CC="gcc -std=c99 -Wall -Wextra -Werror -g -Isrc -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+exit $failed

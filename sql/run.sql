@@ -1,0 +1,133 @@
+-- CALL redlock_run: a command under a lock.  (That it is skipped while another
+-- holds the lock is shown in specs/skip.spec.)
+--
+-- Protects from: a job that runs without its lock, or that leaves it behind, in
+-- particular when it fails; a lock that is given away when the job commits; a job
+-- whose changes are lost.
+
+CREATE VIEW held AS
+    SELECT resource, state, scope FROM redlock_locks
+     WHERE state IN ('held', 'lost') AND pid = pg_backend_pid()
+     ORDER BY resource COLLATE "C";
+CREATE VIEW gates AS
+    SELECT count(*) AS gates FROM pg_locks
+     WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+CREATE TABLE work (n integer, under text);
+
+-- runs, under the lock, and its changes stay
+CALL redlock_run('job', $$INSERT INTO work SELECT 1, string_agg(resource || ' ' || scope, ',') FROM held$$);
+TABLE work;
+TABLE held;
+TABLE gates;
+-- more than one command; a result goes nowhere
+CALL redlock_run('job', 'INSERT INTO work VALUES (2); SELECT * FROM work; DELETE FROM work WHERE n = 1');
+TABLE work;
+CALL redlock_run('job', '');
+CALL redlock_run('job', 'DO $$ BEGIN RAISE NOTICE ''in DO''; END $$');
+-- all arguments, by position and by name
+CALL redlock_run('job', 'INSERT INTO work SELECT 3, ttl FROM redlock_locks WHERE resource = ''job''', '1 s', '20 s', '1 ms', '1 min');
+SELECT pg_sleep(0.01);
+CALL redlock_run(resource => 'job 2', command => 'DELETE FROM work WHERE n = 2', wait => NULL, ttl => NULL, hold_at_least => NULL, hold_at_most => NULL);
+TABLE work;
+TABLE gates;
+
+-- what can't be run
+CALL redlock_run('job', NULL);
+CALL redlock_run(NULL, 'DELETE FROM work');
+CALL redlock_run('', 'DELETE FROM work');
+CALL redlock_run('job', 'DELETE FROM work', wait => '-1 s');
+CALL redlock_run('job', 'DELETE FROM work', ttl => '0');
+CALL redlock_run('job', 'DELETE FROM work', ttl => '1 year');
+CALL redlock_run('job');
+SELECT redlock_run('job', 'DELETE FROM work');
+\set VERBOSITY sqlstate
+CALL redlock_run('job', NULL);
+\set VERBOSITY default
+CALL redlock_run('job', 'COMMIT');
+CALL redlock_run('job', 'COPY work TO STDOUT');
+TABLE work;
+TABLE held;
+
+-- a command that fails: its error, and the lock is free
+CALL redlock_run('job', 'INSERT INTO work VALUES (4); SELECT 1 / 0');
+TABLE held;
+TABLE gates;
+CALL redlock_run('job', 'there is no such command');
+CALL redlock_run('job', 'SELECT * FROM no_such_table');
+TABLE held;
+TABLE gates;
+TABLE work;
+
+-- a command that commits keeps the lock
+CREATE PROCEDURE in_steps() LANGUAGE plpgsql AS
+$$
+	BEGIN
+		FOR i IN 1 .. 3 LOOP
+			INSERT INTO work SELECT i, string_agg(resource || ' ' || scope || ' ' || state, ',') FROM held;
+			IF i = 2 THEN ROLLBACK; ELSE COMMIT; END IF;
+			PERFORM redlock_check('job');
+		END LOOP;
+	END
+$$;
+TRUNCATE work;
+CALL redlock_run('job', 'CALL in_steps()');
+TABLE work;
+TABLE held;
+TABLE gates;
+CALL redlock_run('job', 'DO $$ BEGIN INSERT INTO work VALUES (5); COMMIT; PERFORM redlock_check(''job''); PERFORM 1 / 0; END $$');
+TABLE work;
+TABLE held;
+
+-- in a procedure, which may go on in the same lock
+CREATE PROCEDURE two_jobs() LANGUAGE plpgsql AS
+$$
+	BEGIN
+		CALL redlock_run('job', 'CALL in_steps()');
+		COMMIT;
+		PERFORM redlock_check('job');
+		CALL redlock_run('job', 'CALL redlock_run(''another'', ''CALL in_steps()'')');
+	END
+$$;
+TRUNCATE work;
+CALL two_jobs();
+TABLE work;
+TABLE held;
+TABLE gates;
+
+-- in a transaction block: with the transaction, where nothing may commit
+TRUNCATE work;
+BEGIN;
+CALL redlock_run('job', 'INSERT INTO work VALUES (6)');
+TABLE held;
+COMMIT;
+TABLE work;
+TABLE held;
+BEGIN;
+CALL redlock_run('job', 'INSERT INTO work VALUES (7)');
+ROLLBACK;
+TABLE work;
+TABLE held;
+BEGIN;
+CALL redlock_run('job', 'CALL in_steps()');
+ROLLBACK;
+TABLE work;
+TABLE held;
+
+-- what the session holds already
+SELECT redlock_acquire('job', scope => 'session') > 0;
+CALL redlock_run('job', 'CALL in_steps()');
+TABLE held;
+SELECT redlock_release('job');
+TABLE held;
+TABLE work;
+-- the command may give it back, or take it for longer
+CALL redlock_run('job', 'SELECT redlock_release(''job'')');
+TABLE held;
+CALL redlock_run('job', 'SELECT redlock_acquire(''job'', scope => ''session'')');
+TABLE held;
+SELECT redlock_release_all();
+TABLE gates;
+
+DROP VIEW held, gates;
+DROP TABLE work;
+DROP PROCEDURE in_steps, two_jobs;

@@ -1,0 +1,123 @@
+-- Warnings of what is legal and hardly meant: each once a statement, and not
+-- where it would be wrong.
+--
+-- Protects from: a lock that is released at once, or taken on data that the last
+-- holder changed unseen, without a word; a warning that floods the log, or that
+-- comes where the lock is in order, so that people learn to ignore it.
+
+CREATE FUNCTION in_plpgsql(name text, scope redlock_scope DEFAULT 'transaction') RETURNS boolean
+LANGUAGE plpgsql AS $$ BEGIN RETURN redlock_acquire(name, scope => $2) > 0; END $$;
+CREATE FUNCTION in_sql(name text) RETURNS boolean
+LANGUAGE sql SET work_mem = '1MB' AS $$ SELECT redlock_acquire(name) > 0 $$;
+CREATE PROCEDURE in_procedure(name text, scope redlock_scope DEFAULT 'transaction')
+LANGUAGE plpgsql AS $$ BEGIN PERFORM redlock_acquire(name, scope => $2); END $$;
+CREATE TABLE t (n integer);
+INSERT INTO t VALUES (1), (2), (3);
+
+--
+-- Released at the end of the statement
+--
+
+\set VERBOSITY sqlstate
+SELECT redlock_acquire('a') > 0;
+\set VERBOSITY default
+SELECT redlock_acquire('a') > 0;
+SELECT redlock_try('a');
+-- once, however many are acquired
+SELECT redlock_acquire('a' || n) > 0 AS got, redlock_try('a') FROM t;
+-- and again in the next statement
+SELECT redlock_try('a');
+-- whatever statement it is
+EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) SELECT redlock_try('a');
+COPY (SELECT redlock_try('a')) TO STDOUT;
+CREATE TABLE made AS SELECT redlock_try('a');
+UPDATE t SET n = n WHERE redlock_try('a');
+PREPARE p AS SELECT redlock_try('a');
+EXECUTE p;
+VALUES (redlock_try('a'));
+-- also when it fails
+SELECT redlock_acquire('a') / 0;
+
+-- not at session scope
+SELECT redlock_acquire('a', scope => 'session') > 0;
+-- but for what is added to it
+SELECT redlock_acquire('a') > 0;
+SELECT redlock_release('a');
+
+-- not where something goes on under the lock: functions, procedures, DO
+SELECT in_plpgsql('a');
+SELECT in_sql('a');
+SELECT in_plpgsql('a' || n) FROM t;
+CALL in_procedure('a');
+DO $$ BEGIN PERFORM redlock_acquire('a'); PERFORM redlock_acquire('a'); END $$;
+DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); COMMIT; PERFORM redlock_acquire('b'); END $$;
+DO $$ BEGIN COMMIT; PERFORM redlock_acquire('a'); ROLLBACK; EXECUTE 'SELECT redlock_acquire(''a'')'; END $$;
+CALL redlock_run('a', 'SELECT redlock_acquire(''a'')');
+CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM redlock_acquire('a'); RETURN new; END $$;
+CREATE TRIGGER fires BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
+INSERT INTO t VALUES (4), (5);
+
+-- not in a transaction block
+BEGIN;
+SELECT redlock_acquire('a') > 0;
+SELECT in_plpgsql('a');
+SAVEPOINT s;
+SELECT redlock_acquire('b') > 0;
+COMMIT;
+BEGIN; DECLARE c CURSOR FOR SELECT redlock_acquire('a') > 0 AS got; FETCH c; COMMIT;
+-- not in a string of statements, which is one transaction
+CREATE TABLE made_too AS SELECT redlock_try('a')\; DROP TABLE made_too;
+-- but after it
+SELECT redlock_try('a');
+
+--
+-- The snapshot is older than the grant
+--
+
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+\set VERBOSITY sqlstate
+SELECT redlock_acquire('a') > 0;
+\set VERBOSITY default
+SELECT redlock_acquire('a') > 0;
+-- once, at each scope, in functions too
+SELECT redlock_acquire('a' || n, scope => 'session') > 0 AS got FROM t;
+SELECT in_plpgsql('b'), in_plpgsql('c', 'session');
+SELECT in_sql('a');
+CALL in_procedure('d');
+DO $$ BEGIN PERFORM redlock_acquire('a'); PERFORM redlock_acquire('a', scope => 'call'); END $$;
+SELECT redlock_release_all();
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT redlock_acquire('a') > 0;
+COMMIT;
+-- the highest level without
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT count(*) > 0 FROM t;
+SELECT redlock_acquire('a') > 0;
+COMMIT;
+
+-- one statement is the transaction: the first warning says more
+SET default_transaction_isolation = 'repeatable read';
+SELECT redlock_acquire('a') > 0;
+-- nothing to warn of: the next transaction has a new snapshot
+SELECT redlock_acquire('a', scope => 'session') > 0;
+SELECT redlock_release('a');
+-- a transaction in which more follows
+SELECT in_plpgsql('a');
+CALL in_procedure('a');
+DO $$ BEGIN PERFORM redlock_acquire('a'); END $$;
+DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); COMMIT; PERFORM redlock_acquire('a'); END $$;
+-- the command runs with the snapshot of the CALL
+CALL redlock_run('a', 'SELECT 1');
+CREATE TABLE made_too AS SELECT redlock_try('a')\; DROP TABLE made_too;
+RESET default_transaction_isolation;
+SELECT redlock_acquire('a', scope => 'session') > 0;
+SELECT redlock_release('a');
+
+-- nothing is left
+SELECT count(*) FROM redlock_locks WHERE state <> 'releasing';
+
+DROP TABLE t, made;
+DROP FUNCTION in_plpgsql, in_sql, fire;
+DROP PROCEDURE in_procedure;

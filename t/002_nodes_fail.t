@@ -1,0 +1,211 @@
+# A minority of the nodes may be dead or hang; without a majority there is an
+# error that names who did not answer, and nothing is left behind.
+#
+# Protects from: a dead node that delays or stops the living; a quorum of the
+# reachable; an error that blames the wrong node; half-won rounds that block
+# the lock until they expire (the ttl is longer than anything here waits for).
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(5);
+my $conf = "redlock.ttl = '60s'\nredlock.node_timeout = '500ms'";
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
+my $session_a = session($host_a);
+my $session_b = session($host_b);
+
+sub no_key_left
+{
+	my ($name, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, $description, 30);
+}
+
+# That A and B exclude each other by the nodes that are there.
+sub works
+{
+	my ($when) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$session_a->query('BEGIN');
+	is($session_a->query("SELECT redlock_try('job')"), 't', "$when: A takes the lock");
+	is($session_b->query("SELECT redlock_try('job')"), 'f', "$when: B is refused");
+	$session_a->query('COMMIT');
+	wait_until(sub { $session_b->query("SELECT redlock_try('job')") eq 't' },
+		"$when: B gets it after A committed", 30);
+	no_key_left('job', "$when: no key is left");
+}
+
+# That the error names exactly these nodes.
+sub no_quorum
+{
+	my ($session, $sql, $when, @dead) = @_;
+	my $result = $session->run($sql);
+	my %dead   = map { $_->address => 1 } @dead;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '08006', "$when: no quorum is a connection failure");
+	like( $result->{message},
+		qr/^no quorum of redlock nodes could be reached\b/,
+		"$when: the message says so");
+	is( join(' ', sort grep { $result->{detail} =~ /\Q$_\E\b/ } map { $_->address } @nodes),
+		join(' ', sort keys %dead),
+		"$when: the detail names the nodes that failed, and only them");
+}
+
+# Acquires and releases many locks in a row; returns the median time that an
+# acquire took, in milliseconds.
+sub median_ms
+{
+	my ($session, $rounds, $ttl) = @_;
+	my $result = $session->run(<<~SQL);
+		DO \$\$
+		DECLARE
+		    started timestamptz;
+		    times float[];
+		BEGIN
+		    FOR i IN 1 .. $rounds LOOP
+		        started := clock_timestamp();
+		        PERFORM redlock_acquire('timed ' || i, ttl => '$ttl', scope => 'session');
+		        times := times || 1000 * extract(epoch FROM clock_timestamp() - started)::float;
+		        PERFORM redlock_release('timed ' || i);
+		    END LOOP;
+		    RAISE NOTICE 'median %', (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY t) FROM unnest(times) t);
+		END \$\$
+		SQL
+	return $result->{err} =~ /median ([0-9.e-]+)/ ? $1 : undef;
+}
+
+sub middle
+{
+	my @sorted = sort { $a <=> $b } @_;
+	return $sorted[ @sorted / 2 ];
+}
+
+# ---- two of five ----
+
+works('all nodes up');
+$_->pause for @nodes[ 1, 3 ];
+works('two nodes hang');
+$_->resume for @nodes[ 1, 3 ];
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+
+# In turns, so that what else the machine does hits both alike.
+my (@up, @down);
+median_ms($session_a, 100, '1 s');
+foreach (1 .. 5)
+{
+	push @up, median_ms($session_a, 300, '1 s') // die 'no locks';
+	$_->pause for @nodes[ 1, 3 ];
+	push @down, median_ms($session_a, 300, '1 s') // die 'no locks';
+	$_->resume for @nodes[ 1, 3 ];
+	wait_nodes_ready($host_a, 5);
+}
+note "medians of acquire in ms, all nodes up: @up; two stopped: @down";
+cmp_ok(middle(@down), '<=', 1.5 * middle(@up),
+	'the median of acquire with two of five nodes stopped is that of all five, or up to 1.5 times as much');
+
+# What these nodes are owed must not stand in the way of new locks.
+$_->pause for @nodes[ 1, 3 ];
+ok(defined median_ms($session_a, 4000, '60 s'),
+	'two nodes that hang do not use up the table of locks');
+$_->resume for @nodes[ 1, 3 ];
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+no_key_left('job', 'the nodes that hung keep no key');
+
+$_->kill9 for @nodes[ 0, 4 ];
+works('two nodes are dead');
+foreach my $host ($host_a, $host_b)
+{
+	ok( $host->poll_query_until(
+			'postgres',
+			"SELECT count(*) FILTER (WHERE state <> 'ready' AND last_error <> '') = 2
+			    AND count(*) FILTER (WHERE state = 'ready') = 3 FROM redlock_nodes"),
+		'the view shows two nodes down, with a reason, on ' . $host->name);
+}
+$_->start for @nodes[ 0, 4 ];
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+works('after their return');
+
+# ---- a node that loses its data while a lock is held ----
+
+$session_a->query("BEGIN; SELECT redlock_acquire('job')");
+wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'the key is on all nodes');
+$nodes[2]->restart;
+is($session_b->query("SELECT redlock_try('job')"), 'f', 'a node that restarts empty frees no lock');
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+is($session_b->query("SELECT redlock_try('job')"), 'f', 'nor when it votes again');
+$session_a->query('COMMIT');
+no_key_left('job', 'it is released as ever');
+
+# ---- a majority hangs ----
+
+my @hang = @nodes[ 0, 2, 3 ];
+$_->pause for @hang;
+my $result = $session_a->run(<<~'SQL');
+	DO $$
+	DECLARE
+	    started timestamptz := clock_timestamp();
+	    state text;
+	BEGIN
+	    PERFORM redlock_try('half');
+	    RAISE NOTICE 'granted';
+	EXCEPTION WHEN OTHERS THEN
+	    RAISE NOTICE '% after % ms', SQLSTATE,
+	        (1000 * extract(epoch FROM clock_timestamp() - started))::int;
+	END $$
+	SQL
+my ($state, $ms) = $result->{err} =~ /NOTICE:  \S+ (\w+) after (\d+) ms/;
+is($state, '08006', 'a try without a quorum is an error');
+cmp_ok($ms // 'inf', '<=', 1000, 'that comes within twice node_timeout');
+no_quorum($session_a, "SELECT redlock_try('half')", 'three nodes hang', @hang);
+no_quorum($session_b, "SELECT redlock_try('half')", 'three nodes hang, the other host', @hang);
+no_quorum($session_a, "SELECT redlock_acquire('half', wait => '2 s')", 'three nodes hang, acquire', @hang);
+wait_until(sub { key_count('redlock:half', @nodes[ 1, 4 ]) == 0 },
+	'the living nodes keep no key of the half-won rounds', 30);
+
+$_->resume for @hang;
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+no_key_left('half', 'nor do those that hung');
+works('after they went on');
+
+# ---- a majority is dead ----
+
+my @dead = @nodes[ 1, 2, 4 ];
+$_->kill9 for @dead;
+no_quorum($session_a, "SELECT redlock_try('half')", 'three nodes are dead', @dead);
+no_quorum($session_a, "BEGIN; SELECT redlock_acquire('half', wait => '2 s')", 'acquire', @dead);
+$session_a->query('ROLLBACK');
+wait_until(sub { key_count('redlock:half', @nodes[ 0, 3 ]) == 0 },
+	'the living nodes keep no key', 30);
+
+$_->kill9 for @nodes[ 0, 3 ];
+no_quorum($session_a, "SELECT redlock_try('half')", 'all nodes are dead', @nodes);
+
+$_->start for @nodes;
+wait_nodes_ready($_, 5) for $host_a, $host_b;
+works('after all came back');
+
+# ---- who waits is served when the nodes are back ----
+
+$session_a->query("BEGIN; SELECT redlock_acquire('job')");
+$session_b->query('BEGIN');
+$session_b->send("SELECT redlock_acquire('job') > 0");
+ok( $host_b->poll_query_until('postgres',
+		"SELECT state = 'waiting' FROM redlock_locks WHERE resource = 'job'"),
+	'B waits');
+$nodes[0]->restart;
+$nodes[4]->pause;
+$session_a->query('COMMIT');
+is($session_b->result->{out}, 't', 'B gets the lock though a node restarted and one hangs');
+$session_b->query('COMMIT');
+$nodes[4]->resume;
+no_key_left('job', 'no key is left');
+
+$_->quit for $session_a, $session_b;
+done_testing();

@@ -1,0 +1,117 @@
+# The broker can be terminated at any moment: its successor adopts what shared
+# memory says, and no session notices.
+#
+# Protects from: a lease that is lost or no longer renewed with the broker, a
+# waiter that waits for ever, a release that is forgotten.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes = redis_nodes(5);
+my $ttl_s = 3;    # the postmaster restarts a broker after one
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '${ttl_s}s'");
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '${ttl_s}s'");
+my $session_a = session($host_a);
+my $session_b = session($host_b);
+
+# Terminates the broker of a host.
+sub terminate
+{
+	my ($host) = @_;
+	my $pid = broker_pid($host);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	like($pid, qr/^\d+$/, 'there is one broker on ' . $host->name);
+	kill 'TERM', $pid;
+	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'it is replaced');
+}
+
+# ---- a lease that is held ----
+
+$session_a->query("SELECT redlock_acquire('job', scope => 'session')");
+$session_a->query("BEGIN; SELECT redlock_acquire('in transaction')");
+foreach (1 .. 2)
+{
+	my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');
+	terminate($host_a);
+	ok($host_a->poll_query_until('postgres', "SELECT renewed >= $renewed + 2 FROM redlock_stats"),
+		'the new broker renews both leases');
+}
+
+my ($granted, $checks) = (0, 0);
+my $end = time + 3 * $ttl_s;
+while (time < $end)
+{
+	$granted++ if $session_b->query("SELECT redlock_try('job')") eq 't';
+	$granted++ if $session_b->query("SELECT redlock_try('in transaction')") eq 't';
+	$session_a->query("SELECT redlock_check('job'), redlock_check('in transaction')");
+	$checks++;
+}
+is($granted, 0, "the locks were not granted elsewhere in three ttls ($checks looks)");
+is($session_a->query('SELECT lost FROM redlock_stats'), '0', 'no lease was lost');
+is( $session_a->query("SELECT count(*) FROM redlock_locks WHERE state = 'held' AND pid = pg_backend_pid()"),
+	'2', 'the view shows both as held');
+
+$session_a->query('COMMIT');
+is($session_a->query("SELECT redlock_release('job')"), 't', 'the lock can be given back');
+wait_until(sub { $session_b->query("SELECT redlock_try('job')") eq 't' }, 'and is free for the other host');
+
+# ---- a session that waits ----
+
+$session_a->query("BEGIN; SELECT redlock_acquire('job')");
+$session_b->query('BEGIN');
+$session_b->send("SELECT redlock_acquire('job') > 0");
+ok( $host_b->poll_query_until('postgres',
+		"SELECT state = 'waiting' FROM redlock_locks WHERE resource = 'job'"),
+	'B waits for A');
+terminate($host_b);
+ok(!$session_b->done, 'B still waits');
+terminate($host_a);
+ok(!$session_b->done, 'B still waits when the broker of the holder is replaced');
+$session_a->query('COMMIT');
+is($session_b->result->{out}, 't', 'B gets the lock when A commits');
+terminate($host_b);
+is($session_a->query("SELECT redlock_try('job')"), 'f', 'and keeps it');
+$session_b->query('COMMIT');
+
+# ---- a release just before ----
+
+# The ttl is longer than the time waited for.
+foreach my $round (1 .. 3)
+{
+	$session_a->query("BEGIN; SELECT redlock_acquire('job', ttl => '60 s')");
+	my $pid = broker_pid($host_a);
+	kill 'STOP', $pid;
+	kill 'TERM', $pid;
+	$session_a->query('COMMIT');
+	kill 'CONT', $pid;
+	wait_until(sub { key_count('redlock:job', @nodes) == 0 },
+		"a release that the broker has not seen yet is done ($round)", 30);
+	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
+}
+
+# ---- an acquire meanwhile ----
+
+foreach my $round (1 .. 3)
+{
+	my $pid = broker_pid($host_a);
+	kill 'STOP', $pid;
+	$session_a->query('BEGIN');
+	$session_a->send("SELECT redlock_acquire('job') > 0");
+	kill 'TERM', $pid;
+	kill 'CONT', $pid;
+	is($session_a->result->{out}, 't', "an acquire outlives the broker it was given to ($round)");
+	$session_a->query('COMMIT');
+	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
+}
+wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'no key is left');
+
+is($session_a->query('SELECT lost FROM redlock_stats'), '0', 'no lease was lost on A');
+is($session_b->query('SELECT lost FROM redlock_stats'), '0', 'nor on B');
+
+$_->quit for $session_a, $session_b;
+done_testing();

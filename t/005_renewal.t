@@ -1,0 +1,167 @@
+# A lease is renewed for as long as its holder lives; when it can't be, the
+# holder learns it, and its transaction does not commit.
+#
+# Protects from: two holders after the first ttl; a holder that goes on without
+# its lock.  Absolute times are the subject here: the ttl is 2 s.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes = redis_nodes(5);
+my $conf = "redlock.ttl = '2s'";
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
+my $session_a = session($host_a);
+my $session_b = session($host_b);
+
+# ---- renewal ----
+
+$session_a->query("SELECT redlock_acquire('session', scope => 'session')");
+$session_a->query("BEGIN; SELECT redlock_acquire('transaction')");
+$session_a->send('SELECT pg_sleep(10)');
+my ($granted, $looks) = (0, 0);
+my $end = time + 10;
+while (time < $end)
+{
+	$granted += grep { $_ eq 't' } $session_b->query("SELECT redlock_try('session')"),
+	  $session_b->query("SELECT redlock_try('transaction')");
+	$looks++;
+}
+is($granted, 0, "locks with a ttl of 2 s were never granted elsewhere in 10 s ($looks looks)");
+is($session_a->result->{state}, '', 'the statement of the holder was not disturbed');
+is($session_a->query("SELECT redlock_check('transaction') BETWEEN '0.1 s' AND '2 s'"),
+	't', 'the lease is valid, within its ttl');
+is($session_a->query("SELECT redlock_check('session') BETWEEN '0.1 s' AND '2 s'"), 't', 'both are');
+cmp_ok($session_a->query('SELECT renewed FROM redlock_stats'), '>=', 8, 'they were renewed');
+is($session_a->run('COMMIT')->{state}, '', 'the transaction commits');
+$session_a->query("SELECT redlock_release('session')");
+foreach my $name (qw(session transaction))
+{
+	wait_until(sub { $session_b->query("SELECT redlock_try('$name')") eq 't' },
+		"\"$name\" is free afterwards");
+}
+
+# ---- loss ----
+
+$host_a->safe_psql('postgres', 'CREATE TABLE work (what text)');
+
+# Takes a lock at both scopes, writes a row, and loses three nodes; $busy is
+# what the session runs meanwhile.  Returns the session, and the result of what
+# it ran.
+sub lose
+{
+	my ($on_loss, $busy) = @_;
+	my $s = session($host_a);
+	my $lost = $host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats');
+
+	$s->query("SET redlock.on_loss = $on_loss");
+	$s->query("SELECT redlock_acquire('s', scope => 'session')");
+	$s->query("BEGIN; SELECT redlock_acquire('t'); INSERT INTO work VALUES ('$on_loss')");
+	$s->send($busy) if $busy;
+	$_->kill9 for @nodes[ 0 .. 2 ];
+	# what interrupts the session by the loss of one lock makes it give up the
+	# other, which then can't be lost
+	my $losses = $busy && $on_loss ne 'error' || $on_loss eq 'terminate' ? 1 : 2;
+	$host_a->poll_query_until('postgres',
+		"SELECT lost BETWEEN $lost + $losses AND $lost + 2 FROM redlock_stats")
+	  or die 'the leases are not lost';
+	return ($s, $busy ? $s->result : undef);
+}
+
+# Brings the nodes back, and has the other host take the locks.
+sub recover
+{
+	my ($when) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$_->start for @nodes[ 0 .. 2 ];
+	wait_nodes_ready($_, 5) for $host_a, $host_b;
+	$session_b->query('BEGIN');
+	foreach my $name (qw(s t))
+	{
+		wait_until(sub { $session_b->query("SELECT redlock_try('$name')") eq 't' },
+			"$when: the other host gets the lock \"$name\"");
+	}
+	$session_b->query('COMMIT');
+	is($host_a->safe_psql('postgres', 'SELECT count(*) FROM work'),
+		'0', "$when: nothing was committed");
+}
+
+sub is_lost
+{
+	my ($result, $name, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', $description);
+	like($result->{message}, qr/^the lease on redlock "$name" was lost/, "$description: the message names it");
+}
+
+my ($s, $result);
+
+# cancel: the running statement ends
+($s, $result) = lose('cancel', 'SELECT pg_sleep(120)');
+is($result->{state}, '57014', 'cancel, busy: the statement is cancelled');
+like($result->{message}, qr/the lease on redlock "[st]" was lost/, 'the message says why');
+foreach my $node (@nodes[ 0 .. 2 ])
+{
+	like("$result->{detail}", qr/\Q@{[$node->address]}\E\b/, 'the detail names a node that is gone');
+}
+$s->query('ROLLBACK');
+is_lost($s->run("SELECT redlock_check('s')"), 's', 'cancel, busy: a check fails');
+is($s->query("SELECT redlock_release('s')"), 'f', 'cancel, busy: there is nothing to release');
+$s->quit;
+recover('cancel, busy');
+
+# cancel: nothing runs, so the commit fails
+($s) = lose('cancel');
+is_lost($s->run('COMMIT'), '[st]', 'cancel, idle: the commit fails');
+$s->quit;
+recover('cancel, idle');
+
+# error: the running statement goes on
+($s, $result) = lose('error', 'SELECT pg_sleep(6)');
+is($result->{state}, '', 'error: the running statement is not disturbed');
+$s->query('SAVEPOINT p');
+is_lost($s->run("SELECT redlock_check('t')"), 't', 'error: a check fails');
+$s->query('ROLLBACK TO p');
+is_lost($s->run("SELECT redlock_acquire('t')"), 't', 'error: so does taking it once more');
+$s->query('ROLLBACK TO p');
+is_lost($s->run('COMMIT'), '[st]', 'error: and the commit');
+$s->quit;
+recover('error');
+
+# terminate: the session ends, busy or idle
+($s, $result) = lose('terminate', 'SELECT pg_sleep(120)');
+ok($result->{dead}, 'terminate, busy: the session ends');
+like($result->{message}, qr/the lease on redlock "[st]" was lost/, 'its last message says why');
+$s->quit;
+recover('terminate, busy');
+
+($s) = lose('terminate');
+ok( $host_a->poll_query_until('postgres',
+		'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . $s->pid),
+	'terminate, idle: the session ends');
+$s->quit;
+recover('terminate, idle');
+
+# a lease that is lost and a session that does not care: at session scope, with
+# no transaction open, nothing that it does later is disturbed
+($s) = lose('error');
+$s->query('ROLLBACK');
+is($s->run('SELECT 1')->{out}, '1', 'a session without the lock can work');
+is($s->query("SELECT redlock_release('s')"), 'f', 'it releases nothing');
+$s->quit;
+recover('session scope');
+
+my $log = slurp_file($host_a->logfile);
+my $address = $nodes[0]->address;
+like($log, qr/"s".*lost|lost.*"s"/, 'the log names the lock that was lost');
+like($log, qr/\Q$address\E/, 'and the nodes');
+
+$_->quit for $session_a, $session_b;
+done_testing();

@@ -1,0 +1,317 @@
+# What an administrator can configure, and get wrong.
+#
+# Protects from: a server that does not start, or locks silently not taken,
+# because of a wrong setting; a vote from a server that must not vote; one
+# server that votes twice; passwords in logs, views and messages.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my $secret = 'S3cr3t/pass';                   # of all nodes that have one
+my $secret_in_url = 'S3cr3t%2Fpass';
+my @logs;
+
+sub node_state
+{
+	my ($host, $address) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT state FROM redlock_nodes WHERE node = '$address'");
+}
+
+# Puts nodes into force by a reload of the configuration file, and waits.
+my $generation = 0;
+
+sub set_nodes
+{
+	my ($host, @nodes) = @_;
+
+	$host->append_conf('postgresql.conf',
+		"redlock.nodes = '" . node_urls(@nodes) . "'");
+	$host->reload;
+	$host->poll_query_until('postgres',
+		'SELECT count(*) = ' . @nodes . " FROM redlock_nodes WHERE state NOT IN ('resolving', 'connecting')")
+	  or die 'the new nodes do not show up';
+}
+
+# Waits until the node of that address is refused for a reason.
+sub is_refused
+{
+	my ($host, $address, $reason, $description) = @_;
+	my $query =
+	  "SELECT state = 'refused' AND last_error ~* '$reason' FROM redlock_nodes WHERE node = '$address'";
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($host->poll_query_until('postgres', $query), $description)
+	  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
+}
+
+# ---- not preloaded, and no nodes ----
+
+my $bare = PostgreSQL::Test::Cluster->new('bare');
+$bare->init;
+$bare->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+$bare->start;
+push @logs, $bare->logfile;
+$bare->safe_psql('postgres', 'CREATE EXTENSION redlock_pg');
+foreach my $call ("redlock_acquire('job')", "redlock_try('job')")
+{
+	my $result = psql_result($bare, "SELECT $call");
+	is($result->{state}, '55000', "not preloaded: $call is an error");
+	is($result->{message}, 'redlock_pg must be loaded via shared_preload_libraries',
+		"not preloaded: $call says why");
+	like($result->{hint}, qr/shared_preload_libraries/, "not preloaded: $call says what to add");
+}
+
+$bare->append_conf('postgresql.conf', redlock_conf());
+$bare->restart;
+foreach my $call ("redlock_acquire('job')", "redlock_try('job')")
+{
+	my $result = psql_result($bare, "SELECT $call");
+	is($result->{state}, '55000', "no nodes: $call is an error");
+	is($result->{message}, 'redlock.nodes is not set', "no nodes: $call says why");
+	like($result->{hint}, qr/redlock\.nodes/, "no nodes: $call says what to add");
+}
+is($bare->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes'), '0', 'no nodes: the view is empty');
+
+# ---- URLs ----
+
+my %wrong = (
+	'a scheme of others'        => 'http://h:1',
+	'no scheme'                 => 'h:6379',
+	'no host'                   => 'redis://:6379',
+	'a port that is no number'  => 'redis://h:port',
+	'a port out of range'       => 'redis://h:65536',
+	'a database that is no number' => 'redis://h:1/x',
+	'an unclosed bracket'       => 'redis://[::1:1',
+	'a relative socket path'    => 'unix://tmp/redis.sock',
+	'the same node twice'       => 'redis://h:1,redis://h:1',
+	'the same node in other letters' => 'redis://HOST:1,redis://host:1',
+	'the default port twice'    => 'redis://h,redis://h:6379',
+	'two databases of one node' => 'redis://h:1/0,redis://h:1/1',
+	'TLS'                       => 'rediss://h:1',
+	'a wrong second node'       => 'redis://h:1,redis://h:x',
+);
+my $s = session($bare);
+foreach my $what (sort keys %wrong)
+{
+	my $result = $s->run("ALTER SYSTEM SET redlock.nodes = '$wrong{$what}'");
+	is($result->{state}, '22023', "$what is refused");
+	like($result->{message}, qr/^invalid value for parameter "redlock.nodes"/, "$what: the message says so");
+}
+like($s->run("ALTER SYSTEM SET redlock.nodes = 'rediss://h:1'")->{err},
+	qr/TLS.*not supported/, 'that TLS is not supported is said');
+foreach my $right ('redis://h', 'redis://h:1/2', 'redis://u:p@h:1', 'redis://:p@h:1/', 'redis://[::1]:1',
+	'unix:///tmp/redis.sock', 'unix:///tmp/redis.sock?db=3', 'redis://h:1 , redis://h:2', '')
+{
+	is($s->run("ALTER SYSTEM SET redlock.nodes = '$right'")->{state}, '', "'$right' is accepted");
+}
+$s->query('ALTER SYSTEM RESET redlock.nodes');
+
+# A wrong list with a password in the configuration file: kept out of the log.
+$bare->append_conf('postgresql.conf', "redlock.nodes = 'redis://:$secret_in_url\@h:port'");
+$bare->reload;
+wait_until(sub { slurp_file($bare->logfile) =~ /invalid value for parameter "redlock.nodes"/ },
+	'a wrong list in the configuration file is reported at a reload');
+like(psql_result($bare, "SELECT redlock_try('job')")->{message},
+	qr/^redlock.nodes is not set/, 'and changes nothing');
+
+# Nothing answers there, and no such host exists.
+set_nodes($bare, 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port(),
+	'redis://no-such-host.invalid:1');
+my $result = psql_result($bare, "SELECT redlock_try('job')");
+is($result->{state}, '08006', 'nodes that do not exist: no quorum');
+like($result->{detail}, qr/no-such-host\.invalid:1\b/, 'the host that does not exist is named');
+$s->quit;
+$bare->stop;
+
+# ---- every way to reach a node ----
+
+my $plain   = redis_node();
+my $guarded = redis_node(password => $secret);
+my $unix    = redis_node(unix => 1);
+my $by_name = redis_node();
+my $db3     = redis_node();
+my $user    = redis_node(conf => [ '--user', 'carol', 'on', ">$secret", '~*', '&*', '+@all' ]);
+my @ways    = (
+	$plain,
+	$guarded->url(password => $secret_in_url),
+	$unix,
+	$by_name->url(host => 'localhost'),
+	$db3->url(db => 3),
+	$user->url(user => 'carol', password => $secret_in_url),
+);
+my $host = redlock_cluster('host', nodes => \@ways, conf => "redlock.ttl = '60s'");
+push @logs, $host->logfile;
+$s = session($host);
+
+is( $host->safe_psql('postgres', "SELECT string_agg(node, ' ' ORDER BY node) FROM redlock_nodes"),
+	join(' ',
+		sort $plain->address, $guarded->address, $unix->socket,
+		'localhost:' . $by_name->port, $db3->address . '/3', $user->address),
+	'the view names the nodes without credentials');
+$s->query("SELECT redlock_acquire('job', scope => 'session')");
+wait_until(sub { key_count('redlock:job', $plain, $guarded, $unix, $by_name, $user) == 5 },
+	'all of them vote');
+wait_until(sub { $db3->cli('-n', '3', 'EXISTS', 'redlock:job') eq '1' },
+	'in the database that the URL says');
+is($db3->cli('EXISTS', 'redlock:job'), '0', 'and only there');
+$s->query("SELECT redlock_release('job')");
+wait_until(sub { key_count('redlock:job', $plain, $guarded, $unix, $by_name, $user) == 0 },
+	'all of them release', 30);
+
+# ---- servers that must not vote ----
+
+my $master  = redis_node();
+my $replica = redis_node(conf => [ '--replicaof', '127.0.0.1 ' . $master->port ]);
+my $cluster = redis_node(conf => [ '--cluster-enabled', 'yes' ]);
+my @good    = ($plain, $by_name, $master);
+
+set_nodes($host, @good, $replica, $cluster);
+wait_nodes_ready($host, 3);
+is_refused($host, $replica->address, 'replica', 'a replica does not vote');
+is_refused($host, $cluster->address, 'cluster', 'a node of a Redis cluster does not vote');
+is($s->query("SELECT redlock_try('job')"), 't', 'the others are a quorum');
+$master->kill9;
+$result = $s->run("SELECT redlock_try('job')");
+is($result->{state}, '08006', 'with one of them gone there is none');
+like($result->{detail}, qr/\Q@{[$_->address]}\E\b/, 'the detail names ' . $_->address)
+  for $master, $replica, $cluster;
+unlike($result->{detail}, qr/\Q@{[$_->address]}\E\b/, 'but not ' . $_->address) for $plain, $by_name;
+$master->start;
+
+# ---- passwords ----
+
+set_nodes($host, @good, $guarded->url(password => 'wr0ng-secret'), $user->url(user => 'nobody', password => 'wr0ng-secret'));
+wait_nodes_ready($host, 3);
+is_refused($host, $guarded->address, 'WRONGPASS|invalid', 'a wrong password: no vote');
+is_refused($host, $user->address, 'WRONGPASS|invalid', 'an unknown user: no vote');
+is($s->query("SELECT redlock_try('job')"), 't', 'the others are a quorum');
+
+set_nodes($host, @good, 'redis://' . $guarded->address, $user);
+is_refused($host, $guarded->address, 'NOAUTH|authentication', 'no password where one is wanted: no vote');
+
+set_nodes($host, $plain, $guarded->url(password => 'wr0ng-secret'));
+is_refused($host, $guarded->address, 'WRONGPASS|invalid', 'a wrong password');
+$result = $s->run("SELECT redlock_try('job')");
+is($result->{state}, '08006', 'no quorum for want of a password');
+like($result->{detail}, qr/\Q@{[$guarded->address]}\E/, 'the detail names the node');
+set_nodes($host, $plain, $guarded->url(password => $secret_in_url));
+wait_nodes_ready($host, 2);
+is($s->query("SELECT redlock_try('job')"), 't', 'the right password helps, without a restart');
+
+unlike($host->safe_psql('postgres', 'SHOW redlock.nodes'), qr/S3cr3t/, 'SHOW prints no password');
+unlike($host->safe_psql('postgres', "SELECT * FROM pg_settings WHERE name LIKE 'redlock.%'"),
+	qr/S3cr3t/, 'nor does pg_settings');
+unlike($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'), qr/S3cr3t|wr0ng/, 'nor redlock_nodes');
+$host->safe_psql('postgres', 'CREATE ROLE somebody LOGIN');
+is(psql_result($host, 'SET ROLE somebody; SHOW redlock.nodes')->{state}, '42501', 'and only a superuser may see it');
+
+# ---- the same server under two names ----
+
+set_nodes($host, $plain, $plain->url(host => 'localhost'), $by_name);
+ok( $host->poll_query_until('postgres',
+		"SELECT count(*) FILTER (WHERE state = 'ready') = 2
+		    AND count(*) FILTER (WHERE state = 'refused' AND last_error ~ 'same server') = 1
+		   FROM redlock_nodes"),
+	'a server that is listed under two names votes once');
+is($s->query("SELECT redlock_try('job')"), 't', 'two different servers of three are a quorum');
+$by_name->kill9;
+is($s->run("SELECT redlock_try('job')")->{state}, '08006', 'one server is none');
+$by_name->start;
+
+# ---- redlock.nodes changes under a lock ----
+
+set_nodes($host, $plain, $by_name, $master);
+wait_nodes_ready($host, 3);
+$s->query("BEGIN; SELECT redlock_acquire('held', ttl => '2 s')");
+set_nodes($host, $plain, $by_name, $master, $unix, $db3);
+wait_nodes_ready($host, 5);
+is($s->query("SELECT redlock_check('held') > '0'"), 't', 'a lock survives more nodes');
+is(psql_result($host, "SELECT redlock_try('held')")->{out}, 'f', 'and still excludes others');
+$s->query('COMMIT');
+$s->query("SELECT redlock_acquire('job', scope => 'session')");
+wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3) == 5 },
+	'the new nodes vote');
+$s->query("SELECT redlock_release('job')");
+wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3) == 0 },
+	'and release', 30);
+set_nodes($host, $plain, $by_name, $master);
+wait_nodes_ready($host, 3);
+
+# ---- other settings ----
+
+$host->append_conf('postgresql.conf', "redlock.key_prefix = 'app:{x} '");
+$host->reload;
+ok( $host->poll_query_until('postgres', "SELECT setting = 'app:{x} ' FROM pg_settings WHERE name = 'redlock.key_prefix'"),
+	'the prefix of keys changes');
+wait_until(
+	sub {
+		$s->query("SELECT redlock_acquire('job', scope => 'session')");
+		my $there = key_count('app:{x} job', $plain, $by_name, $master) >= 2;
+		$s->query("SELECT redlock_release('job')");
+		return $there;
+	},
+	'and is used');
+
+# The table of locks is bounded; its smallest size is what the setting allows.
+my $small = redlock_cluster('small',
+	nodes => [ $plain, $by_name, $master ],
+	conf  => "redlock.max_locks = 16");
+push @logs, $small->logfile;
+my $t = session($small);
+$t->query("SELECT redlock_acquire('lock ' || i, scope => 'session') FROM generate_series(1, 16) i");
+$result = $t->run("SELECT redlock_acquire('one more')");
+is($result->{state}, '53400', 'a full table of locks is an error')
+  or diag($result->{err});
+like("$result->{message} $result->{hint}", qr/redlock\.max_locks/, 'that names the setting');
+is($t->query('SELECT redlock_release_all()'), '16', 'the others can be released');
+wait_until(sub { $t->run("SELECT redlock_try('one more')")->{out} eq 't' }, 'which makes room');
+$t->quit;
+$small->stop;
+
+# ---- a hot standby ----
+
+my $primary = redlock_cluster('primary',
+	nodes => [ $plain, $by_name, $master ],
+	conf  => "redlock.ttl = '60s'",
+	init  => { allows_streaming => 1 });
+push @logs, $primary->logfile;
+$primary->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'copy', has_streaming => 1);
+$standby->start;
+push @logs, $standby->logfile;
+wait_nodes_ready($standby, 3);
+my $p  = session($primary);
+my $sb = session($standby);
+is($sb->query('SELECT pg_is_in_recovery()'), 't', 'there is a hot standby');
+$p->query("BEGIN; SELECT redlock_acquire('job')");
+is($sb->query("SELECT redlock_try('job')"), 'f', 'the primary excludes the standby');
+$p->query('COMMIT');
+$sb->query('BEGIN');
+wait_until(sub { $sb->query("SELECT redlock_try('job')") eq 't' }, 'the standby takes the lock', 30);
+is($p->query("SELECT redlock_try('job')"), 'f', 'and excludes the primary');
+$sb->query('COMMIT');
+wait_until(sub { $p->query("SELECT redlock_try('job')") eq 't' }, 'it releases it', 30);
+$sb->query("SELECT redlock_acquire('job', scope => 'session')");
+$standby->promote;
+ok($standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()'), 'the standby is promoted');
+is($sb->query("SELECT redlock_check('job') > '0'"), 't', 'and keeps its lock');
+is($p->query("SELECT redlock_try('job')"), 'f', 'against the old primary');
+$_->quit for $p, $sb;
+
+# ---- after all this ----
+
+$s->quit;
+$_->stop foreach $host, $primary, $standby;
+foreach my $log (@logs)
+{
+	my @leaks = grep { /S3cr3t|wr0ng/ } split /\n/, slurp_file($log);
+	is(scalar @leaks, 0, 'no password in ' . ($log =~ s/.*\///r)) or diag(join "\n", @leaks);
+}
+
+done_testing();

@@ -1,0 +1,379 @@
+# Two hosts wait for each other: wake-ups, turns, and what must not get lost.
+#
+# Protects from: a waiter that sleeps while the lock is free; a subscription that
+# nobody needs, or that each session has for itself; a host whose sessions never
+# get their turn; a hand-over to a session that is going away, after which nobody
+# has the lock and nobody gets it; a job that runs twice because its lock was free
+# too soon.
+#
+# Unless said otherwise the ttl is longer than anything here waits for, so what
+# becomes free in time was released, and has not expired.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @nodes = redis_nodes(5);
+my $conf = "redlock.ttl = '60s'";
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
+my $on_a = session($host_a);
+my $on_b = session($host_b);
+
+sub stat_of
+{
+	my ($host, $counter) = @_;
+	return $host->safe_psql('postgres', "SELECT $counter FROM redlock_stats");
+}
+
+# Of the key's channel, on each node.
+sub subscribers
+{
+	my ($key) = @_;
+	return map { (split /\n/, $_->cli('PUBSUB', 'NUMSUB', $key))[1] // 0 } @nodes;
+}
+
+sub all_subscribers_are
+{
+	my ($key, $number) = @_;
+	return !grep { $_ != $number } subscribers($key);
+}
+
+# The host's waiter has heard that the lock is held, and has joined its channel:
+# from then on it asks only twice a second.
+sub wait_subscribed
+{
+	my ($key, $number) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { all_subscribers_are($key, $number) }, "$number waits on $key, on all nodes");
+}
+
+sub queued
+{
+	my ($host, $name, $number) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok( $host->poll_query_until(
+			'postgres',
+			"SELECT count(*) = $number FROM redlock_locks WHERE resource = '$name' AND state = 'queued'"
+		),
+		"$number sessions are queued behind another of their host");
+}
+
+# ---- a release wakes the waiter of another host ----
+
+{
+	my $rounds = 10;
+	my $before = stat_of($host_b, 'woken');
+	my @gaps;
+
+	foreach my $round (1 .. $rounds)
+	{
+		$on_a->query("SELECT redlock_acquire('wake', scope => 'session')");
+		$on_b->send("SELECT redlock_acquire('wake', scope => 'session') > 0, extract(epoch FROM clock_timestamp())");
+		$host_b->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'wake' AND state = 'waiting' AND held_by IS NOT NULL"
+		);
+		my $end = time + 60;
+		sleep 0.01 until all_subscribers_are('redlock:wake', 1) || time > $end;
+		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
+		my ($got, $at) = split /\|/, $on_b->result->{out};
+		push @gaps, $at - (split /\|/, $released)[1];
+		is($got, 't', 'B gets the lock after the release on A') if $got ne 't' || $round == $rounds;
+		$on_b->query("SELECT redlock_release('wake')");
+		wait_until(sub { key_count('redlock:wake', @nodes) == 0 }, 'and gives it back', 30)
+		  if $round == $rounds;
+	}
+	note 'from release to grant, in ms: ' . join ' ', map { sprintf '%.1f', $_ * 1000 } @gaps;
+	cmp_ok(stat_of($host_b, 'woken') - $before, '>=', $rounds, 'B was woken each time');
+
+	# Without wake-ups it would be 250 ms or more, most of the time.
+	@gaps = sort { $a <=> $b } @gaps;
+	cmp_ok($gaps[ @gaps / 2 ], '<', 0.2, 'the median wait is shorter than the retry would be');
+	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'nobody listens who does not wait');
+}
+
+# ---- one subscription for a host, while somebody waits ----
+
+{
+	my @waiters;
+
+	$on_a->query("SELECT redlock_acquire('many', scope => 'session')");
+	is_deeply([ subscribers('redlock:many') ], [ (0) x 5 ], 'nobody waits: no subscription');
+	foreach (1 .. 20)
+	{
+		push @waiters, session($host_b);
+		$waiters[-1]->send("SELECT redlock_acquire('many', scope => 'session') > 0");
+	}
+	queued($host_b, 'many', 19);
+	wait_subscribed('redlock:many', 1);
+	$on_a->query("SELECT redlock_release('many')");
+	foreach my $waiter (@waiters)
+	{
+		my $result = $waiter->result;
+		fail("a waiter failed: $result->{err}") if $result->{out} ne 't';
+		$waiter->quit;
+	}
+	pass('20 sessions of B got it, one after the other');
+	wait_until(sub { all_subscribers_are('redlock:many', 0) }, 'then the subscription is gone');
+
+	# a wait that ends in vain
+	$on_a->query("SELECT redlock_acquire('many', scope => 'session')");
+	is($on_b->run("SELECT redlock_acquire('many', wait => '200 ms')")->{state}, '55P03', 'a wait times out');
+	wait_until(sub { all_subscribers_are('redlock:many', 0) }, 'its subscription is gone, too');
+	$on_b->send("SELECT redlock_acquire('many')");
+	wait_subscribed('redlock:many', 1);
+	$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_b->pid . ')');
+	is($on_b->result->{state}, '57014', 'a wait is cancelled');
+	wait_until(sub { all_subscribers_are('redlock:many', 0) }, 'its subscription is gone, too');
+	is($on_b->query("SELECT redlock_try('many')"), 'f', 'a try does not wait');
+	is_deeply([ subscribers('redlock:many') ], [ (0) x 5 ], 'and does not subscribe');
+	$on_a->query("SELECT redlock_release('many')");
+}
+
+# ---- the subscriber's connection breaks ----
+
+{
+	$on_a->query("SELECT redlock_acquire('broken', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('broken', scope => 'session') > 0");
+	wait_subscribed('redlock:broken', 1);
+	foreach my $round (1 .. 3)
+	{
+		# a majority: without it no release is heard
+		cmp_ok($_->cli('CLIENT', 'KILL', 'TYPE', 'pubsub'), '>=', 1, 'a subscription is cut')
+		  foreach @nodes[ 0 .. $round + 1 ];
+		wait_subscribed('redlock:broken', 1);
+		ok(!$on_b->done, 'B waits on');
+	}
+	my $before = stat_of($host_b, 'woken');
+	$on_a->query("SELECT redlock_release('broken')");
+	is($on_b->result->{out}, 't', 'B gets the lock');
+	is(stat_of($host_b, 'woken'), $before + 1, 'and was woken by the release');
+	$on_b->query("SELECT redlock_release('broken')");
+
+	# released while nobody can hear it
+	$on_a->query("SELECT redlock_acquire('broken', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('broken', scope => 'session') > 0");
+	wait_subscribed('redlock:broken', 1);
+	$_->cli('CLIENT', 'KILL', 'TYPE', 'pubsub') foreach @nodes;
+	$on_a->query("SELECT redlock_release('broken')");
+	is($on_b->result->{out}, 't', 'B gets a lock whose release it may have missed');
+	$on_b->query("SELECT redlock_release('broken')");
+}
+
+# ---- plain Redlock clients never publish ----
+
+{
+	$_->cli('SET', 'redlock:plain', 'somebody else', 'NX', 'PX', '600000') foreach @nodes;
+	$on_b->send("SELECT redlock_acquire('plain', scope => 'session') > 0");
+	wait_subscribed('redlock:plain', 1);
+	ok(!$on_b->done, 'B waits for a plain client');
+	my $before = stat_of($host_b, 'woken');
+	$_->cli('DEL', 'redlock:plain') foreach @nodes;
+	is($on_b->result->{out}, 't', 'B gets the lock after its DEL');
+	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
+	$on_b->query("SELECT redlock_release('plain')");
+
+	$_->cli('SET', 'redlock:expiry', 'somebody else', 'NX', 'PX', '1500') foreach @nodes;
+	my $set = time;
+	$on_b->send("SELECT redlock_acquire('expiry', scope => 'session') > 0");
+	is($on_b->result->{out}, 't', 'B gets the lock when the key of a plain client has expired');
+	cmp_ok(time - $set, '>=', 1.4, 'and not before');
+	$on_b->query("SELECT redlock_release('expiry')");
+}
+
+# ---- hand-over keeps the key; its limit is heeded ----
+
+sub hand_over_once
+{
+	my ($name) = @_;
+	my $a2 = session($host_a);
+	my $before = stat_of($host_a, 'handed_over');
+
+	$on_a->query("SELECT redlock_acquire('$name', scope => 'session')");
+	wait_until(sub { key_count("redlock:$name", @nodes) == 5 }, 'the key is on all nodes');
+	my $value = $nodes[0]->cli('GET', "redlock:$name");
+	$a2->send("SELECT redlock_acquire('$name', scope => 'session') > 0");
+	queued($host_a, $name, 1);
+	$on_a->query("SELECT redlock_release('$name')");
+	is($a2->result->{out}, 't', 'the next session of A has the lock');
+	is($on_b->query("SELECT redlock_try('$name')"), 'f', 'B can not have it');
+	my $same = $nodes[0]->cli('GET', "redlock:$name") eq $value;
+	my $handed_over = stat_of($host_a, 'handed_over') - $before;
+	$a2->query("SELECT redlock_release('$name')");
+	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, 'no key is left in the end', 30);
+	$a2->quit;
+	return ($same, $handed_over);
+}
+
+sub set_handover_limit
+{
+	my ($limit) = @_;
+
+	$host_a->append_conf('postgresql.conf', "redlock.handover_limit = $limit");
+	$host_a->reload;
+	$host_a->poll_query_until('postgres',
+		"SELECT current_setting('redlock.handover_limit') = '$limit'");
+	# sessions read it before their next statement
+	$on_a->query('SELECT 1');
+}
+
+is_deeply([ hand_over_once('handed') ], [ 1, 1 ], 'a hand-over keeps the key, and is counted');
+set_handover_limit(0);
+is_deeply([ hand_over_once('unlimited') ], [ '', 0 ], 'with a limit of 0 there is none');
+
+sub pgbench
+{
+	my ($host, $script, @options) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir_short() . '/script.sql';
+	my %run = (out => '');
+
+	local $ENV{PGAPPNAME} = 'pgbench';
+	PostgreSQL::Test::Utils::append_to_file($file, $script);
+	$run{harness} = IPC::Run::start(
+		[
+			$host->installed_command('pgbench'), '-n', '-f', $file, @options,
+			'-h', $host->host, '-p', $host->port, 'postgres'
+		],
+		'<', \undef, '>', \$run{out}, '2>', '/dev/null',
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return \%run;
+}
+
+# ---- fairness ----
+
+{
+	set_handover_limit(1000);
+	foreach my $host ($host_a, $host_b)
+	{
+		$host->safe_psql('postgres', 'CREATE TABLE grants (number bigint)');
+	}
+	# a turn is a tenth of the ttl
+	my $script = <<'SQL';
+BEGIN;
+INSERT INTO grants SELECT redlock_acquire('fair', ttl => '1 s');
+COMMIT;
+SQL
+	my @runs = map { pgbench($_, $script, '-c', 4, '-T', 6) } $host_a, $host_b;
+	$_->{harness}->finish foreach @runs;
+	my ($of_a, $of_b) = map { $_->safe_psql('postgres', 'SELECT count(*) FROM grants') } $host_a, $host_b;
+	note "grants: A $of_a, B $of_b";
+	cmp_ok($of_a, '>', 0.2 * ($of_a + $of_b), 'of two hosts that contend, A gets its share');
+	cmp_ok($of_b, '>', 0.2 * ($of_a + $of_b), 'and B');
+	cmp_ok(stat_of($host_a, 'handed_over'), '>', 10, 'A handed over');
+	is( $_->safe_psql('postgres', 'SELECT count(*) - count(DISTINCT number) FROM grants'),
+		0, 'no number was used twice') foreach $host_a, $host_b;
+}
+
+# ---- waiters that are killed during hand-overs ----
+
+{
+	my $script = <<'SQL';
+SELECT redlock_acquire('killed', ttl => '60 s', scope => 'session');
+SELECT redlock_release('killed');
+SQL
+	my $killed = 0;
+	my $slowest = 0;
+
+	foreach my $round (1 .. 12)
+	{
+		my $run = pgbench($host_a, $script, '-c', 6, '-T', 60);
+		my $kill = $round % 2 ? 'pg_terminate_backend' : 'pg_cancel_backend';
+
+		# one by one, until all are gone
+		$host_a->poll_query_until('postgres',
+			"SELECT count(*) > 2 FROM redlock_locks WHERE resource = 'killed' AND state = 'queued'");
+		for (my $end = time + 60; time < $end;)
+		{
+			my $left = $host_a->safe_psql('postgres',
+				"SELECT count(*), count($kill(pid)) FROM (SELECT pid FROM redlock_locks"
+				  . " WHERE resource = 'killed' AND state = 'queued' ORDER BY random() LIMIT 1) w");
+			$killed += (split /\|/, $left)[1];
+			last unless $host_a->safe_psql('postgres',
+				"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'")
+			  > 1;
+			sleep rand 0.02;
+		}
+		# the last one, wherever it is
+		$host_a->safe_psql('postgres',
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'");
+		eval { $run->{harness}->finish };
+		my $began = time;
+		my $result = $on_b->run("SELECT redlock_acquire('killed', wait => '15 s', ttl => '60 s', scope => 'session') > 0");
+		my $took = time - $began;
+		$slowest = $took if $took > $slowest;
+		if ($result->{out} ne 't')
+		{
+			fail("round $round: B does not get the lock that all of A have left: $result->{err}");
+			diag($host_a->safe_psql('postgres', 'SELECT * FROM redlock_locks'));
+			last;
+		}
+		$on_b->query("SELECT redlock_release('killed')");
+	}
+	cmp_ok($killed, '>', 12, "waiters were killed: $killed");
+	cmp_ok($slowest, '<', 10, "the lock was never left idle (slowest: $slowest s)");
+	is( $host_a->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"),
+		0, 'and no place in the queue is left');
+}
+
+# ---- hold_at_least ----
+
+{
+	my $began = time;
+	$on_a->query("SELECT redlock_acquire('least', ttl => '1 s', scope => 'session', hold_at_least => '3 s')");
+	my $granted = time;
+	$on_a->query("SELECT redlock_release('least')");
+	is($on_b->query("SELECT redlock_try('least')"), 'f', 'B can not have a lock that is held for 3 s at least');
+	is($on_a->query("SELECT redlock_try('least')"), 'f', 'nor can A again');
+	$on_b->query("SELECT redlock_acquire('least', scope => 'session')");
+	cmp_ok(time - $began, '>=', 3, 'B gets it when they are over');
+	cmp_ok(time - $granted, '<', 30, 'not much later');
+	$on_b->query("SELECT redlock_release('least')");
+
+	# while it is held, it is renewed as any lock
+	$on_a->query("SELECT redlock_acquire('least', ttl => '1 s', scope => 'session', hold_at_least => '100 ms')");
+	$on_b->send("SELECT redlock_acquire('least', wait => '2500 ms')");
+	is($on_b->result->{state}, '55P03', 'hold_at_least is no limit for a holder that is at work');
+	my $before = stat_of($host_b, 'woken');
+	$on_b->send("SELECT redlock_acquire('least', scope => 'session') > 0");
+	wait_subscribed('redlock:least', 1);
+	$on_a->query("SELECT redlock_release('least')");
+	is($on_b->result->{out}, 't', 'past it, a release frees the lock');
+	is(stat_of($host_b, 'woken'), $before + 1, 'and tells the waiter');
+	$on_b->query("SELECT redlock_release('least')");
+}
+
+# ---- a holder that dies ----
+
+{
+	my $ttl = 4;
+	$on_a->query("SELECT redlock_acquire('dies', ttl => '$ttl s', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('dies', scope => 'session') > 0");
+	wait_subscribed('redlock:dies', 1);
+	my $postmaster = $host_a->{_pid};
+	my @pids = ($postmaster);
+	foreach my $stat (glob '/proc/[0-9]*/stat')
+	{
+		my $line = eval { PostgreSQL::Test::Utils::slurp_file($stat) } // next;
+		push @pids, $1 if $line =~ /^(\d+) .*\) \S $postmaster /;
+	}
+	# stopped, it can neither start nor tell anybody
+	kill 'STOP', $postmaster;
+	kill 'KILL', @pids;
+	my $died = time;
+	is($on_b->result->{out}, 't', 'B gets the lock of a host that died');
+	my $took = time - $died;
+	# its last renewal was a third of the ttl ago at the most
+	cmp_ok($took, '>=', $ttl * 2 / 3 - 0.7, "not before its ttl is over ($took s)");
+	cmp_ok($took, '<', 30, 'and soon after');
+	is($on_b->query("SELECT redlock_check('dies') > '0'"), 't', 'and holds it');
+	$host_a->{_pid} = undef;
+}
+
+$on_b->quit;
+done_testing();

@@ -1,0 +1,631 @@
+
+=pod
+
+=head1 NAME
+
+RedlockTest - Redis nodes, PostgreSQL clusters and sessions for redlock_pg's tests
+
+=head1 SYNOPSIS
+
+  use RedlockTest;
+
+  my @nodes = redis_nodes(5);
+  my $a     = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '2s'");
+  my $s     = session($a);
+
+  is($s->query("SELECT redlock_try('job')"), 't');
+  my $r = $s->run("SELECT redlock_acquire('other', wait => '100 ms')");
+  is($r->{state}, '55P03');
+
+  $s->send("SELECT redlock_acquire('third')");    # don't wait for the result
+  $nodes[0]->pause;
+  $r = $s->result;
+
+  wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'key is gone');
+
+Every server listens on the loopback interface or a Unix socket, and is killed
+when the test ends, however it ends.
+
+=cut
+
+package RedlockTest;
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter 'import';
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+our @EXPORT = qw(
+  redis_node redis_nodes node_urls key_count
+  redlock_cluster redlock_conf wait_nodes_ready
+  session psql_result broker_pid
+  wait_until
+);
+
+=pod
+
+=head1 FUNCTIONS
+
+=over
+
+=item wait_until(condition, description, seconds)
+
+Waits until the condition, a sub, returns true, and reports that as a passed
+test; or as a failed one after B<seconds> (by default the time that
+PG_TEST_TIMEOUT_DEFAULT says).
+
+Where a key must be gone because it was deleted, the test takes a ttl above the
+time waited for, so that its expiry can't pass for its deletion.
+
+=cut
+
+sub wait_until
+{
+	my ($condition, $description, $seconds) = @_;
+	my $end = time + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	while (!$condition->())
+	{
+		return fail("$description (timed out)") if time > $end;
+		sleep 0.02;
+	}
+	return pass($description);
+}
+
+=pod
+
+=item redis_node(options), redis_nodes(number, options)
+
+Start Redis servers; see RedlockTest::Redis.
+
+=cut
+
+sub redis_node
+{
+	return RedlockTest::Redis->new(@_);
+}
+
+sub redis_nodes
+{
+	my ($number, @options) = @_;
+	return map { RedlockTest::Redis->new(@options) } 1 .. $number;
+}
+
+=pod
+
+=item node_urls(nodes)
+
+What redlock.nodes has to be; a node may be given as its URL too.
+
+=cut
+
+sub node_urls
+{
+	return join(',', map { ref $_ ? $_->url : $_ } @_);
+}
+
+=pod
+
+=item key_count(key, nodes)
+
+On how many of the nodes that run the key exists.
+
+=cut
+
+sub key_count
+{
+	my ($key, @nodes) = @_;
+	return scalar grep { $_->answers && $_->cli('EXISTS', $key) eq '1' } @nodes;
+}
+
+=pod
+
+=item redlock_conf(options)
+
+Text for postgresql.conf: B<nodes> (array of nodes or URLs) and B<conf> (text).
+
+=cut
+
+sub redlock_conf
+{
+	my (%options) = @_;
+	my $conf = "shared_preload_libraries = 'redlock_pg'\n";
+
+	$conf .= "redlock.nodes = '" . node_urls(@{ $options{nodes} }) . "'\n"
+	  if $options{nodes};
+	$conf .= "$options{conf}\n" if defined $options{conf};
+	return $conf;
+}
+
+=pod
+
+=item redlock_cluster(name, options)
+
+Creates and starts a PostgreSQL::Test::Cluster with the extension, and waits
+until its broker is ready with all nodes.  Options: those of redlock_conf;
+B<ready> is the number of nodes to wait for; B<init> are parameters for the
+cluster's init.
+
+=cut
+
+sub redlock_cluster
+{
+	my ($name, %options) = @_;
+	my $cluster = PostgreSQL::Test::Cluster->new($name);
+
+	$cluster->init(%{ $options{init} // {} });
+	# In the data directory, so that a killed server leaves nothing elsewhere.
+	$cluster->append_conf('postgresql.conf',
+		"dynamic_shared_memory_type = mmap\nmax_prepared_transactions = 5\n");
+	$cluster->append_conf('postgresql.conf', redlock_conf(%options));
+	$cluster->start;
+	$cluster->safe_psql('postgres', 'CREATE EXTENSION redlock_pg');
+	wait_nodes_ready($cluster, $options{ready} // scalar @{ $options{nodes} // [] });
+	return $cluster;
+}
+
+=pod
+
+=item wait_nodes_ready(cluster, number)
+
+Waits until that many nodes are ready in the eyes of the cluster's broker.
+
+=cut
+
+sub wait_nodes_ready
+{
+	my ($cluster, $number) = @_;
+
+	return 1
+	  if $cluster->poll_query_until('postgres',
+		"SELECT count(*) = $number FROM redlock_nodes WHERE state = 'ready'");
+	diag($cluster->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
+	croak "$number nodes are not ready";
+}
+
+=pod
+
+=item session(cluster, options)
+
+Opens a session; see RedlockTest::Session.
+
+=item psql_result(cluster, sql)
+
+Runs SQL in a session of its own; returns what a session's B<run> does.
+
+=cut
+
+sub session
+{
+	my ($cluster, %options) = @_;
+	return RedlockTest::Session->new($cluster, %options);
+}
+
+sub psql_result
+{
+	my ($cluster, $sql) = @_;
+	my $session = session($cluster);
+	my $result  = $session->run($sql);
+
+	$session->quit;
+	return $result;
+}
+
+=pod
+
+=item broker_pid(cluster)
+
+The broker's process id, '' if there is none.  Looked up among the children of
+the postmaster, so it needs no connection.
+
+=back
+
+=cut
+
+sub broker_pid
+{
+	my ($cluster) = @_;
+	my $postmaster = (split /\n/, slurp_file($cluster->data_dir . '/postmaster.pid'))[0];
+
+	foreach my $process (glob '/proc/[0-9]*')
+	{
+		my $stat  = eval { slurp_file("$process/stat") }    // next;
+		my $title = eval { slurp_file("$process/cmdline") } // next;
+
+		return $process =~ s/.*\///r
+		  if $stat =~ /\) [^Z] $postmaster / && $title =~ /redlock broker/;
+	}
+	return '';
+}
+
+# ----------------------------------------------------------------------------
+
+=pod
+
+=head1 RedlockTest::Redis
+
+One redis-server.  Options:
+
+=over
+
+=item unix => 1
+
+Listens on a Unix socket only.
+
+=item password => 'secret'
+
+Wants this password.
+
+=item conf => [ "--replicaof", "127.0.0.1 1234", ... ]
+
+More arguments for redis-server.  By default nothing is written to disk.
+
+=back
+
+=cut
+
+package RedlockTest::Redis;
+
+use strict;
+use warnings;
+
+use Carp;
+use IPC::Run;
+use POSIX ();
+use Time::HiRes qw(sleep time);
+
+my @all;
+
+sub new
+{
+	my ($class, %options) = @_;
+	my $self = bless {
+		port     => PostgreSQL::Test::Cluster::get_free_port(),
+		dir      => PostgreSQL::Test::Utils::tempdir_short(),
+		password => $options{password},
+		conf     => $options{conf} // [],
+		unix     => $options{unix},
+	}, $class;
+
+	push @all, $self;
+	$self->start;
+	return $self;
+}
+
+sub port { return $_[0]{port}; }
+
+# path of the Unix socket
+sub socket { return "$_[0]{dir}/redis.sock"; }
+
+# as redlock_nodes and the messages name it
+sub address
+{
+	my ($self) = @_;
+	return $self->{unix} ? $self->socket : "127.0.0.1:$self->{port}";
+}
+
+# URL for redlock.nodes; options: host, user, password, db
+sub url
+{
+	my ($self, %options) = @_;
+	my $password = $options{password} // $self->{password};
+	my $auth = defined $password ? ($options{user} // '') . ":$password\@" : '';
+
+	return "unix://$auth" . $self->socket
+	  . (defined $options{db} ? "?db=$options{db}" : '')
+	  if $self->{unix};
+	return
+		"redis://$auth"
+	  . ($options{host} // '127.0.0.1')
+	  . ":$self->{port}"
+	  . (defined $options{db} ? "/$options{db}" : '');
+}
+
+sub start
+{
+	my ($self) = @_;
+	my $log    = "$PostgreSQL::Test::Utils::log_path/redis_$self->{port}.log";
+	my @command = (
+		'redis-server', '--port', $self->{unix} ? 0 : $self->{port},
+		'--bind', '127.0.0.1', '--dir', $self->{dir}, '--save', '',
+		'--appendonly', 'no', '--daemonize', 'no',
+		$self->{unix} ? ('--unixsocket', $self->socket) : (),
+		defined $self->{password} ? ('--requirepass', $self->{password}) : (),
+		@{ $self->{conf} });
+
+	croak 'already running' if $self->{pid};
+	my $pid = fork // croak "fork: $!";
+	if ($pid == 0)
+	{
+		untie *STDOUT;
+		untie *STDERR;
+		open STDIN,  '<',  '/dev/null';
+		open STDOUT, '>>', $log;
+		open STDERR, '>>', $log;
+		# what a sweep for left-over processes recognizes
+		chdir $self->{dir};
+		$SIG{PIPE} = 'DEFAULT';
+		exec @command or POSIX::_exit(127);
+	}
+	$self->{pid}    = $pid;
+	$self->{paused} = 0;
+
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	while ($self->cli('PING') !~ /^(PONG|LOADING)/)
+	{
+		my $gone = waitpid($pid, POSIX::WNOHANG()) == $pid;
+		$self->{pid} = undef if $gone;
+		croak "redis-server does not start; see $log" if $gone || time > $end;
+		sleep 0.02;
+	}
+	return;
+}
+
+# as if its machine lost power
+sub kill9
+{
+	my ($self) = @_;
+
+	return unless $self->{pid};
+	kill 'KILL', $self->{pid};
+	waitpid $self->{pid}, 0;
+	$self->{pid} = undef;
+	return;
+}
+
+sub pause
+{
+	my ($self) = @_;
+	kill 'STOP', $self->{pid};
+	$self->{paused} = 1;
+	return;
+}
+
+sub resume
+{
+	my ($self) = @_;
+	kill 'CONT', $self->{pid};
+	$self->{paused} = 0;
+	return;
+}
+
+sub restart
+{
+	my ($self) = @_;
+	$self->kill9;
+	$self->start;
+	return;
+}
+
+sub answers { return $_[0]{pid} && !$_[0]{paused}; }
+
+# What redis-cli prints for a command; a null reply is the empty string.
+sub cli
+{
+	my ($self, @command) = @_;
+	my ($out, $err) = ('', '');
+
+	local $ENV{REDISCLI_AUTH} = $self->{password};
+	delete local $ENV{REDISCLI_AUTH} unless defined $self->{password};
+	IPC::Run::run(
+		[
+			'redis-cli',
+			$self->{unix} ? ('-s', $self->socket)
+			: ('-h', '127.0.0.1', '-p', $self->{port}),
+			@command
+		],
+		'<', \undef, '>', \$out, '2>', \$err,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	chomp $out;
+	return $out;
+}
+
+END
+{
+	my $exit_code = $?;
+
+	$_->kill9 foreach @all;
+	$? = $exit_code;
+}
+
+# ----------------------------------------------------------------------------
+
+=pod
+
+=head1 RedlockTest::Session
+
+A session of psql in the background.  Options: B<dbname>.
+
+A result is a hash: B<out> (text), B<err> (text), B<state> (SQLSTATE of the first
+error, '' if there was none), B<message>, B<detail>, B<hint> (of that error), and
+B<dead> (true when the session ended meanwhile).
+
+=over
+
+=item $s->query(sql)
+
+The output; dies on an error.
+
+=item $s->run(sql)
+
+The result, an error too.
+
+=item $s->send(sql), $s->done, $s->result
+
+Start a query, tell without waiting whether it ended, wait for its result.
+
+=item $s->pid
+
+Of the session's server process.
+
+=item $s->quit, $s->vanish
+
+End the session with \q; kill psql, so that the connection breaks.
+
+=back
+
+=cut
+
+package RedlockTest::Session;
+
+use strict;
+use warnings;
+
+use Carp;
+use IPC::Run;
+use Test::More;
+
+sub new
+{
+	my ($class, $cluster, %options) = @_;
+	my $self = bless { in => '', out => '', err => '', number => 0 }, $class;
+
+	$self->{timeout} = IPC::Run::timer($PostgreSQL::Test::Utils::timeout_default);
+	$self->{psql}    = IPC::Run::start(
+		[
+			$cluster->installed_command('psql'), '-XAtq',
+			'-v', 'VERBOSITY=verbose', '-v', 'ON_ERROR_STOP=0',
+			'-d', $cluster->connstr($options{dbname} // 'postgres'),
+			'-f', '-'
+		],
+		'<', \$self->{in}, '>', \$self->{out}, '2>', \$self->{err},
+		$self->{timeout});
+	$self->{pid} = $self->query('SELECT pg_backend_pid()');
+	return $self;
+}
+
+sub pid { return $_[0]{pid}; }
+
+sub send
+{
+	my ($self, $sql) = @_;
+
+	croak 'a query is running' if $self->{mark};
+	note "session of pid ", $self->{pid} // '?', ": $sql";
+	$self->{mark} = 'end of query ' . ++$self->{number};
+	$self->{out} = $self->{err} = '';
+	$self->{timeout}->start;
+	$self->{in} .= "$sql\n;\n\\echo '$self->{mark}'\n\\warn '$self->{mark}'\n";
+	$self->_pump(1);
+	return;
+}
+
+# Moves what there is to move, without waiting unless told to.  psql's end,
+# which breaks the pipe, is nothing to die of.
+sub _pump
+{
+	my ($self, $now) = @_;
+
+	return if $self->{dead};
+	eval { $now ? $self->{psql}->pump_nb : $self->{psql}->pump; 1 }
+	  or $self->{dead} = 1;
+	$self->{dead} = 1 unless $self->{dead} || $self->{psql}->pumpable;
+	return;
+}
+
+sub _complete
+{
+	my ($self) = @_;
+	return $self->{dead}
+	  || ( $self->{out} =~ /^\Q$self->{mark}\E\n/m
+		&& $self->{err} =~ /^\Q$self->{mark}\E\n/m);
+}
+
+sub done
+{
+	my ($self) = @_;
+
+	croak 'no query is running' unless $self->{mark};
+	$self->_pump(1);
+	return $self->_complete;
+}
+
+sub result
+{
+	my ($self) = @_;
+
+	croak 'no query is running' unless $self->{mark};
+	until ($self->_complete)
+	{
+		if ($self->{timeout}->is_expired)
+		{
+			my $seen = "out: $self->{out}\nerr: $self->{err}";
+			$self->{psql}->kill_kill;
+			croak "query timed out; $seen";
+		}
+		$self->_pump(0);
+	}
+
+	my ($out, $err) = ($self->{out}, $self->{err});
+	s/\n?^\Q$self->{mark}\E\n//m foreach $out, $err;
+	$self->{mark} = undef;
+	$self->{timeout}->reset;
+	note "result: $out" if $out ne '';
+	note "messages: $err" if $err ne '';
+
+	my ($state, $message) = $err =~ /(?:ERROR|FATAL|PANIC):  ([0-9A-Z]{5}): (.*)/;
+	my ($after) = $err =~ /(?:ERROR|FATAL|PANIC):  (.*)/s;
+	my %more;
+	foreach my $field (qw(DETAIL HINT))
+	{
+		$more{$field} = $1
+		  if ($after // '') =~ /^$field:  (.*?)\n?(?=^[A-Z]+:  |\z)/ms;
+	}
+	return {
+		out     => $out,
+		err     => $err,
+		state   => $state // '',
+		message => $message // '',
+		detail  => $more{DETAIL} // '',
+		hint    => $more{HINT} // '',
+		dead    => $self->{dead},
+	};
+}
+
+sub run
+{
+	my ($self, $sql) = @_;
+	$self->send($sql);
+	return $self->result;
+}
+
+sub query
+{
+	my ($self, $sql) = @_;
+	my $result = $self->run($sql);
+
+	croak "query failed: $sql\n$result->{err}"
+	  if $result->{state} ne '' || $result->{dead};
+	return $result->{out};
+}
+
+sub quit
+{
+	my ($self) = @_;
+
+	return if $self->{finished}++;
+	$self->{in} .= "\\q\n" unless $self->{dead};
+	eval { $self->{psql}->finish };
+	return;
+}
+
+sub vanish
+{
+	my ($self) = @_;
+
+	return if $self->{finished}++;
+	$self->{psql}->signal('KILL');
+	eval { $self->{psql}->finish };
+	$self->{dead} = 1;
+	return;
+}
+
+1;
