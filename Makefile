@@ -15,8 +15,8 @@ EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments acquire scopes views
-ISOLATION = exclude savepoint
+REGRESS = install settings arguments acquire scopes views
+ISOLATION = exclude savepoint wait deadlock terminate
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
 

@@ -1,0 +1,145 @@
+-- Wrong arguments: each has its own error, and changes nothing.
+--
+-- Protects from: a NULL that returns as if a lock were held; names cut short,
+-- so that two of them mean one lock; limits that count letters where the key
+-- on the nodes counts bytes; durations of the wrong unit or sign, or that
+-- overflow; a rejected call that leaves a lock behind.
+--
+-- Needs a database in UTF-8 and redlock.max_ttl as it is by default.
+
+SELECT granted + refused + unreachable AS asked FROM redlock_stats \gset
+
+-- the name: NULL and empty
+SELECT redlock_acquire(NULL);
+\echo :SQLSTATE
+SELECT redlock_try(NULL);
+\echo :SQLSTATE
+SELECT redlock_release(NULL);
+\echo :SQLSTATE
+SELECT redlock_check(NULL);
+\echo :SQLSTATE
+SELECT redlock_acquire('');
+\echo :SQLSTATE
+SELECT redlock_try('');
+\echo :SQLSTATE
+SELECT redlock_release('');
+\echo :SQLSTATE
+SELECT redlock_check('');
+\echo :SQLSTATE
+
+-- the name: too long, in bytes
+SELECT redlock_acquire(repeat('x', 256));
+\echo :SQLSTATE
+SELECT redlock_try(repeat('x', 256));
+\echo :SQLSTATE
+SELECT redlock_release(repeat('x', 256));
+\echo :SQLSTATE
+SELECT redlock_check(repeat('x', 256));
+\echo :SQLSTATE
+SELECT redlock_try(repeat(U&'\00E4', 128));
+SELECT redlock_try(repeat(U&'\20AC', 85) || 'x');
+SELECT redlock_try(repeat(U&'\+01F512', 64));
+SELECT redlock_try(repeat('x', 1000000));
+
+-- wait
+SELECT redlock_acquire('a', wait => '-1 s');
+\echo :SQLSTATE
+SELECT redlock_acquire('a', wait => '-1 us');
+SELECT redlock_acquire('a', wait => '1 month -31 days');
+SELECT redlock_acquire('a', wait => '-178000000 years');
+
+-- ttl
+SELECT redlock_acquire('a', ttl => '0');
+\echo :SQLSTATE
+SELECT redlock_try('a', ttl => '0');
+\echo :SQLSTATE
+SELECT redlock_acquire('a', ttl => '-1 s');
+SELECT redlock_try('a', ttl => '1 month -31 days');
+SELECT redlock_acquire('a', ttl => '1 us');
+\echo :SQLSTATE
+SELECT redlock_try('a', ttl => '99.999 ms');
+\echo :SQLSTATE
+SELECT redlock_acquire('a', ttl => '60001 ms');
+\echo :SQLSTATE
+SELECT redlock_try('a', ttl => '60001 ms');
+\echo :SQLSTATE
+SELECT redlock_try('a', ttl => '1 day');
+SELECT redlock_try('a', ttl => '1 month');
+-- 2^32 ms and a little, which must not come out as a little
+SELECT redlock_try('a', ttl => '4294968.296 s');
+\set VERBOSITY sqlstate
+SELECT redlock_try('a', ttl => '178000000 years');
+\set VERBOSITY default
+-- the setting counts too, where the call does not say
+SET redlock.ttl = '61s';
+SELECT redlock_try('a');
+\echo :SQLSTATE
+RESET redlock.ttl;
+
+-- scope
+SELECT redlock_acquire('a', scope => NULL);
+\echo :SQLSTATE
+SELECT redlock_try('a', scope => NULL);
+\echo :SQLSTATE
+SELECT redlock_try('a', scope => 'statement');
+\echo :SQLSTATE
+
+-- in a transaction, where the error would keep what was taken until the end
+BEGIN;
+SELECT redlock_try('in transaction');
+SAVEPOINT s;
+SELECT redlock_try('a', ttl => '0');
+ROLLBACK TO s;
+SELECT resource FROM redlock_locks WHERE state <> 'releasing';
+COMMIT;
+
+-- Nothing was taken, no lock of PostgreSQL is left, and but for the one above
+-- no node was asked.
+SELECT resource, state FROM redlock_locks WHERE state <> 'releasing';
+SELECT count(*) FROM pg_locks WHERE locktype = 'userlock';
+SELECT granted + refused + unreachable - :asked AS asked FROM redlock_stats;
+
+-- the longest names: all of their bytes count
+SELECT redlock_try(repeat('x', 255), scope => 'session');
+SELECT redlock_try(repeat('x', 254) || 'y', scope => 'session');
+SELECT redlock_try(repeat('x', 254), scope => 'session');
+SELECT redlock_try(repeat(U&'\00E4', 127) || 'x', scope => 'session');
+SELECT redlock_try(repeat(U&'\20AC', 85), scope => 'session');
+SELECT redlock_try(repeat(U&'\+01F512', 63) || 'xyz', scope => 'session');
+SELECT length(resource), octet_length(resource), right(resource, 1) IN ('x', 'y', 'z') AS latin
+  FROM redlock_locks WHERE state = 'held'
+ ORDER BY 1, 2, right(resource, 1);
+SELECT redlock_check(repeat('x', 254)) > '0';
+SELECT redlock_release(repeat('x', 255));
+-- only that one
+SELECT redlock_check(repeat('x', 254) || 'y') > '0';
+SELECT redlock_release_all();
+
+-- the least and the longest that are right
+SELECT redlock_acquire('no wait', wait => '0', scope => 'session') > 0;
+SELECT redlock_acquire('no wait', wait => '1 month -30 days', scope => 'session') > 0;
+SELECT redlock_acquire('short wait', wait => '1 s', scope => 'session') > 0;
+SELECT redlock_acquire('long wait', wait => '178000000 years', scope => 'session') > 0;
+SELECT redlock_acquire('endless wait', wait => NULL, scope => 'session') > 0;
+SELECT redlock_try('longest', ttl => '60 s', scope => 'session');
+SELECT redlock_try('days', ttl => '1 day -86395 s', scope => 'session');
+SELECT redlock_try('months', ttl => '1 month -30 days 6 s', scope => 'session');
+SELECT redlock_try('default', ttl => NULL, scope => 'session');
+-- on a busy machine so short a lease may be lost at once, but it is not refused
+DO $$
+BEGIN
+	PERFORM redlock_try('shortest', ttl => '100 ms');
+	RAISE EXCEPTION 'give it back';
+EXCEPTION
+	WHEN raise_exception OR serialization_failure OR connection_exception OR query_canceled THEN
+		NULL;
+END $$;
+-- by position: wait before ttl before scope
+SELECT redlock_acquire('by position', '20 s', '7 s', 'session') > 0;
+SELECT redlock_try('try by position', '8 s', 'session');
+SELECT resource, scope, ttl FROM redlock_locks WHERE state = 'held'
+ ORDER BY resource COLLATE "C";
+-- validity runs from the ttl, less what the asking and the drift took
+SELECT redlock_check('longest') BETWEEN '55 s' AND '59.398 s' AS longest,
+       redlock_check('default') BETWEEN '1 s' AND '9.898 s' AS "default";
+SELECT redlock_release_all();

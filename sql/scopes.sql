@@ -1,0 +1,499 @@
+-- When a lock is given back: transaction scope, session scope, and both.
+--
+-- Protects from: a lock that outlives its transaction or savepoint, or does not
+-- live until its end; one scope that releases what the other holds; counts that
+-- get lost when a savepoint is released into its parent; a prepared transaction
+-- whose lock has no owner; a pooler's DISCARD ALL that leaves locks to the next
+-- client; pg_advisory_unlock_all freeing what is not its own.
+
+CREATE VIEW held AS
+    SELECT resource, scope FROM redlock_locks
+     WHERE state = 'held' AND pid = pg_backend_pid()
+     ORDER BY resource COLLATE "C";
+CREATE VIEW gates AS
+    SELECT count(*) AS gates FROM pg_locks
+     WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+CREATE TABLE work (n integer);
+
+--
+-- Transaction scope
+--
+
+-- commit and rollback, after reading or writing
+BEGIN;
+SELECT redlock_try('a');
+TABLE held;
+COMMIT;
+TABLE held;
+BEGIN;
+SELECT redlock_try('a');
+ROLLBACK;
+TABLE held;
+BEGIN;
+INSERT INTO work VALUES (1);
+SELECT redlock_try('a');
+COMMIT;
+TABLE held;
+BEGIN;
+INSERT INTO work VALUES (2);
+SELECT redlock_try('a');
+ROLLBACK;
+TABLE held;
+TABLE work;
+TABLE gates;
+
+-- each transaction of a chain is one
+BEGIN;
+SELECT redlock_try('a');
+COMMIT AND CHAIN;
+TABLE held;
+SELECT redlock_try('b');
+ROLLBACK AND CHAIN;
+TABLE held;
+COMMIT;
+
+-- an error ends it, before the ROLLBACK is sent
+BEGIN;
+SELECT redlock_acquire('a') > 0;
+SELECT 1 / 0;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- no transaction block: the statement is the transaction, and fails alone
+SELECT redlock_acquire('a') > 0;
+TABLE held;
+SELECT redlock_acquire('a') / 0;
+TABLE held;
+TABLE gates;
+
+-- counted, and all given back at once
+BEGIN;
+SELECT redlock_acquire('a') = redlock_acquire('a');
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- it can't be given back before
+BEGIN;
+SELECT redlock_try('a');
+SELECT redlock_release('a');
+SELECT redlock_release_all();
+TABLE held;
+COMMIT;
+TABLE held;
+
+--
+-- Savepoints
+--
+
+-- set after: the lock stays; set before: it goes
+BEGIN;
+SAVEPOINT before;
+SELECT redlock_try('a');
+SAVEPOINT after;
+ROLLBACK TO after;
+TABLE held;
+ROLLBACK TO before;
+TABLE held;
+TABLE gates;
+SELECT redlock_check('a');
+ROLLBACK TO before;
+SELECT redlock_try('a');
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- the same after an error
+BEGIN;
+SAVEPOINT before;
+SELECT redlock_try('a');
+SAVEPOINT after;
+SELECT 1 / 0;
+ROLLBACK TO after;
+TABLE held;
+SELECT 1 / 0;
+ROLLBACK TO before;
+TABLE held;
+TABLE gates;
+COMMIT;
+
+-- over many levels at once
+BEGIN;
+SELECT redlock_try('0');
+SAVEPOINT s1;
+SELECT redlock_try('1');
+SAVEPOINT s2;
+SELECT redlock_try('2');
+SAVEPOINT s3;
+SELECT redlock_try('3'), redlock_try('1');
+TABLE held;
+ROLLBACK TO s2;
+TABLE held;
+ROLLBACK TO s1;
+TABLE held;
+ROLLBACK;
+TABLE held;
+TABLE gates;
+
+-- released: its locks are its parent's
+BEGIN;
+SAVEPOINT s1;
+SAVEPOINT s2;
+SELECT redlock_try('a');
+RELEASE SAVEPOINT s2;
+TABLE held;
+ROLLBACK TO s1;
+TABLE held;
+TABLE gates;
+SAVEPOINT s3;
+SELECT redlock_try('b');
+RELEASE SAVEPOINT s3;
+SAVEPOINT s4;
+ROLLBACK TO s4;
+TABLE held;
+RELEASE SAVEPOINT s1;
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- acquired inside and outside
+BEGIN;
+SELECT redlock_acquire('a') AS number \gset
+SAVEPOINT s1;
+SELECT redlock_acquire('a') = :number;
+ROLLBACK TO s1;
+SELECT redlock_acquire('a') = :number;
+RELEASE SAVEPOINT s1;
+SAVEPOINT s2;
+SELECT redlock_acquire('a') = :number;
+SAVEPOINT s3;
+SELECT redlock_acquire('a') = :number;
+RELEASE SAVEPOINT s3;
+ROLLBACK TO s2;
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- inside first: the outer one has its own claim only from when it acquires
+BEGIN;
+SAVEPOINT s1;
+SELECT redlock_acquire('a') AS inner \gset
+ROLLBACK TO s1;
+SELECT redlock_acquire('a') > :inner;
+SAVEPOINT s2;
+ROLLBACK TO s2;
+TABLE held;
+ROLLBACK TO s1;
+TABLE held;
+COMMIT;
+TABLE gates;
+
+--
+-- PL/pgSQL blocks with EXCEPTION are savepoints
+--
+
+CREATE FUNCTION fail_after(name text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM redlock_acquire(name);
+	RAISE EXCEPTION 'failed';
+EXCEPTION WHEN raise_exception THEN
+	RETURN (SELECT string_agg(resource, ', ') FROM held);
+END $$;
+CREATE FUNCTION succeed_after(name text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM redlock_acquire(name);
+	RETURN (SELECT string_agg(resource, ', ') FROM held);
+EXCEPTION WHEN raise_exception THEN
+	RETURN 'unexpected';
+END $$;
+BEGIN;
+SELECT redlock_try('a');
+SELECT fail_after('b') AS held;
+SELECT fail_after('a') AS held;
+SELECT succeed_after('c') AS held;
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- an error of ours is one like others
+CREATE FUNCTION wrong_after(name text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM redlock_acquire(name);
+	PERFORM redlock_check('not ' || name);
+	RETURN 'unexpected';
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+	RETURN 'caught: ' || SQLERRM;
+END $$;
+BEGIN;
+SELECT wrong_after('a');
+TABLE held;
+TABLE gates;
+COMMIT;
+
+-- many times: nothing piles up
+DO $$
+DECLARE
+	before bigint := 0;
+	number bigint;
+BEGIN
+	FOR i IN 1..100 LOOP
+		BEGIN
+			number := redlock_acquire('loop');
+			IF number <= before THEN
+				RAISE WARNING 'the number went from % to %', before, number;
+			END IF;
+			before := number;
+			RAISE EXCEPTION 'again';
+		EXCEPTION WHEN raise_exception THEN
+			IF EXISTS (SELECT FROM held) THEN
+				RAISE WARNING 'still held in round %', i;
+			END IF;
+		END;
+	END LOOP;
+END $$;
+TABLE held;
+TABLE gates;
+
+--
+-- Session scope
+--
+
+-- neither commit, rollback nor a savepoint ends it
+BEGIN;
+SELECT redlock_try('commit', scope => 'session');
+COMMIT;
+BEGIN;
+SELECT redlock_try('rollback', scope => 'session');
+SAVEPOINT s;
+SELECT redlock_try('savepoint', scope => 'session');
+ROLLBACK TO s;
+ROLLBACK;
+TABLE held;
+SELECT redlock_release('commit'), redlock_release('rollback'), redlock_release('savepoint');
+TABLE held;
+TABLE gates;
+
+-- nor is a release undone
+BEGIN;
+SELECT redlock_try('a', scope => 'session');
+SAVEPOINT s;
+SELECT redlock_release('a');
+ROLLBACK TO s;
+TABLE held;
+COMMIT;
+TABLE held;
+
+-- procedures that commit
+CREATE PROCEDURE two_transactions() LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM redlock_acquire('transaction');
+	PERFORM redlock_acquire('session', scope => 'session');
+	INSERT INTO work VALUES (10);
+	RAISE NOTICE 'before: %', (SELECT array_agg(resource) FROM held);
+	COMMIT;
+	RAISE NOTICE 'after commit: %', (SELECT array_agg(resource) FROM held);
+	PERFORM redlock_acquire('transaction');
+	ROLLBACK;
+	RAISE NOTICE 'after rollback: %', (SELECT array_agg(resource) FROM held);
+	PERFORM redlock_acquire('transaction');
+END $$;
+CALL two_transactions();
+TABLE held;
+SELECT redlock_release('session');
+TABLE gates;
+
+-- release_all counts acquisitions, and leaves transaction scope alone
+BEGIN;
+SELECT redlock_try('a'), redlock_try('a', scope => 'session'), redlock_try('a', scope => 'session'),
+       redlock_try('b', scope => 'session'), redlock_try('c');
+TABLE held;
+SELECT redlock_release_all();
+TABLE held;
+SELECT redlock_release_all();
+COMMIT;
+TABLE held;
+TABLE gates;
+
+--
+-- Both scopes on one resource
+--
+
+-- session first; the transaction is the last to let go
+BEGIN;
+SELECT redlock_acquire('a', scope => 'session') AS number \gset
+SELECT redlock_acquire('a') = :number;
+TABLE held;
+SELECT redlock_release('a');
+TABLE held;
+SELECT redlock_release('a');
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- transaction first; the session is the last
+BEGIN;
+SELECT redlock_acquire('a') AS number \gset
+SELECT redlock_acquire('a', scope => 'session') = :number;
+COMMIT;
+TABLE held;
+BEGIN;
+SELECT redlock_acquire('a') = :number;
+ROLLBACK;
+TABLE held;
+TABLE gates;
+SELECT redlock_release('a');
+TABLE held;
+TABLE gates;
+
+-- with savepoints
+BEGIN;
+SELECT redlock_try('a', scope => 'session');
+SAVEPOINT s;
+SELECT redlock_try('a');
+SELECT redlock_release('a');
+TABLE held;
+ROLLBACK TO s;
+TABLE held;
+TABLE gates;
+COMMIT;
+
+--
+-- Prepared transactions
+--
+
+-- a transaction's lock can't go with it
+BEGIN;
+INSERT INTO work VALUES (20);
+SELECT redlock_try('a');
+PREPARE TRANSACTION 'regress_redlock';
+\echo :SQLSTATE
+TABLE held;
+TABLE gates;
+SELECT gid FROM pg_prepared_xacts;
+
+-- also in a savepoint's, and held in both scopes
+BEGIN;
+SELECT redlock_try('a', scope => 'session');
+SAVEPOINT s;
+SELECT redlock_try('a');
+PREPARE TRANSACTION 'regress_redlock';
+TABLE held;
+SELECT redlock_release('a');
+
+-- a session's lock stays with the session; one that was rolled back is none
+BEGIN;
+INSERT INTO work VALUES (21);
+SELECT redlock_try('a', scope => 'session');
+SAVEPOINT s;
+SELECT redlock_try('b');
+ROLLBACK TO s;
+PREPARE TRANSACTION 'regress_redlock';
+TABLE held;
+TABLE gates;
+SELECT redlock_release('a');
+TABLE held;
+TABLE gates;
+COMMIT PREPARED 'regress_redlock';
+SELECT n FROM work WHERE n > 2 ORDER BY n;
+
+--
+-- DISCARD ALL, and what looks like it
+--
+
+SELECT redlock_try('a', scope => 'session'), redlock_try('a', scope => 'session'),
+       redlock_try('b', scope => 'session');
+DISCARD PLANS;
+DISCARD SEQUENCES;
+DISCARD TEMP;
+RESET ALL;
+TABLE held;
+DISCARD ALL;
+TABLE held;
+TABLE gates;
+SELECT redlock_release('a');
+DISCARD ALL;
+
+-- not in a transaction block, where it fails: the locks stay
+SELECT redlock_try('a', scope => 'session');
+BEGIN;
+SELECT redlock_check('a') > '0';
+DISCARD ALL;
+\echo :SQLSTATE
+ROLLBACK;
+TABLE held;
+TABLE gates;
+SELECT redlock_release('a');
+
+--
+-- pg_advisory_unlock_all takes the place in the local queue, not the lease
+--
+
+SELECT redlock_acquire('a', scope => 'session') AS number \gset
+SELECT pg_advisory_unlock_all();
+TABLE gates;
+TABLE held;
+SELECT redlock_check('a') > '0';
+SELECT redlock_acquire('a', scope => 'session') = :number;
+SELECT redlock_release('a');
+SELECT redlock_check('a') > '0';
+SELECT redlock_release('a');
+TABLE held;
+TABLE gates;
+
+-- transaction scope keeps both
+BEGIN;
+SELECT redlock_try('a');
+SELECT pg_advisory_unlock_all();
+TABLE gates;
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+
+-- Both scopes: the session's place is gone, the transaction's is not.  (That the
+-- lock manager may warn of the place it does not find is not the point here.)
+SET client_min_messages = error;
+BEGIN;
+SELECT redlock_try('a'), redlock_try('a', scope => 'session');
+SELECT pg_advisory_unlock_all();
+SELECT redlock_release('a');
+TABLE gates;
+TABLE held;
+SELECT redlock_try('a', scope => 'session');
+SELECT pg_advisory_unlock_all();
+SELECT redlock_release_all();
+TABLE gates;
+TABLE held;
+COMMIT;
+TABLE held;
+TABLE gates;
+RESET client_min_messages;
+
+-- advisory locks of the same name are others
+SELECT pg_advisory_lock(hashtextextended('a', 0));
+SELECT redlock_try('a', scope => 'session');
+SELECT redlock_release('a');
+SELECT pg_advisory_unlock(hashtextextended('a', 0));
+
+--
+-- The end of the session: not the end of the ttl
+--
+
+SELECT redlock_try('a', ttl => '60 s', scope => 'session');
+BEGIN;
+SELECT redlock_try('b', ttl => '60 s');
+\c -
+TABLE held;
+SELECT redlock_acquire('a', wait => '30 s', scope => 'session') > 0,
+       redlock_acquire('b', wait => '30 s', scope => 'session') > 0;
+SELECT redlock_release_all();
+
+DROP FUNCTION fail_after, succeed_after, wrong_after;
+DROP PROCEDURE two_transactions;
+DROP TABLE work;
+DROP VIEW held, gates;

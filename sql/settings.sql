@@ -1,0 +1,145 @@
+-- The settings: bounds, units, who may change them, what can be seen.
+--
+-- Protects from: a setting that takes a senseless value, or that a user can
+-- change who must not; a wrong list of nodes that is taken, or that is refused
+-- with its passwords in the message; a list that ALTER SYSTEM does not write as
+-- it was given; a misspelt setting that goes unnoticed.
+--
+-- The nodes that are in use stay: nothing here reloads the configuration.
+
+SELECT name, vartype, unit, context, boot_val, min_val, max_val, enumvals
+  FROM pg_settings WHERE name LIKE 'redlock.%' ORDER BY name COLLATE "C";
+-- without a description: none
+SELECT name FROM pg_settings
+ WHERE name LIKE 'redlock.%' AND coalesce(short_desc, '') = '';
+
+-- ttl: each session may choose
+SHOW redlock.ttl;
+SET redlock.ttl = '99ms';
+\echo :SQLSTATE
+SET redlock.ttl = '0';
+SET redlock.ttl = '1d 1s';
+SET redlock.ttl = '86400001';
+SET redlock.ttl = 'soon';
+SHOW redlock.ttl;
+SET redlock.ttl = '1d';
+SHOW redlock.ttl;
+SET redlock.ttl = 2000;
+SHOW redlock.ttl;
+SELECT redlock_try('a', scope => 'session');
+SELECT ttl FROM redlock_locks WHERE resource = 'a' AND state = 'held';
+SELECT redlock_release('a');
+RESET redlock.ttl;
+
+-- on_loss
+SET redlock.on_loss = 'ignore';
+\echo :SQLSTATE
+SET redlock.on_loss = 'terminate';
+SHOW redlock.on_loss;
+RESET redlock.on_loss;
+SHOW redlock.on_loss;
+
+-- by the administrator only
+\set VERBOSITY terse
+SET redlock.nodes = '';
+\echo :SQLSTATE
+SET redlock.key_prefix = 'mine:';
+\echo :SQLSTATE
+SET redlock.max_ttl = '1h';
+\echo :SQLSTATE
+SET redlock.node_timeout = '1s';
+\echo :SQLSTATE
+SET redlock.max_locks = 10;
+\echo :SQLSTATE
+\set VERBOSITY default
+ALTER SYSTEM SET redlock.max_ttl = '99ms';
+ALTER SYSTEM SET redlock.max_ttl = '86400001';
+ALTER SYSTEM SET redlock.node_timeout = '9ms';
+ALTER SYSTEM SET redlock.node_timeout = '61s';
+ALTER SYSTEM SET redlock.max_locks = 15;
+ALTER SYSTEM SET redlock.max_locks = 1000001;
+SELECT repeat('p', 64) AS long \gset
+ALTER SYSTEM SET redlock.key_prefix = :'long';
+
+-- a misspelt setting
+SET redlock.node = 'redis://localhost';
+\echo :SQLSTATE
+
+-- Wrong lists of nodes.  No message repeats what it was given.
+ALTER SYSTEM SET redlock.nodes = 'http://:geheim@h:1';
+\echo :SQLSTATE
+ALTER SYSTEM SET redlock.nodes = 'geheim@h:1';
+ALTER SYSTEM SET redlock.nodes = 'rediss://:geheim@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://geheim@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim%4@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim%zz@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim%00@h:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:0';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:65536';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1x';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1/-1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1/two';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1]1';
+ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@socket';
+ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?x=1';
+-- the place of the wrong one is said
+ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://h:2,redis://:geheim@h:x';
+-- one server must not vote twice
+ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://i:1,redis://u:geheim@H:1';
+ALTER SYSTEM SET redlock.nodes = 'redis://h,redis://h:6379';
+ALTER SYSTEM SET redlock.nodes = 'redis://h:1/0,redis://h:1/7';
+ALTER SYSTEM SET redlock.nodes = 'unix:///socket,unix:///socket?db=1';
+-- one more than there may be
+SELECT string_agg('redis://h:' || i, ',') AS many FROM generate_series(1, 16) i \gset
+ALTER SYSTEM SET redlock.nodes = :'many';
+
+-- too long: a host, a password, a socket's path, each without an overrun
+\set VERBOSITY sqlstate
+SELECT 'redis://' || repeat('h', 1000000) AS long \gset
+ALTER SYSTEM SET redlock.nodes = :'long';
+SELECT 'redis://:' || repeat('p', 1000000) || '@h' AS long \gset
+ALTER SYSTEM SET redlock.nodes = :'long';
+SELECT 'unix:///' || repeat('s', 1000000) AS long \gset
+ALTER SYSTEM SET redlock.nodes = :'long';
+\set VERBOSITY default
+
+-- nothing of that was written
+SELECT count(*) FROM pg_file_settings WHERE setting ~ 'geheim|//h[,:]';
+
+-- What is right is written as it is, and put back.
+SELECT EXISTS (SELECT FROM pg_file_settings
+                WHERE name = 'redlock.nodes' AND sourcefile ~ 'auto.conf$') AS had,
+       (SELECT setting FROM pg_file_settings
+         WHERE name = 'redlock.nodes' AND sourcefile ~ 'auto.conf$') AS old \gset
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim%2F@h:1/3 , unix:///socket?db=2';
+SELECT setting FROM pg_file_settings
+ WHERE name = 'redlock.nodes' AND sourcefile ~ 'auto.conf$';
+\if :had
+ALTER SYSTEM SET redlock.nodes = :'old';
+\else
+ALTER SYSTEM RESET redlock.nodes;
+\endif
+
+-- The list that is in use, as this server's administrator sees it: every node,
+-- no credentials.
+SELECT count(*), bool_and(url ~ '^(redis|unix)://(\*\*\*@)?[^@]+$') AS redacted
+  FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') url;
+SELECT boot_val, reset_val, setting = current_setting('redlock.nodes') AS same
+  FROM pg_settings WHERE name = 'redlock.nodes';
+
+-- others do not see it
+CREATE ROLE regress_redlock_user;
+SET ROLE regress_redlock_user;
+SHOW redlock.nodes;
+\echo :SQLSTATE
+SELECT name FROM pg_settings WHERE name = 'redlock.nodes';
+SET redlock.ttl = '5s';
+SHOW redlock.ttl;
+RESET redlock.ttl;
+RESET ROLE;
+DROP ROLE regress_redlock_user;
