@@ -25,7 +25,7 @@ TABLE work;
 CALL redlock_run('job', '');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE NOTICE ''in DO''; END $$');
 -- all arguments, by position and by name
-CALL redlock_run('job', 'INSERT INTO work SELECT 3, ttl FROM redlock_locks WHERE resource = ''job''', '1 s', '20 s', '1 ms', '1 min');
+CALL redlock_run('job', 'INSERT INTO work SELECT 3, ttl FROM redlock_locks WHERE resource = ''job'' AND state = ''held''', '1 s', '20 s', '1 ms', '1 min');
 SELECT pg_sleep(0.01);
 CALL redlock_run(resource => 'job 2', command => 'DELETE FROM work WHERE n = 2', wait => NULL, ttl => NULL, hold_at_least => NULL, hold_at_most => NULL);
 TABLE work;

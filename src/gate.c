@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
@@ -37,6 +38,7 @@ gate_enter(uint64 hash, bool session_level, int wait_ms)
 	if (wait_ms == GATE_WAIT_FOREVER || (LockTimeout > 0 && LockTimeout < wait_ms))
 	{
 		LockAcquire(&tag, ExclusiveLock, session_level, false);
+		CHECK_FOR_INTERRUPTS(); /* see enter_within */
 		return true;
 	}
 	return enter_within(&tag, session_level, wait_ms);
@@ -89,6 +91,8 @@ enter_within(const LOCKTAG *tag, bool session_level, int wait_ms)
 	{
 		LockTimeout = wait_ms;
 		LockAcquire(tag, ExclusiveLock, session_level, false);
+		/* the timer may have struck just after the grant: hear of it here, not later */
+		CHECK_FOR_INTERRUPTS();
 		LockTimeout = lock_timeout;
 	}
 	PG_CATCH();

@@ -110,7 +110,7 @@ static void start_session(void);
 static void check_ready(void);
 static uint64 acquire_again(Holding *holding, const LockRequest *request);
 static uint64 acquire_anew(const LockRequest *request);
-static bool enter_gate(const LockRequest *request, int64 deadline_us);
+static bool enter_gate(const LockRequest *request);
 static void open_lease(const LockRequest *request, int64 deadline_us);
 static void describe_holder(Lease *lease);
 static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
@@ -272,7 +272,7 @@ acquire_anew(const LockRequest *request)
 	int64 deadline_us = deadline_of(request);
 	uint64 number = 0;
 
-	if (!enter_gate(request, deadline_us))
+	if (!enter_gate(request))
 		return 0;
 	PG_TRY();
 	{
@@ -319,7 +319,7 @@ acquire_anew(const LockRequest *request)
 
 /* False: a try, and another session of this server is before us. */
 static bool
-enter_gate(const LockRequest *request, int64 deadline_us)
+enter_gate(const LockRequest *request)
 {
 	int64 wait_ms = GATE_WAIT_FOREVER;
 	bool session_level = request->scope != SCOPE_TRANSACTION;
