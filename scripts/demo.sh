@@ -11,8 +11,8 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if [ -z "${REDLOCK_INNER-}" ]; then
-	"$ROOT/scripts/deps.sh"
-	run_in_private_copy scripts/demo.sh
+    "$ROOT/scripts/deps.sh"
+    run_in_private_copy scripts/demo.sh
 fi
 
 begin_inner
@@ -21,31 +21,31 @@ TTL_S=4
 
 tell()
 {
-	echo
-	echo "$*" | fmt -w 78
-	echo
+    echo
+    echo "$*" | fmt -w 78
+    echo
 }
 
 # Runs a query on a host and shows both.
 show()
 {
-	local host=$1 query=$2
+    local host=$1 query=$2
 
-	echo "    host $host> $query"
-	psql_on "$host" -q -v ON_ERROR_STOP=1 -P footer=off -c "$query" 2>&1 |
-		sed '/^$/d; s/^/      /' || die "this query failed"
+    echo "    host $host> $query"
+    psql_on "$host" -q -v ON_ERROR_STOP=1 -P footer=off -c "$query" 2>&1 |
+        sed '/^$/d; s/^/      /' || die "this query failed"
 }
 
 # Starts the job on a host; what it prints appears when it prints it, and goes
 # into a file after that.
 start_job()
 {
-	local host=$1
+    local host=$1
 
-	echo "    host $host> CALL nightly_job();"
-	psql_on "$host" -q -c "CALL nightly_job()" 2>&1 |
-		sed -u "/^\$/d; s/^/      [host $host] /" | tee "$TMP/job.$host" &
-	disown
+    echo "    host $host> CALL nightly_job();"
+    psql_on "$host" -q -c "CALL nightly_job()" 2>&1 |
+        sed -u "/^\$/d; s/^/      [host $host] /" | tee "$TMP/job.$host" &
+    disown
 }
 
 job_said() { grep -q "$2" "$TMP/job.$1"; }
@@ -57,66 +57,66 @@ build_and_install || die "the build failed"
 
 nodes="node1 node2 node3 node4 node5"
 for node in $nodes; do
-	start_redis $node
+    start_redis $node
 done
 for host in A B; do
-	init_postgres $host <<-CONF
-		shared_preload_libraries = 'redlock_pg'
-		redlock.nodes = '$(redis_urls $nodes)'
-		redlock.ttl = '${TTL_S}s'
-	CONF
-	start_postgres $host
-	psql_on $host -q -v ON_ERROR_STOP=1 <<-'SQL'
-		CREATE EXTENSION redlock_pg;
-		CREATE PROCEDURE nightly_job() LANGUAGE plpgsql AS $$
-		BEGIN
-		    RAISE NOTICE 'nightly job: asking for the lock';
-		    PERFORM redlock_acquire('nightly job');
-		    RAISE NOTICE 'nightly job: I have the lock and start to work';
-		    FOR part IN 1 .. 15 LOOP
-		        PERFORM pg_sleep(1);
-		        IF part % 5 = 0 THEN
-		            RAISE NOTICE 'nightly job: % of 15 parts done', part;
-		        END IF;
-		    END LOOP;
-		    RAISE NOTICE 'nightly job: finished';
-		END $$;
-	SQL
-	wait_for_value $host "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5 ||
-		die "host $host does not reach its five nodes"
+    init_postgres $host <<CONF
+        shared_preload_libraries = 'redlock_pg'
+        redlock.nodes = '$(redis_urls $nodes)'
+        redlock.ttl = '${TTL_S}s'
+CONF
+    start_postgres $host
+    psql_on $host -q -v ON_ERROR_STOP=1 <<'SQL'
+        CREATE EXTENSION redlock_pg;
+        CREATE PROCEDURE nightly_job() LANGUAGE plpgsql AS $$
+        BEGIN
+            RAISE NOTICE 'nightly job: asking for the lock';
+            PERFORM redlock_acquire('nightly job');
+            RAISE NOTICE 'nightly job: I have the lock and start to work';
+            FOR part IN 1 .. 15 LOOP
+                PERFORM pg_sleep(1);
+                IF part % 5 = 0 THEN
+                    RAISE NOTICE 'nightly job: % of 15 parts done', part;
+                END IF;
+            END LOOP;
+            RAISE NOTICE 'nightly job: finished';
+        END $$;
+SQL
+    wait_for_value $host "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5 ||
+        die "host $host does not reach its five nodes"
 done
 
 tell "1. Five independent Redis nodes are up, and two PostgreSQL hosts, A and B," \
-	"which know nothing of each other. This is how host A sees the nodes:"
+    "which know nothing of each other. This is how host A sees the nodes:"
 show A "SELECT node, state FROM redlock_nodes;"
 
 tell "2. Both hosts are to run the same nightly job, but one at a time. Its first" \
-	"statement takes a lock: PERFORM redlock_acquire('nightly job'). Host A starts:"
+    "statement takes a lock: PERFORM redlock_acquire('nightly job'). Host A starts:"
 start_job A
 wait_until job_said A "I have the lock" || die "host A did not get the lock"
 
 tell "3. Host B starts the same job. It waits, and knows for whom:"
 start_job B
 wait_for_value B "SELECT held_by LIKE 'host=%' FROM redlock_locks WHERE state = 'waiting'" t ||
-	die "host B does not wait for host A"
+    die "host B does not wait for host A"
 show B "SELECT resource, state, held_by FROM redlock_locks;"
 echo
 echo "    Whoever does not want to wait asks with redlock_try:"
 echo
 show B "SELECT redlock_try('nightly job');"
 [ "$(value_on B "SELECT redlock_try('nightly job')")" = f ] ||
-	die "host B got the lock that host A holds"
+    die "host B got the lock that host A holds"
 
 tell "4. Two of the five nodes fail: one hangs, one dies. Host A goes on renewing its" \
-	"lease of $TTL_S seconds on the other three, a majority. Later than it would have run out:"
+    "lease of $TTL_S seconds on the other three, a majority. Later than it would have run out:"
 renewed=$(value_on A "SELECT renewed FROM redlock_stats")
 kill -STOP "${REDIS_PID[node2]}"
 stop_redis node4
 wait_for_value A "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 3 ||
-	die "host A does not notice that two nodes are gone"
+    die "host A does not notice that two nodes are gone"
 # a third of the ttl lies between two renewals
 wait_for_value A "SELECT renewed >= $renewed + 4 FROM redlock_stats" t ||
-	die "host A does not renew its lease on three nodes"
+    die "host A does not renew its lease on three nodes"
 show A "SELECT node, state, last_error FROM redlock_nodes;"
 echo
 show A "SELECT resource, state, valid_for > '0' AS valid FROM redlock_locks;"
@@ -126,11 +126,11 @@ show B "SELECT resource, state FROM redlock_locks;"
 [ "$(value_on B "SELECT state FROM redlock_locks")" = waiting ] || die "host B does not wait"
 
 tell "5. Host A loses power: all its processes are killed with SIGKILL, in the midst" \
-	"of the job. Nobody renews its lease, and when that has run out, host B takes over:"
+    "of the job. Nobody renews its lease, and when that has run out, host B takes over:"
 # not right after a renewal, so that the time it takes is the lease's and not
 # that of noticing it
 wait_for_value A "SELECT valid_for < '$TTL_S s'::interval - '0.5 s' FROM redlock_locks" t ||
-	die "host A has no lease"
+    die "host A has no lease"
 ! job_said A "finished" || die "host A was too fast: its job is already done"
 killed=${EPOCHREALTIME/./}
 kill_postgres A
@@ -139,7 +139,7 @@ took_ms=$(((${EPOCHREALTIME/./} - killed) / 1000))
 wait_until job_said A "connection to server was lost" || die "host A still answers"
 echo
 printf '    Host B had the lock %d.%d s after the death of host A; the ttl is %d s.\n\n' \
-	$((took_ms / 1000)) $((took_ms % 1000 / 100)) $TTL_S
+    $((took_ms / 1000)) $((took_ms % 1000 / 100)) $TTL_S
 [ $took_ms -le $((TTL_S * 1000)) ] || die "that is too late"
 show B "SELECT resource, state, valid_for > '0' AS valid FROM redlock_locks;"
 

@@ -18,9 +18,9 @@ case "${1-}" in
 '') ;;
 --lint) lint=1 ;;
 *)
-	echo "usage: $0 [--lint]" >&2
-	exit 2
-	;;
+    echo "usage: $0 [--lint]" >&2
+    exit 2
+    ;;
 esac
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -34,25 +34,25 @@ need_server=
 # bin directory of the PostgreSQL to use, empty when there is none
 pg_bindir()
 {
-	if [ -n "${PG_CONFIG-}" ]; then
-		"$PG_CONFIG" --bindir
-	else
-		for dir in /usr/lib/postgresql/${PG_MAJOR:-*}/bin; do
-			if [ -x "$dir/postgres" ]; then
-				echo "$dir"
-			fi
-		done | sort -V | tail -n 1
-	fi
+    if [ -n "${PG_CONFIG-}" ]; then
+        "$PG_CONFIG" --bindir
+    else
+        for dir in /usr/lib/postgresql/${PG_MAJOR:-*}/bin; do
+            if [ -x "$dir/postgres" ]; then
+                echo "$dir"
+            fi
+        done | sort -V | tail -n 1
+    fi
 }
 
 have_hiredis()
 {
-	have gcc && echo '#include <hiredis/hiredis.h>' | gcc -E - >/dev/null 2>&1
+    have gcc && echo '#include <hiredis/hiredis.h>' | gcc -E - >/dev/null 2>&1
 }
 
 # The C library's headers are only recommended by gcc.
 have gcc && echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1 ||
-	packages+=(gcc libc6-dev)
+    packages+=(gcc libc6-dev)
 have make || packages+=(make)
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
@@ -62,51 +62,51 @@ have perl && perl -MIPC::Run -e1 2>/dev/null || packages+=(libipc-run-perl)
 
 bindir=$(pg_bindir)
 if [ -z "$bindir" ]; then
-	need_server=1
+    need_server=1
 elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" ] ||
-	[ ! -e "$("$bindir/pg_config" --pgxs 2>/dev/null)" ]; then
-	# .../postgresql/15/bin
-	packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
+    [ ! -e "$("$bindir/pg_config" --pgxs 2>/dev/null)" ]; then
+    # .../postgresql/15/bin
+    packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
 # For t/008_cron.t, which is skipped where no such package exists.
 case "$bindir" in
 /usr/lib/postgresql/*)
-	[ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
-		optional="postgresql-$(basename "$(dirname "$bindir")")-cron"
-	;;
+    [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
+        optional="postgresql-$(basename "$(dirname "$bindir")")-cron"
+    ;;
 esac
 
 if [ -n "$lint" ]; then
-	have clang || packages+=(clang)
-	have clang-format || packages+=(clang-format)
-	have valgrind || packages+=(valgrind)
+    have clang || packages+=(clang)
+    have clang-format || packages+=(clang-format)
+    have valgrind || packages+=(valgrind)
 fi
 
 if [ ${#packages[@]} -eq 0 ] && [ -z "$need_server$optional" ]; then
-	exit 0
+    exit 0
 fi
 
 # ---- how to get it ----
 
 if [ ${#packages[@]} -eq 0 ] && [ -z "$need_server" ]; then
-	# without what is optional all else works: no reason to fail
-	if ! have apt-get || { [ "$(id -u)" -ne 0 ] && ! have sudo; }; then
-		exit 0
-	fi
+    # without what is optional all else works: no reason to fail
+    if ! have apt-get || { [ "$(id -u)" -ne 0 ] && ! have sudo; }; then
+        exit 0
+    fi
 fi
 
 if ! have apt-get; then
-	echo "$0: this machine has no apt-get; please install: ${packages[*]}${need_server:+ PostgreSQL with its server headers}" >&2
-	exit 1
+    echo "$0: this machine has no apt-get; please install: ${packages[*]}${need_server:+ PostgreSQL with its server headers}" >&2
+    exit 1
 fi
 
 sudo=
 if [ "$(id -u)" -ne 0 ]; then
-	if ! have sudo; then
-		echo "$0: run this as root or with sudo; missing: ${packages[*]}${need_server:+ postgresql}" >&2
-		exit 1
-	fi
-	sudo=sudo
+    if ! have sudo; then
+        echo "$0: run this as root or with sudo; missing: ${packages[*]}${need_server:+ postgresql}" >&2
+        exit 1
+    fi
+    sudo=sudo
 fi
 
 policy=/usr/sbin/policy-rc.d
@@ -118,9 +118,9 @@ made_cluster_conf=
 
 cleanup()
 {
-	[ -z "$made_policy" ] || $sudo rm -f "$policy"
-	[ -z "$made_cluster_conf" ] || $sudo rm -f "$cluster_conf"
-	[ -z "$made_cluster_dir" ] || $sudo rmdir --ignore-fail-on-non-empty "$cluster_dir"
+    [ -z "$made_policy" ] || $sudo rm -f "$policy"
+    [ -z "$made_cluster_conf" ] || $sudo rm -f "$cluster_conf"
+    [ -z "$made_cluster_dir" ] || $sudo rmdir --ignore-fail-on-non-empty "$cluster_dir"
 }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -128,52 +128,52 @@ trap 'exit 143' TERM HUP
 
 apt()
 {
-	$sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
-		apt-get -q -y -o Dpkg::Use-Pty=0 "$@" </dev/null
+    $sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+        apt-get -q -y -o Dpkg::Use-Pty=0 "$@" </dev/null
 }
 
 apt_install()
 {
-	echo "installing: $*"
-	apt install --no-install-recommends "$@"
+    echo "installing: $*"
+    apt install --no-install-recommends "$@"
 }
 
 if [ ! -e "$policy" ]; then
-	made_policy=1
-	printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
-	$sudo chmod 755 "$policy"
+    made_policy=1
+    printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+    $sudo chmod 755 "$policy"
 fi
 
 apt update
 
 if [ -n "$need_server" ]; then
-	major=${PG_MAJOR-}
-	if [ -z "$major" ]; then
-		# the package "postgresql" depends on the default version's
-		major=$(apt-cache depends postgresql |
-			sed -n 's/^ *Depends: *postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
-	fi
-	if [ -z "$major" ]; then
-		echo "$0: apt knows no default PostgreSQL version; say PG_MAJOR=..." >&2
-		exit 1
-	fi
+    major=${PG_MAJOR-}
+    if [ -z "$major" ]; then
+        # the package "postgresql" depends on the default version's
+        major=$(apt-cache depends postgresql |
+            sed -n 's/^ *Depends: *postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
+    fi
+    if [ -z "$major" ]; then
+        echo "$0: apt knows no default PostgreSQL version; say PG_MAJOR=..." >&2
+        exit 1
+    fi
 
-	# postgresql-common first: it decides whether the server's package
-	# creates a cluster.
-	apt_install postgresql-common
-	if [ ! -d "$cluster_dir" ]; then
-		made_cluster_dir=1
-		$sudo mkdir -p "$cluster_dir"
-	fi
-	made_cluster_conf=1
-	echo "create_main_cluster = false" | $sudo tee "$cluster_conf" >/dev/null
-	$sudo chmod 644 "$cluster_conf"
+    # postgresql-common first: it decides whether the server's package
+    # creates a cluster.
+    apt_install postgresql-common
+    if [ ! -d "$cluster_dir" ]; then
+        made_cluster_dir=1
+        $sudo mkdir -p "$cluster_dir"
+    fi
+    made_cluster_conf=1
+    echo "create_main_cluster = false" | $sudo tee "$cluster_conf" >/dev/null
+    $sudo chmod 644 "$cluster_conf"
 
-	packages+=("postgresql-$major" "postgresql-server-dev-$major")
-	optional="postgresql-$major-cron"
+    packages+=("postgresql-$major" "postgresql-server-dev-$major")
+    optional="postgresql-$major-cron"
 fi
 if [ -n "$optional" ] && apt-cache show "$optional" >/dev/null 2>&1; then
-	packages+=("$optional")
+    packages+=("$optional")
 fi
 [ ${#packages[@]} -gt 0 ] || exit 0
 
@@ -184,5 +184,5 @@ apt_install "${packages[@]}"
 
 # The package starts its server at every boot.
 if [ -n "$new_redis" ] && have systemctl; then
-	$sudo systemctl --quiet disable redis-server.service >/dev/null 2>&1 || true
+    $sudo systemctl --quiet disable redis-server.service >/dev/null 2>&1 || true
 fi

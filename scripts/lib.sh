@@ -19,8 +19,8 @@ WAIT_S=60
 
 die()
 {
-	echo "$(basename "$0"): $*" >&2
-	exit 1
+    echo "$(basename "$0"): $*" >&2
+    exit 1
 }
 
 # ------------------------------------------------------------------
@@ -32,37 +32,37 @@ die()
 # is the one beside the server.
 find_pg_config()
 {
-	if [ -n "${PG_CONFIG-}" ]; then
-		echo "$("$PG_CONFIG" --bindir)/pg_config"
-		return
-	fi
-	for dir in /usr/lib/postgresql/${PG_MAJOR:-*}/bin; do
-		if [ -x "$dir/postgres" ] && [ -x "$dir/pg_config" ]; then
-			echo "$dir/pg_config"
-		fi
-	done | sort -V | tail -n 1
+    if [ -n "${PG_CONFIG-}" ]; then
+        echo "$("$PG_CONFIG" --bindir)/pg_config"
+        return
+    fi
+    for dir in /usr/lib/postgresql/${PG_MAJOR:-*}/bin; do
+        if [ -x "$dir/postgres" ] && [ -x "$dir/pg_config" ]; then
+            echo "$dir/pg_config"
+        fi
+    done | sort -V | tail -n 1
 }
 
 # The user who runs the servers when we are root.
 find_unprivileged_user()
 {
-	for user in postgres nobody; do
-		if id "$user" >/dev/null 2>&1; then
-			echo "$user"
-			return
-		fi
-	done
-	die "no user \"postgres\" or \"nobody\" to run the servers as"
+    for user in postgres nobody; do
+        if id "$user" >/dev/null 2>&1; then
+            echo "$user"
+            return
+        fi
+    done
+    die "no user \"postgres\" or \"nobody\" to run the servers as"
 }
 
 # Copies the sources without what a build leaves behind.
 copy_sources()
 {
-	mkdir -p "$1"
-	tar -C "$ROOT" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' \
-		--exclude='*.so' --exclude='*.a' --exclude=./tmp_check \
-		--exclude=./results --exclude=./output_iso \
-		--exclude=./test/unit/core_test . | tar -C "$1" -xf - --no-same-owner
+    mkdir -p "$1"
+    tar -C "$ROOT" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' \
+        --exclude='*.so' --exclude='*.a' --exclude=./tmp_check \
+        --exclude=./results --exclude=./output_iso \
+        --exclude=./test/unit/core_test . | tar -C "$1" -xf - --no-same-owner
 }
 
 # Copies PostgreSQL under $1 with its directories' full paths, and prints the
@@ -70,30 +70,30 @@ copy_sources()
 # linked to.  Bitcode for the JIT compiler is left out: more than half of all.
 copy_postgres()
 {
-	local to=$1 pg_config=$2 dir copied
+    local to=$1 pg_config=$2 dir copied
 
-	for dir in $("$pg_config" --bindir) $("$pg_config" --pkglibdir) \
-		$("$pg_config" --sharedir); do
-		if [ ! -e "$to$dir" ]; then
-			mkdir -p "$to$dir"
-			tar -C "$dir" -cf - --exclude=./bitcode . |
-				tar -C "$to$dir" -xf - --no-same-owner
-		fi
-	done
-	for dir in $("$pg_config" --includedir) $("$pg_config" --pkgincludedir) \
-		$("$pg_config" --includedir-server) $("$pg_config" --libdir) \
-		$("$pg_config" --localedir); do
-		if [ -e "$dir" ] && [ ! -e "$to$dir" ]; then
-			mkdir -p "$(dirname "$to$dir")"
-			ln -s "$dir" "$to$dir"
-		fi
-	done
+    for dir in $("$pg_config" --bindir) $("$pg_config" --pkglibdir) \
+        $("$pg_config" --sharedir); do
+        if [ ! -e "$to$dir" ]; then
+            mkdir -p "$to$dir"
+            tar -C "$dir" -cf - --exclude=./bitcode . |
+                tar -C "$to$dir" -xf - --no-same-owner
+        fi
+    done
+    for dir in $("$pg_config" --includedir) $("$pg_config" --pkgincludedir) \
+        $("$pg_config" --includedir-server) $("$pg_config" --libdir) \
+        $("$pg_config" --localedir); do
+        if [ -e "$dir" ] && [ ! -e "$to$dir" ]; then
+            mkdir -p "$(dirname "$to$dir")"
+            ln -s "$dir" "$to$dir"
+        fi
+    done
 
-	copied="$to$("$pg_config" --bindir)/pg_config"
-	case "$("$copied" --pkglibdir) $("$copied" --sharedir)" in
-	"$to"/*" $to"/*) echo "$copied" ;;
-	*) die "the copy of PostgreSQL in $to does not find its own files" ;;
-	esac
+    copied="$to$("$pg_config" --bindir)/pg_config"
+    case "$("$copied" --pkglibdir) $("$copied" --sharedir)" in
+    "$to"/*" $to"/*) echo "$copied" ;;
+    *) die "the copy of PostgreSQL in $to does not find its own files" ;;
+    esac
 }
 
 # Kills every process that lives in directory $1: whose program or working
@@ -101,24 +101,24 @@ copy_postgres()
 # an interrupted run left.
 kill_living_in()
 {
-	local dir=$1 proc pid exe cwd round found
+    local dir=$1 proc pid exe cwd round found
 
-	for round in 1 2 3 4 5; do
-		found=
-		for proc in /proc/[0-9]*; do
-			pid=${proc#/proc/}
-			[ "$pid" != "$$" ] && [ "$pid" != "${BASHPID-}" ] || continue
-			exe=$(readlink "$proc/exe" 2>/dev/null) || exe=
-			cwd=$(readlink "$proc/cwd" 2>/dev/null) || cwd=
-			case "$exe/ $cwd/" in
-			"$dir"/* | *" $dir"/*)
-				found=1
-				kill -KILL "$pid" 2>/dev/null || true
-				;;
-			esac
-		done
-		[ -n "$found" ] || return 0
-	done
+    for round in 1 2 3 4 5; do
+        found=
+        for proc in /proc/[0-9]*; do
+            pid=${proc#/proc/}
+            [ "$pid" != "$$" ] && [ "$pid" != "${BASHPID-}" ] || continue
+            exe=$(readlink "$proc/exe" 2>/dev/null) || exe=
+            cwd=$(readlink "$proc/cwd" 2>/dev/null) || cwd=
+            case "$exe/ $cwd/" in
+            "$dir"/* | *" $dir"/*)
+                found=1
+                kill -KILL "$pid" 2>/dev/null || true
+                ;;
+            esac
+        done
+        [ -n "$found" ] || return 0
+    done
 }
 
 # A server that was killed leaves its System V segment, which only its next
@@ -126,34 +126,34 @@ kill_living_in()
 # dynamic_shared_memory_type.)
 remove_segments_of()
 {
-	local pidfile key_and_id
+    local pidfile key_and_id
 
-	find "$1" -name postmaster.pid 2>/dev/null | while read -r pidfile; do
-		key_and_id=$(sed -n 7p "$pidfile")
-		if [ -n "$key_and_id" ]; then
-			ipcrm -m ${key_and_id##* } 2>/dev/null || true
-		fi
-	done
+    find "$1" -name postmaster.pid 2>/dev/null | while read -r pidfile; do
+        key_and_id=$(sed -n 7p "$pidfile")
+        if [ -n "$key_and_id" ]; then
+            ipcrm -m ${key_and_id##* } 2>/dev/null || true
+        fi
+    done
 }
 
 outer_cleanup()
 {
-	local status=$?
+    local status=$?
 
-	trap - EXIT INT TERM HUP
-	cd /
-	# its whole group: a shell heeds a signal only once its command has ended
-	if [ -n "$INNER_PID" ] && kill -TERM -- "-$INNER_PID" 2>/dev/null; then
-		wait "$INNER_PID" || true
-	fi
-	kill_living_in "$TMP"
-	remove_segments_of "$TMP"
-	if [ -n "${KEEP-}" ]; then
-		echo "kept: $TMP"
-	else
-		rm -rf "$TMP"
-	fi
-	exit $status
+    trap - EXIT INT TERM HUP
+    cd /
+    # its whole group: a shell heeds a signal only once its command has ended
+    if [ -n "$INNER_PID" ] && kill -TERM -- "-$INNER_PID" 2>/dev/null; then
+        wait "$INNER_PID" || true
+    fi
+    kill_living_in "$TMP"
+    remove_segments_of "$TMP"
+    if [ -n "${KEEP-}" ]; then
+        echo "kept: $TMP"
+    else
+        rm -rf "$TMP"
+    fi
+    exit $status
 }
 
 # Runs script $1 (a path in the checkout) in a private copy, with the other
@@ -161,51 +161,51 @@ outer_cleanup()
 # temporary directory stays, for looking at what went wrong.
 run_in_private_copy()
 {
-	local script=$1 base=${TMPDIR:-/tmp} pg_config user drop=()
-	shift
+    local script=$1 base=${TMPDIR:-/tmp} pg_config user drop=()
+    shift
 
-	pg_config=$(find_pg_config)
-	[ -n "$pg_config" ] || die "no PostgreSQL found; set PG_CONFIG"
+    pg_config=$(find_pg_config)
+    [ -n "$pg_config" ] || die "no PostgreSQL found; set PG_CONFIG"
 
-	# The servers' sockets are in there, and their paths must be short.
-	[ ${#base} -le 40 ] || base=/tmp
+    # The servers' sockets are in there, and their paths must be short.
+    [ ${#base} -le 40 ] || base=/tmp
 
-	INNER_PID=
-	TMP=$(mktemp -d "$base/redlock_pg.XXXXXX")
-	trap outer_cleanup EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
-	trap 'exit 129' HUP
-	# what the directory is for may be seen from /proc only with its real name
-	TMP=$(cd "$TMP" && pwd -P)
+    INNER_PID=
+    TMP=$(mktemp -d "$base/redlock_pg.XXXXXX")
+    trap outer_cleanup EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
+    # its real name: that is what /proc tells of who lives there
+    TMP=$(cd "$TMP" && pwd -P)
 
-	copy_sources "$TMP/src"
-	pg_config=$(copy_postgres "$TMP" "$pg_config")
-	mkdir "$TMP/tmp"
+    copy_sources "$TMP/src"
+    pg_config=$(copy_postgres "$TMP" "$pg_config")
+    mkdir "$TMP/tmp"
 
-	if [ "$(id -u)" -eq 0 ]; then
-		user=$(find_unprivileged_user)
-		# not -R on what is linked to
-		chown -R -P "$user:$(id -g "$user")" "$TMP"
-		drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
-	fi
+    if [ "$(id -u)" -eq 0 ]; then
+        user=$(find_unprivileged_user)
+        # the links, not what they point to
+        chown -R -P -h "$user:$(id -g "$user")" "$TMP"
+        drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
+    fi
 
-	cd "$TMP/src"
-	# A process group of its own: an interrupt from the keyboard reaches us
-	# only, and our trap lets it stop its servers.
-	set -m
-	"${drop[@]}" env -i \
-		HOME="$TMP/tmp" TMPDIR="$TMP/tmp" TMP="$TMP" \
-		PATH="$(dirname "$pg_config"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-		LC_ALL=C TERM="${TERM-dumb}" \
-		PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="${PG_TEST_TIMEOUT_DEFAULT:-$WAIT_S}" \
-		REDLOCK_INNER=1 \
-		bash "$TMP/src/$script" "$@" </dev/null &
-	INNER_PID=$!
-	set +m
-	wait "$INNER_PID" && status=0 || status=$?
-	INNER_PID=
-	exit $status
+    cd "$TMP/src"
+    # A process group of its own: an interrupt from the keyboard reaches us
+    # only, and our trap lets it stop its servers.
+    set -m
+    "${drop[@]}" env -i \
+        HOME="$TMP/tmp" TMPDIR="$TMP/tmp" TMP="$TMP" \
+        PATH="$(dirname "$pg_config"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+        LC_ALL=C TERM="${TERM-dumb}" \
+        PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="${PG_TEST_TIMEOUT_DEFAULT:-$WAIT_S}" \
+        REDLOCK_INNER=1 \
+        bash "$TMP/src/$script" "$@" </dev/null &
+    INNER_PID=$!
+    set +m
+    wait "$INNER_PID" && status=0 || status=$?
+    INNER_PID=
+    exit $status
 }
 
 # ------------------------------------------------------------------
@@ -215,28 +215,28 @@ run_in_private_copy()
 # Waits until a command succeeds; fails after WAIT_S seconds.
 wait_until()
 {
-	local end=$((SECONDS + WAIT_S))
+    local end=$((SECONDS + WAIT_S))
 
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -lt $end ] || return 1
-		sleep 0.05
-	done
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
 }
 
 # Prints a port that nothing listens on, below the range that the system takes
 # ports for outgoing connections from.
 free_port()
 {
-	perl -MIO::Socket::INET -e '
-		for (1 .. 1000) {
-			my $port = 10240 + int(rand(22000));
-			if (IO::Socket::INET->new(LocalAddr => "127.0.0.1",
-					LocalPort => $port, Listen => 1, Proto => "tcp")) {
-				print "$port\n";
-				exit 0;
-			}
-		}
-		exit 1;'
+    perl -MIO::Socket::INET -e '
+        for (1 .. 1000) {
+            my $port = 10240 + int(rand(22000));
+            if (IO::Socket::INET->new(LocalAddr => "127.0.0.1",
+                    LocalPort => $port, Listen => 1, Proto => "tcp")) {
+                print "$port\n";
+                exit 0;
+            }
+        }
+        exit 1;'
 }
 
 # ---- Redis nodes, known by a name ----
@@ -245,58 +245,58 @@ declare -A REDIS_PID REDIS_PORT
 
 redis_answers()
 {
-	[ "$(redis-cli -h 127.0.0.1 -p "${REDIS_PORT[$1]}" ping)" = PONG ]
+    [ "$(redis-cli -h 127.0.0.1 -p "${REDIS_PORT[$1]}" ping)" = PONG ]
 }
 
 redis_up_or_dead()
 {
-	! kill -0 "${REDIS_PID[$1]}" || redis_answers "$1"
+    ! kill -0 "${REDIS_PID[$1]}" || redis_answers "$1"
 }
 
 # Starts the Redis node $1; other arguments go to redis-server.
 start_redis()
 {
-	local name=$1 dir=$TMP/redis.$1 try
-	shift
+    local name=$1 dir=$TMP/redis.$1 try
+    shift
 
-	mkdir -p "$dir"
-	for try in 1 2 3 4 5; do
-		REDIS_PORT[$name]=$(free_port)
-		# from its own directory, so that cleaning up can tell it
-		(cd "$dir" && exec redis-server --port "${REDIS_PORT[$name]}" \
-			--bind 127.0.0.1 --dir "$dir" --save '' --appendonly no \
-			--daemonize no "$@") >"$dir/log" 2>&1 &
-		REDIS_PID[$name]=$!
-		disown
-		wait_until redis_up_or_dead "$name" || break
-		# somebody may have taken the port meanwhile
-		if redis_answers "$name" && kill -0 "${REDIS_PID[$name]}" 2>/dev/null; then
-			return 0
-		fi
-	done
-	cat "$dir/log" >&2
-	die "Redis node $name does not start"
+    mkdir -p "$dir"
+    for try in 1 2 3 4 5; do
+        REDIS_PORT[$name]=$(free_port)
+        # from its own directory, so that cleaning up can tell it
+        (cd "$dir" && exec redis-server --port "${REDIS_PORT[$name]}" \
+            --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no \
+            --daemonize no "$@") >"$dir/log" 2>&1 &
+        REDIS_PID[$name]=$!
+        disown
+        wait_until redis_up_or_dead "$name" || break
+        # somebody may have taken the port meanwhile
+        if redis_answers "$name" && kill -0 "${REDIS_PID[$name]}" 2>/dev/null; then
+            return 0
+        fi
+    done
+    cat "$dir/log" >&2
+    die "Redis node $name does not start"
 }
 
 # Addresses of the Redis nodes named, as redlock.nodes wants them.
 redis_urls()
 {
-	local name urls=
+    local name urls=
 
-	for name in "$@"; do
-		urls+=${urls:+,}redis://127.0.0.1:${REDIS_PORT[$name]}
-	done
-	echo "$urls"
+    for name in "$@"; do
+        urls+=${urls:+,}redis://127.0.0.1:${REDIS_PORT[$name]}
+    done
+    echo "$urls"
 }
 
 stop_redis()
 {
-	local pid=${REDIS_PID[$1]}
+    local pid=${REDIS_PID[$1]}
 
-	unset "REDIS_PID[$1]"
-	kill -CONT "$pid" 2>/dev/null || true
-	kill -KILL "$pid" 2>/dev/null || return 0
-	wait_until eval "! kill -0 $pid"
+    unset "REDIS_PID[$1]"
+    kill -CONT "$pid" 2>/dev/null || true
+    kill -KILL "$pid" 2>/dev/null || return 0
+    wait_until eval "! kill -0 $pid"
 }
 
 # ---- PostgreSQL clusters, known by a name ----
@@ -306,84 +306,84 @@ declare -A PG_PID PG_PORT
 # Creates cluster $1; standard input is appended to its configuration.
 init_postgres()
 {
-	local name=$1 dir=$TMP/pg.$1
+    local name=$1 dir=$TMP/pg.$1
 
-	PG_PORT[$name]=$(free_port)
-	initdb -D "$dir" -A trust -N -E UTF8 --no-locale >"$dir.initdb.log" 2>&1 || {
-		cat "$dir.initdb.log" >&2
-		die "initdb failed"
-	}
-	{
-		echo "listen_addresses = ''"
-		echo "unix_socket_directories = '$TMP/tmp'"
-		echo "port = ${PG_PORT[$name]}"
-		echo "fsync = off"
-		echo "dynamic_shared_memory_type = mmap"
-		echo "log_line_prefix = '%m [%p] %q%a '"
-		cat
-	} >>"$dir/postgresql.conf"
+    PG_PORT[$name]=$(free_port)
+    initdb -D "$dir" -A trust -N -E UTF8 --no-locale >"$dir.initdb.log" 2>&1 || {
+        cat "$dir.initdb.log" >&2
+        die "initdb failed"
+    }
+    {
+        echo "listen_addresses = ''"
+        echo "unix_socket_directories = '$TMP/tmp'"
+        echo "port = ${PG_PORT[$name]}"
+        echo "fsync = off"
+        echo "dynamic_shared_memory_type = mmap"
+        echo "log_line_prefix = '%m [%p] %q%a '"
+        cat
+    } >>"$dir/postgresql.conf"
 }
 
 start_postgres()
 {
-	local name=$1 dir=$TMP/pg.$1
+    local name=$1 dir=$TMP/pg.$1
 
-	pg_ctl -w -D "$dir" -l "$dir.log" -t "$WAIT_S" \
-		-o "--cluster-name=$name" start >/dev/null || {
-		tail -n 50 "$dir.log" >&2
-		die "PostgreSQL $name does not start"
-	}
-	PG_PID[$name]=$(head -n 1 "$dir/postmaster.pid")
+    pg_ctl -w -D "$dir" -l "$dir.log" -t "$WAIT_S" \
+        -o "--cluster-name=$name" start >/dev/null || {
+        tail -n 50 "$dir.log" >&2
+        die "PostgreSQL $name does not start"
+    }
+    PG_PID[$name]=$(head -n 1 "$dir/postmaster.pid")
 }
 
 stop_postgres()
 {
-	local name=$1 mode=${2:-fast}
+    local name=$1 mode=${2:-fast}
 
-	unset "PG_PID[$name]"
-	pg_ctl -w -D "$TMP/pg.$name" -m "$mode" -t "$WAIT_S" stop >/dev/null
+    unset "PG_PID[$name]"
+    pg_ctl -w -D "$TMP/pg.$name" -m "$mode" -t "$WAIT_S" stop >/dev/null
 }
 
 # Prints the processes whose parent is $1.
 children_of()
 {
-	local stat line pid rest
+    local stat line pid rest
 
-	for stat in /proc/[0-9]*/stat; do
-		{ read -r line <"$stat"; } 2>/dev/null || continue
-		pid=${line%% *}
-		rest=${line##*) }	# state ppid ...
-		set -- "$1" $rest
-		[ "$3" != "$1" ] || echo "$pid"
-	done
+    for stat in /proc/[0-9]*/stat; do
+        { read -r line <"$stat"; } 2>/dev/null || continue
+        pid=${line%% *}
+        rest=${line##*) }  # state ppid ...
+        set -- "$1" $rest
+        [ "$3" != "$1" ] || echo "$pid"
+    done
 }
 
 # Kills cluster $1 as a power failure would: every process, at once.
 kill_postgres()
 {
-	local pid=${PG_PID[$1]} pids
+    local pid=${PG_PID[$1]} pids
 
-	unset "PG_PID[$1]"
-	# stopped, it can neither start children nor see them die
-	kill -STOP "$pid"
-	pids=$(children_of "$pid")
-	kill -KILL "$pid" $pids
-	wait_until eval "! kill -0 $pid"
+    unset "PG_PID[$1]"
+    # stopped, it can neither start children nor see them die
+    kill -STOP "$pid"
+    pids=$(children_of "$pid")
+    kill -KILL "$pid" $pids
+    wait_until eval "! kill -0 $pid"
 }
 
 # psql on cluster $1
 psql_on()
 {
-	local name=$1
-	shift
-	PGOPTIONS="-c client_min_messages=${MESSAGES:-notice}" \
-		psql -X -h "$TMP/tmp" -p "${PG_PORT[$name]}" -d postgres "$@"
+    local name=$1
+    shift
+    PGOPTIONS="-c client_min_messages=${MESSAGES:-notice}" \
+        psql -X -h "$TMP/tmp" -p "${PG_PORT[$name]}" -d postgres "$@"
 }
 
 # the value that query $2 gives on cluster $1
 value_on()
 {
-	psql_on "$1" -Atq -v ON_ERROR_STOP=1 -c "$2"
+    psql_on "$1" -Atq -v ON_ERROR_STOP=1 -c "$2"
 }
 
 # Waits until query $2 gives $3 on cluster $1.
@@ -392,34 +392,34 @@ wait_for_value() { wait_until value_is "$@"; }
 
 inner_cleanup()
 {
-	local status=$? name
+    local status=$? name
 
-	trap - EXIT INT TERM HUP
-	for name in "${!PG_PID[@]}"; do
-		stop_postgres "$name" immediate 2>/dev/null || true
-	done
-	for name in "${!REDIS_PID[@]}"; do
-		stop_redis "$name" || true
-	done
-	exit $status
+    trap - EXIT INT TERM HUP
+    for name in "${!PG_PID[@]}"; do
+        stop_postgres "$name" immediate 2>/dev/null || true
+    done
+    for name in "${!REDIS_PID[@]}"; do
+        stop_redis "$name" || true
+    done
+    exit $status
 }
 
 # To be called first in the inner stage.
 begin_inner()
 {
-	trap inner_cleanup EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
-	trap 'exit 129' HUP
+    trap inner_cleanup EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
 }
 
 # Builds the extension and installs it into the private copy of PostgreSQL.
 # Without bitcode: nothing here uses the JIT compiler on the extension.
 build_and_install()
 {
-	make -s -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" >"$TMP/build.log" 2>&1 &&
-		make -s PG_CONFIG="$PG_CONFIG" with_llvm=no install >>"$TMP/build.log" 2>&1 || {
-		cat "$TMP/build.log" >&2
-		return 1
-	}
+    make -s -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" >"$TMP/build.log" 2>&1 &&
+        make -s PG_CONFIG="$PG_CONFIG" with_llvm=no install >>"$TMP/build.log" 2>&1 || {
+        cat "$TMP/build.log" >&2
+        return 1
+    }
 }

@@ -11,7 +11,7 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if [ -z "${REDLOCK_INNER-}" ]; then
-	run_in_private_copy scripts/lint.sh
+    run_in_private_copy scripts/lint.sh
 fi
 
 begin_inner
@@ -20,48 +20,48 @@ failed=0
 
 check()
 {
-	local what=$1
-	shift
-	if "$@" >"$TMP/lint.log" 2>&1; then
-		echo "ok      $what"
-	else
-		echo "FAILED  $what"
-		cat "$TMP/lint.log"
-		failed=1
-	fi
+    local what=$1
+    shift
+    if "$@" >"$TMP/lint.log" 2>&1; then
+        echo "ok      $what"
+    else
+        echo "FAILED  $what"
+        cat "$TMP/lint.log"
+        failed=1
+    fi
 }
 
 # Standard headers and its own only: the core is linked into programs that have
 # neither PostgreSQL nor sockets.
 core_is_pure()
 {
-	local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
+    local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
 
-	! grep -n '#include' src/core.c src/core.h |
-		grep -vE "#include (<($c99)\.h>|\"core\.h\")$"
+    ! grep -n '#include' src/core.c src/core.h |
+        grep -vE "#include (<($c99)\.h>|\"core\.h\")$"
 }
 
 # The flags of the compiler that PostgreSQL was built with may be unknown to
 # clang; that is no fault of ours.
 builds_with_clang()
 {
-	make -j2 PG_CONFIG="$PG_CONFIG" CC=clang with_llvm=no \
-		COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
+    make -j2 PG_CONFIG="$PG_CONFIG" CC=clang with_llvm=no \
+        COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 }
 
 if command -v clang-format >/dev/null; then
-	check "formatting" clang-format --dry-run -Werror \
-		redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h
+    check "formatting" clang-format --dry-run -Werror \
+        redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h
 else
-	echo "-       formatting: no clang-format here"
+    echo "-       formatting: no clang-format here"
 fi
 check "src/core.* include C99 headers only" core_is_pure
 if command -v clang >/dev/null; then
-	check "build with clang" builds_with_clang
+    check "build with clang" builds_with_clang
 else
-	echo "-       build with clang: no clang here"
+    echo "-       build with clang: no clang here"
 fi
 check "unit tests with sanitizers" make PG_CONFIG="$PG_CONFIG" unit \
-	UNIT_CC="gcc -std=c99 -Wall -Wextra -Werror -g -Isrc -fsanitize=address,undefined -fno-sanitize-recover=all"
+    UNIT_CC="gcc -std=c99 -Wall -Wextra -Werror -g -Isrc -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 exit $failed

@@ -19,22 +19,22 @@ part=all
 case "${1-}" in
 '') ;;
 unit | regress | tap)
-	part=$1
-	shift
-	;;
+    part=$1
+    shift
+    ;;
 *)
-	echo "usage: $0 [unit | regress | tap [t/FILE.t ...]]" >&2
-	exit 2
-	;;
+    echo "usage: $0 [unit | regress | tap [t/FILE.t ...]]" >&2
+    exit 2
+    ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
-	"$ROOT/scripts/deps.sh"
-	if [ "$part" = all ]; then
-		run_in_private_copy scripts/test.sh
-	else
-		run_in_private_copy scripts/test.sh "$part" "$@"
-	fi
+    "$ROOT/scripts/deps.sh"
+    if [ "$part" = all ]; then
+        run_in_private_copy scripts/test.sh
+    else
+        run_in_private_copy scripts/test.sh "$part" "$@"
+    fi
 fi
 
 begin_inner
@@ -46,8 +46,8 @@ heading() { printf '\n== %s\n' "$*"; }
 
 count()
 {
-	PASSED=$((PASSED + $1))
-	FAILED=$((FAILED + $2))
+    PASSED=$((PASSED + $1))
+    FAILED=$((FAILED + $2))
 }
 
 # Counts what the test programs said in file $1: "passed failed".  Subtests are
@@ -55,149 +55,149 @@ count()
 # shortcoming, is neither.  Also knows the lines of pg_regress before 16.
 tally()
 {
-	perl -ne '
-		next if /^(not )?ok\b.*# *(skip|todo)/i;
-		if (/^ok \d/ || /^(test|    ) .*\.\.\. ok\b/) { $passed++ }
-		elsif (/^not ok \d/ || /^(test|    ) .*\.\.\. FAILED/) { $failed++ }
-		END { print $passed + 0, " ", $failed + 0, "\n" }' "$1"
+    perl -ne '
+        next if /^(not )?ok\b.*# *(skip|todo)/i;
+        if (/^ok \d/ || /^(test|    ) .*\.\.\. ok\b/) { $passed++ }
+        elsif (/^not ok \d/ || /^(test|    ) .*\.\.\. FAILED/) { $failed++ }
+        END { print $passed + 0, " ", $failed + 0, "\n" }' "$1"
 }
 
 # Counts what log $1 says of a command that ended with status $2.  A command
 # that failed without a failed test, or ran none, is a failure by itself.
 count_log()
 {
-	local passed failed
+    local passed failed
 
-	read -r passed failed < <(tally "$1")
-	if [ "$2" -ne 0 ] && [ "$failed" -eq 0 ]; then
-		failed=1
-	fi
-	count "$passed" "$failed"
-	[ "$failed" -eq 0 ]
+    read -r passed failed < <(tally "$1")
+    if [ "$2" -ne 0 ] && [ "$failed" -eq 0 ]; then
+        failed=1
+    fi
+    count "$passed" "$failed"
+    [ "$failed" -eq 0 ]
 }
 
 run_unit()
 {
-	local status=0
+    local status=0
 
-	heading "unit tests"
-	HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" unit >"$TMP/unit.log" 2>&1 || status=$?
-	if count_log "$TMP/unit.log" $status; then
-		sed -n '/^Files=/p' "$TMP/unit.log"
-	else
-		cat "$TMP/unit.log"
-	fi
+    heading "unit tests"
+    HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" unit >"$TMP/unit.log" 2>&1 || status=$?
+    if count_log "$TMP/unit.log" $status; then
+        sed -n '/^Files=/p' "$TMP/unit.log"
+    else
+        cat "$TMP/unit.log"
+    fi
 }
 
 # pg_regress and the isolation tester in turn; the second runs also when the
 # first fails.
 run_regress()
 {
-	local status name suite skip out
+    local status name suite skip out
 
-	heading "regression and isolation tests"
-	for name in 1 2 3 4 5; do
-		start_redis "n$name"
-	done
-	init_postgres main <<-CONF
-		shared_preload_libraries = 'redlock_pg'
-		redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
-		max_prepared_transactions = 5
-	CONF
-	start_postgres main
-	value_on main "CREATE EXTENSION redlock_pg"
-	if ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
-		psql_on main -c "SELECT * FROM redlock_nodes"
-		tail -n 30 "$TMP/pg.main.log"
-		count 0 1
-		return
-	fi
+    heading "regression and isolation tests"
+    for name in 1 2 3 4 5; do
+        start_redis "n$name"
+    done
+    init_postgres main <<CONF
+        shared_preload_libraries = 'redlock_pg'
+        redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
+        max_prepared_transactions = 5
+CONF
+    start_postgres main
+    value_on main "CREATE EXTENSION redlock_pg"
+    if ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
+        psql_on main -c "SELECT * FROM redlock_nodes"
+        tail -n 30 "$TMP/pg.main.log"
+        count 0 1
+        return
+    fi
 
-	for suite in regress isolation; do
-		case $suite in
-		regress)
-			skip=ISOLATION
-			out=.
-			;;
-		isolation)
-			skip=REGRESS
-			out=output_iso
-			;;
-		esac
-		status=0
-		PGHOST=$TMP/tmp PGPORT=${PG_PORT[main]} \
-			make PG_CONFIG="$PG_CONFIG" with_llvm=no installcheck TAP_TESTS= $skip= \
-			>"$TMP/$suite.log" 2>&1 || status=$?
-		grep -E '^(test|    ) .*\.\.\.|^(not )?ok\>|^# ' "$TMP/$suite.log" || true
-		if ! count_log "$TMP/$suite.log" $status; then
-			if [ -s $out/regression.diffs ]; then
-				cat $out/regression.diffs
-			else
-				tail -n 40 "$TMP/$suite.log"
-			fi
-			echo "-- end of the server's log"
-			tail -n 60 "$TMP/pg.main.log"
-		fi
-	done
+    for suite in regress isolation; do
+        case $suite in
+        regress)
+            skip=ISOLATION
+            out=.
+            ;;
+        isolation)
+            skip=REGRESS
+            out=output_iso
+            ;;
+        esac
+        status=0
+        PGHOST=$TMP/tmp PGPORT=${PG_PORT[main]} \
+            make PG_CONFIG="$PG_CONFIG" with_llvm=no installcheck TAP_TESTS= $skip= \
+            >"$TMP/$suite.log" 2>&1 || status=$?
+        grep -E '^(test|    ) .*\.\.\.|^(not )?ok\>|^# ' "$TMP/$suite.log" || true
+        if ! count_log "$TMP/$suite.log" $status; then
+            if [ -s $out/regression.diffs ]; then
+                cat $out/regression.diffs
+            else
+                tail -n 40 "$TMP/$suite.log"
+            fi
+            echo "-- end of the server's log"
+            tail -n 60 "$TMP/pg.main.log"
+        fi
+    done
 
-	stop_postgres main
-	for name in 1 2 3 4 5; do
-		stop_redis "n$name"
-	done
+    stop_postgres main
+    for name in 1 2 3 4 5; do
+        stop_redis "n$name"
+    done
 }
 
 run_tap()
 {
-	local perllib pg_regress file name log status seconds file_log
+    local perllib pg_regress file name log status seconds file_log
 
-	heading "TAP tests"
-	perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
-	pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
-	mkdir -p tmp_check/log
-	[ $# -gt 0 ] || set -- t/*.t
-	for file in "$@"; do
-		name=$(basename "$file" .t)
-		log=$TMP/tap.$name.log
-		seconds=$SECONDS
-		status=0
-		printf '%-28s ' "$file"
-		# PG 15 wants TESTDIR, 16 and later the other two
-		TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
-			PG_REGRESS=$pg_regress \
-			prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
-		if count_log "$log" $status; then
-			echo "$(tally "$log" | cut -d ' ' -f 1) ok, $((SECONDS - seconds)) s"
-			grep -E '^ok .*# *skip' "$log" || true
-		else
-			echo "FAILED, $((SECONDS - seconds)) s"
-			grep -E -B 8 -A 12 '^not ok' "$log" || true
-			echo "-- end of its output"
-			tail -n 30 "$log"
-			for file_log in tmp_check/log/"$name"_*.log; do
-				[ -e "$file_log" ] || continue
-				echo "-- end of $(basename "$file_log"), without statements"
-				grep -vE 'LOG:  statement:|^\s' "$file_log" | tail -n 40
-			done
-		fi
-		rm -rf tmp_check/t_"$name"_*
-	done
+    heading "TAP tests"
+    perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
+    pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
+    mkdir -p tmp_check/log
+    [ $# -gt 0 ] || set -- t/*.t
+    for file in "$@"; do
+        name=$(basename "$file" .t)
+        log=$TMP/tap.$name.log
+        seconds=$SECONDS
+        status=0
+        printf '%-28s ' "$file"
+        # PG 15 wants TESTDIR, 16 and later the other two
+        TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
+            PG_REGRESS=$pg_regress \
+            prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
+        if count_log "$log" $status; then
+            echo "$(tally "$log" | cut -d ' ' -f 1) ok, $((SECONDS - seconds)) s"
+            grep -E '^ok .*# *skip' "$log" || true
+        else
+            echo "FAILED, $((SECONDS - seconds)) s"
+            grep -E -B 8 -A 12 '^not ok' "$log" || true
+            echo "-- end of its output"
+            tail -n 30 "$log"
+            for file_log in tmp_check/log/"$name"_*.log; do
+                [ -e "$file_log" ] || continue
+                echo "-- end of $(basename "$file_log"), without statements"
+                grep -vE 'LOG:  statement:|^\s' "$file_log" | tail -n 40
+            done
+        fi
+        rm -rf tmp_check/t_"$name"_*
+    done
 }
 
 heading "build with $("$PG_CONFIG" --version)"
 if ! build_and_install COPT=-Werror; then
-	count 0 1
+    count 0 1
 else
-	echo "built and installed without a warning"
-	case $part in
-	all)
-		run_unit
-		run_regress
-		run_tap
-		;;
-	unit) run_unit ;;
-	regress) run_regress ;;
-	tap) run_tap "$@" ;;
-	esac
+    echo "built and installed without a warning"
+    case $part in
+    all)
+        run_unit
+        run_regress
+        run_tap
+        ;;
+    unit) run_unit ;;
+    regress) run_regress ;;
+    tap) run_tap "$@" ;;
+    esac
 fi
 
 echo

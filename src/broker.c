@@ -945,6 +945,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.reply = answer->reply;
 	event.round = sent->round;
 	event.busy_us = answer->busy_ms * 1000;
+	event.holder = answer->holder;
 	step(lease, &event);
 }
 

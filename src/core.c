@@ -32,6 +32,12 @@
 #define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
 #define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
 
+/*
+ * Nobody won: those who asked ask again this much apart.  Soon, since there is no
+ * holder whose release would be told.
+ */
+#define SPLIT_SPREAD_US 10000
+
 /* Waiters ask this much apart when the keys of a dead holder expire. */
 #define EXPIRY_SPREAD_US 10000
 
@@ -41,6 +47,7 @@ static void begin_release(core_lease *lease, const core_event *event, core_out *
 static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
+static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
@@ -187,6 +194,7 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->round_began_us = event->now_us;
 	lease->free_at_us = 0;
 	lease->woken = false;
+	lease->rival_lead = 0;
 	lease->owed = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -269,6 +277,8 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
 	if (!unreachable && lease->woken)
 		lease->next_at_us = event->now_us;
+	else if (!unreachable && yes > 0 && lease->rival_lead < quorum)
+		lease->next_at_us = event->now_us + 1 + event->random % SPLIT_SPREAD_US;
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
@@ -388,8 +398,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				node->key = CORE_KEY_PRESENT;
 			else if (!(lease->owed & CORE_BIT(event->node)))
 				node->key = CORE_KEY_ABSENT;
-			if (event->reply == CORE_REPLY_NO && event->busy_us > 0)
-				lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
+			if (event->reply == CORE_REPLY_NO)
+				on_refusal(lease, event);
 			break;
 		case CORE_OP_RENEW:
 			if (lease->state != CORE_HELD)
@@ -417,6 +427,20 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		decide_acquire(lease, event, out);
 	else if (lease->renewing)
 		decide_renew(lease, event, out);
+}
+
+/*
+ * Who stands in the way, and until when.  The rival is found by majority vote
+ * (Boyer and Moore, MJRTY, 1981), which needs no memory of each node.
+ */
+static void
+on_refusal(core_lease *lease, const core_event *event)
+{
+	if (event->busy_us > 0)
+		lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
+	if (lease->rival_lead == 0)
+		lease->rival = event->holder;
+	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }
 
 static void

@@ -88,6 +88,8 @@ typedef struct core_lease
 						  * stand in our own way */
 	bool once;           /* one round only: a "try" */
 	bool renewing;       /* HELD: a round of renewals is out */
+	uint32_t rival;      /* ASKING: who seems to hold most of the refusing nodes, */
+	int32_t rival_lead;  /* and by how many more than all others */
 	bool woken;          /* ASKING: a wake came after this round began */
 	uint32_t attempt;    /* number of the last round of acquires; a part
 						  * of the lock's value, so no late command of an
@@ -150,6 +152,7 @@ typedef struct core_event
 	core_op op;         /* REPLY */
 	core_reply reply;   /* REPLY */
 	uint32_t round;     /* REPLY: the round it was asked in */
+	uint32_t holder;    /* REPLY, a refused acquire: hash of the value in its way */
 	int64_t busy_us;    /* REPLY, a refused acquire: time until the holder's key
 						 * expires; 0: unknown */
 	int64_t retry_us;   /* ACQUIRE, WAKE */

@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
+
 #include "lease.h"
 #include "script.h"
 
@@ -84,6 +86,7 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
 	answer->busy_ms = 0;
+	answer->holder = 0;
 	answer->told = 0;
 	answer->text[0] = '\0';
 
@@ -99,6 +102,8 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	{
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = Max(reply->element[0]->integer, 0);
+		answer->holder =
+			hash_bytes((const unsigned char *) reply->element[1]->str, reply->element[1]->len);
 		read_holder(reply->element[1], answer);
 	}
 	else

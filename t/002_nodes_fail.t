@@ -110,10 +110,17 @@ note "medians of acquire in ms, all nodes up: @up; two stopped: @down";
 cmp_ok(middle(@down), '<=', 1.5 * middle(@up),
 	'the median of acquire with two of five nodes stopped is that of all five, or up to 1.5 times as much');
 
-# What these nodes are owed must not stand in the way of new locks.
+# What these nodes are owed must not stand in the way of new locks, not even
+# before they are given up.
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '10s'");
+$host_a->reload;
+$host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '10s') or die 'no reload';
 $_->pause for @nodes[ 1, 3 ];
 ok(defined median_ms($session_a, 4000, '60 s'),
 	'two nodes that hang do not use up the table of locks');
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
+$host_a->reload;
+$host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
 $_->resume for @nodes[ 1, 3 ];
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 no_key_left('job', 'the nodes that hung keep no key');
