@@ -135,7 +135,9 @@ SELECT boot_val, reset_val, setting = current_setting('redlock.nodes') AS same
 -- others do not see it
 CREATE ROLE regress_redlock_user;
 SET ROLE regress_redlock_user;
+\set VERBOSITY sqlstate
 SHOW redlock.nodes;
+\set VERBOSITY default
 \echo :SQLSTATE
 SELECT name FROM pg_settings WHERE name = 'redlock.nodes';
 SET redlock.ttl = '5s';

@@ -31,10 +31,8 @@ gate_enter(uint64 hash, bool session_level, int wait_ms)
 {
 	LOCKTAG tag = tag_of(hash);
 
-	if (LockAcquire(&tag, ExclusiveLock, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
-		return true;
 	if (wait_ms == GATE_DO_NOT_WAIT)
-		return false;
+		return LockAcquire(&tag, ExclusiveLock, session_level, true) != LOCKACQUIRE_NOT_AVAIL;
 	if (wait_ms == GATE_WAIT_FOREVER || (LockTimeout > 0 && LockTimeout < wait_ms))
 	{
 		LockAcquire(&tag, ExclusiveLock, session_level, false);

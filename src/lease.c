@@ -298,27 +298,33 @@ lease_ask(Lease *lease)
 
 /*
  * The owner is done, whatever the lease's state is.  If others wait at the gate
- * it is left to the next of them, as long as this host's turn lasts.  Returns
- * whether it was.  Runs in commit and abort callbacks: no allocation, no socket,
- * no error.
+ * (others_wait may be NULL: nobody), it is left to the next of them, as long as
+ * this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
+ * socket, no error.
+ *
+ * The gate is looked at under the table lock, which lease_poke takes: who leaves
+ * the gate after that finds the lease idle.
  */
-bool
-lease_let_go(Lease *lease, bool others_wait)
+void
+lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 {
-	bool hand_over = others_wait && lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0 &&
-					 is_worth_having(lease);
 	int64 now_us = redlock_clock_us();
 	int turn = lease->hash % TURNS;
 	bool others_seen =
 		lease_validity_us(lease) > 0 &&
 		now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) < OTHERS_SEEN_US;
-	bool turn_lasts = hand_over && lease->handovers < redlock_handover_limit &&
-					  now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
+	bool hand_over = others_wait != NULL && lease->hold_at_least_ms == 0 &&
+					 lease->hold_at_most_ms == 0 && redlock_handover_limit > 0 &&
+					 is_worth_having(lease);
+	bool idle;
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	if (turn_lasts)
+	hand_over = hand_over && others_wait(lease->hash);
+	idle = hand_over && lease->handovers < redlock_handover_limit &&
+		   now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
+	if (idle)
 		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
 	else
 	{
@@ -328,9 +334,8 @@ lease_let_go(Lease *lease, bool others_wait)
 		unname(lease);
 	}
 	LWLockRelease(lease_table->lock);
-	if (!turn_lasts)
+	if (!idle)
 		push(lease);
-	return turn_lasts;
 }
 
 /*

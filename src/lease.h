@@ -18,8 +18,9 @@
  *						   writes `state`, `valid_until_us`, and the nodes
  *	 board lock (LWLock)   the board of nodes; written by the broker alone
  *
- * Order: table lock before queue mutex or lease->mutex; the board lock and the
- * table lock are never held together.  No lock is held across a wait.
+ * Order: table lock before queue mutex, lease->mutex, or the lock manager's own;
+ * the board lock and the table lock are never held together.  No lock is held
+ * across a wait.
  *
  * Hand-over: who releases a valid lease while another session of this server
  * waits at the gate may leave it without an owner (wish IDLE): it keeps its name,
@@ -224,7 +225,7 @@ typedef enum LeaseOpened
 extern LeaseOpened lease_open(uint64 hash, const char *key, int prefix_len, int key_len,
 							  const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern bool lease_let_go(Lease *lease, bool others_wait); /* never fails; left idle? */
+extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* never fails */
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */

@@ -120,7 +120,7 @@ static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_holding(uint64 hash, const char *name);
 static void let_go_if_unused(Holding *holding);
-static void let_go(Holding *holding, bool others_wait);
+static void let_go(Holding *holding, bool hand_over);
 static int64 deadline_of(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
 static char *missing_nodes_text(Lease *lease);
@@ -300,7 +300,7 @@ acquire_anew(const LockRequest *request)
 	PG_CATCH();
 	{
 		if (asking != NULL)
-			lease_let_go(asking, false);
+			lease_let_go(asking, NULL);
 		asking = NULL;
 		gate_leave(request->hash, session_level);
 		PG_RE_THROW();
@@ -310,7 +310,7 @@ acquire_anew(const LockRequest *request)
 	if (number == 0)
 	{
 		if (asking != NULL)
-			lease_let_go(asking, false);
+			lease_let_go(asking, NULL);
 		asking = NULL;
 		gate_leave(request->hash, session_level);
 	}
@@ -626,18 +626,16 @@ static void
 let_go_if_unused(Holding *holding)
 {
 	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_holds == NULL)
-		let_go(holding, gate_has_waiters(holding->hash));
+		let_go(holding, true);
 }
 
 /* No allocation, no error: runs in callbacks. */
 static void
-let_go(Holding *holding, bool others_wait)
+let_go(Holding *holding, bool hand_over)
 {
 	uint64 hash = holding->hash;
 
-	/* who gave up waiting before the lease was idle did not see it: look again */
-	if (lease_let_go(holding->lease, others_wait) && !gate_has_waiters(hash))
-		lease_poke(hash);
+	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
 	holdings_busy = true;
 	dlist_delete(&holding->link);
 	holdings_busy = false;
@@ -929,7 +927,7 @@ release_at_exit(int code, Datum arg)
 	dlist_mutable_iter iter;
 
 	if (asking != NULL)
-		lease_let_go(asking, false);
+		lease_let_go(asking, NULL);
 	asking = NULL;
 	if (waiting_at_gate != 0)
 		lease_poke(waiting_at_gate);
