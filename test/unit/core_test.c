@@ -1019,7 +1019,8 @@ test_not_before(void)
 
 	start(3);
 	acquire_not_before(now_us + SECOND, true);
-	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "a try asks at once, whosever turn");
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"),
+	   "a try asks at once, whosever turn");
 
 	start(3);
 	acquire_not_before(now_us + SECOND, false);
@@ -1104,7 +1105,8 @@ test_wake_while_asking(void)
 	acquire_once();
 	wake(0);
 	refused_by("01");
-	ok(out.outcome == CORE_REFUSED && lease.state == CORE_RELEASING, "a try asks once all the same");
+	ok(out.outcome == CORE_REFUSED && lease.state == CORE_RELEASING,
+	   "a try asks once all the same");
 }
 
 /* WAKE now: nothing is said, and nothing is different. */
@@ -2152,17 +2154,17 @@ owner_acts(world *w, int host)
 	if (l->state == CORE_FREE)
 	{
 		w->life[host]++;
-		world_step(w, host,
-				   (core_event){.type = CORE_ACQUIRE,
-								.members = first_nodes(w->n),
-								.once = dice(w, 3) == 0,
-								.ttl_us = RUN_TTL_US,
-								.answer_us = RUN_ANSWER_US,
-								.patience_us = RUN_PATIENCE_US,
-								.retry_us = RUN_RETRY_US,
-								.hold_at_most_us = dice(w, 4) == 0 ? RUN_TTL_US / 4 * 5 : 0,
-								.not_before_us =
-									dice(w, 4) == 0 ? w->now_us + RUN_RETRY_US / 4 : 0});
+		world_step(
+			w, host,
+			(core_event){.type = CORE_ACQUIRE,
+						 .members = first_nodes(w->n),
+						 .once = dice(w, 3) == 0,
+						 .ttl_us = RUN_TTL_US,
+						 .answer_us = RUN_ANSWER_US,
+						 .patience_us = RUN_PATIENCE_US,
+						 .retry_us = RUN_RETRY_US,
+						 .hold_at_most_us = dice(w, 4) == 0 ? RUN_TTL_US / 4 * 5 : 0,
+						 .not_before_us = dice(w, 4) == 0 ? w->now_us + RUN_RETRY_US / 4 : 0});
 	}
 	else if (l->state != CORE_LOST && dice(w, 4) == 0)
 	{
