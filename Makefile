@@ -32,6 +32,11 @@ include $(PGXS)
 
 $(OBJS): $(wildcard $(srcdir)/src/*.h)
 
+# The core's assertions are for its tests, and for builds with PostgreSQL's.
+ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))
+src/core.o: override CFLAGS += -DNDEBUG
+endif
+
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
 test/unit/core_test: test/unit/core_test.c src/core.c src/core.h

@@ -184,10 +184,13 @@ run_tap()
 }
 
 heading "build with $("$PG_CONFIG" --version)"
-if ! build_and_install COPT=-Werror; then
+# As users build it, for its warnings; then with assertions, for the tests.
+if ! build_and_install COPT=-Werror ||
+    ! make PG_CONFIG="$PG_CONFIG" clean >>"$TMP/build.log" 2>&1 ||
+    ! build_and_install COPT="-Werror -DUSE_ASSERT_CHECKING"; then
     count 0 1
 else
-    echo "built and installed without a warning"
+    echo "built without a warning; installed with assertions"
     case $part in
     all)
         run_unit

@@ -635,10 +635,11 @@ let_go(Holding *holding, bool hand_over)
 {
 	uint64 hash = holding->hash;
 
-	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
+	/* first out of the timer's sight: the lease may have another owner at once */
 	holdings_busy = true;
 	dlist_delete(&holding->link);
 	holdings_busy = false;
+	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
 }
