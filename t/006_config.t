@@ -167,7 +167,12 @@ wait_until(sub { key_count('redlock:job', $plain, $guarded, $unix, $by_name, $us
 
 my $master  = redis_node();
 my $replica = redis_node(conf => [ '--replicaof', '127.0.0.1 ' . $master->port ]);
-my $cluster = redis_node(conf => [ '--cluster-enabled', 'yes' ]);
+
+# Its bus would listen on its port plus 10000, which may be taken.
+my ($major) = `redis-server --version` =~ /v=(\d+)/;
+my @bus     = $major >= 7 ? ('--cluster-port', PostgreSQL::Test::Cluster::get_free_port()) : ();
+my $cluster = redis_node(conf => [ '--cluster-enabled', 'yes', @bus ]);
+
 my @good    = ($plain, $by_name, $master);
 
 set_nodes($host, @good, $replica, $cluster);
