@@ -30,8 +30,8 @@
 /* A host's turn: consecutive hand-overs take no longer than this. */
 #define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
 
-/* Other hosts that waited at a release are expected at the next ones. */
-#define OTHERS_SEEN_US INT64CONST(1000000)
+/* Other hosts that waited at a release are expected at the next, a turn later. */
+#define OTHERS_SEEN_US(ttl_ms) (2 * TURN_US(ttl_ms) + INT64CONST(1000000))
 
 typedef struct IndexEntry
 {
@@ -310,9 +310,9 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 {
 	int64 now_us = redlock_clock_us();
 	int turn = lease->hash % TURNS;
-	bool others_seen =
-		lease_validity_us(lease) > 0 &&
-		now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) < OTHERS_SEEN_US;
+	bool others_seen = lease_validity_us(lease) > 0 &&
+					   now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) <
+						   OTHERS_SEEN_US(lease->ttl_ms);
 	bool hand_over = others_wait != NULL && lease->hold_at_least_ms == 0 &&
 					 lease->hold_at_most_ms == 0 && redlock_handover_limit > 0 &&
 					 is_worth_having(lease);
@@ -329,7 +329,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 	else
 	{
 		/* a pause for us, a chance for those who wait on other hosts */
-		if (redlock_handover_limit > 0 && (hand_over || others_seen))
+		if (redlock_handover_limit > 0 && others_seen)
 			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
 		unname(lease);
 	}
