@@ -1865,6 +1865,39 @@ test_next_attempt_not_sent_at_all(void)
 	ok(lease.state != CORE_FREE, "invariant 7: and no lease is FREE before it is paid");
 }
 
+static void
+refused_in_favour_of(int node, uint32_t holder)
+{
+	happens((core_event){.type = CORE_REPLY,
+						 .node = node,
+						 .op = CORE_OP_ACQUIRE,
+						 .reply = CORE_REPLY_NO,
+						 .round = lease.round,
+						 .holder = holder});
+}
+
+static void
+test_split_vote(void)
+{
+	start(5);
+	acquire_waiting();
+	granted_by("01");
+	refused_in_favour_of(2, 7);
+	refused_in_favour_of(3, 7);
+	refused_in_favour_of(4, 9);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us <= now_us + 10 * MS,
+	   "invariant 12: where nobody won, it asks again within 10 ms");
+
+	start(5);
+	acquire_waiting();
+	granted_by("01");
+	refused_in_favour_of(2, 7);
+	refused_in_favour_of(3, 7);
+	refused_in_favour_of(4, 7);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us >= now_us + RETRY_US / 2,
+	   "where another has a majority, it waits as usual");
+}
+
 /* ---- what the shell asks ---- */
 
 static void
@@ -2465,6 +2498,7 @@ main(void)
 	test_next_attempt_overtakes_undo();
 	test_undo_answers_after_next_attempt();
 	test_next_attempt_not_sent_at_all();
+	test_split_vote();
 
 	test_awaits();
 	test_count();
