@@ -145,8 +145,7 @@ start_proxies()
 
 # ---- clusters ----
 
-# Starts cluster $1; the other arguments are the ports of its nodes.  MAX_LOCKS
-# is the size of its lease table.
+# Starts cluster $1; the other arguments are the ports of its nodes.
 start_host()
 {
     local name=$1 urls
@@ -156,7 +155,6 @@ start_host()
     init_postgres "$name" <<CONF
 shared_preload_libraries = 'redlock_pg'
 redlock.nodes = '${urls#,}'
-redlock.max_locks = ${MAX_LOCKS:-1024}
 max_connections = 260
 shared_buffers = 64MB
 autovacuum = off
@@ -202,10 +200,7 @@ if wanted local hosts commands deadlock; then
     start_host a "${direct[@]}"
 fi
 if wanted stopped; then
-    # A released lease keeps its slot until no node is owed anything.  What one
-    # session acquires until a stopped node is given up, after
-    # redlock.node_timeout, can be more than the default has room for.
-    MAX_LOCKS=16384 start_host roomy "${direct[@]}"
+    start_host c "${direct[@]}"
 fi
 if wanted hosts commands; then
     start_host b "${direct[@]}"
