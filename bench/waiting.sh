@@ -196,11 +196,8 @@ direct=()
 for node in "${NODES[@]}"; do
     direct+=("${REDIS_PORT[$node]}")
 done
-if wanted local hosts commands deadlock; then
+if wanted local hosts commands stopped deadlock; then
     start_host a "${direct[@]}"
-fi
-if wanted stopped; then
-    start_host c "${direct[@]}"
 fi
 if wanted hosts commands; then
     start_host b "${direct[@]}"

@@ -453,18 +453,18 @@ stopped_round()
     for node in ${stopped[@]+"${stopped[@]}"}; do
         kill -STOP "${REDIS_PID[$node]}"
     done
-    out=$(pgbench_on c -c 1 -T "$STOPPED_S" -M prepared -f "$TMP/stopped.sql" \
+    out=$(pgbench_on a -c 1 -T "$STOPPED_S" -M prepared -f "$TMP/stopped.sql" \
         --log --log-prefix="$TMP/stopped.log") || {
         echo "$out" >&2
         return 1
     }
-    releasing=$(value_on c "SELECT count(*) FROM redlock_locks WHERE state = 'releasing'")
+    releasing=$(value_on a "SELECT count(*) FROM redlock_locks WHERE state = 'releasing'")
     for node in ${stopped[@]+"${stopped[@]}"}; do
         kill -CONT "${REDIS_PID[$node]}"
     done
-    wait_for_all_ready c
+    wait_for_all_ready a
     # paid debts are no part of the next round
-    wait_for_value c "SELECT count(*) FROM redlock_locks" 0
+    wait_for_value a "SELECT count(*) FROM redlock_locks" 0
 
     awk '{ print $3 / 1000 }' "$TMP"/stopped.log.* >"$ms"
     median <"$ms" >>"$(figures stopped "$case" p50)"

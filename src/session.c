@@ -119,7 +119,7 @@ static Holding *make_holding(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_holding(uint64 hash, const char *name);
-static void let_go_if_unused(Holding *holding);
+static void give_back(Holding *holding, int gates);
 static void let_go(Holding *holding, bool hand_over);
 static int64 deadline_of(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
@@ -135,6 +135,7 @@ static void end_transaction(void);
 static void on_xact(XactEvent event, void *arg);
 static void on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent,
 					   void *arg);
+static void drop_xact_hold(Holding *holding);
 static void end_subxact(SubTransactionId subid);
 static void keep_subxact(SubTransactionId subid, SubTransactionId parent);
 static void release_at_exit(int code, Datum arg);
@@ -485,7 +486,7 @@ make_holding(const LockRequest *request)
 	}
 	PG_CATCH();
 	{
-		let_go_if_unused(holding);
+		give_back(holding, 0);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -562,9 +563,7 @@ session_release(uint64 hash, const char *name)
 		holding->session_count--;
 	else
 		holding->call_count--;
-	show_scope(holding);
-	let_go_if_unused(holding);
-	gate_leave(hash, true);
+	give_back(holding, 1);
 	return valid;
 }
 
@@ -577,16 +576,12 @@ session_release_all(void)
 	dlist_foreach_modify(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		uint64 hash = holding->hash;
 		int count = holding->session_count + holding->call_count;
 
 		if (count == 0)
 			continue;
 		holding->session_count = holding->call_count = 0;
-		show_scope(holding);
-		let_go_if_unused(holding);
-		for (int i = 0; i < count; i++)
-			gate_leave(hash, true);
+		give_back(holding, count);
 		released += count;
 	}
 	return released;
@@ -622,11 +617,20 @@ find_holding(uint64 hash, const char *name)
 	return holding;
 }
 
+/*
+ * Some acquisitions have been counted down, `gates` of them with a gate of their
+ * own at session level.  The lease first: the gate is for who comes next.
+ */
 static void
-let_go_if_unused(Holding *holding)
+give_back(Holding *holding, int gates)
 {
+	uint64 hash = holding->hash;
+
+	show_scope(holding);
 	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_holds == NULL)
 		let_go(holding, true);
+	for (int i = 0; i < gates; i++)
+		gate_leave(hash, true);
 }
 
 /* No allocation, no error: runs in callbacks. */
@@ -841,21 +845,12 @@ end_transaction(void)
 		dlist_foreach_modify(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);
-			uint64 hash = holding->hash;
 			int calls = call_ended ? holding->call_count : 0;
 
 			while (holding->xact_holds != NULL)
-			{
-				XactHold *hold = holding->xact_holds;
-
-				holding->xact_holds = hold->next;
-				pfree(hold);
-				xact_hold_total--;
-			}
+				drop_xact_hold(holding);
 			holding->call_count -= calls;
-			let_go_if_unused(holding);
-			for (int i = 0; i < calls; i++)
-				gate_leave(hash, true);
+			give_back(holding, calls);
 		}
 	call_ended = false;
 	Assert(xact_hold_total == 0);
@@ -876,6 +871,17 @@ on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, v
 		keep_subxact(mine, parent);
 }
 
+/* The innermost one. */
+static void
+drop_xact_hold(Holding *holding)
+{
+	XactHold *hold = holding->xact_holds;
+
+	holding->xact_holds = hold->next;
+	pfree(hold);
+	xact_hold_total--;
+}
+
 static void
 end_subxact(SubTransactionId subid)
 {
@@ -888,10 +894,8 @@ end_subxact(SubTransactionId subid)
 
 		if (hold == NULL || hold->subid != subid)
 			continue;
-		holding->xact_holds = hold->next;
-		pfree(hold);
-		xact_hold_total--;
-		let_go_if_unused(holding);
+		drop_xact_hold(holding);
+		give_back(holding, 0);
 	}
 }
 
@@ -908,11 +912,7 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
 		if (hold == NULL || hold->subid != subid)
 			continue;
 		if (hold->next != NULL && hold->next->subid == parent)
-		{
-			holding->xact_holds = hold->next;
-			pfree(hold);
-			xact_hold_total--;
-		}
+			drop_xact_hold(holding);
 		else
 			hold->subid = parent;
 	}

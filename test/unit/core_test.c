@@ -147,7 +147,7 @@ start(int n)
 }
 
 static void
-acquire(bool once)
+acquire_not_before(int64_t instant_us, bool once)
 {
 	happens((core_event){.type = CORE_ACQUIRE,
 						 .members = members,
@@ -155,7 +155,14 @@ acquire(bool once)
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
 						 .patience_us = PATIENCE_US,
-						 .retry_us = RETRY_US});
+						 .retry_us = RETRY_US,
+						 .not_before_us = instant_us});
+}
+
+static void
+acquire(bool once)
+{
+	acquire_not_before(0, once);
 }
 
 static void
@@ -949,19 +956,6 @@ test_no_patience_with_refusal(void)
 }
 
 /* ---- another host's turn, wake-ups, the holder's expiry ---- */
-
-static void
-acquire_not_before(int64_t instant_us, bool once)
-{
-	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
-						 .once = once,
-						 .ttl_us = TTL_US,
-						 .answer_us = ANSWER_US,
-						 .patience_us = PATIENCE_US,
-						 .retry_us = RETRY_US,
-						 .not_before_us = instant_us});
-}
 
 static void
 wake(int64_t retry_us)
