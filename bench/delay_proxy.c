@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SOCKETS_MAX 1024
+#define SOCKETS_MAX 8192
 #define READ_SIZE 65536
 
 /* A piece of data on its way to the socket that owns the queue. */
@@ -40,14 +40,15 @@ typedef struct chunk
 
 typedef struct endpoint
 {
-	int fd;			 /* -1: not in use */
+	int fd;          /* -1: not in use */
 	int target_port; /* of a listener; else 0 */
-	int peer;		 /* index of the other end */
+	int peer;        /* index of the other end */
 	chunk *head;
 	chunk *tail;
 } endpoint;
 
 static endpoint sockets[SOCKETS_MAX];
+static int sockets_end; /* none in use from here on */
 static int64_t delay_ns;
 
 static int64_t
@@ -73,6 +74,8 @@ add(int fd, int target_port)
 		if (sockets[i].fd == -1)
 		{
 			sockets[i] = (endpoint){.fd = fd, .target_port = target_port, .peer = -1};
+			if (i >= sockets_end)
+				sockets_end = i + 1;
 			return i;
 		}
 	fprintf(stderr, "too many connections\n");
@@ -99,7 +102,7 @@ listen_on(const char *pair)
 		die("usage: delay_proxy DELAY_US LISTEN_PORT:TARGET_PORT ...");
 	a = loopback(from);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (bind(fd, (struct sockaddr *) &a, sizeof(a)) != 0 || listen(fd, 64) != 0)
+	if (bind(fd, (struct sockaddr *) &a, sizeof(a)) != 0 || listen(fd, 1024) != 0)
 		die(pair);
 	add(fd, to);
 }
@@ -202,15 +205,16 @@ write_due(int i, int64_t now)
 static void
 turn(void)
 {
-	struct pollfd fds[SOCKETS_MAX];
-	int index[SOCKETS_MAX], n = 0;
+	static struct pollfd fds[SOCKETS_MAX];
+	static int index[SOCKETS_MAX];
+	int n = 0;
 	int64_t now = now_ns(), next = INT64_MAX;
 	struct timespec timeout, *t = NULL;
 
-	for (int i = 0; i < SOCKETS_MAX; i++)
+	for (int i = 0; i < sockets_end; i++)
 		if (sockets[i].fd != -1)
 			write_due(i, now);
-	for (int i = 0; i < SOCKETS_MAX; i++)
+	for (int i = 0; i < sockets_end; i++)
 	{
 		if (sockets[i].fd == -1)
 			continue;
