@@ -30,6 +30,7 @@ typedef struct session
 } session;
 
 static session sessions[CLIENTS_MAX];
+static int running; /* sessions with a statement under way */
 
 static void
 connect_session(session *s, int index)
@@ -59,6 +60,7 @@ send_next(session *s)
 
 	if (!PQsendQueryPrepared(s->conn, s->acquiring ? "acquire" : "release", 1, &key, NULL, NULL, 0))
 		fail("send", PQerrorMessage(s->conn));
+	running++;
 }
 
 static void
@@ -66,6 +68,7 @@ statement_ended(session *s, int index)
 {
 	int64_t now = now_ns();
 
+	running--;
 	if (s->acquiring)
 		s->granted_ns = now;
 	if (s->acquiring && options.release && !s->failed)
@@ -78,7 +81,8 @@ statement_ended(session *s, int index)
 		s->asked_ns = now;
 	}
 	s->failed = false;
-	send_next(s);
+	if (!s->acquiring || now < until_ns)
+		send_next(s);
 }
 
 static void
@@ -126,12 +130,22 @@ cpu_of_all_s(void)
 	return s;
 }
 
+/* Reads what has come within wait_ms. */
+static void
+turn(int epoll, int wait_ms)
+{
+	struct epoll_event events[64];
+	int ready = epoll_wait(epoll, events, 64, wait_ms);
+
+	for (int i = 0; i < ready; i++)
+		read_session(&sessions[events[i].data.u32], events[i].data.u32);
+}
+
 int
 main(int argc, char **argv)
 {
-	struct epoll_event events[64];
 	int epoll = epoll_create1(0);
-	double cpu_s = -1;
+	double cpu_s;
 	int64_t now;
 
 	read_options(argc, argv);
@@ -151,18 +165,14 @@ main(int argc, char **argv)
 		sessions[i].asked_ns = now_ns();
 		send_next(&sessions[i]);
 	}
+	while ((now = now_ns()) < from_ns)
+		turn(epoll, (from_ns - now) / 1000000 + 1);
+	cpu_s = cpu_of_all_s();
 	while ((now = now_ns()) < until_ns)
-	{
-		int ready, wait_ms;
-
-		if (cpu_s < 0 && now >= from_ns)
-			cpu_s = cpu_of_all_s();
-		wait_ms = ((cpu_s < 0 ? from_ns : until_ns) - now) / 1000000 + 1;
-		ready = epoll_wait(epoll, events, 64, wait_ms);
-		for (int i = 0; i < ready; i++)
-			read_session(&sessions[events[i].data.u32], events[i].data.u32);
-	}
+		turn(epoll, (until_ns - now) / 1000000 + 1);
 	print_figures("sql_client", PG_VERSION, cpu_of_all_s() - cpu_s);
+	while (running > 0)
+		turn(epoll, -1);
 	for (int i = 0; i < options.clients; i++)
 		PQfinish(sessions[i].conn);
 	return 0;

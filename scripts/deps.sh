@@ -3,6 +3,7 @@
 #
 #   scripts/deps.sh          what scripts/test.sh and scripts/demo.sh need
 #   scripts/deps.sh --lint   also what scripts/lint.sh needs
+#   scripts/deps.sh --bench  also what bench/run needs
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs only what is
 # missing, and doesn't call apt when nothing is.  Starts no service, lets none
@@ -14,11 +15,13 @@
 set -eu
 
 lint=
+bench=
 case "${1-}" in
 '') ;;
 --lint) lint=1 ;;
+--bench) bench=1 ;;
 *)
-    echo "usage: $0 [--lint]" >&2
+    echo "usage: $0 [--lint | --bench]" >&2
     exit 2
     ;;
 esac
@@ -80,6 +83,13 @@ if [ -n "$lint" ]; then
     have clang || packages+=(clang)
     have clang-format || packages+=(clang-format)
     have valgrind || packages+=(valgrind)
+fi
+
+if [ -n "$bench" ]; then
+    have python3 || packages+=(python3)
+    have gnuplot || packages+=(gnuplot-nox)
+    [ -e "$("${bindir:-/nowhere}/pg_config" --includedir 2>/dev/null)/libpq-fe.h" ] ||
+        packages+=(libpq-dev)
 fi
 
 if [ ${#packages[@]} -eq 0 ] && [ -z "$need_server$optional" ]; then

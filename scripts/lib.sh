@@ -148,6 +148,10 @@ outer_cleanup()
     fi
     kill_living_in "$TMP"
     remove_segments_of "$TMP"
+    # for a script that takes something out of it
+    if declare -F before_removal >/dev/null; then
+        before_removal || status=1
+    fi
     if [ -n "${KEEP-}" ]; then
         echo "kept: $TMP"
     else

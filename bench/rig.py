@@ -1,0 +1,463 @@
+"""bench/rig.py: the nodes and servers that bench/run has started, who contends
+on them, and how one contender is measured
+
+A contender is a program that prints one line of JSON; see README.md of
+bench/peers for its fields.  Its figures count for the last `seconds` before that
+line.  What the nodes and the broker use in this time is read from a thread
+that looks at them five times a second.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WAIT_S = 60
+SAMPLE_S = 0.2
+
+
+class Missing(Exception):
+    """Something could not be measured."""
+
+
+def wait_until(what, condition, timeout_s=WAIT_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise Missing("waited in vain for " + what)
+        time.sleep(0.02)
+
+
+def cpu_of_ns(pid):
+    """Processor time of a process with one thread."""
+    with open(f"/proc/{pid}/schedstat") as f:
+        return int(f.read().split()[0])
+
+
+def quantile(values, part):
+    values = sorted(values)
+    return values[int(part * (len(values) - 1))]
+
+
+def jain(counts):
+    """1: all got the same; 1/n: one got everything."""
+    squares = sum(c * c for c in counts)
+    return sum(counts) ** 2 / (len(counts) * squares) if squares else 0
+
+
+# ---- nodes ----
+
+class Node:
+    def __init__(self, port, pid):
+        self.port = int(port)
+        self.pid = int(pid)
+        self.stopped = False
+        self.connection = None
+
+    def ask(self, command):
+        """Answer to a command whose reply is one line, or one text."""
+        if self.connection is None:
+            self.connection = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
+            self.replies = self.connection.makefile("rb")
+        self.connection.sendall(command.encode() + b"\r\n")
+        line = self.replies.readline().decode()
+        if line.startswith("$"):
+            return self.replies.read(int(line[1:]) + 2).decode()
+        return line
+
+    def counters(self):
+        """Calls by command, our own left out, and how often it has read."""
+        info = self.ask("INFO commandstats stats")
+        calls = {name.split("|")[0]: 0 for name in re.findall(r"cmdstat_([\w|]+):", info)}
+        for name, count in re.findall(r"cmdstat_([\w|]+):calls=(\d+)", info):
+            calls[name.split("|")[0]] += int(count)
+        reads = int(re.search(r"total_reads_processed:(\d+)", info).group(1))
+        return calls, reads - calls.pop("info", 0)
+
+    def stop(self):
+        os.kill(self.pid, signal.SIGSTOP)
+        self.stopped = True
+
+    def go_on(self):
+        if self.stopped:
+            os.kill(self.pid, signal.SIGCONT)
+            self.stopped = False
+            self.ask("PING")
+
+
+# ---- PostgreSQL ----
+
+class Host:
+    def __init__(self, rig, name, port, node_ports):
+        self.name = name
+        self.port = port
+        self.socket_dir = rig.tmp + "/tmp"
+        self.node_ports = node_ports
+        self.connection = ["-h", self.socket_dir, "-p", port]
+
+    def psql(self, *arguments, **options):
+        """A psql that runs, for those that talk to it."""
+        return subprocess.Popen(
+            ["psql", "-X", "-Atq", "-v", "ON_ERROR_STOP=1", *self.connection, "-d", "postgres", *arguments],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+
+    def sql(self, *statements):
+        """Output of statements, each a transaction of its own in one session."""
+        arguments = [word for s in statements for word in ("-c", s)]
+        psql = self.psql(*arguments)
+        out = psql.communicate()[0].strip()
+        if psql.returncode:
+            raise Missing(f"host {self.name}: {out}")
+        return out
+
+    def set(self, name, value):
+        change = f"SET {name} = {value}" if value is not None else f"RESET {name}"
+        self.sql(f"ALTER SYSTEM {change}", "SELECT pg_reload_conf()")
+        wanted = f"setting = '{value}'" if value is not None else "setting = boot_val"
+        wait_until(change, lambda: self.sql(f"SELECT {wanted} FROM pg_settings WHERE name = '{name}'") == "t")
+
+    def wait_ready(self):
+        """All nodes take part.  One that has just started may have to wait for
+        redlock.max_ttl first."""
+        wait_until(f"the nodes of host {self.name}", lambda: self.sql(
+            "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") == str(len(self.node_ports)))
+
+    def wait_idle(self):
+        wait_until(f"locks of host {self.name} to be released",
+                   lambda: self.sql("SELECT count(*) FROM redlock_locks") == "0")
+
+    def broker_pid(self):
+        return int(self.sql("SELECT broker_pid FROM redlock_stats"))
+
+    def terminate_clients(self):
+        self.sql("""SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()""")
+        self.wait_idle()
+
+
+# ---- what the nodes and the broker use ----
+
+class Sampler(threading.Thread):
+    def __init__(self, nodes, broker_pids):
+        super().__init__(daemon=True)
+        self.nodes = nodes
+        self.broker_pids = broker_pids
+        self.samples = []
+        self.lock = threading.Lock()  # who asks nodes, or stops them
+        self.ended = threading.Event()
+
+    def sample(self):
+        nodes = [node for node in self.nodes if not node.stopped]
+        counted = [node.counters() for node in nodes]
+        self.samples.append({
+            "at": time.monotonic(),
+            "nodes": len(nodes),
+            "redis_us": sum(cpu_of_ns(node.pid) for node in self.nodes) / 1e3,
+            "broker_us": sum(map(cpu_of_ns, self.broker_pids)) / 1e3,
+            "commands": sum(sum(calls.values()) for calls, _ in counted),
+            "reads": sum(reads for _, reads in counted),
+        })
+
+    def run(self):
+        while not self.ended.is_set():
+            with self.lock:
+                self.sample()
+            self.ended.wait(SAMPLE_S)
+
+    def used(self, from_s, until_s):
+        """What was used between two instants: from samples that lie between
+        them, made longer to fit."""
+        inside = [s for s in self.samples if from_s <= s["at"] <= until_s]
+        # a sum over nodes that are not always the same would jump
+        inside = [s for s in inside if s["nodes"] == inside[-1]["nodes"]]
+        if len(inside) < 2:
+            raise Missing("too few samples")
+        first, last = inside[0], inside[-1]
+        scale = (until_s - from_s) / (last["at"] - first["at"])
+        used = {key: (last[key] - first[key]) * scale for key in ("redis_us", "broker_us", "commands", "reads")}
+        used["commands"] /= first["nodes"]
+        used["reads"] /= first["nodes"]
+        return used
+
+
+# ---- contenders ----
+
+class Contender:
+    """Who acquires and releases.  `near` tells how far the nodes are: "a"
+    (here), "near" (0.5 ms) or "far" (5 ms), which are names of hosts too."""
+
+    def __init__(self, name, own=True):
+        self.name = name
+        self.is_peer = not own
+        self.uses_host = False
+
+    def figures(self, out):
+        """Figures in a line of output; None if it has none."""
+        return json.loads(out) if out.startswith("{") else None
+
+    def prepare(self, host):
+        pass
+
+    def clean_up(self, host):
+        pass
+
+
+class Program(Contender):
+    """The floor, or a peer."""
+
+    def __init__(self, name, path, own):
+        super().__init__(name, own)
+        self.path = path
+
+    def command(self, host, clients, keys, seconds, warmup, host_id):
+        nodes = ",".join("127.0.0.1:" + port for port in host.node_ports)
+        return [self.path, "--nodes", nodes, "--clients", str(clients), "--keys", keys, "--seconds", str(seconds),
+                "--warmup", str(warmup), "--ttl-ms", "10000", "--host-id", host_id]
+
+
+class Sessions(Contender):
+    """SQL sessions of sql_client.c.  Its processor time has that of their
+    backends in it."""
+
+    def __init__(self, rig, name, acquire, release=None, settings=None):
+        super().__init__(name)
+        self.rig = rig
+        self.statements = ["--acquire", acquire] + (["--release", release] if release else [])
+        self.settings = settings or {}
+        self.uses_host = name.startswith("redlock_pg")
+
+    def command(self, host, clients, keys, seconds, warmup, host_id):
+        return [self.rig.tmp + "/bin/sql_client", "--host", host.socket_dir, "--port", host.port, *self.statements,
+                "--clients", str(clients), "--keys", keys, "--seconds", str(seconds), "--warmup", str(warmup)]
+
+    def prepare(self, host):
+        for name, value in self.settings.items():
+            host.set(name, value)
+
+    def clean_up(self, host):
+        for name in self.settings:
+            host.set(name, None)
+
+
+class Pgbench(Contender):
+    """The same statements by pgbench: throughput alone."""
+
+    def __init__(self, rig, name, *statements):
+        super().__init__(name)
+        self.script = f"{rig.tmp}/{name.replace(' ', '_')}.sql"
+        with open(self.script, "w") as f:
+            f.write("".join(s + ";\n" for s in statements))
+        self.uses_host = name.startswith("redlock_pg")
+
+    def command(self, host, clients, keys, seconds, warmup, host_id):
+        return ["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)), "-T",
+                str(max(round(seconds), 1)), "-M", "prepared", "-f", self.script,
+                "postgres"]
+
+    def figures(self, out):
+        self.seen = getattr(self, "seen", "") + out
+        if not out.startswith("tps = "):
+            return None
+        seen, self.seen = self.seen, ""
+        pairs = int(re.search(r"transactions actually processed: (\d+)", seen).group(1))
+        failed = int(re.search(r"failed transactions: (\d+)", seen).group(1))
+        return {"pairs": pairs, "errors": failed, "first_error": "", "seconds": pairs / float(out.split()[2])}
+
+
+class Loop(Contender):
+    """A loop in PL/pgSQL, in one session, measured inside."""
+
+    def __init__(self, name, acquire, release):
+        super().__init__(name)
+        self.acquire = acquire
+        self.release = release
+        self.uses_host = name.startswith("redlock_pg")
+
+    TEXT = """
+        CREATE OR REPLACE FUNCTION bench_loop(seconds float8, warmup float8) RETURNS json LANGUAGE plpgsql AS $$
+        DECLARE
+            asked timestamptz;
+            granted timestamptz;
+            released timestamptz := clock_timestamp();
+            counts_from timestamptz := released + make_interval(secs => warmup);
+            ends timestamptz := counts_from + make_interval(secs => seconds);
+            acquire_us float8[];
+            pair_us float8[];
+            n int := 0;
+            cpu bigint;
+        BEGIN
+            WHILE released < ends LOOP
+                asked := released;
+                PERFORM {acquire};
+                granted := clock_timestamp();
+                PERFORM {release};
+                released := clock_timestamp();
+                CONTINUE WHEN released < counts_from;
+                IF n = 0 THEN
+                    cpu := split_part(pg_read_file('/proc/self/schedstat'), ' ', 1);
+                END IF;
+                n := n + 1;
+                acquire_us[n] := extract(epoch FROM granted - asked) * 1e6;
+                pair_us[n] := extract(epoch FROM released - asked) * 1e6;
+            END LOOP;
+            cpu := split_part(pg_read_file('/proc/self/schedstat'), ' ', 1)::bigint - cpu;
+            RETURN json_build_object('pairs', n, 'errors', 0, 'first_error', '', 'seconds', seconds,
+                'cpu_s', cpu / 1e9, 'per_client', ARRAY[n],
+                'acquire_us', bench_percentiles(acquire_us), 'pair_us', bench_percentiles(pair_us));
+        END $$"""
+
+    def prepare(self, host):
+        host.sql(self.TEXT.format(acquire=self.acquire, release=self.release))
+
+    def command(self, host, clients, keys, seconds, warmup, host_id):
+        return ["psql", "-X", "-Atq", *host.connection, "-d", "postgres", "-c",
+                f"SELECT bench_loop({seconds}, {warmup})"]
+
+
+SQL_SETUP = ("""
+    CREATE OR REPLACE FUNCTION bench_percentiles(us float8[]) RETURNS json LANGUAGE sql AS $$
+        SELECT json_build_object('p50', p[1], 'p95', p[2], 'p99', p[3], 'max', p[4])
+          FROM (SELECT percentile_disc(ARRAY[.5, .95, .99, 1]) WITHIN GROUP (ORDER BY v) FROM unnest(us) v) q (p)
+    $$""",
+    # A function, since a bare redlock_acquire at transaction scope warns: the lock
+    # would be gone before any work.
+    """CREATE OR REPLACE FUNCTION bench_redlock(key text) RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM redlock_acquire(key); END $$""",
+    """CREATE OR REPLACE FUNCTION bench_advisory(key bigint) RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock(key); END $$""")
+
+
+class Rig:
+    def __init__(self, tmp, csv):
+        self.tmp = tmp
+        self.csv = csv
+        self.nodes = []
+        self.hosts = {}
+        self.problems = []
+        self.versions = {}
+        with open(tmp + "/rig") as f:
+            for word, *rest in map(str.split, f):
+                if word == "node":
+                    self.nodes.append(Node(*rest[1:]))
+                elif word == "host":
+                    self.hosts[rest[0]] = Host(self, rest[0], rest[1], rest[2:])
+                elif word == "shared_memory":
+                    self.shared_memory = list(map(int, rest))
+        print("waiting until all nodes vote", flush=True)
+        for host in self.hosts.values():
+            host.sql(*SQL_SETUP)
+            host.wait_ready()
+
+    def record(self, workload, contender, clients, round_, **metrics):
+        for metric, value in metrics.items():
+            self.csv.write(f"{workload},{contender},{clients},{round_},{metric},{value:.6g}\n")
+        self.csv.flush()
+
+    def problem(self, text, counts=True):
+        print("could not measure: " + text, flush=True)
+        if counts:
+            self.problems.append(text)
+
+    def start(self, contender, host, clients, keys, seconds, warmup, host_id="a"):
+        """Starts a contender; returns a function that waits for its figures."""
+        errors = open(f"{self.tmp}/contender.{host_id}.log", "w+")
+        process = subprocess.Popen(contender.command(host, clients, keys, seconds, warmup, host_id),
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                                   start_new_session=True)
+
+        def kill():
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+        def figures():
+            timer = threading.Timer(seconds + warmup + WAIT_S, kill)
+            timer.start()
+            found = None
+            try:
+                for line in process.stdout:
+                    found = contender.figures(line)
+                    if found:
+                        found["ended_at"] = time.monotonic()
+                        break
+                process.stdout.read()
+                process.wait()
+            finally:
+                timer.cancel()
+                kill()
+            if found is None:
+                errors.seek(0)
+                raise Missing(f"{contender.name}: " + " ".join(errors.read().split())[-300:])
+            if "version" in found:
+                self.versions[contender.name] = found["version"]
+            return found
+
+        return figures
+
+    def stop_when_busy(self, sampler, numbers):
+        """Stops nodes once the contender uses them: most can't begin without."""
+        node = self.nodes[0]
+
+        def commands():
+            with sampler.lock:
+                calls, _ = node.counters()
+            return sum(calls.get(name, 0) for name in ("set", "eval", "evalsha"))
+
+        before = commands()
+        wait_until("the contender to begin", lambda: commands() > before + 20, 10)
+        with sampler.lock:
+            for number in numbers:
+                self.nodes[number].stop()
+
+    def measure(self, workload, contender, place, clients, keys, round_, seconds, warmup, stopped=()):
+        """One round of one contender; its figures go to the CSV."""
+        host = self.hosts[place]
+        try:
+            contender.prepare(host)
+            sampler = Sampler(self.nodes, [host.broker_pid()] if contender.uses_host else [])
+            sampler.start()
+            try:
+                figures = self.start(contender, host, clients, keys, seconds, warmup)
+                if stopped:
+                    self.stop_when_busy(sampler, stopped)
+                found = figures()
+            finally:
+                sampler.ended.set()
+                sampler.join()
+                for node in self.nodes:
+                    node.go_on()
+                contender.clean_up(host)
+                if stopped:
+                    host.wait_ready()
+                    host.wait_idle()
+            self.record_figures(workload, contender.name, clients, round_, found)
+            if found["pairs"]:
+                used = sampler.used(found["ended_at"] - found["seconds"], found["ended_at"])
+                if not contender.uses_host:
+                    del used["broker_us"]
+                self.record(workload, contender.name, clients, round_,
+                            **{name: value / found["pairs"] for name, value in used.items()})
+        except Missing as why:
+            self.problem(f"{workload}, {clients} clients, {why}", counts=not contender.is_peer)
+
+    def record_figures(self, workload, name, clients, round_, found):
+        self.record(workload, name, clients, round_, pairs_per_s=found["pairs"] / found["seconds"],
+                    errors=found["errors"])
+        if found["errors"]:
+            print(f"note: {workload}, {clients} clients, {name}: {found['errors']} errors, "
+                  f"{found['first_error']}", flush=True)
+        if not found["pairs"]:
+            return
+        for what in ("acquire", "pair"):
+            self.record(workload, name, clients, round_,
+                        **{f"{what}_{p}_us": us for p, us in found.get(what + "_us", {}).items() if us is not None})
+        if "cpu_s" in found:
+            self.record(workload, name, clients, round_, client_us=found["cpu_s"] * 1e6 / found["pairs"])
+        if clients > 1 and "per_client" in found:
+            self.record(workload, name, clients, round_, jain=jain(found["per_client"]))

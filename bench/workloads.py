@@ -1,0 +1,421 @@
+"""bench/workloads.py: what bench/run measures; started by it
+
+Each workload is a function that is called once for each round and writes its
+figures with rig.record.  Contenders take turns in each round.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+from rig import (HERE, Loop, Missing, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
+
+REDLOCK_SESSION = ("SELECT redlock_acquire($1, scope => 'session')", "SELECT redlock_release($1)")
+ADVISORY_SESSION = ("SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)")
+
+
+class Workloads:
+    def __init__(self, rig, peers, quick, deadlock_timeout_ms):
+        self.rig = rig
+        self.quick = quick
+        self.deadlock_timeout_ms = deadlock_timeout_ms
+        self.peers = [Program(name, f"{HERE}/peers/{name}/run", own=False) for name in peers]
+        self.floor = Program("floor", rig.tmp + "/bin/floor", own=True)
+        self.transaction = Sessions(rig, "redlock_pg transaction", "SELECT bench_redlock($1)")
+        self.session = Sessions(rig, "redlock_pg session", *REDLOCK_SESSION)
+        self.no_handover = Sessions(rig, "redlock_pg no hand-over", "SELECT bench_redlock($1)",
+                                    settings={"redlock.handover_limit": 0})
+        self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
+        self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock('own:' || :client_id)")
+        self.pgbench_session = Pgbench(
+            rig, "redlock_pg pgbench session",
+            "SELECT redlock_acquire('own:' || :client_id, scope => 'session')",
+            "SELECT redlock_release('own:' || :client_id)")
+        self.advisory = Sessions(rig, "advisory transaction", "SELECT bench_advisory($1)")
+        self.advisory_session = Sessions(rig, "advisory session", *ADVISORY_SESSION)
+        self.advisory_loop = Loop("advisory loop", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")
+        self.advisory_pgbench = Pgbench(rig, "advisory pgbench", "SELECT bench_advisory(:client_id)")
+        self.advisory_pgbench_session = Pgbench(
+            rig, "advisory pgbench session",
+            "SELECT pg_advisory_lock(:client_id)", "SELECT pg_advisory_unlock(:client_id)")
+
+    def rounds(self, workload):
+        return 1 if self.quick else {"leases": 1, "waiting": 2}.get(workload, 3)
+
+    def in_turn(self, workload, contenders, place, clients, keys, round_, **how):
+        """Measures the contenders there and back again, so that none always
+        follows the same one."""
+        how = {"seconds": 1 if self.quick else 2, "warmup": 0.3 if self.quick else 0.5, **how}
+        for contender in contenders if round_ % 2 else reversed(contenders):
+            self.rig.measure(workload, contender, place, clients, keys, round_, **how)
+
+    # ---- contenders against each other ----
+
+    def own(self, round_):
+        both = [self.transaction, self.session, self.pgbench, self.pgbench_session]
+        advisory = [self.advisory, self.advisory_session, self.advisory_pgbench, self.advisory_pgbench_session]
+        if self.quick:
+            both, advisory = [self.transaction, self.pgbench], [self.advisory_pgbench]
+        for clients in (1, 16, 64, 200):
+            contenders = [*both]
+            if clients == 1:
+                contenders += [self.loop, self.advisory_loop]
+            if clients <= 64:
+                contenders += [self.floor]
+                if not self.quick or clients == 16:
+                    contenders += advisory
+                if not self.quick or clients < 64:
+                    contenders += self.peers
+            self.in_turn("own", contenders, "a", clients, "own", round_)
+
+    def one(self, round_):
+        for clients in (16,) if self.quick else (16, 64):
+            contenders = [self.floor, self.transaction, self.advisory, self.no_handover]
+            if not self.quick:
+                contenders += [self.session, self.advisory_session]
+            self.in_turn("one", contenders + self.peers, "a", clients, "one", round_)
+
+    def hosts(self, round_):
+        seconds, warmup = (2, 1) if self.quick else (4, 1.5)
+        a, b = self.rig.hosts["a"], self.rig.hosts["b"]
+        for contender in [self.transaction] + ([] if self.quick else self.peers):
+            try:
+                figures = [self.rig.start(contender, host, 8, "one", seconds, warmup, host.name) for host in (a, b)]
+                found = [f() for f in figures]
+            except Missing as why:
+                self.rig.problem(f"hosts, {why}", counts=not contender.is_peer)
+                continue
+            pairs = [f["pairs"] for f in found]
+            self.rig.record("hosts", contender.name, 16, round_, pairs_per_s=sum(pairs) / seconds,
+                            errors=sum(f["errors"] for f in found), jain=jain(found[0]["per_client"] + found[1]["per_client"]),
+                            smaller_share=min(pairs) / max(sum(pairs), 1))
+            if min(pairs):
+                # the host that is worse off
+                self.rig.record("hosts", contender.name, 16, round_,
+                                **{f"acquire_{p}_us": max(f["acquire_us"][p] for f in found) for p in ("p50", "p95", "p99")})
+        a.wait_idle()
+        b.wait_idle()
+
+    def stopped(self, round_):
+        how = {"seconds": 1 if self.quick else 1.5, "warmup": 1.2}
+        for clients in (1,) if self.quick else (1, 16):
+            for count in (0, 2) if self.quick else (0, 1, 2):
+                contenders = [self.floor, self.transaction] + ([] if self.quick else [self.session])
+                if count and not self.quick and round_ < 3:
+                    contenders += self.peers
+                # others in each round
+                which = [(round_ + i) % 5 for i in range(count)]
+                self.in_turn(f"stopped {count}", contenders, "a", clients, "own", round_, stopped=which, **how)
+
+    def delay(self, round_):
+        how = {} if self.quick else {"seconds": 1.5}
+        peers = self.peers if round_ < 3 else []
+        ours = [self.floor, self.transaction] + ([] if self.quick else [self.session])
+        for place, ms in (("near", "0.5"),) if self.quick else (("near", "0.5"), ("far", "5")):
+            for clients in (1,) if self.quick else (1, 16, 64):
+                self.in_turn(f"delay {ms} own", ours + ([] if self.quick else peers), place, clients, "own", round_, **how)
+            contenders = [self.floor, self.transaction] + ([] if self.quick else [self.no_handover]) + peers
+            self.in_turn(f"delay {ms} one", contenders, place, 16, "one", round_, **how)
+
+    # ---- what else a lock costs ----
+
+    def sessions(self, round_):
+        """New sessions with pgbench -C, each one transaction; then the first and
+        the tenth lock of a session, by psql."""
+        host = self.rig.hosts["a"]
+        for name, call in (("no lock", "1"), ("redlock_pg", "redlock_acquire('own:' || :client_id)"),
+                           ("advisory", "pg_advisory_xact_lock(:client_id)")):
+            script = f"{self.rig.tmp}/sessions.sql"
+            with open(script, "w") as f:
+                f.write(f"BEGIN\\; SELECT {call}\\; COMMIT;\n")
+            out = subprocess.run(["pgbench", "-n", "-C", *host.connection, "-c", "2", "-j", "2", "-T",
+                                  "1" if self.quick else "3", "-f", script, "postgres"], text=True,
+                                 capture_output=True, check=True).stdout
+            tps = re.search(r"^tps = ([\d.]+)", out, re.M).group(1)
+            self.rig.record("sessions", name, 2, round_, sessions_per_s=float(tps))
+
+        for name, acquire, release in (
+                ("redlock_pg", "redlock_acquire('first', scope => 'session')", "redlock_release('first')"),
+                ("advisory", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")):
+            psql = host.psql("-f", "-", stdin=subprocess.PIPE)
+            lines = []
+            for _ in range(30 if self.quick else 100):
+                lines.append("\\connect -\n\\timing off\nSELECT version() \\g /dev/null")
+                for i in range(10):
+                    lines.append(f"\\timing on\nSELECT {acquire} \\g /dev/null\n\\timing off\nSELECT {release} \\g /dev/null")
+            out = psql.communicate("\n".join(lines) + "\n")[0]
+            us = [float(ms) * 1000 for ms in re.findall(r"Time: ([\d.]+) ms", out)]
+            if len(us) != 10 * (30 if self.quick else 100):
+                raise Missing("sessions: " + out[-300:])
+            self.rig.record("sessions", name, 1, round_, first_us=quantile(us[0::10], .5), tenth_us=quantile(us[9::10], .5))
+
+    def commit(self, round_):
+        """The time of a COMMIT in a procedure that writes a row, with a lock and
+        without.  Blocks of each alternate, so that what else the machine does
+        meets both."""
+        host = self.rig.hosts["a"]
+        host.sql("CREATE TABLE IF NOT EXISTS bench_commit (n int)",
+                 "INSERT INTO bench_commit SELECT 0 WHERE NOT EXISTS (SELECT FROM bench_commit)")
+        for name, acquire in (("redlock_pg", "redlock_acquire('commit')"), ("advisory", "pg_advisory_xact_lock(1)")):
+            host.sql(f"""
+                CREATE OR REPLACE PROCEDURE bench_commit(times int, INOUT figures json) LANGUAGE plpgsql AS $$
+                DECLARE
+                    began timestamptz;
+                    locked bool;
+                    with_us float8[];
+                    without_us float8[];
+                BEGIN
+                    FOR i IN 1 .. times LOOP
+                        locked := i / 20 % 2 = 1;
+                        UPDATE bench_commit SET n = n + 1;
+                        IF locked THEN
+                            PERFORM {acquire};
+                        END IF;
+                        began := clock_timestamp();
+                        COMMIT;
+                        IF locked THEN
+                            with_us := with_us || (extract(epoch FROM clock_timestamp() - began) * 1e6)::float8;
+                        ELSE
+                            without_us := without_us || (extract(epoch FROM clock_timestamp() - began) * 1e6)::float8;
+                        END IF;
+                    END LOOP;
+                    figures := json_build_object('with', bench_percentiles(with_us),
+                                                 'without', bench_percentiles(without_us));
+                END $$""")
+            found = json.loads(host.sql(f"CALL bench_commit({2000 if self.quick else 10000}, NULL)"))
+            self.rig.record("commit", name, 1, round_, commit_us=found["with"]["p50"],
+                            plain_commit_us=found["without"]["p50"],
+                            added_us=found["with"]["p50"] - found["without"]["p50"])
+
+    TPCB = """\\set aid random(1, 100000 * :scale)
+\\set bid random(1, 1 * :scale)
+\\set tid random(1, 10 * :scale)
+\\set delta random(-5000, 5000)
+BEGIN;
+{lock}
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+"""
+
+    def tpcb(self, round_):
+        host = self.rig.hosts["a"]
+        scale = "5" if self.quick else "20"
+        if round_ == 1:
+            subprocess.run(["pgbench", "-i", "-q", "-s", scale, *host.connection, "postgres"], check=True,
+                           capture_output=True)
+        for clients in (16,) if self.quick else (1, 16):
+            for name, lock in (("no lock", ""), ("redlock_pg", "SELECT redlock_acquire('tpcb:' || :client_id);"),
+                               ("advisory", "SELECT pg_advisory_xact_lock(:client_id);")):
+                script = f"{self.rig.tmp}/tpcb.sql"
+                with open(script, "w") as f:
+                    f.write(self.TPCB.format(lock=lock))
+                out = subprocess.run(["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)),
+                                      "-T", "1" if self.quick else "4", "-M", "prepared", "-s", scale, "-f", script,
+                                      "postgres"], text=True, capture_output=True, check=True).stdout
+                self.rig.record("tpcb", name, clients, round_,
+                                transactions_per_s=float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1)))
+
+    # ---- waiting ----
+
+    def wake(self, round_):
+        """From a release on one host to the grant on another, nodes 5 ms away.
+        Of interest is a grant to one who had asked before the other released."""
+        script = f"""
+            CREATE TEMP TABLE wake (asked timestamptz, granted timestamptz, released timestamptz);
+            DO $$
+            DECLARE
+                asked timestamptz;
+                granted timestamptz;
+                released timestamptz;
+            BEGIN
+                FOR i IN 1 .. {15 if self.quick else 40} LOOP
+                    asked := clock_timestamp();
+                    PERFORM redlock_acquire('wake', scope => 'session');
+                    granted := clock_timestamp();
+                    PERFORM pg_sleep(0.05);
+                    released := clock_timestamp();
+                    PERFORM redlock_release('wake');
+                    INSERT INTO wake VALUES (asked, granted, released);
+                    PERFORM pg_sleep(0.02);
+                END LOOP;
+            END $$;
+            SELECT format('%s %s %s', extract(epoch FROM asked), extract(epoch FROM granted),
+                extract(epoch FROM released)) FROM wake;"""
+        running = {name: self.rig.hosts[name].psql("-c", script) for name in ("far", "far_b")}
+        turns = []
+        for name, psql in running.items():
+            out = psql.communicate()[0]
+            if psql.returncode:
+                raise Missing("wake: " + out)
+            turns += [[float(t) for t in line.split()] + [name] for line in out.splitlines()]
+        turns.sort(key=lambda turn: turn[1])
+        ms = [(now[1] - last[2]) * 1000 for last, now in zip(turns, turns[1:])
+              if now[3] != last[3] and now[0] < last[2]]
+        if not ms:
+            raise Missing("wake: no lock went from host to host")
+        trips = self.round_trips_ms(self.rig.hosts["far"].node_ports[0])
+        self.rig.record("wake", "redlock_pg", 2, round_, release_to_grant_p50_ms=quantile(ms, .5),
+                        release_to_grant_p95_ms=quantile(ms, .95), release_to_grant_max_ms=max(ms),
+                        round_trip_p50_ms=quantile(trips, .5))
+
+    def round_trips_ms(self, port):
+        from rig import Node
+
+        node = Node(port, 0)
+        trips = []
+        for _ in range(30):
+            began = time.monotonic()
+            node.ask("PING")
+            trips.append((time.monotonic() - began) * 1000)
+        return trips
+
+    def waiting(self, round_):
+        """What sessions of one host send to a node while another host holds the
+        lock they wait for.  Commands that a script calls are not sent."""
+        a, b = self.rig.hosts["a"], self.rig.hosts["b"]
+        seconds = 2 if self.quick else 5
+        acquire = "SELECT redlock_acquire('waiting', scope => 'session')"
+        script = f"{self.rig.tmp}/waiting.sql"
+        with open(script, "w") as f:
+            f.write(acquire + ";\n")
+        holder = b.psql("-c", acquire, "-c", "SELECT pg_sleep(3600)")
+        wait_until("the holder", lambda: b.sql("SELECT count(*) FROM redlock_locks WHERE state = 'held'") == "1")
+        for sessions in (0, 1, 200) if self.quick else (0, 1, 50, 200):
+            waiters = sessions and subprocess.Popen(
+                ["pgbench", "-n", *a.connection, "-c", str(sessions), "-j", "2", "-t", "1", "-f", script, "postgres"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_until("sessions to wait", lambda: a.sql(
+                "SELECT count(*) FROM redlock_locks WHERE state IN ('waiting', 'queued')") == str(sessions))
+            if sessions:
+                time.sleep(1)  # the first asks, and the subscription
+            before = [node.counters()[0] for node in self.rig.nodes]
+            began = time.monotonic()
+            time.sleep(seconds)
+            after = [node.counters()[0] for node in self.rig.nodes]
+            took = time.monotonic() - began
+            sent = [(sum(calls.values()) - sum(calls.get(name, 0) for name in
+                    ("set", "get", "del", "pttl", "pexpire", "publish"))) for calls in before + after]
+            half = len(before)
+            self.rig.record("waiting", "redlock_pg", sessions, round_,
+                            sent_per_node_s=sum(sent[half:]) / half / took - sum(sent[:half]) / half / took)
+            if sessions:
+                a.terminate_clients()
+                waiters.wait()
+        b.terminate_clients()
+        holder.wait()
+
+    def deadlock(self, round_):
+        """A redlock and a row lock, taken in opposite order by two sessions; the
+        first waits first.  One must be the victim, the other commit."""
+        host = self.rig.hosts["a"]
+        host.sql("CREATE TABLE IF NOT EXISTS deadlock AS SELECT 0 AS n")
+        locks = ["SELECT redlock_acquire('deadlock')", "UPDATE deadlock SET n = n + 1"]
+        if round_ % 2 == 0:
+            locks.reverse()
+        sessions = []
+        for first in locks:
+            psql = host.psql("-v", "ON_ERROR_STOP=0", "-v", "VERBOSITY=sqlstate", stdin=subprocess.PIPE)
+            psql.stdin.write(f"BEGIN;\n{first} \\g /dev/null\n\\echo has the first\n")
+            psql.stdin.flush()
+            while (line := psql.stdout.readline().strip()) != "has the first":
+                if not line and psql.poll() is not None:
+                    raise Missing("deadlock: psql ended")
+            sessions.append(psql)
+        for count, (psql, second) in enumerate(zip(sessions, reversed(locks)), 1):
+            psql.stdin.write(f"\\timing on\n{second} \\g /dev/null\n\\timing off\n\\echo state :SQLSTATE\n"
+                             "COMMIT;\n\\echo commit :SQLSTATE\n")
+            psql.stdin.flush()
+            if count == 1:
+                wait_until("the first to wait", lambda: host.sql(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "1")
+        outs = [psql.communicate()[0] for psql in sessions]
+        victims = [out for out in outs if "state 40P01" in out]
+        survivors = [out for out in outs if "state 00000" in out and "commit 00000" in out]
+        if not victims:
+            raise Missing("deadlock: nobody was told of it: " + " ".join(outs))
+        self.rig.record("deadlock", "redlock_pg", 2, round_, victims=len(victims), survivors=len(survivors),
+                        to_40P01_ms=float(re.search(r"Time: ([\d.]+) ms", victims[0]).group(1)),
+                        deadlock_timeout_ms=self.deadlock_timeout_ms)
+
+    # ---- held leases ----
+
+    def leases(self, round_):
+        """What renewing costs the broker: its processor time over a whole ttl, in
+        which each lease is renewed three times.  Several sessions take the
+        leases, since one asks for one at a time."""
+        host = self.rig.hosts["leases"]
+        ttl_s, takers = (6 if self.quick else 30), 10
+        for leases in (1000, 10000) if self.quick else (1000, 10000, 100000):
+            holders = [host.psql("-c", f"""
+                SELECT count(redlock_acquire('lease:' || i, scope => 'session', ttl => '{ttl_s} s'))
+                  FROM generate_series({taker}, {leases} - 1, {takers}) i""", "-c", "SELECT pg_sleep(3600)")
+                for taker in range(takers)]
+            try:
+                wait_until("leases to be held", lambda: any(h.poll() is not None for h in holders) or host.sql(
+                    "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(leases), 300)
+                if any(h.poll() is not None for h in holders):
+                    raise Missing("leases: " + next(h for h in holders if h.poll() is not None).communicate()[0])
+                # from here on each is renewed
+                time.sleep(ttl_s / 3)
+                pid, look = host.broker_pid(), "SELECT renewed, unrenewed, lost FROM redlock_stats"
+                before, cpu, began = host.sql(look), cpu_of_ns(pid), time.monotonic()
+                time.sleep(ttl_s)
+                cpu, took, after = cpu_of_ns(pid) - cpu, time.monotonic() - began, host.sql(look)
+                renewed, unrenewed, lost = [int(x) - int(y) for x, y in zip(after.split("|"), before.split("|"))]
+            finally:
+                host.terminate_clients()
+                for holder in holders:
+                    holder.wait()
+            if not renewed:
+                raise Missing("leases: nothing was renewed")
+            self.rig.record("leases", "redlock_pg", leases, round_, broker_share=cpu / 1e9 / took,
+                            renewal_us=cpu / 1e3 / renewed, round_ms=cpu / 1e6 / renewed * leases,
+                            renewed_per_s=renewed / took, unrenewed=unrenewed, lost=lost)
+        small_mb, few, large_mb, many = self.rig.shared_memory
+        self.rig.record("leases", "redlock_pg", many, round_,
+                        shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tmp")
+    parser.add_argument("--peers", type=str.split, default=[])
+    parser.add_argument("--deadlock-timeout-ms", type=int)
+    parser.add_argument("workloads", nargs="+")
+    given = parser.parse_args()
+
+    with open(given.tmp + "/results/run.csv", "w") as csv:
+        csv.write("workload,contender,clients,round,metric,value\n")
+        rig = Rig(given.tmp, csv)
+        all_of_them = Workloads(rig, given.peers, given.quick, given.deadlock_timeout_ms)
+        for name in given.workloads:
+            began = time.monotonic()
+            for round_ in range(1, all_of_them.rounds(name) + 1):
+                try:
+                    getattr(all_of_them, name)(round_)
+                except (Missing, subprocess.CalledProcessError) as why:
+                    rig.problem(f"{name}: {why}")
+                    for host in rig.hosts.values():
+                        host.terminate_clients()
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+        with open(given.tmp + "/results/machine.txt", "a") as f:
+            for name, version in sorted(rig.versions.items()):
+                f.write(f"{name}: {version}\n")
+        for host in rig.hosts.values():
+            trouble = host.sql("""SELECT format('lost %s, unrenewed %s, unreachable %s', lost, unrenewed, unreachable)
+                                    FROM redlock_stats WHERE lost + unrenewed + unreachable > 0""")
+            if trouble:
+                print(f"note: host {host.name} counted: {trouble}")
+    sys.exit(1 if rig.problems else 0)
+
+
+main()
