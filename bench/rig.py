@@ -8,6 +8,7 @@ that looks at them five times a second.
 """
 
 import json
+import math
 import os
 import re
 import signal
@@ -255,9 +256,10 @@ class Pgbench(Contender):
         self.uses_host = name.startswith("redlock_pg")
 
     def command(self, host, clients, keys, seconds, warmup, host_id):
-        return ["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)), "-T",
-                str(max(round(seconds), 1)), "-M", "prepared", "-f", self.script,
-                "postgres"]
+        # connecting takes some of the time that -T gives
+        duration = math.ceil(seconds + clients / 100)
+        return ["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)), "-T", str(duration),
+                "-M", "prepared", "-f", self.script, "postgres"]
 
     def figures(self, out):
         self.seen = getattr(self, "seen", "") + out
@@ -332,6 +334,22 @@ SQL_SETUP = ("""
         $$ BEGIN PERFORM pg_advisory_xact_lock(key); END $$""")
 
 
+def together(found):
+    """Figures of one contender on several hosts; percentiles are those of the
+    host that is worse off."""
+    if len(found) == 1:
+        return found[0]
+    pairs = [f["pairs"] for f in found]
+    all_of_them = {"seconds": found[0]["seconds"], "pairs": sum(pairs), "errors": sum(f["errors"] for f in found),
+                   "first_error": " ".join(f["first_error"] or "" for f in found),
+                   "per_client": sum((f["per_client"] for f in found), []), "cpu_s": sum(f["cpu_s"] for f in found),
+                   "ended_at": min(f["ended_at"] for f in found),
+                   "smaller_share": min(pairs) / max(sum(pairs), 1)}
+    for what in ("acquire_us", "pair_us"):
+        all_of_them[what] = {p: max(f[what].get(p) or 0 for f in found) for p in ("p50", "p95", "p99")}
+    return all_of_them
+
+
 class Rig:
     def __init__(self, tmp, csv):
         self.tmp = tmp
@@ -351,7 +369,8 @@ class Rig:
         print("waiting until all nodes vote", flush=True)
         for host in self.hosts.values():
             host.sql(*SQL_SETUP)
-            host.wait_ready()
+            if host.name != "leases":  # its max_ttl is longer; it is used last
+                host.wait_ready()
 
     def record(self, workload, contender, clients, round_, **metrics):
         for metric, value in metrics.items():
@@ -415,36 +434,40 @@ class Rig:
             for number in numbers:
                 self.nodes[number].stop()
 
-    def measure(self, workload, contender, place, clients, keys, round_, seconds, warmup, stopped=()):
-        """One round of one contender; its figures go to the CSV."""
-        host = self.hosts[place]
+    def measure(self, workload, contender, places, clients, keys, round_, seconds, warmup, stopped=()):
+        """One round of one contender on one host or several, `clients` on each;
+        its figures go to the CSV."""
+        hosts = [self.hosts[place] for place in places]
+        clients_of_all = clients * len(hosts)
         try:
-            contender.prepare(host)
-            sampler = Sampler(self.nodes, [host.broker_pid()] if contender.uses_host else [])
+            for host in hosts:
+                contender.prepare(host)
+            sampler = Sampler(self.nodes, [host.broker_pid() for host in hosts] if contender.uses_host else [])
             sampler.start()
             try:
-                figures = self.start(contender, host, clients, keys, seconds, warmup)
+                running = [self.start(contender, host, clients, keys, seconds, warmup) for host in hosts]
                 if stopped:
                     self.stop_when_busy(sampler, stopped)
-                found = figures()
+                found = together([figures() for figures in running])
             finally:
                 sampler.ended.set()
                 sampler.join()
                 for node in self.nodes:
                     node.go_on()
-                contender.clean_up(host)
-                if stopped:
-                    host.wait_ready()
-                    host.wait_idle()
-            self.record_figures(workload, contender.name, clients, round_, found)
+                for host in hosts:
+                    contender.clean_up(host)
+                    if stopped:
+                        host.wait_ready()
+                        host.wait_idle()
+            self.record_figures(workload, contender.name, clients_of_all, round_, found)
             if found["pairs"]:
                 used = sampler.used(found["ended_at"] - found["seconds"], found["ended_at"])
                 if not contender.uses_host:
                     del used["broker_us"]
-                self.record(workload, contender.name, clients, round_,
+                self.record(workload, contender.name, clients_of_all, round_,
                             **{name: value / found["pairs"] for name, value in used.items()})
         except Missing as why:
-            self.problem(f"{workload}, {clients} clients, {why}", counts=not contender.is_peer)
+            self.problem(f"{workload}, {clients_of_all} clients, {why}", counts=not contender.is_peer)
 
     def record_figures(self, workload, name, clients, round_, found):
         self.record(workload, name, clients, round_, pairs_per_s=found["pairs"] / found["seconds"],
@@ -461,3 +484,5 @@ class Rig:
             self.record(workload, name, clients, round_, client_us=found["cpu_s"] * 1e6 / found["pairs"])
         if clients > 1 and "per_client" in found:
             self.record(workload, name, clients, round_, jain=jain(found["per_client"]))
+        if "smaller_share" in found:
+            self.record(workload, name, clients, round_, smaller_share=found["smaller_share"])

@@ -6,13 +6,12 @@ figures with rig.record.  Contenders take turns in each round.
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
 import time
 
-from rig import (HERE, Loop, Missing, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
+from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, quantile, wait_until)
 
 REDLOCK_SESSION = ("SELECT redlock_acquire($1, scope => 'session')", "SELECT redlock_release($1)")
 ADVISORY_SESSION = ("SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)")
@@ -46,12 +45,12 @@ class Workloads:
     def rounds(self, workload):
         return 1 if self.quick else {"leases": 1, "waiting": 2}.get(workload, 3)
 
-    def in_turn(self, workload, contenders, place, clients, keys, round_, **how):
+    def in_turn(self, workload, contenders, places, clients, keys, round_, **how):
         """Measures the contenders there and back again, so that none always
         follows the same one."""
         how = {"seconds": 1 if self.quick else 2, "warmup": 0.3 if self.quick else 0.5, **how}
         for contender in contenders if round_ % 2 else reversed(contenders):
-            self.rig.measure(workload, contender, place, clients, keys, round_, **how)
+            self.rig.measure(workload, contender, places, clients, keys, round_, **how)
 
     # ---- contenders against each other ----
 
@@ -70,56 +69,40 @@ class Workloads:
                     contenders += advisory
                 if not self.quick or clients < 64:
                     contenders += self.peers
-            self.in_turn("own", contenders, "a", clients, "own", round_)
+            self.in_turn("own", contenders, ("a",), clients, "own", round_)
 
     def one(self, round_):
         for clients in (16,) if self.quick else (16, 64):
             contenders = [self.floor, self.transaction, self.advisory, self.no_handover]
             if not self.quick:
                 contenders += [self.session, self.advisory_session]
-            self.in_turn("one", contenders + self.peers, "a", clients, "one", round_)
+            self.in_turn("one", contenders + self.peers, ("a",), clients, "one", round_)
 
     def hosts(self, round_):
-        seconds, warmup = (2, 1) if self.quick else (4, 1.5)
-        a, b = self.rig.hosts["a"], self.rig.hosts["b"]
-        for contender in [self.transaction] + ([] if self.quick else self.peers):
-            try:
-                figures = [self.rig.start(contender, host, 8, "one", seconds, warmup, host.name) for host in (a, b)]
-                found = [f() for f in figures]
-            except Missing as why:
-                self.rig.problem(f"hosts, {why}", counts=not contender.is_peer)
-                continue
-            pairs = [f["pairs"] for f in found]
-            self.rig.record("hosts", contender.name, 16, round_, pairs_per_s=sum(pairs) / seconds,
-                            errors=sum(f["errors"] for f in found), jain=jain(found[0]["per_client"] + found[1]["per_client"]),
-                            smaller_share=min(pairs) / max(sum(pairs), 1))
-            if min(pairs):
-                # the host that is worse off
-                self.rig.record("hosts", contender.name, 16, round_,
-                                **{f"acquire_{p}_us": max(f["acquire_us"][p] for f in found) for p in ("p50", "p95", "p99")})
-        a.wait_idle()
-        b.wait_idle()
+        self.in_turn("hosts", [self.transaction] + ([] if self.quick else self.peers), ("a", "b"), 8, "one", round_,
+                     seconds=2 if self.quick else 4, warmup=1)
 
     def stopped(self, round_):
         how = {"seconds": 1 if self.quick else 1.5, "warmup": 1.2}
         for clients in (1,) if self.quick else (1, 16):
             for count in (0, 2) if self.quick else (0, 1, 2):
                 contenders = [self.floor, self.transaction] + ([] if self.quick else [self.session])
-                if count and not self.quick and round_ < 3:
+                if count and not self.quick and round_ == 1:
                     contenders += self.peers
                 # others in each round
                 which = [(round_ + i) % 5 for i in range(count)]
-                self.in_turn(f"stopped {count}", contenders, "a", clients, "own", round_, stopped=which, **how)
+                self.in_turn(f"stopped {count}", contenders, ("a",), clients, "own", round_, stopped=which, **how)
 
     def delay(self, round_):
-        how = {} if self.quick else {"seconds": 1.5}
-        peers = self.peers if round_ < 3 else []
-        ours = [self.floor, self.transaction] + ([] if self.quick else [self.session])
         for place, ms in (("near", "0.5"),) if self.quick else (("near", "0.5"), ("far", "5")):
+            peers = self.peers if round_ <= (2 if place == "near" else 1) else []
+            how = {} if self.quick else {"seconds": 1.5}
             for clients in (1,) if self.quick else (1, 16, 64):
-                self.in_turn(f"delay {ms} own", ours + ([] if self.quick else peers), place, clients, "own", round_, **how)
-            contenders = [self.floor, self.transaction] + ([] if self.quick else [self.no_handover]) + peers
-            self.in_turn(f"delay {ms} one", contenders, place, 16, "one", round_, **how)
+                contenders = [self.floor, self.transaction, self.session]
+                self.in_turn(f"delay {ms} own", contenders + ([] if self.quick else peers), (place,), clients, "own",
+                             round_, **how)
+            contenders = [self.floor, self.transaction] + ([] if self.quick else [self.no_handover])
+            self.in_turn(f"delay {ms} one", contenders + peers, (place,), 16, "one", round_, **how)
 
     # ---- what else a lock costs ----
 
@@ -154,42 +137,56 @@ class Workloads:
             self.rig.record("sessions", name, 1, round_, first_us=quantile(us[0::10], .5), tenth_us=quantile(us[9::10], .5))
 
     def commit(self, round_):
-        """The time of a COMMIT in a procedure that writes a row, with a lock and
-        without.  Blocks of each alternate, so that what else the machine does
-        meets both."""
+        """The time of a COMMIT in a procedure that writes a row: with a lock that it
+        releases; with one that it does not, since that is held at session scope
+        and released afterwards; and without.  Who acquired has waited for the
+        nodes, and goes on more slowly than who did not; so the first two are to be
+        compared.  Blocks of each alternate, so that what else the machine does
+        meets all."""
         host = self.rig.hosts["a"]
         host.sql("CREATE TABLE IF NOT EXISTS bench_commit (n int)",
                  "INSERT INTO bench_commit SELECT 0 WHERE NOT EXISTS (SELECT FROM bench_commit)")
-        for name, acquire in (("redlock_pg", "redlock_acquire('commit')"), ("advisory", "pg_advisory_xact_lock(1)")):
+        for name, acquire, hold, release in (
+                ("redlock_pg", "redlock_acquire('commit')", "redlock_acquire('commit', scope => 'session')",
+                 "redlock_release('commit')"),
+                ("advisory", "pg_advisory_xact_lock(1)", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")):
             host.sql(f"""
                 CREATE OR REPLACE PROCEDURE bench_commit(times int, INOUT figures json) LANGUAGE plpgsql AS $$
                 DECLARE
                     began timestamptz;
-                    locked bool;
-                    with_us float8[];
-                    without_us float8[];
+                    us float8;
+                    kind int;
+                    releasing_us float8[];
+                    holding_us float8[];
+                    plain_us float8[];
                 BEGIN
-                    FOR i IN 1 .. times LOOP
-                        locked := i / 20 % 2 = 1;
+                    FOR i IN 0 .. times - 1 LOOP
+                        kind := i / 100 % 3;
                         UPDATE bench_commit SET n = n + 1;
-                        IF locked THEN
+                        IF kind = 0 THEN
                             PERFORM {acquire};
+                        ELSIF kind = 1 THEN
+                            PERFORM {hold};
                         END IF;
                         began := clock_timestamp();
                         COMMIT;
-                        IF locked THEN
-                            with_us := with_us || (extract(epoch FROM clock_timestamp() - began) * 1e6)::float8;
+                        us := extract(epoch FROM clock_timestamp() - began) * 1e6;
+                        IF kind = 0 THEN
+                            releasing_us := releasing_us || us;
+                        ELSIF kind = 1 THEN
+                            PERFORM {release};
+                            holding_us := holding_us || us;
                         ELSE
-                            without_us := without_us || (extract(epoch FROM clock_timestamp() - began) * 1e6)::float8;
+                            plain_us := plain_us || us;
                         END IF;
                     END LOOP;
-                    figures := json_build_object('with', bench_percentiles(with_us),
-                                                 'without', bench_percentiles(without_us));
+                    figures := json_build_array(bench_percentiles(releasing_us), bench_percentiles(holding_us),
+                                                bench_percentiles(plain_us));
                 END $$""")
-            found = json.loads(host.sql(f"CALL bench_commit({2000 if self.quick else 10000}, NULL)"))
-            self.rig.record("commit", name, 1, round_, commit_us=found["with"]["p50"],
-                            plain_commit_us=found["without"]["p50"],
-                            added_us=found["with"]["p50"] - found["without"]["p50"])
+            found = json.loads(host.sql(f"CALL bench_commit({3000 if self.quick else 12000}, NULL)"))
+            releasing, holding, plain = [figures["p50"] for figures in found]
+            self.rig.record("commit", name, 1, round_, releasing_us=releasing, holding_us=holding, plain_us=plain,
+                            added_us=releasing - holding)
 
     TPCB = """\\set aid random(1, 100000 * :scale)
 \\set bid random(1, 1 * :scale)
@@ -267,8 +264,6 @@ END;
                         round_trip_p50_ms=quantile(trips, .5))
 
     def round_trips_ms(self, port):
-        from rig import Node
-
         node = Node(port, 0)
         trips = []
         for _ in range(30):
@@ -352,6 +347,7 @@ END;
         which each lease is renewed three times.  Several sessions take the
         leases, since one asks for one at a time."""
         host = self.rig.hosts["leases"]
+        host.wait_ready()
         ttl_s, takers = (6 if self.quick else 30), 10
         for leases in (1000, 10000) if self.quick else (1000, 10000, 100000):
             holders = [host.psql("-c", f"""
