@@ -248,11 +248,11 @@ class Sessions(Contender):
 class Pgbench(Contender):
     """The same statements by pgbench: throughput alone."""
 
-    def __init__(self, rig, name, *statements):
+    def __init__(self, rig, name, *lines):
         super().__init__(name)
         self.script = f"{rig.tmp}/{name.replace(' ', '_')}.sql"
         with open(self.script, "w") as f:
-            f.write("".join(s + ";\n" for s in statements))
+            f.write("\n".join(lines) + "\n")
         self.uses_host = name.startswith("redlock_pg")
 
     def command(self, host, clients, keys, seconds, warmup, host_id):

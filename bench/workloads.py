@@ -29,21 +29,24 @@ class Workloads:
         self.no_handover = Sessions(rig, "redlock_pg no hand-over", "SELECT bench_redlock($1)",
                                     settings={"redlock.handover_limit": 0})
         self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
-        self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock('own:' || :client_id)")
+        self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock('own:' || :client_id);")
+        self.pgbench_block = Pgbench(
+            rig, "redlock_pg pgbench block", "\\startpipeline", "BEGIN;",
+            "SELECT redlock_acquire('own:' || :client_id);", "COMMIT;", "\\endpipeline")
         self.pgbench_session = Pgbench(
             rig, "redlock_pg pgbench session",
-            "SELECT redlock_acquire('own:' || :client_id, scope => 'session')",
-            "SELECT redlock_release('own:' || :client_id)")
+            "SELECT redlock_acquire('own:' || :client_id, scope => 'session');",
+            "SELECT redlock_release('own:' || :client_id);")
         self.advisory = Sessions(rig, "advisory transaction", "SELECT bench_advisory($1)")
         self.advisory_session = Sessions(rig, "advisory session", *ADVISORY_SESSION)
         self.advisory_loop = Loop("advisory loop", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")
-        self.advisory_pgbench = Pgbench(rig, "advisory pgbench", "SELECT bench_advisory(:client_id)")
+        self.advisory_pgbench = Pgbench(rig, "advisory pgbench", "SELECT bench_advisory(:client_id);")
         self.advisory_pgbench_session = Pgbench(
             rig, "advisory pgbench session",
-            "SELECT pg_advisory_lock(:client_id)", "SELECT pg_advisory_unlock(:client_id)")
+            "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 2}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1}.get(workload, 3)
 
     def in_turn(self, workload, contenders, places, clients, keys, round_, **how):
         """Measures the contenders there and back again, so that none always
@@ -55,12 +58,12 @@ class Workloads:
     # ---- contenders against each other ----
 
     def own(self, round_):
-        both = [self.transaction, self.session, self.pgbench, self.pgbench_session]
+        both = [self.transaction, self.session, self.pgbench, self.pgbench_block, self.pgbench_session]
         advisory = [self.advisory, self.advisory_session, self.advisory_pgbench, self.advisory_pgbench_session]
         if self.quick:
             both, advisory = [self.transaction, self.pgbench], [self.advisory_pgbench]
         for clients in (1, 16, 64, 200):
-            contenders = [*both]
+            contenders = [c for c in both if clients <= 64 or c != self.session]
             if clients == 1:
                 contenders += [self.loop, self.advisory_loop]
             if clients <= 64:
@@ -80,13 +83,13 @@ class Workloads:
 
     def hosts(self, round_):
         self.in_turn("hosts", [self.transaction] + ([] if self.quick else self.peers), ("a", "b"), 8, "one", round_,
-                     seconds=2 if self.quick else 4, warmup=1)
+                     seconds=2 if self.quick else 3, warmup=1)
 
     def stopped(self, round_):
         how = {"seconds": 1 if self.quick else 1.5, "warmup": 1.2}
         for clients in (1,) if self.quick else (1, 16):
             for count in (0, 2) if self.quick else (0, 1, 2):
-                contenders = [self.floor, self.transaction] + ([] if self.quick else [self.session])
+                contenders = [self.floor, self.transaction]
                 if count and not self.quick and round_ == 1:
                     contenders += self.peers
                 # others in each round
@@ -215,7 +218,7 @@ END;
                 with open(script, "w") as f:
                     f.write(self.TPCB.format(lock=lock))
                 out = subprocess.run(["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)),
-                                      "-T", "1" if self.quick else "4", "-M", "prepared", "-s", scale, "-f", script,
+                                      "-T", "1" if self.quick else "3", "-M", "prepared", "-s", scale, "-f", script,
                                       "postgres"], text=True, capture_output=True, check=True).stdout
                 self.rig.record("tpcb", name, clients, round_,
                                 transactions_per_s=float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1)))
