@@ -1,10 +1,9 @@
 """bench/rig.py: the nodes and servers that bench/run has started, who contends
 on them, and how one contender is measured
 
-A contender is a program that prints one line of JSON; see README.md of
-bench/peers for its fields.  Its figures count for the last `seconds` before that
-line.  What the nodes and the broker use in this time is read from a thread
-that looks at them five times a second.
+A contender is a program that prints one line of JSON with its figures, like
+client.h.  What the nodes and the broker use meanwhile is read by a thread that
+looks at them five times a second.
 """
 
 import json
@@ -170,19 +169,23 @@ class Sampler(threading.Thread):
                 self.sample()
             self.ended.wait(SAMPLE_S)
 
-    def used(self, from_s, until_s):
-        """What was used between two instants: from samples that lie between
-        them, made longer to fit."""
-        inside = [s for s in self.samples if from_s <= s["at"] <= until_s]
+    def used(self, seconds):
+        """What was used in the busiest `seconds`.  Contenders don't tell when they
+        began to count, and some go on for a while, or drain, after they did."""
         # a sum over nodes that are not always the same would jump
-        inside = [s for s in inside if s["nodes"] == inside[-1]["nodes"]]
-        if len(inside) < 2:
+        samples = [s for s in self.samples if s["nodes"] == self.samples[-1]["nodes"]]
+        windows = []
+        for i, first in enumerate(samples):
+            last = [s for s in samples[i:] if s["at"] <= first["at"] + seconds][-1]
+            took = last["at"] - first["at"]
+            if took > seconds / 2:
+                windows.append({key: (last[key] - first[key]) / took * seconds
+                                for key in ("redis_us", "broker_us", "commands", "reads")})
+        if not windows:
             raise Missing("too few samples")
-        first, last = inside[0], inside[-1]
-        scale = (until_s - from_s) / (last["at"] - first["at"])
-        used = {key: (last[key] - first[key]) * scale for key in ("redis_us", "broker_us", "commands", "reads")}
-        used["commands"] /= first["nodes"]
-        used["reads"] /= first["nodes"]
+        used = max(windows, key=lambda window: window["redis_us"])
+        used["commands"] /= samples[-1]["nodes"]
+        used["reads"] /= samples[-1]["nodes"]
         return used
 
 
@@ -343,7 +346,6 @@ def together(found):
     all_of_them = {"seconds": found[0]["seconds"], "pairs": sum(pairs), "errors": sum(f["errors"] for f in found),
                    "first_error": " ".join(f["first_error"] or "" for f in found),
                    "per_client": sum((f["per_client"] for f in found), []), "cpu_s": sum(f["cpu_s"] for f in found),
-                   "ended_at": min(f["ended_at"] for f in found),
                    "smaller_share": min(pairs) / max(sum(pairs), 1)}
     for what in ("acquire_us", "pair_us"):
         all_of_them[what] = {p: max(f[what].get(p) or 0 for f in found) for p in ("p50", "p95", "p99")}
@@ -403,7 +405,6 @@ class Rig:
                 for line in process.stdout:
                     found = contender.figures(line)
                     if found:
-                        found["ended_at"] = time.monotonic()
                         break
                 process.stdout.read()
                 process.wait()
@@ -413,8 +414,8 @@ class Rig:
             if found is None:
                 errors.seek(0)
                 raise Missing(f"{contender.name}: " + " ".join(errors.read().split())[-300:])
-            if "version" in found:
-                self.versions[contender.name] = found["version"]
+            if contender.is_peer:
+                self.versions[contender.name] = found.get("version")
             return found
 
         return figures
@@ -461,7 +462,7 @@ class Rig:
                         host.wait_idle()
             self.record_figures(workload, contender.name, clients_of_all, round_, found)
             if found["pairs"]:
-                used = sampler.used(found["ended_at"] - found["seconds"], found["ended_at"])
+                used = sampler.used(found["seconds"])
                 if not contender.uses_host:
                     del used["broker_us"]
                 self.record(workload, contender.name, clients_of_all, round_,
