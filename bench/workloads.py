@@ -6,6 +6,7 @@ figures with rig.record.  Contenders take turns in each round.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -48,11 +49,17 @@ class Workloads:
     def rounds(self, workload):
         return 1 if self.quick else {"leases": 1, "waiting": 1}.get(workload, 3)
 
+    def turns(self, contenders, round_):
+        """There and back again, so that none always follows the same one."""
+        return contenders if round_ % 2 else contenders[::-1]
+
+    def peers_until(self, last_round, round_):
+        """They are many and slow, so that not every round has time for them."""
+        return self.peers if round_ <= last_round else []
+
     def in_turn(self, workload, contenders, places, clients, keys, round_, **how):
-        """Measures the contenders there and back again, so that none always
-        follows the same one."""
         how = {"seconds": 1 if self.quick else 2, "warmup": 0.3 if self.quick else 0.5, **how}
-        for contender in contenders if round_ % 2 else reversed(contenders):
+        for contender in self.turns(contenders, round_):
             self.rig.measure(workload, contender, places, clients, keys, round_, **how)
 
     # ---- contenders against each other ----
@@ -79,26 +86,26 @@ class Workloads:
             contenders = [self.floor, self.transaction, self.advisory, self.no_handover]
             if not self.quick:
                 contenders += [self.session, self.advisory_session]
-            self.in_turn("one", contenders + self.peers, ("a",), clients, "one", round_)
+            self.in_turn("one", contenders + self.peers_until(2, round_), ("a",), clients, "one", round_)
 
     def hosts(self, round_):
-        self.in_turn("hosts", [self.transaction] + ([] if self.quick else self.peers), ("a", "b"), 8, "one", round_,
-                     seconds=2 if self.quick else 3, warmup=1)
+        self.in_turn("hosts", [self.transaction] + ([] if self.quick else self.peers_until(2, round_)), ("a", "b"),
+                     8, "one", round_, seconds=2 if self.quick else 3, warmup=1)
 
     def stopped(self, round_):
         how = {"seconds": 1 if self.quick else 1.5, "warmup": 1.2}
         for clients in (1,) if self.quick else (1, 16):
             for count in (0, 2) if self.quick else (0, 1, 2):
                 contenders = [self.floor, self.transaction]
-                if count and not self.quick and round_ == 1:
-                    contenders += self.peers
+                if count and not self.quick:
+                    contenders += self.peers_until(1, round_)
                 # others in each round
                 which = [(round_ + i) % 5 for i in range(count)]
                 self.in_turn(f"stopped {count}", contenders, ("a",), clients, "own", round_, stopped=which, **how)
 
     def delay(self, round_):
         for place, ms in (("near", "0.5"),) if self.quick else (("near", "0.5"), ("far", "5")):
-            peers = self.peers if round_ <= (2 if place == "near" else 1) else []
+            peers = self.peers_until(2 if place == "near" else 1, round_)
             how = {} if self.quick else {"seconds": 1.5}
             for clients in (1,) if self.quick else (1, 16, 64):
                 contenders = [self.floor, self.transaction, self.session]
@@ -113,8 +120,8 @@ class Workloads:
         """New sessions with pgbench -C, each one transaction; then the first and
         the tenth lock of a session, by psql."""
         host = self.rig.hosts["a"]
-        for name, call in (("no lock", "1"), ("redlock_pg", "redlock_acquire('own:' || :client_id)"),
-                           ("advisory", "pg_advisory_xact_lock(:client_id)")):
+        for name, call in self.turns((("no lock", "1"), ("redlock_pg", "redlock_acquire('own:' || :client_id)"),
+                                      ("advisory", "pg_advisory_xact_lock(:client_id)")), round_):
             script = f"{self.rig.tmp}/sessions.sql"
             with open(script, "w") as f:
                 f.write(f"BEGIN\\; SELECT {call}\\; COMMIT;\n")
@@ -127,17 +134,15 @@ class Workloads:
         for name, acquire, release in (
                 ("redlock_pg", "redlock_acquire('first', scope => 'session')", "redlock_release('first')"),
                 ("advisory", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")):
+            count = 30 if self.quick else 100
+            lock = f"\\timing on\nSELECT {acquire} \\g /dev/null\n\\timing off\nSELECT {release} \\g /dev/null\n"
             psql = host.psql("-f", "-", stdin=subprocess.PIPE)
-            lines = []
-            for _ in range(30 if self.quick else 100):
-                lines.append("\\connect -\n\\timing off\nSELECT version() \\g /dev/null")
-                for i in range(10):
-                    lines.append(f"\\timing on\nSELECT {acquire} \\g /dev/null\n\\timing off\nSELECT {release} \\g /dev/null")
-            out = psql.communicate("\n".join(lines) + "\n")[0]
+            out = psql.communicate(("\\connect -\nSELECT version() \\g /dev/null\n" + 10 * lock) * count)[0]
             us = [float(ms) * 1000 for ms in re.findall(r"Time: ([\d.]+) ms", out)]
-            if len(us) != 10 * (30 if self.quick else 100):
+            if len(us) != 10 * count:
                 raise Missing("sessions: " + out[-300:])
-            self.rig.record("sessions", name, 1, round_, first_us=quantile(us[0::10], .5), tenth_us=quantile(us[9::10], .5))
+            self.rig.record("sessions", name, 1, round_, first_us=quantile(us[0::10], .5),
+                            tenth_us=quantile(us[9::10], .5))
 
     def commit(self, round_):
         """The time of a COMMIT in a procedure that writes a row: with a lock that it
@@ -212,8 +217,9 @@ END;
             subprocess.run(["pgbench", "-i", "-q", "-s", scale, *host.connection, "postgres"], check=True,
                            capture_output=True)
         for clients in (16,) if self.quick else (1, 16):
-            for name, lock in (("no lock", ""), ("redlock_pg", "SELECT redlock_acquire('tpcb:' || :client_id);"),
-                               ("advisory", "SELECT pg_advisory_xact_lock(:client_id);")):
+            for name, lock in self.turns(
+                    (("no lock", ""), ("redlock_pg", "SELECT redlock_acquire('tpcb:' || :client_id);"),
+                     ("advisory", "SELECT pg_advisory_xact_lock(:client_id);")), round_):
                 script = f"{self.rig.tmp}/tpcb.sql"
                 with open(script, "w") as f:
                     f.write(self.TPCB.format(lock=lock))
@@ -392,7 +398,9 @@ def main():
     parser.add_argument("workloads", nargs="+")
     given = parser.parse_args()
 
-    with open(given.tmp + "/results/run.csv", "w") as csv:
+    # its name tells that it is complete
+    part, whole = given.tmp + "/results/run.part", given.tmp + "/results/run.csv"
+    with open(part, "w") as csv:
         csv.write("workload,contender,clients,round,metric,value\n")
         rig = Rig(given.tmp, csv)
         all_of_them = Workloads(rig, given.peers, given.quick, given.deadlock_timeout_ms)
@@ -414,6 +422,7 @@ def main():
                                     FROM redlock_stats WHERE lost + unrenewed + unreachable > 0""")
             if trouble:
                 print(f"note: host {host.name} counted: {trouble}")
+    os.rename(part, whole)
     sys.exit(1 if rig.problems else 0)
 
 
