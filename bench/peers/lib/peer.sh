@@ -54,9 +54,10 @@ usable_python() {
     skip "$peer needs python3 with venv"
 }
 
-# The package clients keep caches there.
+# The package clients keep caches at home, which a service's user has none of.
 home_for_install() {
     [ -w "${HOME:-/nowhere}" ] && return
-    mkdir -p "$build_dir"
-    export HOME=$build_dir
+    HOME=$(mktemp -d)
+    export HOME
+    trap 'chmod -R u+w "$HOME"; rm -rf "$HOME"' EXIT
 }

@@ -4,6 +4,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
@@ -21,7 +22,7 @@ import org.redisson.config.Config;
 /** Redisson's RedLock over all nodes, or its RLock on the first one when PEER_SINGLE is set. */
 @SuppressWarnings("deprecation") // RedissonRedLock, in favour of its one-node locks
 public class Peer {
-    static final int NODE_TIMEOUT_MS = 500, DRAIN_MS = 5000, ERROR_PAUSE_MS = 10, WAIT_MS = 2000;
+    static final int NODE_TIMEOUT_MS = 500, OPEN_MS = 2000, DRAIN_MS = 5000, ERROR_PAUSE_MS = 10, WAIT_MS = 2000;
 
     /** Buckets grow by 1%, so a percentile is off by 0.5% at most. */
     static class Histogram {
@@ -64,12 +65,14 @@ public class Peer {
 
     static class Client extends Thread {
         final Pair lock;
+        final CountDownLatch opened;
         final Histogram pair = new Histogram(), acquire = new Histogram();
         volatile int pairs, errors;
         volatile String firstError;
 
-        Client(Pair lock) {
+        Client(Pair lock, CountDownLatch opened) {
             this.lock = lock;
+            this.opened = opened;
             setDaemon(true);
         }
 
@@ -93,6 +96,7 @@ public class Peer {
                     }
                     pause(ERROR_PAUSE_MS);
                 }
+                opened.countDown();
             }
         }
     }
@@ -197,13 +201,16 @@ public class Peer {
             .map(node -> open(node, clients, ttlMs)).collect(Collectors.toList());
 
         List<Client> all = new ArrayList<>();
+        CountDownLatch opened = new CountDownLatch(clients);
         for (int i = 0; i < clients; i++) {
             String key = opts.get("--keys").equals("one") ? "bench:one"
                 : "bench:" + peer + ":" + opts.get("--host-id") + ":" + i;
             RLock[] locks = redissons.stream().map(redisson -> redisson.getLock(key)).toArray(RLock[]::new);
-            all.add(new Client(single ? single(locks[0], ttlMs) : redlock(locks)));
+            all.add(new Client(single ? single(locks[0], ttlMs) : redlock(locks), opened));
         }
+        // The first use connects: the warm-up begins after every client's first pair.
         all.forEach(Thread::start);
+        opened.await(OPEN_MS, TimeUnit.MILLISECONDS);
         OperatingSystemMXBean os = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         pause(Double.parseDouble(opts.get("--warmup")) * 1e3);
         long cpu = os.getProcessCpuTime(), begun = System.nanoTime();
