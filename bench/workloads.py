@@ -86,7 +86,8 @@ class Workloads:
             contenders = [self.floor, self.transaction, self.advisory, self.no_handover]
             if not self.quick:
                 contenders += [self.session, self.advisory_session]
-            self.in_turn("one", contenders + self.peers_until(2, round_), ("a",), clients, "one", round_)
+                contenders += self.peers_until(2, round_)
+            self.in_turn("one", contenders, ("a",), clients, "one", round_)
 
     def hosts(self, round_):
         self.in_turn("hosts", [self.transaction] + ([] if self.quick else self.peers_until(2, round_)), ("a", "b"),
