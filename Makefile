@@ -8,8 +8,9 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o \
-	src/broker.o src/clock.o src/core.o src/gate.o src/guc.o src/lease.o \
-	src/loop.o src/node.o src/resolver.o src/script.o src/session.o src/url.o
+	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
+	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
+	src/script.o src/session.o src/url.o
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql

@@ -83,7 +83,8 @@ static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
 static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
-static void send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text);
+static void send_one(RedisNode *node, Lease *lease, const Sent *sent, int64 wall_clock_us,
+					 bool by_text);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease);
@@ -95,7 +96,7 @@ static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
 static void log_trouble(Lease *lease, const char *what);
-static core_mask can_send(void);
+static void set_masks(core_event *event);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void set_releasing(Lease *lease);
@@ -347,6 +348,9 @@ ask(Lease *lease, int64 now_us)
 	event.patience_us = 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
+	lease->span = 1;
+	if (lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0)
+		lease->span += redlock_handover_limit;
 	event.not_before_us = turn_pause_until(lease);
 	lease->granted = false;
 	lease->keep_until_us = 0;
@@ -388,11 +392,12 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	event->can_send = can_send();
+	set_masks(event);
 	core_step(&lease->core, event, &out);
 
 	send_to(out.release, lease, CORE_OP_RELEASE, event->now_us);
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->now_us);
 	if (out.acquire != 0)
 		lease->announced = 0;
@@ -450,9 +455,11 @@ static void
 send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 {
 	Sent sent;
+	int64 wall_clock_us;
 
 	if (nodes == 0)
 		return;
+	wall_clock_us = redlock_wall_clock_us();
 	sent.lease_slot = slot_of(lease);
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
@@ -460,24 +467,41 @@ send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 	sent.sent_us = now_us;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (nodes & CORE_BIT(i))
-			send_one(node_at(i), lease, &sent, false);
+			send_one(node_at(i), lease, &sent, wall_clock_us, false);
 }
 
 static void
-send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text)
+send_one(RedisNode *node, Lease *lease, const Sent *sent, int64 wall_clock_us, bool by_text)
 {
+	const core_lease *core = &lease->core;
 	char value[SCRIPT_VALUE_SIZE];
-	ScriptCommand command;
+	ScriptCommand command = {0};
 
 	command.op = sent->op;
 	command.key = lease->key;
 	command.key_len = lease->key_len;
 	command.value = value;
 	command.value_len =
-		script_value(value, lease->secret, lease->core.node[node->slot].attempt, lease->holder);
+		script_value(value, lease->secret, core->node[node->slot].attempt, lease->holder);
+	command.wall_clock_us = wall_clock_us;
 	command.ttl_ms = lease->ttl_ms;
-	if (sent->op == CORE_OP_RELEASE)
-		command.ttl_ms = release_term(lease, sent->sent_us);
+	switch (sent->op)
+	{
+		case CORE_OP_ACQUIRE:
+			command.span = lease->span;
+			break;
+		case CORE_OP_CONFIRM:
+			command.counter = core->token_at[node->slot];
+			command.token = core->token;
+			break;
+		case CORE_OP_RENEW:
+			command.counter = core_bound(core, node->slot);
+			break;
+		case CORE_OP_RELEASE:
+			command.ttl_ms = release_term(lease, sent->sent_us);
+			command.counter = core_tombstone(core, node->slot);
+			break;
+	}
 	node_send(node, &command, sent, by_text);
 }
 
@@ -509,6 +533,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
+			lease->first_token = core->token - lease->span + 1;
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -560,7 +585,7 @@ log_trouble(Lease *lease, const char *what)
 		appendStringInfo(&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "",
 						 lease_table->board[i].address,
 						 vote == CORE_VOTE_YES       ? "yes"
-						 : vote == CORE_VOTE_NO      ? "the key is not there"
+						 : vote == CORE_VOTE_NO      ? "another holds it there, or did since"
 						 : node->state == NODE_READY ? "no usable answer yet"
 													 : node->error);
 	}
@@ -570,15 +595,17 @@ log_trouble(Lease *lease, const char *what)
 	pfree(nodes.data);
 }
 
-static core_mask
-can_send(void)
+static void
+set_masks(core_event *event)
 {
-	core_mask mask = 0;
-
+	event->can_send = event->can_vote = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
 		if (node_can_send(node_at(i)))
-			mask |= CORE_BIT(i);
-	return mask;
+			event->can_send |= CORE_BIT(i);
+		if (node_can_vote(node_at(i)))
+			event->can_vote |= CORE_BIT(i);
+	}
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -644,7 +671,7 @@ subscribe(Lease *lease, int64 now_us)
 		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
 			continue;
 		if (subscriber->state == NODE_UNUSED)
-			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, now_us);
+			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
 		else if (subscriber->state == NODE_READY)
 			node_subscribe(subscriber, lease->key, lease->key_len, true);
 	}
@@ -826,6 +853,7 @@ assign_slots(const NodeUrls *urls, int *slot)
 		b->in_use = true;
 		strlcpy(b->address, urls->url[u].address, sizeof(b->address));
 		b->last_error[0] = '\0';
+		memset(&b->guard, 0, sizeof(b->guard));
 		pg_atomic_write_u64(&b->rtt_us, 0);
 		pg_atomic_write_u64(&b->votes_yes, 0);
 		pg_atomic_write_u64(&b->votes_no, 0);
@@ -847,7 +875,7 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 		const NodeUrl *url = &urls->url[u];
 
 		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, now_us);
+			node_open(slot[u], url, &lease_table->board[slot[u]].guard, now_us);
 		else if (strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
@@ -925,7 +953,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 		Sent again = *sent;
 
 		again.sent_us = now_us;
-		send_one(node, lease, &again, true);
+		send_one(node, lease, &again, redlock_wall_clock_us(), true);
 		return;
 	}
 
@@ -946,6 +974,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.round = sent->round;
 	event.busy_us = answer->busy_ms * 1000;
 	event.holder = answer->holder;
+	event.token = answer->token;
 	step(lease, &event);
 }
 
@@ -994,10 +1023,10 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	}
 	show_node(node, before);
-	if (node->state != NODE_READY)
+	if (before == NODE_QUARANTINED || !node_can_send(node))
 		return;
 
-	/* debts can be paid now */
+	/* debts can be paid now, and lost keys created again */
 	for (int i = 0; i < lease_table->slots; i++)
 	{
 		Lease *lease = lease_at(i);
@@ -1026,6 +1055,11 @@ show_node(const RedisNode *node, NodeState before)
 
 	if (node->state == NODE_READY && before != NODE_READY)
 		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
+							 node->url.address,
+							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
+							 node->error)));
 	else if (node->error[0] != '\0' && (news || before == NODE_READY))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
 }

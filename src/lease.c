@@ -116,8 +116,6 @@ init_table(void)
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	SpinLockInit(&lease_table->queue_mutex);
-	/* numbers go on increasing after a restart while the clock does */
-	pg_atomic_init_u64(&lease_table->last_number, GetCurrentTimestamp());
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
 	for (int i = 0; i < TURNS; i++)
@@ -257,7 +255,7 @@ set_owner(Lease *lease)
 	lease->owner_procno = REDLOCK_MY_PROCNO;
 	lease->owner_database = MyDatabaseId;
 	lease->since = GetCurrentTimestamp();
-	lease->number = 0;
+	lease->token = 0;
 	lease->scope = SCOPE_TRANSACTION;
 }
 
@@ -267,7 +265,8 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 {
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
-		   terms->hold_at_most_ms == 0 && is_worth_having(lease);
+		   terms->hold_at_most_ms == 0 && lease->handovers + 1 < lease->span &&
+		   is_worth_having(lease);
 }
 
 /* A lease in good health was renewed less than half its ttl ago. */
@@ -322,7 +321,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	hand_over = hand_over && others_wait(lease->hash);
-	idle = hand_over && lease->handovers < redlock_handover_limit &&
+	idle = hand_over && lease->handovers + 1 < lease->span &&
 		   now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
@@ -413,10 +412,11 @@ lease_validity_us(Lease *lease)
 	return Max(left_us, 0);
 }
 
-uint64
-lease_next_number(void)
+int64
+lease_token(const Lease *lease)
 {
-	return pg_atomic_add_fetch_u64(&lease_table->last_number, 1);
+	Assert(lease->handovers < lease->span);
+	return lease->first_token + lease->handovers;
 }
 
 int

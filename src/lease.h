@@ -14,6 +14,8 @@
  *						   lease; read by the broker after it took it from the
  *						   queue, and by views, which may see an older value
  *	 broker only (b)	   read and written by the broker alone
+ *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
+ *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
  *						   writes `state`, `valid_until_us`, and the nodes
  *	 board lock (LWLock)   the board of nodes; written by the broker alone
@@ -43,6 +45,7 @@
 #include "storage/spin.h"
 
 #include "core.h"
+#include "guard.h"
 
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
@@ -104,7 +107,7 @@ typedef struct Lease
 	int64 turn_began_us;  /* granted by the nodes then, */
 	int handovers;        /* and handed over so often since */
 	TimestampTz since;    /* asked for; then: granted */
-	uint64 number;        /* what redlock_acquire returned; 0 before */
+	int64 token;          /* what redlock_acquire returned; 0 before */
 	char holder[LEASE_HOLDER_MAX + 1];
 
 	/* (a) */
@@ -113,6 +116,10 @@ typedef struct Lease
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
 	pg_atomic_uint32 silent_nodes;   /* of the last round: no usable answer */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
+
+	/* (g) */
+	int span;          /* tokens of this grant, one for each hand-over and the first */
+	int64 first_token; /* the smallest */
 
 	/* (m) */
 	slock_t mutex;
@@ -141,6 +148,7 @@ typedef struct NodeBoard
 	char state[16];
 	char last_error[160];
 	TimestampTz since; /* of the state */
+	GuardMemory guard;
 	pg_atomic_uint64 rtt_us;
 	pg_atomic_uint64 votes_yes;
 	pg_atomic_uint64 votes_no;
@@ -189,7 +197,6 @@ typedef struct LeaseTable
 	int queue_tail;
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
-	pg_atomic_uint64 last_number;
 	pg_atomic_uint64 counters[COUNTERS];
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
@@ -229,8 +236,8 @@ extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* nev
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern uint64 lease_next_number(void);
-extern int lease_broker_pid(void); /* 0: no broker runs */
+extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern int lease_broker_pid(void);            /* 0: no broker runs */
 
 /* the broker */
 extern void lease_broker_attach(Latch *latch); /* and empties the queue */

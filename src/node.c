@@ -37,6 +37,9 @@ typedef enum Greeting
 	GREET_PING,
 	GREET_SERVER,
 	GREET_REPLICATION,
+	GREET_PERSISTENCE,
+	GREET_FSYNC,
+	GREET_MARKER,
 	GREET_SCRIPT /* + core_op */
 } Greeting;
 
@@ -51,8 +54,12 @@ static void greet_as_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
+static void greet_with_sized(RedisNode *node, Greeting what, int argc, const char **argv, int sized,
+							 size_t len);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static bool read_marker(RedisNode *node, const redisReply *reply);
+static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static const RedisNode *find_twin(const RedisNode *node);
 static void read_replies(RedisNode *node, int64 now_us);
@@ -89,6 +96,8 @@ node_state_name(NodeState state)
 			return "connecting";
 		case NODE_READY:
 			return "ready";
+		case NODE_QUARANTINED:
+			return "quarantined";
 		case NODE_BACKING_OFF:
 			return "backing off";
 		case NODE_REFUSED:
@@ -98,7 +107,7 @@ node_state_name(NodeState state)
 }
 
 void
-node_open(int slot, const NodeUrl *url, int64 now_us)
+node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 {
 	RedisNode *node = node_at(slot);
 
@@ -107,6 +116,7 @@ node_open(int slot, const NodeUrl *url, int64 now_us)
 	memset(node, 0, sizeof(*node));
 	node->slot = slot;
 	node->url = *url;
+	node->guard = guard;
 	if (!node_is_subscriber(node))
 		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
 	start(node, now_us);
@@ -131,10 +141,14 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool by_text)
+node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text)
 {
 	Assert(node_can_send(node));
+	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
+	command->marker = node->guard->marker;
+	command->marker_key = node->guard->marker_key;
+	command->marker_key_len = node->guard->marker_key_len;
 	if (!script_append(node->connection, command, by_text ? NULL : node->sha[command->op]))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
@@ -245,11 +259,14 @@ node_on_time(RedisNode *node, int64 now_us)
 			return node->retry_at_us;
 
 		case NODE_READY:
+		case NODE_QUARANTINED:
+			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us)
+				set_state(node, NODE_READY, "");
 			if (node_in_flight(node) == 0)
-				return PG_INT64_MAX;
+				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
 			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
 			if (now_us < oldest->sent_us + NODE_TIMEOUT_US)
-				return oldest->sent_us + NODE_TIMEOUT_US;
+				return oldest->sent_us + NODE_TIMEOUT_US; /* soon enough for a quarantine, too */
 			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
 			fail(node, NODE_BACKING_OFF, error, now_us);
 			return node->retry_at_us;
@@ -285,7 +302,7 @@ start(RedisNode *node, int64 now_us)
 	{
 		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
 
-		if (voter->state != NODE_READY)
+		if (voter->state != NODE_READY && voter->state != NODE_QUARANTINED)
 		{
 			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
 			return;
@@ -369,6 +386,9 @@ static void
 greet_as_voter(RedisNode *node)
 {
 	char db[12];
+	char random[17];
+	char max_ttl[12];
+	uint64 bits;
 
 	if (node->url.db != 0)
 	{
@@ -377,14 +397,40 @@ greet_as_voter(RedisNode *node)
 	}
 	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
 	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
-	for (int op = 0; op < SCRIPT_COUNT; op++)
-		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", script_text[op]});
+	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
+	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "appendfsync"});
+
+	if (!pg_strong_random(&bits, sizeof(bits)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate random bytes for a redlock node")));
+	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
+	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
+	guard_choose_key(node->guard, redlock_key_prefix);
+	greet_with_sized(node, GREET_MARKER, 7,
+					 (const char *[]){"EVAL", lua_marker_script, "1", node->guard->marker_key,
+									  random, node->guard->marker, max_ttl},
+					 3, node->guard->marker_key_len);
+	for (int op = 0; op < LUA_SCRIPTS; op++)
+		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", lua_script[op]});
 }
 
 static void
 greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
 {
 	append(node, argc, argv, NULL);
+	node->greeting[node->greetings++] = what;
+}
+
+/* One argument has NULs in it. */
+static void
+greet_with_sized(RedisNode *node, Greeting what, int argc, const char **argv, int sized, size_t len)
+{
+	size_t argvlen[8];
+
+	Assert(argc <= lengthof(argvlen));
+	for (int i = 0; i < argc; i++)
+		argvlen[i] = i == sized ? len : strlen(argv[i]);
+	append(node, argc, argv, argvlen);
 	node->greeting[node->greetings++] = what;
 }
 
@@ -424,7 +470,20 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	}
 	node->failures = 0;
 	node->next_address = 0; /* one of them is good: begin with the first */
-	set_state(node, NODE_READY, NULL);
+	begin_duty(node, now_us);
+}
+
+static void
+begin_duty(RedisNode *node, int64 now_us)
+{
+	GuardMemory *guard = node->guard;
+
+	if (guard != NULL)
+		guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
+	if (guard != NULL && now_us < guard->until_us)
+		set_state(node, NODE_QUARANTINED, guard->reason);
+	else
+		set_state(node, NODE_READY, NULL);
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -434,6 +493,14 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	static char fault[SCRIPT_TEXT_MAX + 1];
 	char value[64];
 
+	if (what == GREET_FSYNC)
+	{
+		/* who may not ask is not exempt from the guard */
+		node->facts.fsync_always = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+								   reply->element[1]->type == REDIS_REPLY_STRING &&
+								   strcmp(reply->element[1]->str, "always") == 0;
+		return NULL;
+	}
 	if (reply->type == REDIS_REPLY_ERROR)
 	{
 		script_printable(fault, sizeof(fault), reply->str, reply->len);
@@ -447,8 +514,11 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			return NULL;
 
 		case GREET_SERVER:
-			if (!info_value(reply, "run_id", node->run_id, sizeof(node->run_id)))
+			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
 				return "its INFO has no run_id";
+			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
+				return "its INFO has no uptime_in_seconds";
+			node->facts.uptime_s = strtoll(value, NULL, 10);
 			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
 				strcmp(value, "standalone") != 0)
 			{
@@ -465,12 +535,33 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 				return "it is a replica; a node must be an independent server";
 			return NULL;
 
+		case GREET_PERSISTENCE:
+			node->facts.aof =
+				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
+			return NULL;
+
+		case GREET_MARKER:
+			return read_marker(node, reply) ? NULL : "it did not tell its marker";
+
 		default:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
 				return "it did not load a script";
 			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 	}
+}
+
+static bool
+read_marker(RedisNode *node, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
+		reply->element[0]->len >= GUARD_MARKER_SIZE ||
+		reply->element[1]->type != REDIS_REPLY_INTEGER)
+		return false;
+	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
+	node->facts.lost_lately = reply->element[1]->integer != 0;
+	return true;
 }
 
 /* The value of a line "name:value" in the reply of INFO. */
@@ -502,8 +593,9 @@ static const RedisNode *
 find_twin(const RedisNode *node)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (&nodes[i] != node && nodes[i].state == NODE_READY &&
-			strcmp(nodes[i].run_id, node->run_id) == 0)
+		if (&nodes[i] != node &&
+			(nodes[i].state == NODE_READY || nodes[i].state == NODE_QUARANTINED) &&
+			strcmp(nodes[i].facts.run_id, node->facts.run_id) == 0)
 			return &nodes[i];
 	return NULL;
 }
@@ -539,6 +631,8 @@ read_replies(RedisNode *node, int64 now_us)
 
 			script_read(sent.op, reply, &answer);
 			handler->answered(node, &sent, &answer, now_us);
+			if (answer.forgot && node->connection == connection)
+				fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
 		}
 		else if (node_is_subscriber(node))
 			hear(node, reply, now_us);

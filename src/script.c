@@ -2,14 +2,13 @@
  * script.c
  *		Commands to a node and the reading of its replies; see script.h.
  *
- * A script does one atomic thing and returns a number for yes (1) and no (0),
- * or, where an acquire is refused, the value that stands in its way; a release
- * adds the number of waiters that it told.  Every
- * error reply means that nothing was done: no vote.
+ * Commands are written in the Redis protocol here, and not by hiredis, which
+ * would allocate and copy for each of them.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
+#include "utils/builtins.h"
 
 #include "lease.h"
 #include "script.h"
@@ -17,30 +16,19 @@
 StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
 				 "a lock's value must fit");
 
-const char *const script_text[SCRIPT_COUNT] = {
-	[CORE_OP_ACQUIRE] =
-		"if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end "
-		"return {redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[1]) or ''}",
-	/* extends, never shortens */
-	[CORE_OP_RENEW] = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end "
-					  "if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then "
-					  "redis.call('PEXPIRE', KEYS[1], ARGV[2]) end "
-					  "return 1",
-	/*
-	 * Takes this attempt and earlier ones of the same request, not later ones.
-	 * Who may not publish can still release: waiters then find out by asking.
-	 */
-	[CORE_OP_RELEASE] =
-		"local v = redis.call('GET', KEYS[1]) "
-		"if not (v == ARGV[1] or (v and string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) "
-		"and string.sub(v, 34, 42) <= string.sub(ARGV[1], 34, 42))) then return 0 end "
-		"local keep = tonumber(ARGV[2]) "
-		"if keep > 0 then return redis.call('PEXPIRE', KEYS[1], keep) end "
-		"redis.call('DEL', KEYS[1]) "
-		"local told = 0 "
-		"if keep == 0 then told = redis.pcall('PUBLISH', KEYS[1], 'free') end "
-		"return 1 + (tonumber(told) or 0)"};
+/* The longest command: a script's text, a key, a value, and numbers. */
+#define COMMAND_MAX 4096
 
+typedef struct Writer
+{
+	char *at;
+	char text[COMMAND_MAX];
+} Writer;
+
+static void put(Writer *writer, const char *text, size_t len);
+static void put_bulk(Writer *writer, const char *text, size_t len);
+static void put_number(Writer *writer, int64 number);
+static int64 keep_ms(int64 counter, int64 wall_clock_us);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
 size_t
@@ -62,35 +50,110 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, unsigned attemp
 bool
 script_append(redisContext *connection, const ScriptCommand *command, const char *sha)
 {
-	char ttl[24];
-	const char *argv[6];
-	size_t argvlen[6];
+	static const struct
+	{
+		const char *start; /* arrays of the protocol begin with their length */
+		const char *keys;
+	} form[LUA_SCRIPTS] = {
+		[CORE_OP_ACQUIRE] = {"*11\r\n", "$1\r\n2\r\n"},
+		[CORE_OP_CONFIRM] = {"*8\r\n", "$1\r\n1\r\n"},
+		[CORE_OP_RENEW] = {"*8\r\n", "$1\r\n1\r\n"},
+		[CORE_OP_RELEASE] = {"*8\r\n", "$1\r\n1\r\n"},
+	};
+	const char *text = lua_script[command->op];
+	Writer writer;
 
-	argv[0] = sha ? "EVALSHA" : "EVAL";
-	argvlen[0] = sha ? 7 : 4;
-	argv[1] = sha ? sha : script_text[command->op];
-	argvlen[1] = strlen(argv[1]);
-	argv[2] = "1";
-	argvlen[2] = 1;
-	argv[3] = command->key;
-	argvlen[3] = command->key_len;
-	argv[4] = command->value;
-	argvlen[4] = command->value_len;
-	argv[5] = ttl;
-	argvlen[5] = snprintf(ttl, sizeof(ttl), INT64_FORMAT, command->ttl_ms);
-	return redisAppendCommandArgv(connection, lengthof(argv), argv, argvlen) == REDIS_OK;
+	writer.at = writer.text;
+	put(&writer, form[command->op].start, strlen(form[command->op].start));
+	if (sha != NULL)
+	{
+		put(&writer, "$7\r\nEVALSHA\r\n", 13);
+		put_bulk(&writer, sha, SCRIPT_SHA_SIZE - 1);
+	}
+	else
+	{
+		put_bulk(&writer, "EVAL", 4);
+		put_bulk(&writer, text, strlen(text));
+	}
+	put(&writer, form[command->op].keys, 7);
+	put_bulk(&writer, command->key, command->key_len);
+	if (command->op == CORE_OP_ACQUIRE)
+		put_bulk(&writer, command->marker_key, command->marker_key_len);
+	put_bulk(&writer, command->value, command->value_len);
+
+	switch (command->op)
+	{
+		case CORE_OP_ACQUIRE:
+			put_number(&writer, command->ttl_ms);
+			put_number(&writer, command->wall_clock_us);
+			put_number(&writer, command->wall_clock_us - LUA_CLOCK_BOUND_US);
+			put_number(&writer, command->wall_clock_us - command->span);
+			put_bulk(&writer, command->marker, strlen(command->marker));
+			break;
+		case CORE_OP_CONFIRM:
+			put_number(&writer, command->counter);
+			put_number(&writer, command->token);
+			put_number(&writer, keep_ms(command->token, command->wall_clock_us));
+			break;
+		case CORE_OP_RENEW:
+		case CORE_OP_RELEASE:
+			put_number(&writer, command->ttl_ms);
+			put_number(&writer, command->counter);
+			put_number(&writer, keep_ms(command->counter, command->wall_clock_us));
+			break;
+	}
+	return redisAppendFormattedCommand(connection, writer.text, writer.at - writer.text) ==
+		   REDIS_OK;
+}
+
+/* A counter that ran ahead of time is kept for that much longer. */
+static int64
+keep_ms(int64 counter, int64 wall_clock_us)
+{
+	return LUA_COUNTER_KEEP_MS + Max(counter - wall_clock_us, 0) / 1000;
+}
+
+static void
+put(Writer *writer, const char *text, size_t len)
+{
+	Assert(len <= (size_t) (writer->text + COMMAND_MAX - writer->at));
+	memcpy(writer->at, text, len);
+	writer->at += len;
+}
+
+static void
+put_bulk(Writer *writer, const char *text, size_t len)
+{
+	*writer->at++ = '$';
+	writer->at += pg_ultoa_n(len, writer->at);
+	put(writer, "\r\n", 2);
+	put(writer, text, len);
+	put(writer, "\r\n", 2);
+}
+
+static void
+put_number(Writer *writer, int64 number)
+{
+	char digits[MAXINT8LEN + 1];
+
+	put_bulk(writer, digits, pg_lltoa(number, digits));
 }
 
 void
 script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
+	answer->forgot = false;
+	answer->token = 0;
 	answer->busy_ms = 0;
 	answer->holder = 0;
 	answer->told = 0;
 	answer->text[0] = '\0';
 
-	if (reply->type == REDIS_REPLY_INTEGER)
+	if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_STRING &&
+		(answer->token = strtoll(reply->str, NULL, 10)) > 0 && answer->token < LUA_COUNTER_END)
+		answer->reply = CORE_REPLY_YES;
+	else if (op != CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_INTEGER)
 	{
 		answer->reply = reply->integer >= 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
 		if (op == CORE_OP_RELEASE && reply->integer > 1)
@@ -112,6 +175,7 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		if (reply->type == REDIS_REPLY_ERROR)
 		{
 			answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
+			answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
 			script_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
 		}
 		else

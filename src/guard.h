@@ -1,0 +1,57 @@
+/*
+ * guard.h
+ *		The restart guard: when a node that may have forgotten leases must not
+ *		vote for new ones, and for how long.
+ *
+ * A node that lost its data could grant a lock that another host still holds by
+ * the vote that was lost.  So it is quarantined for redlock.max_ttl, the longest
+ * that a forgotten lease can live without renewal, by our own clock.  Two signs
+ * tell of a loss:
+ *
+ * - The server process is one that this host has not seen before, and it is
+ *	 younger than max_ttl.  A node that writes each command to disk before it
+ *	 answers (appendonly yes, appendfsync always) forgets nothing by a restart.
+ * - The marker is not the one that this host has seen on the node.  Each acquire
+ *	 checks it, so FLUSHALL is noticed by the next one.
+ *
+ * What a host has never seen it can't miss: a loss before its server started is
+ * found by the first sign, or by the second if another host noticed it.
+ */
+#ifndef REDLOCK_GUARD_H
+#define REDLOCK_GUARD_H
+
+#define GUARD_RUN_ID_SIZE 64
+#define GUARD_MARKER_SIZE 64
+#define GUARD_MARKER_KEY_SIZE 80
+#define GUARD_REASON_SIZE 128
+
+/* What this host remembers of a node, in shared memory.  Written by the broker. */
+typedef struct GuardMemory
+{
+	char run_id[GUARD_RUN_ID_SIZE]; /* empty: never seen */
+	char marker[GUARD_MARKER_SIZE]; /* empty: never seen */
+	char marker_key[GUARD_MARKER_KEY_SIZE];
+	int marker_key_len; /* 0: not chosen yet; it does not follow a changed prefix */
+	char reason[GUARD_REASON_SIZE];
+	int64 until_us; /* must not vote before; 0: never was in quarantine */
+} GuardMemory;
+
+/* What a node says of itself when we connect. */
+typedef struct GuardFacts
+{
+	char run_id[GUARD_RUN_ID_SIZE];
+	int64 uptime_s;
+	bool aof;          /* appendonly yes */
+	bool fsync_always; /* appendfsync always */
+	char marker[GUARD_MARKER_SIZE];
+	bool lost_lately; /* the marker tells of a loss within max_ttl */
+} GuardFacts;
+
+/* Compare, remember, and begin a quarantine if one is due.  True if it began. */
+extern bool guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
+						 int64 now_us);
+
+/* Choose the key of the marker, if that was not done yet. */
+extern void guard_choose_key(GuardMemory *memory, const char *prefix);
+
+#endif /* REDLOCK_GUARD_H */
