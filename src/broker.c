@@ -495,11 +495,11 @@ send_one(RedisNode *node, Lease *lease, const Sent *sent, int64 wall_clock_us, b
 			command.token = core->token;
 			break;
 		case CORE_OP_RENEW:
-			command.counter = core_bound(core, node->slot);
+			command.counter = core->token;
 			break;
 		case CORE_OP_RELEASE:
 			command.ttl_ms = release_term(lease, sent->sent_us);
-			command.counter = core_tombstone(core, node->slot);
+			command.counter = core_tombstone(core);
 			break;
 	}
 	node_send(node, &command, sent, by_text);

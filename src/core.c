@@ -161,17 +161,9 @@ core_validity_us(int64_t ttl_us)
 }
 
 int64_t
-core_bound(const core_lease *lease, int node)
+core_tombstone(const core_lease *lease)
 {
-	assert(node >= 0 && node < CORE_NODES_MAX);
-
-	return max_us(lease->token, lease->token_at[node]);
-}
-
-int64_t
-core_tombstone(const core_lease *lease, int node)
-{
-	return lease->state == CORE_RELEASING && lease->renewed ? core_bound(lease, node) + 1 : 0;
+	return lease->state == CORE_RELEASING && lease->renewed ? lease->token + 1 : 0;
 }
 
 bool
@@ -242,7 +234,7 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 		else
 		{
 			node->vote = CORE_VOTE_PENDING;
-			node->key = CORE_KEY_MAYBE;
+			node->key = node->key == CORE_KEY_ABSENT ? CORE_KEY_MAYBE : CORE_KEY_PRESENT;
 			node->attempt = lease->attempt;
 			lease->releasing &= ~CORE_BIT(i);
 			out->acquire |= CORE_BIT(i);
@@ -355,6 +347,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 
 	lease->token = 0;
 	lease->confirming = 0;
+	out->confirm = 0;
 	pay_debts(lease, event, lease->members, out);
 	if (!unreachable)
 		lease->unreachable_since_us = 0;
@@ -408,7 +401,7 @@ renew_at(core_lease *lease, int node, core_out *out)
 {
 	core_node *at = &lease->node[node];
 
-	if (at->attempt != lease->attempt || at->key == CORE_KEY_ABSENT)
+	if (at->key == CORE_KEY_ABSENT)
 		at->key = CORE_KEY_MAYBE;
 	at->attempt = lease->attempt;
 	at->vote = CORE_VOTE_PENDING;
@@ -504,7 +497,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				node->key = CORE_KEY_PRESENT;
 				lease->token_at[event->node] = event->token;
 			}
-			else
+			else if (event->reply == CORE_REPLY_NO || node->key == CORE_KEY_MAYBE)
 				node->key = CORE_KEY_ABSENT;
 			if (event->reply == CORE_REPLY_NO)
 				on_refusal(lease, event);
@@ -635,13 +628,13 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 			}
 			break;
 		case CORE_RELEASING:
-			if (event->now_us >= lease->next_at_us)
+			if (event->now_us >= lease->owed_until_us || !owes(lease))
+				forget_debts(lease);
+			else if (event->now_us >= lease->next_at_us)
 			{
 				lease->next_at_us = event->now_us + lease->retry_us;
 				pay_debts(lease, event, lease->members, out);
 			}
-			if (event->now_us >= lease->owed_until_us || !owes(lease))
-				forget_debts(lease);
 			break;
 	}
 }

@@ -60,7 +60,7 @@ typedef enum core_key
 {
 	CORE_KEY_ABSENT = 0, /* not there, and nothing under way */
 	CORE_KEY_MAYBE,      /* asked for, outcome unknown */
-	CORE_KEY_PRESENT     /* confirmed by the node */
+	CORE_KEY_PRESENT     /* confirmed by the node, if only an earlier attempt's */
 } core_key;
 
 typedef enum core_vote
@@ -197,7 +197,8 @@ typedef struct core_out
 	core_mask acquire; /* set the value of `attempt` if free */
 	core_mask confirm; /* replace the counter token_at[i] by `token` */
 	core_mask renew;   /* extend or create the value of `attempt`, unless the
-						* counter is over core_bound */
+						* counter is larger than `token`: then others were granted
+						* something since */
 	core_outcome outcome;
 } core_out;
 
@@ -210,16 +211,10 @@ extern int core_quorum(core_mask members);
 extern int64_t core_validity_us(int64_t ttl_us);
 
 /*
- * A counter at this node that is larger than this is of a later grant than
- * ours: the lock must not be renewed there.
- */
-extern int64_t core_bound(const core_lease *lease, int node);
-
-/*
  * What a release raises the node's counter to, so that renewals of ours that
  * come late do nothing; 0: leave it, there were none.
  */
-extern int64_t core_tombstone(const core_lease *lease, int node);
+extern int64_t core_tombstone(const core_lease *lease);
 
 /* May a command of this round still count?  (To decide on a re-send.) */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);

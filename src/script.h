@@ -28,7 +28,7 @@ typedef struct ScriptCommand
 	const char *marker;  /* acquire: what the node must still have, */
 	const char *marker_key;
 	size_t marker_key_len; /* and where */
-	int64 counter;         /* confirm: token_at; renew: core_bound; release:
+	int64 counter;         /* confirm: token_at; renew: the token; release:
 							* core_tombstone */
 	int64 token;           /* confirm */
 } ScriptCommand;
