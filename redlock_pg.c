@@ -297,14 +297,20 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 static LockScope
 get_scope(FunctionCallInfo fcinfo, int arg)
 {
+	static Oid last_value = InvalidOid; /* most calls name the same */
+	static LockScope last_scope;
 	char *label;
 
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("scope must not be null")));
+	if (PG_GETARG_OID(arg) == last_value)
+		return last_scope;
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
-	if (strcmp(label, "session") == 0)
-		return SCOPE_SESSION;
-	return strcmp(label, "call") == 0 ? SCOPE_CALL : SCOPE_TRANSACTION;
+	last_value = PG_GETARG_OID(arg);
+	last_scope = strcmp(label, "session") == 0 ? SCOPE_SESSION
+				 : strcmp(label, "call") == 0  ? SCOPE_CALL
+											   : SCOPE_TRANSACTION;
+	return last_scope;
 }
 
 /* As EXTRACT(EPOCH ...) counts: a month has 30 days. */
@@ -365,7 +371,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	Assert(desc->natts == lengthof(values));
 
 	SpinLockAcquire(&lease->mutex);
-	strlcpy(held_by, lease->held_by, sizeof(held_by));
+	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
 	SpinLockRelease(&lease->mutex);
 
 	values[0] = PointerGetDatum(utf8_text(lease->key + lease->prefix_len));

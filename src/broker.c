@@ -83,9 +83,12 @@ static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
 static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
-static void send_one(RedisNode *node, Lease *lease, const Sent *sent, int64 wall_clock_us,
+static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
+						  core_op op, int64 now_us);
+static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent,
 					 bool by_text);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
+static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease);
 static int64 release_term(const Lease *lease, int64 now_us);
@@ -335,10 +338,7 @@ ask(Lease *lease, int64 now_us)
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
-	if (!pg_strong_random(lease->secret, sizeof(lease->secret)))
-		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
-						errmsg("could not generate random bytes for a redlock")));
-
+	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
 	event.members = members;
@@ -355,6 +355,24 @@ ask(Lease *lease, int64 now_us)
 	lease->granted = false;
 	lease->keep_until_us = 0;
 	step(lease, &event);
+}
+
+/* Random bytes are drawn many at a time. */
+static void
+draw_secret(uint8 secret[LEASE_SECRET_BYTES])
+{
+	static uint8 pool[64 * LEASE_SECRET_BYTES];
+	static int left = 0;
+
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+							errmsg("could not generate random bytes for a redlock")));
+		left = sizeof(pool);
+	}
+	left -= LEASE_SECRET_BYTES;
+	memcpy(secret, pool + left, LEASE_SECRET_BYTES);
 }
 
 /*
@@ -455,54 +473,50 @@ static void
 send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 {
 	Sent sent;
-	int64 wall_clock_us;
+	ScriptCommand command;
+	char value[SCRIPT_VALUE_SIZE];
 
 	if (nodes == 0)
 		return;
-	wall_clock_us = redlock_wall_clock_us();
 	sent.lease_slot = slot_of(lease);
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
 	sent.sent_us = now_us;
+	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (nodes & CORE_BIT(i))
-			send_one(node_at(i), lease, &sent, wall_clock_us, false);
+			send_one(node_at(i), lease, &command, &sent, false);
+}
+
+/* What is the same for all nodes. */
+static void
+begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease, core_op op,
+			  int64 now_us)
+{
+	const core_lease *core = &lease->core;
+
+	command->op = op;
+	command->key = lease->key;
+	command->key_len = lease->key_len;
+	command->value = value;
+	command->value_len = script_value(value, lease->secret, lease_holder(lease));
+	command->wall_clock_us = redlock_wall_clock_us();
+	command->ttl_ms = op == CORE_OP_RELEASE ? release_term(lease, now_us) : lease->ttl_ms;
+	command->span = lease->span;
+	command->token = core->token;
+	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->token;
 }
 
 static void
-send_one(RedisNode *node, Lease *lease, const Sent *sent, int64 wall_clock_us, bool by_text)
+send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent, bool by_text)
 {
 	const core_lease *core = &lease->core;
-	char value[SCRIPT_VALUE_SIZE];
-	ScriptCommand command = {0};
 
-	command.op = sent->op;
-	command.key = lease->key;
-	command.key_len = lease->key_len;
-	command.value = value;
-	command.value_len =
-		script_value(value, lease->secret, core->node[node->slot].attempt, lease->holder);
-	command.wall_clock_us = wall_clock_us;
-	command.ttl_ms = lease->ttl_ms;
-	switch (sent->op)
-	{
-		case CORE_OP_ACQUIRE:
-			command.span = lease->span;
-			break;
-		case CORE_OP_CONFIRM:
-			command.counter = core->token_at[node->slot];
-			command.token = core->token;
-			break;
-		case CORE_OP_RENEW:
-			command.counter = core->token;
-			break;
-		case CORE_OP_RELEASE:
-			command.ttl_ms = release_term(lease, sent->sent_us);
-			command.counter = core_tombstone(core);
-			break;
-	}
-	node_send(node, &command, sent, by_text);
+	script_set_attempt(command->value, core->node[node->slot].attempt);
+	if (command->op == CORE_OP_CONFIRM)
+		command->counter = core->token_at[node->slot];
+	node_send(node, command, sent, by_text);
 }
 
 /* Waiters are told of the end of a lease, not of an undone attempt. */
@@ -951,9 +965,12 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		Sent again = *sent;
+		ScriptCommand command;
+		char value[SCRIPT_VALUE_SIZE];
 
 		again.sent_us = now_us;
-		send_one(node, lease, &again, redlock_wall_clock_us(), true);
+		begin_command(&command, value, lease, sent->op, now_us);
+		send_one(node, lease, &command, &again, true);
 		return;
 	}
 
@@ -963,7 +980,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
 	{
 		SpinLockAcquire(&lease->mutex);
-		strlcpy(lease->held_by, answer->text, sizeof(lease->held_by));
+		strlcpy(lease_held_by(lease), answer->text, lease_text_size(lease));
 		SpinLockRelease(&lease->mutex);
 	}
 	event.type = CORE_REPLY;

@@ -25,7 +25,7 @@
 #include "lease.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
-#define SLOTS(max_locks) ((max_locks) + (max_locks) / 8 + 64)
+#define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 /* A host's turn: consecutive hand-overs take no longer than this. */
 #define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
@@ -172,6 +172,8 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 
 	Assert(prefix_len <= LEASE_PREFIX_MAX);
 	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
+	StaticAssertStmt(LEASE_TEXT_SIZE >= LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1 + 64,
+					 "some of the holder must fit behind the longest key");
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
@@ -230,8 +232,8 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease->key_len = key_len;
 	memcpy(lease->key, key, key_len);
 	lease->key[key_len] = '\0';
-	lease->holder[0] = '\0';
-	lease->held_by[0] = '\0';
+	lease_holder(lease)[0] = '\0';
+	lease_held_by(lease)[0] = '\0';
 	lease->once = terms->once;
 	lease->ttl_ms = terms->ttl_ms;
 	lease->hold_at_least_ms = terms->hold_at_least_ms;

@@ -50,6 +50,7 @@
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
 #define LEASE_HOLDER_MAX 159  /* bytes that say who holds a lock */
+#define LEASE_TEXT_SIZE 416   /* bytes for all three */
 #define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
 
 typedef enum LeaseWish
@@ -87,8 +88,9 @@ typedef struct Lease
 	uint64 hash;   /* of the name; key of the index and the gate */
 	uint16 prefix_len;
 	uint16 key_len;
-	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1]; /* prefix, then the
-													  * name in UTF-8 */
+	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; behind it
+								* lease_holder (o) and lease_held_by (m), cut
+								* where the key is long */
 	/* (t), but changed by a hand-over */
 	int owner_pid;
 	int owner_procno;
@@ -108,7 +110,6 @@ typedef struct Lease
 	int handovers;        /* and handed over so often since */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
-	char holder[LEASE_HOLDER_MAX + 1];
 
 	/* (a) */
 	pg_atomic_uint32 wish;           /* LeaseWish */
@@ -123,8 +124,6 @@ typedef struct Lease
 
 	/* (m) */
 	slock_t mutex;
-	char held_by[LEASE_HOLDER_MAX + 1]; /* who holds it elsewhere, as
-										 * the holder wrote it */
 
 	/* (b) */
 	uint32 generation; /* changes when the slot is freed, so that
@@ -249,6 +248,27 @@ extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
 extern Lease *lease_find(uint64 hash);
+
+/* Bytes for each of the two texts behind the key. */
+static inline int
+lease_text_size(const Lease *lease)
+{
+	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LEASE_HOLDER_MAX + 1);
+}
+
+/* Who asks for the lock, or holds it: this goes into the lock's value. */
+static inline char *
+lease_holder(Lease *lease)
+{
+	return lease->key + lease->key_len + 1;
+}
+
+/* Who holds it elsewhere, as the holder wrote it. */
+static inline char *
+lease_held_by(Lease *lease)
+{
+	return lease_holder(lease) + lease_text_size(lease);
+}
 
 static inline void
 lease_count(LeaseCounter counter)

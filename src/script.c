@@ -16,6 +16,8 @@
 StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
 				 "a lock's value must fit");
 
+#define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
+
 /* The longest command: a script's text, a key, a value, and numbers. */
 #define COMMAND_MAX 4096
 
@@ -32,10 +34,10 @@ static int64 keep_ms(int64 counter, int64 wall_clock_us);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
 size_t
-script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, unsigned attempt,
-			 const char *holder)
+script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder)
 {
 	static const char digits[] = "0123456789abcdef";
+	size_t holder_len = strlen(holder);
 	char *out = value;
 
 	for (int i = 0; i < LEASE_SECRET_BYTES; i++)
@@ -43,8 +45,22 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, unsigned attemp
 		*out++ = digits[secret[i] >> 4];
 		*out++ = digits[secret[i] & 15];
 	}
-	return out - value +
-		   snprintf(out, SCRIPT_VALUE_SIZE - (out - value), ":%09u %s", attempt, holder);
+	*out++ = ':';
+	out += ATTEMPT_DIGITS;
+	*out++ = ' ';
+	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
+	memcpy(out, holder, holder_len);
+	return out - value + holder_len;
+}
+
+void
+script_set_attempt(char *value, uint32 attempt)
+{
+	char *digits = value + 2 * LEASE_SECRET_BYTES + 1;
+
+	for (int i = ATTEMPT_DIGITS; i-- > 0; attempt /= 10)
+		digits[i] = '0' + attempt % 10;
+	Assert(attempt == 0);
 }
 
 bool

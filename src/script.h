@@ -20,7 +20,7 @@ typedef struct ScriptCommand
 	core_op op;
 	const char *key;
 	size_t key_len;
-	const char *value;
+	char *value;
 	size_t value_len;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: see below */
@@ -57,9 +57,10 @@ typedef struct ScriptAnswer
 									 * who holds it; printable ASCII */
 } ScriptAnswer;
 
-/* Writes the value into `value`, returns its length. */
-extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, unsigned attempt,
-						   const char *holder);
+/* Writes the value but for its attempt into `value`, returns its length. */
+extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder);
+
+extern void script_set_attempt(char *value, uint32 attempt);
 
 /*
  * Append the command to the connection's output buffer; by its text if sha is

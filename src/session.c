@@ -403,15 +403,21 @@ open_lease(const LockRequest *request, int64 deadline_us)
 static void
 describe_holder(Lease *lease)
 {
-	char host[64] = "";
-	char *database = get_database_name(MyDatabaseId);
-	char *user = GetUserNameFromId(GetSessionUserId(), true);
-	char text[256];
+	static char text[256];
+	static Oid described = InvalidOid;
 
-	gethostname(host, sizeof(host) - 1);
-	snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
-			 database ? database : "", MyProcPid, user ? user : "");
-	script_printable(lease->holder, sizeof(lease->holder), text, strlen(text));
+	if (described != GetSessionUserId())
+	{
+		char host[64] = "";
+		char *database = get_database_name(MyDatabaseId);
+		char *user = GetUserNameFromId(GetSessionUserId(), true);
+
+		gethostname(host, sizeof(host) - 1);
+		snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
+				 database ? database : "", MyProcPid, user ? user : "");
+		described = GetSessionUserId();
+	}
+	script_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
 }
 
 /* Returns LEASE_WAITING if the time is over. */
@@ -756,7 +762,7 @@ time_out(const LockRequest *request, Lease *lease)
 	if (lease != NULL)
 	{
 		SpinLockAcquire(&lease->mutex);
-		strlcpy(held_by, lease->held_by, sizeof(held_by));
+		strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
 		SpinLockRelease(&lease->mutex);
 	}
 	ereport(
