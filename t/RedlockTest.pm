@@ -287,6 +287,7 @@ use strict;
 use warnings;
 
 use Carp;
+use File::Path ();
 use File::Temp ();
 use IPC::Run;
 use POSIX ();
@@ -419,10 +420,14 @@ sub resume
 	return;
 }
 
+# As after a crash; empty => 1: without any data.
 sub restart
 {
-	my ($self) = @_;
+	my ($self, %options) = @_;
+
 	$self->kill9;
+	File::Path::remove_tree("$self->{dir}/appendonlydir",
+		glob "$self->{dir}/*.{aof,rdb}") if $options{empty};
 	$self->start;
 	return;
 }
