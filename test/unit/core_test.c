@@ -1133,15 +1133,16 @@ test_life_after_life(void)
 	up = set("01234");
 	acquire_once();
 	ok(out.acquire == set("1234"), "a FREE lease can be acquired again, on other nodes");
-	ok(lease.attempt != attempt && lease.round != old, "as another attempt, another round");
+	ok(lease.attempt != attempt && lease.round != old && lease.token == 0,
+	   "as another attempt, another round, without the token of the last");
 	for (int i = 0; i < 3; i++)
 		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
 	ok(lease.state == CORE_ASKING && nothing_said() && core_count(&lease, CORE_VOTE_YES) == 0,
 	   "invariant 1: replies from its former life are ignored");
-	granted_by("12");
-	ok(lease.state == CORE_ASKING, "two of four are not enough");
-	granted_by("4");
-	ok(out.outcome == CORE_GRANTED, "three of four are");
+	granted_with("12", 200);
+	ok(lease.state == CORE_ASKING && nothing_said(), "two of four are not enough");
+	granted_with("4", 200);
+	ok(out.outcome == CORE_GRANTED && lease.token == 200, "three of four are");
 	release();
 	ok(out.release == set("1234"), "and those are released");
 }
@@ -1268,6 +1269,18 @@ test_patience_begins_anew(void)
 	ok(lease.state == CORE_BUSY, "patience begins anew after a quorum answered");
 	no_quorum_for(PATIENCE_US);
 	ok(lease.state == CORE_FREE && out.outcome == CORE_UNREACHABLE, "and ends again");
+
+	lose_the_race();
+	released_by("0");
+	no_quorum_for(PATIENCE_US - SECOND);
+	tick_at(lease.wake_at_us);
+	granted_with("0", 10);
+	granted_with("1", 20);
+	refused_by("2");
+	confirm_refused_by("0");
+	all_undone();
+	no_quorum_for(PATIENCE_US - SECOND);
+	ok(lease.state == CORE_BUSY, "also after a quorum granted, and did not confirm");
 }
 
 static void
@@ -2863,6 +2876,13 @@ test_repair_where_never_asked(void)
 	node_ready(2);
 	ok(out.renew == set("2") && lease.node[2].attempt == lease.attempt && owes_all_of("2"),
 	   "a node that was away at the grant gets the key when it comes");
+	ok(lease.node[2].key == CORE_KEY_MAYBE && lease.node[0].key == CORE_KEY_PRESENT,
+	   "which is known when it has said so");
+	renewed_by("2");
+	ok(lease.node[2].key == CORE_KEY_PRESENT, "and only then");
+	node_lost(2);
+	node_ready(2);
+	ok(out.renew == set("2") && lease.node[2].key == CORE_KEY_PRESENT, "and from then on");
 	release();
 	ok(out.release == set("012") && core_tombstone(&lease) == COUNTER + 1,
 	   "invariants 6, 7: and loses it at the release");
@@ -2987,6 +3007,14 @@ test_old_debt_while_held(void)
 
 	try_again_without_node_0();
 	node_ready(0);
+	granted_by("12");
+	tick_at(lease.wake_at_us);
+	release();
+	ok(out.release == set("012"),
+	   "invariant 7: a release on the wire before a renewal does not undo that: asked for again");
+
+	try_again_without_node_0();
+	node_ready(0);
 	ok(out.release == set("0"), "asked for while ASKING, and not answered yet");
 	granted_by("12");
 	tick_at(lease.wake_at_us);
@@ -3053,6 +3081,15 @@ test_next_attempt_after_failed_undo(void)
 	release();
 	ok(out.release == set("012"), "invariant 11: however often that happens");
 	released_by("012");
+
+	start(3);
+	acquire_waiting();
+	refused_by("12");
+	release_fails_at("0");
+	tick_at(lease.wake_at_us);
+	acquire_fails_at("0");
+	refused_by("12");
+	ok(out.release == set("0"), "invariant 7: also where it was never known to be there");
 
 	lose_the_race();
 	released_by("0");
@@ -3152,6 +3189,14 @@ test_split_vote(void)
 	refused_in_favour_of(4, 7);
 	ok(lease.state == CORE_BUSY && lease.wake_at_us >= now_us + RETRY_US / 2,
 	   "where another has a majority, it waits as usual");
+
+	start(5);
+	acquire_waiting();
+	refused_in_favour_of(0, 7);
+	refused_in_favour_of(1, 8);
+	refused_in_favour_of(2, 9);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us >= now_us + RETRY_US / 2,
+	   "and where others may win, since it got nothing");
 }
 
 /* ---- what the shell asks ---- */
