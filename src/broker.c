@@ -348,9 +348,6 @@ ask(Lease *lease, int64 now_us)
 	event.patience_us = 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
-	lease->span = 1;
-	if (lease->hold_at_least_ms == 0 && lease->hold_at_most_ms == 0)
-		lease->span += redlock_handover_limit;
 	event.not_before_us = turn_pause_until(lease);
 	lease->granted = false;
 	lease->keep_until_us = 0;
@@ -503,7 +500,6 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->value_len = script_value(value, lease->secret, lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
 	command->ttl_ms = op == CORE_OP_RELEASE ? release_term(lease, now_us) : lease->ttl_ms;
-	command->span = lease->span;
 	command->token = core->token;
 	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->token;
 }
@@ -547,7 +543,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
-			lease->first_token = core->token - lease->span + 1;
+			lease->first_token = core->token - LUA_SPAN + 1;
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);

@@ -13,41 +13,25 @@
 static void quarantine(GuardMemory *memory, int max_ttl_ms, int64 now_us, const char *format, ...)
 	pg_attribute_printf(4, 5);
 
-bool
+GuardMarker
 guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms, int64 now_us)
 {
 	bool new_process = strcmp(memory->run_id, facts->run_id) != 0;
 	bool young = facts->uptime_s * 1000 < max_ttl_ms + UPTIME_SLACK_MS;
 	bool durable = facts->aof && facts->fsync_always;
-	bool marker_gone = memory->marker[0] != '\0' && strcmp(memory->marker, facts->marker) != 0;
-	bool began = true;
+	bool gone = facts->marker == GUARD_UNMARKED && memory->marker != GUARD_UNMARKED;
+	bool told = facts->marker == GUARD_LOST && memory->marker != GUARD_LOST;
 
 	if (new_process && young && !durable)
 		quarantine(memory, max_ttl_ms, now_us,
 				   "it restarted " INT64_FORMAT " s ago and may have forgotten leases",
 				   facts->uptime_s);
-	else if (marker_gone || facts->lost_lately)
+	else if (gone || (told && now_us >= memory->until_us))
 		quarantine(memory, max_ttl_ms, now_us, "its data was lost, and leases with it");
-	else
-		began = false;
 
 	strlcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
-	strlcpy(memory->marker, facts->marker, sizeof(memory->marker));
-	return began;
-}
-
-void
-guard_choose_key(GuardMemory *memory, const char *prefix)
-{
-	static const char suffix[] = "\0marker";
-	size_t len = strlen(prefix);
-
-	if (memory->marker_key_len > 0)
-		return;
-	Assert(len + sizeof(suffix) <= GUARD_MARKER_KEY_SIZE);
-	memcpy(memory->marker_key, prefix, len);
-	memcpy(memory->marker_key + len, suffix, sizeof(suffix) - 1);
-	memory->marker_key_len = len + sizeof(suffix) - 1;
+	memory->marker = facts->marker;
+	return now_us < memory->until_us ? GUARD_LOST : GUARD_MARKED;
 }
 
 /* As long as a lease that began just now could live, by whatever clock. */

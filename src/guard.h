@@ -11,8 +11,10 @@
  * - The server process is one that this host has not seen before, and it is
  *	 younger than max_ttl.  A node that writes each command to disk before it
  *	 answers (appendonly yes, appendfsync always) forgets nothing by a restart.
- * - The marker is not the one that this host has seen on the node.  Each acquire
- *	 checks it, so FLUSHALL is noticed by the next one.
+ * - The marker that this host has seen on the node is gone.  Acquires look for
+ *	 it, so FLUSHALL is noticed by the next one.  The host that noticed it first
+ *	 writes a marker that says so to all others, and a good one when its
+ *	 quarantine has ended.
  *
  * What a host has never seen it can't miss: a loss before its server started is
  * found by the first sign, or by the second if another host noticed it.
@@ -21,17 +23,20 @@
 #define REDLOCK_GUARD_H
 
 #define GUARD_RUN_ID_SIZE 64
-#define GUARD_MARKER_SIZE 64
-#define GUARD_MARKER_KEY_SIZE 80
 #define GUARD_REASON_SIZE 128
+
+typedef enum GuardMarker
+{
+	GUARD_UNMARKED, /* not there, or never seen */
+	GUARD_MARKED,   /* no data was lost that matters */
+	GUARD_LOST      /* a host noticed a loss, and is in quarantine */
+} GuardMarker;
 
 /* What this host remembers of a node, in shared memory.  Written by the broker. */
 typedef struct GuardMemory
 {
 	char run_id[GUARD_RUN_ID_SIZE]; /* empty: never seen */
-	char marker[GUARD_MARKER_SIZE]; /* empty: never seen */
-	char marker_key[GUARD_MARKER_KEY_SIZE];
-	int marker_key_len; /* 0: not chosen yet; it does not follow a changed prefix */
+	GuardMarker marker;             /* as last seen or written */
 	char reason[GUARD_REASON_SIZE];
 	int64 until_us; /* must not vote before; 0: never was in quarantine */
 } GuardMemory;
@@ -43,15 +48,14 @@ typedef struct GuardFacts
 	int64 uptime_s;
 	bool aof;          /* appendonly yes */
 	bool fsync_always; /* appendfsync always */
-	char marker[GUARD_MARKER_SIZE];
-	bool lost_lately; /* the marker tells of a loss within max_ttl */
+	GuardMarker marker;
 } GuardFacts;
 
-/* Compare, remember, and begin a quarantine if one is due.  True if it began. */
-extern bool guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
-						 int64 now_us);
-
-/* Choose the key of the marker, if that was not done yet. */
-extern void guard_choose_key(GuardMemory *memory, const char *prefix);
+/*
+ * Compare, remember, and begin a quarantine if one is due.  Returns what the
+ * node's marker should be: GUARD_LOST if it is in quarantine, else GUARD_MARKED.
+ */
+extern GuardMarker guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
+								int64 now_us);
 
 #endif /* REDLOCK_GUARD_H */

@@ -17,7 +17,7 @@
 #include "lease.h"
 
 int redlock_commit_margin_ms = 10;
-int redlock_handover_limit = 1000;
+int redlock_handover_limit = LUA_SPAN - 1;
 char *redlock_key_prefix = NULL;
 int redlock_max_locks = 1024;
 int redlock_max_ttl_ms = 60000;
@@ -50,7 +50,7 @@ guc_define(void)
 		"redlock.handover_limit",
 		"Times in a row that a lock goes from session to session of this server.",
 		"After that, or a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over off.",
-		&redlock_handover_limit, 1000, 0, 1000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
+		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",

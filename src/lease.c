@@ -267,8 +267,7 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 {
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
-		   terms->hold_at_most_ms == 0 && lease->handovers + 1 < lease->span &&
-		   is_worth_having(lease);
+		   terms->hold_at_most_ms == 0 && lease->handovers + 1 < LUA_SPAN && is_worth_having(lease);
 }
 
 /* A lease in good health was renewed less than half its ttl ago. */
@@ -323,7 +322,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	hand_over = hand_over && others_wait(lease->hash);
-	idle = hand_over && lease->handovers + 1 < lease->span &&
+	idle = hand_over && lease->handovers < redlock_handover_limit &&
 		   now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
@@ -417,7 +416,7 @@ lease_validity_us(Lease *lease)
 int64
 lease_token(const Lease *lease)
 {
-	Assert(lease->handovers < lease->span);
+	Assert(lease->handovers < LUA_SPAN);
 	return lease->first_token + lease->handovers;
 }
 

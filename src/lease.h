@@ -46,6 +46,7 @@
 
 #include "core.h"
 #include "guard.h"
+#include "lua.h"
 
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
@@ -119,8 +120,7 @@ typedef struct Lease
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 
 	/* (g) */
-	int span;          /* tokens of this grant, one for each hand-over and the first */
-	int64 first_token; /* the smallest */
+	int64 first_token; /* of LUA_SPAN, one for each hand-over */
 
 	/* (m) */
 	slock_t mutex;

@@ -2,25 +2,28 @@
  * lua.c
  *		The scripts that the nodes execute; see lua.h.
  *
- * Counters and tokens stay text, as the commands bring them, on the common path:
- * turning numbers into text and back costs more than all the rest.
+ * They are written to be cheap: an argument costs a node as much as a dozen lines,
+ * a command that is called as much as ten arguments, and to turn numbers into text
+ * more than to compare them.  So the acquire looks at the clock and the marker of
+ * the node only when the counter is not there or was not raised for long: where it
+ * is, it was not lost.
  */
 #include "lua.h"
 
 /* The constants are those of lua.h. */
+#define SPAN "1001"
 #define CLOCK_BOUND "3600000000"
 #define COUNTER_END "9007199254740992"
-#define COUNTER_KEEP "86400000"
+#define COUNTER_KEEP "100000000"
+#define MARKER "'redlock:\\0marker'"
 
-/* Reads the key and the counter, together with what else is named. */
-#define READ(more)                                                                                 \
-	"local k = KEYS[1] .. '\\0token' "                                                             \
-	"local got = redis.call('MGET', KEYS[1], k" more ") "                                          \
-	"local v, c = got[1], got[2] or '0' "
+#define COUNTER_KEY "KEYS[1] .. '\\0token'"
 
-/* Is the value ours, of this attempt or of an earlier one of the same request? */
-#define IS_OURS                                                                                    \
-	"local ours = v and (v == ARGV[1] or string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) "      \
+/* clang-format off */
+
+/* Is the value v of an earlier attempt of the same request? */
+#define IS_EARLIER \
+	"(string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) " \
 	"and string.sub(v, 34, 42) < string.sub(ARGV[1], 34, 42)) "
 
 /* Of whole numbers as text. */
@@ -28,94 +31,96 @@
 
 #define TEXT(number) "string.format('%.0f', " number ")"
 
+#define READ \
+	"local k = " COUNTER_KEY " " \
+	"local got = redis.call('MGET', KEYS[1], k) " \
+	"local v, c = got[1], got[2] or '0' "
+
+#define DELETE_AND_TELL \
+	"redis.call('DEL', KEYS[1]) " \
+	"return 1 + (tonumber(redis.pcall('PUBLISH', KEYS[1], 'free')) or 0) "
+
 const char *const lua_script[LUA_SCRIPTS] = {
 	/*
 	 * One that was sent twice is granted once.  The counter follows the clocks of
 	 * clients, within the bounds of the node's own, so that order outlives it; one
-	 * that ran ahead of time is kept for that much longer.
+	 * that ran ahead of time is kept for that much longer.  "near": as long as the
+	 * first six of its digits stay the same, for 2.8 hours.
 	 */
-	[CORE_OP_ACQUIRE] = READ(
-		", KEYS[2]") "if got[3] ~= ARGV[6] then "
-					 "return redis.error_reply('" LUA_FORGOT
-					 " its marker: the data of this node was lost') end "
-					 "if v then " IS_OURS "if v == ARGV[1] then return c end "
-					 "if not ours then return {redis.call('PTTL', KEYS[1]), v} end end "
-					 "local p, keep = ARGV[3], '" COUNTER_KEEP "' "
-					 "if " LESS(
-						 "c",
-						 "ARGV[4]") " then "
-									"local t, mine = redis.call('TIME'), tonumber(p) "
-									"local now = t[1] * 1000000 + t[2] "
-									"if mine > now + " CLOCK_BOUND
-									" then return redis.error_reply('" LUA_AHEAD
-									" of the clock of this node: that of the client, by ' .. " TEXT(
-										"(mine - now) / 1000000") " .. ' s') end "
-																  "if mine < now - " CLOCK_BOUND
-																  " then p = " TEXT(
-																	  "now - " CLOCK_BOUND) " end "
-																							"end "
-																							"if"
-																							" " LESS(
-																								"AR"
-																								"GV"
-																								"[5"
-																								"]",
-																								"c") " then "
-																									 "local n = tonumber(c) + ARGV[3] - ARGV[5] "
-																									 "if n >= " COUNTER_END
-																									 " then return redis.error_reply('" LUA_AHEAD
-																									 " of all time: the counter') end "
-																									 "p = " TEXT("n") " keep = " TEXT(
-																										 COUNTER_KEEP
-																										 " + math.max(0, n - ARGV[3]) / 1000") " end "
-																																			   "if not redis.call('SET', KEYS[1], ARGV[1], v and 'XX' or 'NX', 'PX', ARGV[2]) then "
-																																			   "return redis.error_reply('WRONGTYPE the key is not a string') end "
-																																			   "redis.call('SET', k, p, 'PX', keep) "
-																																			   "return p",
+	[CORE_OP_ACQUIRE] =
+		"local k = " COUNTER_KEY " "
+		"local c, p, keep = redis.call('GET', k), ARGV[3], '" COUNTER_KEEP "' "
+		"local n = p "
+		"local near = c and #c == #p and string.sub(c, 1, 6) == string.sub(p, 1, 6) "
+		"if not near then "
+			"if redis.call('GET', " MARKER ") ~= '" LUA_MARKED "' then return "
+				"redis.error_reply('" LUA_FORGOT " its marker: the data of this node was lost') end "
+			"local t = redis.call('TIME') "
+			"local now = t[1] * 1000000 + t[2] "
+			"if p - now > " CLOCK_BOUND " then return "
+				"redis.error_reply('" LUA_AHEAD " of the clock of this node: that of the client, by ' "
+				".. " TEXT("(p - now) / 1000000") " .. ' s') end "
+			"if now - p > " CLOCK_BOUND " then n = " TEXT("now - " CLOCK_BOUND) " end "
+		"end "
+		"if c and n - c < " SPAN " then "
+			"local raised = c + " SPAN " "
+			"if raised >= " COUNTER_END " then return "
+				"redis.error_reply('" LUA_AHEAD " of all time: the counter') end "
+			"keep = " TEXT(COUNTER_KEEP " + math.max(0, raised - p) / 1000") " "
+			"n = " TEXT("raised") " "
+		"end "
+		"if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then "
+			"local v = redis.call('GET', KEYS[1]) "
+			"if v == ARGV[1] then return c or '0' end "
+			"if not " IS_EARLIER "then return {redis.call('PTTL', KEYS[1]), v} end "
+			"redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) "
+		"end "
+		"if near and #n == #c then redis.call('SETRANGE', k, 0, n) "
+		"else redis.call('SET', k, n, 'PX', keep) end "
+		"return n",
 
 	/* If nothing was granted since, and the grant has not ended. */
-	[CORE_OP_CONFIRM] = READ("") "if v ~= ARGV[1] or c ~= ARGV[2] then return 0 end "
-								 "redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) "
-								 "return 1",
+	[CORE_OP_CONFIRM] =
+		READ
+		"if v ~= ARGV[1] or c ~= ARGV[2] then return 0 end "
+		"redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) "
+		"return 1",
 
 	/* Extends, never shortens; a key that is not there is created. */
-	[CORE_OP_RENEW] = READ("") IS_OURS "if v and not ours or " LESS(
-		"ARGV[3]", "c") " then return 0 end "
-						"if v == ARGV[1] then "
-						"if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then "
-						"redis.call('PEXPIRE', KEYS[1], ARGV[2]) end "
-						"elseif not redis.call('SET', KEYS[1], ARGV[1], v and 'XX' or 'NX', 'PX', "
-						"ARGV[2]) then "
-						"return 0 end "
-						"if c ~= ARGV[3] then redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) end "
-						"return 1",
+	[CORE_OP_RENEW] =
+		READ
+		"if v and v ~= ARGV[1] and not " IS_EARLIER "or " LESS("ARGV[3]", "c") " then return 0 end "
+		"if v == ARGV[1] then "
+			"if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then "
+				"redis.call('PEXPIRE', KEYS[1], ARGV[2]) end "
+		"elseif not redis.call('SET', KEYS[1], ARGV[1], v and 'XX' or 'NX', 'PX', ARGV[2]) then "
+			"return 0 end "
+		"if c ~= ARGV[3] then redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) end "
+		"return 1",
 
 	/*
 	 * Takes this attempt and earlier ones of the same request, not later ones.
 	 * Who may not publish can still release: waiters then find out by asking.
 	 */
 	[CORE_OP_RELEASE] =
-		"local v = redis.call('GET', KEYS[1]) " IS_OURS "if ARGV[3] ~= '0' then "
-		"local k = KEYS[1] .. '\\0token' "
-		"local c = redis.call('GET', k) or '0' "
-		"if " LESS("c", "ARGV[3]") " then redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) end end "
-								   "if not ours then return 0 end "
-								   "if ARGV[2] == '0' then "
-								   "redis.call('DEL', KEYS[1]) "
-								   "local told = redis.pcall('PUBLISH', KEYS[1], 'free') "
-								   "return 1 + (tonumber(told) or 0) end "
-								   "if ARGV[2] == '-1' then return redis.call('DEL', KEYS[1]) end "
-								   "return redis.call('PEXPIRE', KEYS[1], ARGV[2])"};
+		READ
+		"if " LESS("c", "ARGV[3]") " then redis.call('SET', k, ARGV[3], 'PX', ARGV[4]) end "
+		"if not v or v ~= ARGV[1] and not " IS_EARLIER "then return 0 end "
+		"if ARGV[2] == '0' then " DELETE_AND_TELL "end "
+		"if ARGV[2] == '-1' then return redis.call('DEL', KEYS[1]) end "
+		"return redis.call('PEXPIRE', KEYS[1], ARGV[2])",
 
-/* "lost" and the time: when one who knew better found no marker. */
-const char lua_marker_script[] =
-	"local t = redis.call('TIME') "
-	"local now = t[1] * 1000000 + t[2] "
-	"local m = redis.call('GET', KEYS[1]) "
-	"if not m then "
-	"m = ARGV[1] "
-	"if ARGV[2] ~= '' then m = m .. ' lost ' .. " TEXT(
-		"now") " end "
-			   "redis.call('SET', KEYS[1], m) end "
-			   "local at = tonumber(string.match(m, ' lost (%d+)$')) "
-			   "return {m, at and math.abs(now - at) < ARGV[3] * 1000 and 1 or 0}";
+	[LUA_DONE] =
+		"local v = redis.call('GET', KEYS[1]) "
+		"if not v or v ~= ARGV[1] and not " IS_EARLIER "then return 0 end "
+		DELETE_AND_TELL
+};
+
+const char lua_mark_script[] =
+	"local m = redis.call('GET', " MARKER ") or '' "
+	"if m == ARGV[2] then return 1 end "
+	"if m ~= ARGV[1] then return 0 end "
+	"redis.call('SET', " MARKER ", ARGV[2]) "
+	"return 1";
+
+/* clang-format on */

@@ -1,7 +1,6 @@
 /*
  * lua.h
- *		What the nodes execute: one script for each core_op, and one for the
- *		marker.
+ *		What the nodes execute: a script for each core_op, and what they keep.
  *
  * No PostgreSQL header, so that the scripts can be tested by themselves against
  * a real node.
@@ -9,9 +8,10 @@
  *	 key       prefix || name in UTF-8
  *	 value     32 hex digits, ':', the attempt in nine digits, ' ', who holds it
  *	 counter   key || NUL || "token": the last fencing token, in digits; expires
- *			   a day after it was written
- *	 marker    prefix || NUL || "marker": says that the node has lost no data
- *			   since it was written; never expires
+ *			   some more than a day after it was granted
+ *	 marker    LUA_MARKER, one for each node: LUA_MARKED if the node has lost no
+ *			   data that matters since it was written, LUA_LOST if it has, see
+ *			   guard.h; never expires
  *
  * No name has a NUL in it, so counters and markers are not in the way of locks.
  * A release is told on the channel with the key's name.
@@ -20,32 +20,33 @@
  * plain Redlock clients contend with us on the same key.
  *
  * Each script reads and checks before it writes: an error means that nothing was
- * done.  ARGV[1] is always the value.  Counters are whole numbers without leading
- * zeros; a "keep" is how long a counter lives, in milliseconds.
+ * done.  KEYS[1] is always the key, ARGV[1] the value.  Counters are whole numbers
+ * without leading zeros.
  *
- *	 acquire  KEYS: key, marker.  ARGV: value; ttl in ms; proposal: the client's
- *			  wall clock in us; proposal - LUA_CLOCK_BOUND_US; proposal - span, the
- *			  tokens that a grant is good for; marker.
+ *	 acquire  ARGV: value; ttl in ms; proposal: the client's wall clock in us.
  *			  Returns the counter as text, or {ttl left in ms, value in the way}.
- *	 confirm  KEYS: key.  ARGV: value; counter that was granted; token; keep.
+ *	 confirm  ARGV: value; counter that was granted; token; keep.
  *			  Returns 1, or 0: one of them is not there any more.
- *	 renew    KEYS: key.  ARGV: value; ttl in ms; bound; keep.
- *			  Returns 1, or 0: another's key is there, or a counter over the bound.
- *	 release  KEYS: key.  ARGV: value; what becomes of the key: 0: it is deleted and
- *			  waiters are told, -1: it is deleted, else it is kept for so many ms;
- *			  tombstone, or 0: none; keep.
+ *	 renew    ARGV: value; ttl in ms; token; keep.
+ *			  Returns 1, or 0: another's key is there, or a counter over the token.
+ *	 release  ARGV: value; what becomes of the key: 0: it is deleted and waiters are
+ *			  told, -1: it is deleted, else it is kept for so many ms; tombstone, or
+ *			  0: none; keep.
  *			  Returns 0: the key was not there; else 1 + the waiters that were told.
- *	 marker   KEYS: marker.  ARGV: random text for a new one; the marker that was
- *			  seen here before or ''; redlock.max_ttl in ms.
- *			  Returns {the marker, 1 if it was written within max_ttl by one who
- *			  had seen an earlier one: data was lost; else 0}.
+ *	 done     ARGV: value.  The same as release with 0 and 0: the common case.
+ *
+ * A "keep" is how long a counter that has to be written lives, in milliseconds.
  */
 #ifndef REDLOCK_LUA_H
 #define REDLOCK_LUA_H
 
 #include "core.h"
 
-#define LUA_SCRIPTS 4 /* one for each core_op */
+#define LUA_SCRIPTS 5 /* one for each core_op, then: */
+#define LUA_DONE 4
+
+/* Tokens that one grant is good for: the counter is raised by so many at least. */
+#define LUA_SPAN 1001
 
 /* Proposals may be this far ahead of a node's clock, or count as this far behind it. */
 #define LUA_CLOCK_BOUND_US INT64_C(3600000000)
@@ -54,13 +55,21 @@
 #define LUA_COUNTER_END INT64_C(9007199254740992)
 
 /* How long a counter is kept beyond the time that it stands for. */
-#define LUA_COUNTER_KEEP_MS INT64_C(86400000)
+#define LUA_COUNTER_KEEP_MS INT64_C(100000000)
+
+#define LUA_MARKER "redlock:\0marker"
+#define LUA_MARKER_LEN (sizeof(LUA_MARKER) - 1)
+#define LUA_MARKED "1"
+#define LUA_LOST "lost"
 
 /* Errors of the acquire begin with these. */
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
 extern const char *const lua_script[LUA_SCRIPTS];
-extern const char lua_marker_script[];
+
+/* ARGV: the marker that must be there, or ''; the new one.  Returns 1, or 0: a third
+ * is there. */
+extern const char lua_mark_script[];
 
 #endif /* REDLOCK_LUA_H */

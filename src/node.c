@@ -54,14 +54,14 @@ static void greet_as_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
-static void greet_with_sized(RedisNode *node, Greeting what, int argc, const char **argv, int sized,
-							 size_t len);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
-static bool read_marker(RedisNode *node, const redisReply *reply);
+static void mark(RedisNode *node, GuardMarker marker, int64 now_us);
+static void on_marked(RedisNode *node, GuardMarker marker, const redisReply *reply, int64 now_us);
 static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static const RedisNode *find_twin(const RedisNode *node);
+static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static void read_replies(RedisNode *node, int64 now_us);
 static void drop(RedisNode *node);
 static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
@@ -141,15 +141,11 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text)
+node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool by_text)
 {
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
-
-	command->marker = node->guard->marker;
-	command->marker_key = node->guard->marker_key;
-	command->marker_key_len = node->guard->marker_key_len;
-	if (!script_append(node->connection, command, by_text ? NULL : node->sha[command->op]))
+	if (!script_append(node->connection, command, by_text ? NULL : node->sha[script_of(command)]))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
@@ -260,8 +256,12 @@ node_on_time(RedisNode *node, int64 now_us)
 
 		case NODE_READY:
 		case NODE_QUARANTINED:
-			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us)
+			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us &&
+				node_can_send(node))
+			{
+				mark(node, GUARD_MARKED, now_us);
 				set_state(node, NODE_READY, "");
+			}
 			if (node_in_flight(node) == 0)
 				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
 			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
@@ -386,9 +386,6 @@ static void
 greet_as_voter(RedisNode *node)
 {
 	char db[12];
-	char random[17];
-	char max_ttl[12];
-	uint64 bits;
 
 	if (node->url.db != 0)
 	{
@@ -400,16 +397,8 @@ greet_as_voter(RedisNode *node)
 	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
 	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "appendfsync"});
 
-	if (!pg_strong_random(&bits, sizeof(bits)))
-		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
-						errmsg("could not generate random bytes for a redlock node")));
-	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
-	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
-	guard_choose_key(node->guard, redlock_key_prefix);
-	greet_with_sized(node, GREET_MARKER, 7,
-					 (const char *[]){"EVAL", lua_marker_script, "1", node->guard->marker_key,
-									  random, node->guard->marker, max_ttl},
-					 3, node->guard->marker_key_len);
+	append(node, 2, (const char *[]){"GET", LUA_MARKER}, (size_t[]){3, LUA_MARKER_LEN});
+	node->greeting[node->greetings++] = GREET_MARKER;
 	for (int op = 0; op < LUA_SCRIPTS; op++)
 		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", lua_script[op]});
 }
@@ -418,19 +407,6 @@ static void
 greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
 {
 	append(node, argc, argv, NULL);
-	node->greeting[node->greetings++] = what;
-}
-
-/* One argument has NULs in it. */
-static void
-greet_with_sized(RedisNode *node, Greeting what, int argc, const char **argv, int sized, size_t len)
-{
-	size_t argvlen[8];
-
-	Assert(argc <= lengthof(argvlen));
-	for (int i = 0; i < argc; i++)
-		argvlen[i] = i == sized ? len : strlen(argv[i]);
-	append(node, argc, argv, argvlen);
 	node->greeting[node->greetings++] = what;
 }
 
@@ -477,13 +453,35 @@ static void
 begin_duty(RedisNode *node, int64 now_us)
 {
 	GuardMemory *guard = node->guard;
+	GuardMarker marker = GUARD_MARKED;
 
 	if (guard != NULL)
-		guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
-	if (guard != NULL && now_us < guard->until_us)
+	{
+		marker = guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
+		mark(node, marker, now_us);
+	}
+	if (marker == GUARD_LOST)
 		set_state(node, NODE_QUARANTINED, guard->reason);
 	else
 		set_state(node, NODE_READY, NULL);
+}
+
+/* Ahead of all acquires on this connection. */
+static void
+mark(RedisNode *node, GuardMarker marker, int64 now_us)
+{
+	static const char *const text[] = {
+		[GUARD_UNMARKED] = "", [GUARD_MARKED] = LUA_MARKED, [GUARD_LOST] = LUA_LOST};
+	Sent sent = {.lease_slot = -1, .sent_us = now_us};
+
+	if (node->guard->marker == marker)
+		return;
+	append(node, 5,
+		   (const char *[]){"EVAL", lua_mark_script, "0", text[node->guard->marker], text[marker]},
+		   NULL);
+	sent.round = marker;
+	node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = sent;
+	node->flush_wanted = true;
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -541,7 +539,10 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			return NULL;
 
 		case GREET_MARKER:
-			return read_marker(node, reply) ? NULL : "it did not tell its marker";
+			node->facts.marker = reply->type != REDIS_REPLY_STRING     ? GUARD_UNMARKED
+								 : strcmp(reply->str, LUA_MARKED) == 0 ? GUARD_MARKED
+																	   : GUARD_LOST;
+			return NULL;
 
 		default:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
@@ -549,19 +550,6 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 	}
-}
-
-static bool
-read_marker(RedisNode *node, const redisReply *reply)
-{
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
-		reply->element[0]->len >= GUARD_MARKER_SIZE ||
-		reply->element[1]->type != REDIS_REPLY_INTEGER)
-		return false;
-	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
-	node->facts.lost_lately = reply->element[1]->integer != 0;
-	return true;
 }
 
 /* The value of a line "name:value" in the reply of INFO. */
@@ -625,15 +613,7 @@ read_replies(RedisNode *node, int64 now_us)
 		if (node->state == NODE_GREETING && node->greeted < node->greetings)
 			on_greeting(node, reply, now_us);
 		else if (node_in_flight(node) > 0)
-		{
-			Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
-			ScriptAnswer answer;
-
-			script_read(sent.op, reply, &answer);
-			handler->answered(node, &sent, &answer, now_us);
-			if (answer.forgot && node->connection == connection)
-				fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
-		}
+			on_reply(node, reply, now_us);
 		else if (node_is_subscriber(node))
 			hear(node, reply, now_us);
 		else
@@ -643,6 +623,40 @@ read_replies(RedisNode *node, int64 now_us)
 	if (node->connection == connection &&
 		connection->reader->len - connection->reader->pos > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+}
+
+static void
+on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+	redisContext *connection = node->connection;
+	ScriptAnswer answer;
+
+	if (sent.lease_slot < 0)
+	{
+		on_marked(node, sent.round, reply, now_us);
+		return;
+	}
+	script_read(sent.op, reply, &answer);
+	handler->answered(node, &sent, &answer, now_us);
+	if (answer.forgot && node->connection == connection)
+		fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
+}
+
+static void
+on_marked(RedisNode *node, GuardMarker marker, const redisReply *reply, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1)
+		node->guard->marker = marker;
+	else if (reply->type == REDIS_REPLY_ERROR)
+	{
+		script_printable(error, sizeof(error), reply->str, reply->len);
+		fail(node, NODE_REFUSED, error, now_us);
+	}
+	else
+		fail(node, NODE_BACKING_OFF, "its marker has changed", now_us); /* to be greeted anew */
 }
 
 /* A message, or the confirmation that a channel was joined or left. */
@@ -702,7 +716,8 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	{
 		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
 
-		handler->lost(node, &sent, now_us);
+		if (sent.lease_slot >= 0)
+			handler->lost(node, &sent, now_us);
 	}
 }
 

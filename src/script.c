@@ -63,24 +63,28 @@ script_set_attempt(char *value, uint32 attempt)
 	Assert(attempt == 0);
 }
 
+int
+script_of(const ScriptCommand *command)
+{
+	if (command->op == CORE_OP_RELEASE && command->ttl_ms == SCRIPT_DELETE_AND_TELL &&
+		command->counter == 0)
+		return LUA_DONE;
+	return command->op;
+}
+
 bool
 script_append(redisContext *connection, const ScriptCommand *command, const char *sha)
 {
-	static const struct
-	{
-		const char *start; /* arrays of the protocol begin with their length */
-		const char *keys;
-	} form[LUA_SCRIPTS] = {
-		[CORE_OP_ACQUIRE] = {"*11\r\n", "$1\r\n2\r\n"},
-		[CORE_OP_CONFIRM] = {"*8\r\n", "$1\r\n1\r\n"},
-		[CORE_OP_RENEW] = {"*8\r\n", "$1\r\n1\r\n"},
-		[CORE_OP_RELEASE] = {"*8\r\n", "$1\r\n1\r\n"},
+	/* arrays of the protocol begin with their length */
+	static const char *const start[LUA_SCRIPTS] = {
+		[CORE_OP_ACQUIRE] = "*7\r\n", [CORE_OP_CONFIRM] = "*8\r\n", [CORE_OP_RENEW] = "*8\r\n",
+		[CORE_OP_RELEASE] = "*8\r\n", [LUA_DONE] = "*5\r\n",
 	};
-	const char *text = lua_script[command->op];
+	int script = script_of(command);
 	Writer writer;
 
 	writer.at = writer.text;
-	put(&writer, form[command->op].start, strlen(form[command->op].start));
+	put(&writer, start[script], 4);
 	if (sha != NULL)
 	{
 		put(&writer, "$7\r\nEVALSHA\r\n", 13);
@@ -89,22 +93,17 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 	else
 	{
 		put_bulk(&writer, "EVAL", 4);
-		put_bulk(&writer, text, strlen(text));
+		put_bulk(&writer, lua_script[script], strlen(lua_script[script]));
 	}
-	put(&writer, form[command->op].keys, 7);
+	put(&writer, "$1\r\n1\r\n", 7);
 	put_bulk(&writer, command->key, command->key_len);
-	if (command->op == CORE_OP_ACQUIRE)
-		put_bulk(&writer, command->marker_key, command->marker_key_len);
 	put_bulk(&writer, command->value, command->value_len);
 
-	switch (command->op)
+	switch (script)
 	{
 		case CORE_OP_ACQUIRE:
 			put_number(&writer, command->ttl_ms);
 			put_number(&writer, command->wall_clock_us);
-			put_number(&writer, command->wall_clock_us - LUA_CLOCK_BOUND_US);
-			put_number(&writer, command->wall_clock_us - command->span);
-			put_bulk(&writer, command->marker, strlen(command->marker));
 			break;
 		case CORE_OP_CONFIRM:
 			put_number(&writer, command->counter);
@@ -116,6 +115,8 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 			put_number(&writer, command->ttl_ms);
 			put_number(&writer, command->counter);
 			put_number(&writer, keep_ms(command->counter, command->wall_clock_us));
+			break;
+		case LUA_DONE:
 			break;
 	}
 	return redisAppendFormattedCommand(connection, writer.text, writer.at - writer.text) ==

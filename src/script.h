@@ -24,13 +24,9 @@ typedef struct ScriptCommand
 	size_t value_len;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: see below */
-	int span;            /* acquire: tokens that one grant is good for */
-	const char *marker;  /* acquire: what the node must still have, */
-	const char *marker_key;
-	size_t marker_key_len; /* and where */
-	int64 counter;         /* confirm: token_at; renew: the token; release:
-							* core_tombstone */
-	int64 token;           /* confirm */
+	int64 counter;       /* confirm: token_at; renew: the token; release:
+						  * core_tombstone */
+	int64 token;         /* confirm */
 } ScriptCommand;
 
 /*
@@ -61,6 +57,9 @@ typedef struct ScriptAnswer
 extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder);
 
 extern void script_set_attempt(char *value, uint32 attempt);
+
+/* Which of the scripts it is. */
+extern int script_of(const ScriptCommand *command);
 
 /*
  * Append the command to the connection's output buffer; by its text if sha is

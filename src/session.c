@@ -846,8 +846,17 @@ guard_commit(void)
 
 		if (holding->xact_holds == NULL && holding->call_count == 0 && !wrote)
 			continue;
-		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
+		if (!is_valid(holding, 0))
 			fail_lost(holding->name, holding->lease, " before the commit");
+		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
+				 errdetail("It is valid for another %d ms, and redlock.commit_margin is %d ms.",
+						   (int) (lease_validity_us(holding->lease) / 1000),
+						   redlock_commit_margin_ms),
+				 errhint("Start the work over. A longer ttl leaves more time.")));
 	}
 }
 
