@@ -761,8 +761,8 @@ on_subscriber(RedisNode *node)
 }
 
 /*
- * What an earlier broker left: its connections are gone.  Wishes that it did
- * not see are looked at when the nodes have settled.
+ * What an earlier broker left: its connections are gone.  Other wishes that it
+ * did not see are looked at when the nodes have settled.
  */
 static void
 adopt_leases(int64 now_us)
@@ -777,6 +777,8 @@ adopt_leases(int64 now_us)
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (lease->core.members & CORE_BIT(i))
 				step_simple(lease, CORE_NODE_LOST, i, now_us);
+		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+			look_at(lease, now_us); /* it must not be renewed */
 		set_timer(lease);
 		set_releasing(lease);
 	}

@@ -39,6 +39,12 @@ typedef struct GuardMemory
 	GuardMarker marker;             /* as last seen or written */
 	char reason[GUARD_REASON_SIZE];
 	int64 until_us; /* must not vote before; 0: never was in quarantine */
+
+	/* two nodes that are one server; see find_twin in node.c */
+	int64 greeted_us;                    /* when it said what it is */
+	int twin;                            /* slot + 1 of the other; 0: none */
+	int64 twin_since_us;                 /* when it was compared, */
+	char twin_run_id[GUARD_RUN_ID_SIZE]; /* being this */
 } GuardMemory;
 
 /* What a node says of itself when we connect. */

@@ -60,7 +60,8 @@ static void mark(RedisNode *node, GuardMarker marker, int64 now_us);
 static void on_marked(RedisNode *node, GuardMarker marker, const redisReply *reply, int64 now_us);
 static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
-static const RedisNode *find_twin(const RedisNode *node);
+static const RedisNode *find_twin(RedisNode *node, int64 now_us);
+static bool is_on_duty(const RedisNode *node);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static void read_replies(RedisNode *node, int64 now_us);
 static void drop(RedisNode *node);
@@ -302,7 +303,7 @@ start(RedisNode *node, int64 now_us)
 	{
 		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
 
-		if (voter->state != NODE_READY && voter->state != NODE_QUARANTINED)
+		if (!is_on_duty(voter))
 		{
 			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
 			return;
@@ -354,6 +355,8 @@ connect_to(RedisNode *node, int64 now_us)
 		fail_io(node, "connect", now_us);
 		return;
 	}
+	REDLOCK_LIMIT_ELEMENTS(node->connection->reader, 16);
+	node->unparsed = 0;
 	node->want_write = true; /* writable means connected */
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
 	loop_watch(node->slot, node->connection->fd, true);
@@ -437,7 +440,7 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->greeted < node->greetings)
 		return;
 
-	twin = node_is_subscriber(node) ? NULL : find_twin(node);
+	twin = node_is_subscriber(node) ? NULL : find_twin(node, now_us);
 	if (twin != NULL)
 	{
 		snprintf(error, sizeof(error), "it is the same server as node %.100s", twin->url.address);
@@ -576,16 +579,48 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 	return false;
 }
 
-/* Another node that turned out to be the same server. */
+/*
+ * Another node that is the same server, or was when they were last compared.
+ * That is over only when the other greeted after this one did, and both had
+ * other processes, and this one still has the same: a process seen before and
+ * after another was seen elsewhere is not that other.
+ */
 static const RedisNode *
-find_twin(const RedisNode *node)
+find_twin(RedisNode *node, int64 now_us)
 {
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (&nodes[i] != node &&
-			(nodes[i].state == NODE_READY || nodes[i].state == NODE_QUARANTINED) &&
-			strcmp(nodes[i].facts.run_id, node->facts.run_id) == 0)
-			return &nodes[i];
-	return NULL;
+	GuardMemory *guard = node->guard;
+	const char *run_id = node->facts.run_id;
+	const RedisNode *twin = NULL;
+
+	if (guard->twin > 0)
+	{
+		const RedisNode *other = &nodes[guard->twin - 1];
+		bool apart = is_on_duty(other) && other->guard->greeted_us > guard->twin_since_us &&
+					 strcmp(other->facts.run_id, guard->twin_run_id) != 0 &&
+					 strcmp(run_id, guard->twin_run_id) == 0;
+
+		if (other->state != NODE_UNUSED && !apart)
+			twin = other;
+	}
+	for (int i = 0; i < CORE_NODES_MAX && twin == NULL; i++)
+		if (&nodes[i] != node && is_on_duty(&nodes[i]) &&
+			strcmp(nodes[i].facts.run_id, run_id) == 0)
+			twin = &nodes[i];
+
+	if (twin != NULL && (guard->twin == 0 || strcmp(run_id, guard->twin_run_id) != 0))
+	{
+		guard->twin_since_us = now_us;
+		strlcpy(guard->twin_run_id, run_id, sizeof(guard->twin_run_id));
+	}
+	guard->twin = twin != NULL ? twin->slot + 1 : 0;
+	guard->greeted_us = now_us;
+	return twin;
+}
+
+static bool
+is_on_duty(const RedisNode *node)
+{
+	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
 }
 
 static void
@@ -593,11 +628,14 @@ read_replies(RedisNode *node, int64 now_us)
 {
 	redisContext *connection = node->connection;
 
+	size_t before = connection->reader->len;
+
 	if (redisBufferRead(connection) != REDIS_OK)
 	{
 		fail_io(node, "read", now_us);
 		return;
 	}
+	node->unparsed += connection->reader->len - before;
 	while (node->connection == connection)
 	{
 		void *reply = NULL;
@@ -619,10 +657,16 @@ read_replies(RedisNode *node, int64 now_us)
 		else
 			fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 		freeReplyObject(reply);
+		if (node->connection == connection)
+			node->unparsed = connection->reader->len - connection->reader->pos;
 	}
-	if (node->connection == connection &&
-		connection->reader->len - connection->reader->pos > NODE_REPLY_MAX)
+	if (node->connection != connection)
+		return;
+	if (node->unparsed > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+	else if (node->unparsed > 0 && node_in_flight(node) == 0 && node->state != NODE_GREETING &&
+			 !node_is_subscriber(node))
+		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 }
 
 static void

@@ -39,8 +39,8 @@
 #define NODE_SUBSCRIBER CORE_NODES_MAX
 #define NODE_SLOTS (2 * CORE_NODES_MAX)
 
-/* A reply that is longer is not one of ours. */
-#define NODE_REPLY_MAX (1024 * 1024)
+/* A reply that is longer is not one of ours: INFO has some kilobytes. */
+#define NODE_REPLY_MAX (64 * 1024)
 
 typedef enum NodeState
 {
@@ -78,6 +78,8 @@ typedef struct RedisNode
 	bool flush_wanted; /* there is output to write */
 	bool want_write;   /* the socket was full, or is connecting */
 	char sha[LUA_SCRIPTS][SCRIPT_SHA_SIZE];
+
+	size_t unparsed; /* bytes since the last whole reply */
 
 	uint8 greeting[16]; /* replies still to come while GREETING */
 	int greetings;
