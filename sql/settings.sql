@@ -100,7 +100,7 @@ ALTER SYSTEM SET redlock.max_ttl = '86400001';
 ALTER SYSTEM SET redlock.node_timeout = '9ms';
 ALTER SYSTEM SET redlock.node_timeout = '61s';
 ALTER SYSTEM SET redlock.handover_limit = -1;
-ALTER SYSTEM SET redlock.handover_limit = 1000001;
+ALTER SYSTEM SET redlock.handover_limit = 1001;
 ALTER SYSTEM SET redlock.max_locks = 15;
 ALTER SYSTEM SET redlock.max_locks = 1000001;
 SELECT repeat('p', 64) AS long \gset

@@ -853,8 +853,7 @@ guard_commit(void)
 				ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
-				 errdetail("It is valid for another %d ms, and redlock.commit_margin is %d ms.",
-						   (int) (lease_validity_us(holding->lease) / 1000),
+				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",
 						   redlock_commit_margin_ms),
 				 errhint("Start the work over. A longer ttl leaves more time.")));
 	}
