@@ -3700,7 +3700,9 @@ owner_acts(world *w, int host)
 	else if (l->state != CORE_LOST && dice(w, 4) == 0)
 	{
 		seen.wakes++;
-		world_step(w, host, (core_event){.type = CORE_WAKE, .retry_us = dice(w, RUN_RETRY_US + 1)});
+		world_step(w, host,
+				   (core_event){.type = CORE_WAKE,
+								.retry_us = dice(w, 4) == 0 ? 0 : 2 + dice(w, RUN_RETRY_US)});
 	}
 	else if (l->state == CORE_LOST || dice(w, 15) == 0)
 		world_step(w, host, (core_event){.type = CORE_RELEASE});
