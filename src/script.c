@@ -10,11 +10,18 @@
 #include "common/hashfn.h"
 #include "utils/builtins.h"
 
+#include "clock.h"
 #include "lease.h"
 #include "script.h"
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
 				 "a lock's value must fit");
+
+/*
+ * No counter runs ahead of time that far (70 years).  One node that says so must
+ * not make it true on all others, where the token is written.
+ */
+#define TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
@@ -167,9 +174,16 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->told = 0;
 	answer->text[0] = '\0';
 
-	if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_STRING &&
-		(answer->token = strtoll(reply->str, NULL, 10)) > 0 && answer->token < LUA_COUNTER_END)
+	if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_STRING)
+	{
+		answer->token = strtoll(reply->str, NULL, 10);
 		answer->reply = CORE_REPLY_YES;
+		if (answer->token <= 0 || answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
+		{
+			answer->reply = CORE_REPLY_ERROR;
+			strlcpy(answer->text, "its counter is out of all bounds", sizeof(answer->text));
+		}
+	}
 	else if (op != CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_INTEGER)
 	{
 		answer->reply = reply->integer >= 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
