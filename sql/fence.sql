@@ -155,7 +155,7 @@ SELECT redlock_release('job');
 -- lost
 SET redlock.on_loss = 'error';
 SELECT redlock_acquire('job', scope => 'session', hold_at_most => '50 ms') > :token AS larger;
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXIT WHEN EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost'); PERFORM pg_sleep(0.01); END LOOP; END $$;
 SELECT redlock_fence('job');
 \echo :SQLSTATE
 SELECT resource, token = :token AS before FROM redlock_fences;

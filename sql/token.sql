@@ -129,7 +129,7 @@ SELECT redlock_token('job') IS NULL AS none;
 -- Lost: still told, to know what it was; whether it is valid says redlock_check.
 SET redlock.on_loss = 'error';
 SELECT redlock_acquire('job', scope => 'session', hold_at_most => '50 ms') AS token \gset
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXIT WHEN EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost'); PERFORM pg_sleep(0.01); END LOOP; END $$;
 SELECT redlock_token('job') = :token AS same;
 SELECT redlock_check('job');
 \echo :SQLSTATE
