@@ -537,6 +537,11 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_NOTHING:
 			break;
 		case CORE_MUST_WAIT:
+			if (core->unreachable_since_us > 0)
+				publish_votes(lease);
+			else
+				pg_atomic_write_u32(&lease->silent_nodes, 0);
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
 				subscribe(lease, now_us);
 			break;

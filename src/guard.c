@@ -13,25 +13,25 @@
 static void quarantine(GuardMemory *memory, int max_ttl_ms, int64 now_us, const char *format, ...)
 	pg_attribute_printf(4, 5);
 
-GuardMarker
+void
 guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms, int64 now_us)
 {
 	bool new_process = strcmp(memory->run_id, facts->run_id) != 0;
 	bool young = facts->uptime_s * 1000 < max_ttl_ms + UPTIME_SLACK_MS;
 	bool durable = facts->aof && facts->fsync_always;
-	bool gone = facts->marker == GUARD_UNMARKED && memory->marker != GUARD_UNMARKED;
-	bool told = facts->marker == GUARD_LOST && memory->marker != GUARD_LOST;
+	bool first_seen = memory->marker[0] == '\0';
+	bool changed = !first_seen && strcmp(memory->marker, facts->marker) != 0;
 
 	if (new_process && young && !durable)
 		quarantine(memory, max_ttl_ms, now_us,
 				   "it restarted " INT64_FORMAT " s ago and may have forgotten leases",
 				   facts->uptime_s);
-	else if (gone || (told && now_us >= memory->until_us))
+	else if ((changed && facts->loss != GUARD_LOST_ONCE) ||
+			 (first_seen && facts->loss == GUARD_LOST_LATELY))
 		quarantine(memory, max_ttl_ms, now_us, "its data was lost, and leases with it");
 
 	strlcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
-	memory->marker = facts->marker;
-	return now_us < memory->until_us ? GUARD_LOST : GUARD_MARKED;
+	strlcpy(memory->marker, facts->marker, sizeof(memory->marker));
 }
 
 /* As long as a lease that began just now could live, by whatever clock. */

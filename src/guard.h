@@ -11,32 +11,32 @@
  * - The server process is one that this host has not seen before, and it is
  *	 younger than max_ttl.  A node that writes each command to disk before it
  *	 answers (appendonly yes, appendfsync always) forgets nothing by a restart.
- * - The marker that this host has seen on the node is gone.  Acquires look for
- *	 it, so FLUSHALL is noticed by the next one.  The host that noticed it first
- *	 writes a marker that says so to all others, and a good one when its
- *	 quarantine has ended.
+ * - The marker is not the one that this host has seen on the node.  Each acquire
+ *	 brings the one that it knows, and is refused where another is, or none; so
+ *	 FLUSHALL is noticed by the next one.  If the new marker says that a loss was
+ *	 noticed longer than max_ttl ago, all that was forgotten has ended.
  *
- * What a host has never seen it can't miss: a loss before its server started is
- * found by the first sign, or by the second if another host noticed it.
+ * What a host has never seen it can't miss.  A loss before its server started is
+ * found by the first sign, or by the marker if another host noticed the loss.
+ *
+ * The marker is random, and each acquire brings it, on purpose.  Cheaper ones, a
+ * marker that is just there, or one that is looked at only where the counter is
+ * new, let the simulator find two holders: late releases create counters, and a
+ * host that ends its quarantine wipes out what another has noticed since.
  */
 #ifndef REDLOCK_GUARD_H
 #define REDLOCK_GUARD_H
 
+#include "lua.h"
+
 #define GUARD_RUN_ID_SIZE 64
 #define GUARD_REASON_SIZE 128
-
-typedef enum GuardMarker
-{
-	GUARD_UNMARKED, /* not there, or never seen */
-	GUARD_MARKED,   /* no data was lost that matters */
-	GUARD_LOST      /* a host noticed a loss, and is in quarantine */
-} GuardMarker;
 
 /* What this host remembers of a node, in shared memory.  Written by the broker. */
 typedef struct GuardMemory
 {
-	char run_id[GUARD_RUN_ID_SIZE]; /* empty: never seen */
-	GuardMarker marker;             /* as last seen or written */
+	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
+	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
 	char reason[GUARD_REASON_SIZE];
 	int64 until_us; /* must not vote before; 0: never was in quarantine */
 
@@ -54,14 +54,17 @@ typedef struct GuardFacts
 	int64 uptime_s;
 	bool aof;          /* appendonly yes */
 	bool fsync_always; /* appendfsync always */
-	GuardMarker marker;
+	char marker[LUA_MARKER_MAX + 1];
+	enum
+	{
+		GUARD_FRESH,       /* the marker tells of no loss */
+		GUARD_LOST_LATELY, /* it does, less than max_ttl ago */
+		GUARD_LOST_ONCE    /* it does, but that is over */
+	} loss;
 } GuardFacts;
 
-/*
- * Compare, remember, and begin a quarantine if one is due.  Returns what the
- * node's marker should be: GUARD_LOST if it is in quarantine, else GUARD_MARKED.
- */
-extern GuardMarker guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
-								int64 now_us);
+/* Compare, remember, and begin a quarantine if one is due. */
+extern void guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
+						 int64 now_us);
 
 #endif /* REDLOCK_GUARD_H */

@@ -4,9 +4,8 @@
  *
  * They are written to be cheap: an argument costs a node as much as a dozen lines,
  * a command that is called as much as ten arguments, and to turn numbers into text
- * more than to compare them.  So the acquire looks at the clock and the marker of
- * the node only when the counter is not there or was not raised for long: where it
- * is, it was not lost.
+ * more than to compare them.  So the acquire looks at the clock of the node only
+ * when the counter is not there or was not raised for long.
  */
 #include "lua.h"
 
@@ -42,6 +41,9 @@
 
 const char *const lua_script[LUA_SCRIPTS] = {
 	/*
+	 * The marker must be the one that the client knows: a late release or renewal
+	 * can have made the counter on a node that lost its data.
+	 *
 	 * One that was sent twice is granted once.  The counter follows the clocks of
 	 * clients, within the bounds of the node's own, so that order outlives it; one
 	 * that ran ahead of time is kept for that much longer.  "near": as long as the
@@ -49,12 +51,13 @@ const char *const lua_script[LUA_SCRIPTS] = {
 	 */
 	[CORE_OP_ACQUIRE] =
 		"local k = " COUNTER_KEY " "
-		"local c, p, keep = redis.call('GET', k), ARGV[3], '" COUNTER_KEEP "' "
+		"local got = redis.call('MGET', k, " MARKER ") "
+		"if got[2] ~= ARGV[4] then return "
+			"redis.error_reply('" LUA_FORGOT " its marker: the data of this node was lost') end "
+		"local c, p, keep = got[1], ARGV[3], '" COUNTER_KEEP "' "
 		"local n = p "
 		"local near = c and #c == #p and string.sub(c, 1, 6) == string.sub(p, 1, 6) "
 		"if not near then "
-			"if redis.call('GET', " MARKER ") ~= '" LUA_MARKED "' then return "
-				"redis.error_reply('" LUA_FORGOT " its marker: the data of this node was lost') end "
 			"local t = redis.call('TIME') "
 			"local now = t[1] * 1000000 + t[2] "
 			"if p - now > " CLOCK_BOUND " then return "
@@ -116,11 +119,16 @@ const char *const lua_script[LUA_SCRIPTS] = {
 		DELETE_AND_TELL
 };
 
-const char lua_mark_script[] =
-	"local m = redis.call('GET', " MARKER ") or '' "
-	"if m == ARGV[2] then return 1 end "
-	"if m ~= ARGV[1] then return 0 end "
-	"redis.call('SET', " MARKER ", ARGV[2]) "
-	"return 1";
+const char lua_marker_script[] =
+	"local t = redis.call('TIME') "
+	"local now = t[1] * 1000000 + t[2] "
+	"local m = redis.call('GET', " MARKER ") "
+	"if not m then "
+		"m = ARGV[1] "
+		"if ARGV[2] ~= '' then m = m .. ' lost ' .. " TEXT("now") " end "
+		"redis.call('SET', " MARKER ", m) "
+	"end "
+	"local at = tonumber(string.match(m, ' lost (%d+)$')) "
+	"return {m, not at and 0 or math.abs(now - at) < ARGV[3] * 1000 and 1 or 2}";
 
 /* clang-format on */

@@ -9,9 +9,10 @@
  *	 value     32 hex digits, ':', the attempt in nine digits, ' ', who holds it
  *	 counter   key || NUL || "token": the last fencing token, in digits; expires
  *			   some more than a day after it was granted
- *	 marker    LUA_MARKER, one for each node: LUA_MARKED if the node has lost no
- *			   data that matters since it was written, LUA_LOST if it has, see
- *			   guard.h; never expires
+ *	 marker    LUA_MARKER, one for each node: random text that says that the node
+ *			   has lost no data since it was written; if one who had seen an earlier
+ *			   marker wrote it, followed by " lost " and the node's time in us; never
+ *			   expires
  *
  * No name has a NUL in it, so counters and markers are not in the way of locks.
  * A release is told on the channel with the key's name.
@@ -23,7 +24,8 @@
  * done.  KEYS[1] is always the key, ARGV[1] the value.  Counters are whole numbers
  * without leading zeros.
  *
- *	 acquire  ARGV: value; ttl in ms; proposal: the client's wall clock in us.
+ *	 acquire  ARGV: value; ttl in ms; proposal: the client's wall clock in us; the
+ *			  marker that must be there.
  *			  Returns the counter as text, or {ttl left in ms, value in the way}.
  *	 confirm  ARGV: value; counter that was granted; token; keep.
  *			  Returns 1, or 0: one of them is not there any more.
@@ -34,6 +36,10 @@
  *			  0: none; keep.
  *			  Returns 0: the key was not there; else 1 + the waiters that were told.
  *	 done     ARGV: value.  The same as release with 0 and 0: the common case.
+ *	 marker   ARGV: random text for a new one; the marker that was seen here before
+ *			  or ''; redlock.max_ttl in ms.
+ *			  Returns {the marker, 0}, or if it tells of a loss {the marker, 1 if
+ *			  that is less than max_ttl ago, else 2}.
  *
  * A "keep" is how long a counter that has to be written lives, in milliseconds.
  */
@@ -58,18 +64,13 @@
 #define LUA_COUNTER_KEEP_MS INT64_C(100000000)
 
 #define LUA_MARKER "redlock:\0marker"
-#define LUA_MARKER_LEN (sizeof(LUA_MARKER) - 1)
-#define LUA_MARKED "1"
-#define LUA_LOST "lost"
+#define LUA_MARKER_MAX 63 /* bytes of its text */
 
 /* Errors of the acquire begin with these. */
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
 extern const char *const lua_script[LUA_SCRIPTS];
-
-/* ARGV: the marker that must be there, or ''; the new one.  Returns 1, or 0: a third
- * is there. */
-extern const char lua_mark_script[];
+extern const char lua_marker_script[];
 
 #endif /* REDLOCK_LUA_H */

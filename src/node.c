@@ -56,8 +56,7 @@ static void append(RedisNode *node, int argc, const char **argv, const size_t *a
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
-static void mark(RedisNode *node, GuardMarker marker, int64 now_us);
-static void on_marked(RedisNode *node, GuardMarker marker, const redisReply *reply, int64 now_us);
+static bool read_marker(RedisNode *node, const redisReply *reply);
 static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static const RedisNode *find_twin(RedisNode *node, int64 now_us);
@@ -142,10 +141,12 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool by_text)
+node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text)
 {
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
+
+	command->marker = node->guard->marker;
 	if (!script_append(node->connection, command, by_text ? NULL : node->sha[script_of(command)]))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
@@ -257,12 +258,8 @@ node_on_time(RedisNode *node, int64 now_us)
 
 		case NODE_READY:
 		case NODE_QUARANTINED:
-			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us &&
-				node_can_send(node))
-			{
-				mark(node, GUARD_MARKED, now_us);
+			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us)
 				set_state(node, NODE_READY, "");
-			}
 			if (node_in_flight(node) == 0)
 				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
 			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
@@ -389,6 +386,9 @@ static void
 greet_as_voter(RedisNode *node)
 {
 	char db[12];
+	char random[17];
+	char max_ttl[12];
+	uint64 bits;
 
 	if (node->url.db != 0)
 	{
@@ -400,8 +400,14 @@ greet_as_voter(RedisNode *node)
 	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
 	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "appendfsync"});
 
-	append(node, 2, (const char *[]){"GET", LUA_MARKER}, (size_t[]){3, LUA_MARKER_LEN});
-	node->greeting[node->greetings++] = GREET_MARKER;
+	if (!pg_strong_random(&bits, sizeof(bits)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate random bytes for a redlock node")));
+	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
+	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
+	greet_with(
+		node, GREET_MARKER, 6,
+		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
 	for (int op = 0; op < LUA_SCRIPTS; op++)
 		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", lua_script[op]});
 }
@@ -456,35 +462,13 @@ static void
 begin_duty(RedisNode *node, int64 now_us)
 {
 	GuardMemory *guard = node->guard;
-	GuardMarker marker = GUARD_MARKED;
 
 	if (guard != NULL)
-	{
-		marker = guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
-		mark(node, marker, now_us);
-	}
-	if (marker == GUARD_LOST)
+		guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
+	if (guard != NULL && now_us < guard->until_us)
 		set_state(node, NODE_QUARANTINED, guard->reason);
 	else
 		set_state(node, NODE_READY, NULL);
-}
-
-/* Ahead of all acquires on this connection. */
-static void
-mark(RedisNode *node, GuardMarker marker, int64 now_us)
-{
-	static const char *const text[] = {
-		[GUARD_UNMARKED] = "", [GUARD_MARKED] = LUA_MARKED, [GUARD_LOST] = LUA_LOST};
-	Sent sent = {.lease_slot = -1, .sent_us = now_us};
-
-	if (node->guard->marker == marker)
-		return;
-	append(node, 5,
-		   (const char *[]){"EVAL", lua_mark_script, "0", text[node->guard->marker], text[marker]},
-		   NULL);
-	sent.round = marker;
-	node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = sent;
-	node->flush_wanted = true;
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -542,10 +526,7 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			return NULL;
 
 		case GREET_MARKER:
-			node->facts.marker = reply->type != REDIS_REPLY_STRING     ? GUARD_UNMARKED
-								 : strcmp(reply->str, LUA_MARKED) == 0 ? GUARD_MARKED
-																	   : GUARD_LOST;
-			return NULL;
+			return read_marker(node, reply) ? NULL : "it did not tell its marker";
 
 		default:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
@@ -553,6 +534,19 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 	}
+}
+
+static bool
+read_marker(RedisNode *node, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
+		reply->element[0]->len > LUA_MARKER_MAX || reply->element[1]->type != REDIS_REPLY_INTEGER ||
+		reply->element[1]->integer < GUARD_FRESH || reply->element[1]->integer > GUARD_LOST_ONCE)
+		return false;
+	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
+	node->facts.loss = reply->element[1]->integer;
+	return true;
 }
 
 /* The value of a line "name:value" in the reply of INFO. */
@@ -676,31 +670,10 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	redisContext *connection = node->connection;
 	ScriptAnswer answer;
 
-	if (sent.lease_slot < 0)
-	{
-		on_marked(node, sent.round, reply, now_us);
-		return;
-	}
 	script_read(sent.op, reply, &answer);
 	handler->answered(node, &sent, &answer, now_us);
 	if (answer.forgot && node->connection == connection)
 		fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
-}
-
-static void
-on_marked(RedisNode *node, GuardMarker marker, const redisReply *reply, int64 now_us)
-{
-	char error[SCRIPT_TEXT_MAX + 1];
-
-	if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1)
-		node->guard->marker = marker;
-	else if (reply->type == REDIS_REPLY_ERROR)
-	{
-		script_printable(error, sizeof(error), reply->str, reply->len);
-		fail(node, NODE_REFUSED, error, now_us);
-	}
-	else
-		fail(node, NODE_BACKING_OFF, "its marker has changed", now_us); /* to be greeted anew */
 }
 
 /* A message, or the confirmation that a channel was joined or left. */
@@ -756,12 +729,16 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
 	set_state(node, state, error);
 
+	/* a hanging one has no deadline of its own */
+	if (!node_is_subscriber(node) && node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
+		fail(node_at(node->slot + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
+			 now_us);
+
 	while (node_in_flight(node) > 0)
 	{
 		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
 
-		if (sent.lease_slot >= 0)
-			handler->lost(node, &sent, now_us);
+		handler->lost(node, &sent, now_us);
 	}
 }
 

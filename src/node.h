@@ -57,7 +57,7 @@ typedef enum NodeState
 /* A command in flight: what the broker needs to know when the reply comes. */
 typedef struct Sent
 {
-	int lease_slot; /* -1: it writes the marker that `round` says */
+	int lease_slot;
 	uint32 generation;
 	uint32 round;
 	core_op op;
@@ -148,10 +148,9 @@ node_in_flight(const RedisNode *node)
 
 /*
  * Append a command, by its text if `by_text`.  It is written by node_flush.
- * The node must be able to send.
+ * The node must be able to send.  Fills in the marker.
  */
-extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent,
-					  bool by_text);
+extern void node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text);
 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);

@@ -84,7 +84,7 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 {
 	/* arrays of the protocol begin with their length */
 	static const char *const start[LUA_SCRIPTS] = {
-		[CORE_OP_ACQUIRE] = "*7\r\n", [CORE_OP_CONFIRM] = "*8\r\n", [CORE_OP_RENEW] = "*8\r\n",
+		[CORE_OP_ACQUIRE] = "*8\r\n", [CORE_OP_CONFIRM] = "*8\r\n", [CORE_OP_RENEW] = "*8\r\n",
 		[CORE_OP_RELEASE] = "*8\r\n", [LUA_DONE] = "*5\r\n",
 	};
 	int script = script_of(command);
@@ -111,6 +111,7 @@ script_append(redisContext *connection, const ScriptCommand *command, const char
 		case CORE_OP_ACQUIRE:
 			put_number(&writer, command->ttl_ms);
 			put_number(&writer, command->wall_clock_us);
+			put_bulk(&writer, command->marker, strlen(command->marker));
 			break;
 		case CORE_OP_CONFIRM:
 			put_number(&writer, command->counter);

@@ -27,6 +27,7 @@ typedef struct ScriptCommand
 	int64 counter;       /* confirm: token_at; renew: the token; release:
 						  * core_tombstone */
 	int64 token;         /* confirm */
+	const char *marker;  /* acquire: what the node must still have */
 } ScriptCommand;
 
 /*

@@ -759,6 +759,8 @@ time_out(const LockRequest *request, Lease *lease)
 
 	if (request->skip)
 		return;
+	if (lease != NULL && pg_atomic_read_u32(&lease->silent_nodes) != 0)
+		fail_unreachable(request, lease); /* never say busy then */
 	if (lease != NULL)
 	{
 		SpinLockAcquire(&lease->mutex);
