@@ -1004,7 +1004,7 @@ count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 
 	NodeBoard *board = &lease_table->board[node->slot];
 
 	pg_atomic_write_u64(&board->rtt_us, now_us - sent->sent_us);
-	if (answer->reply == CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
+	if (answer->reply >= CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
 	{
 		strlcpy(node->error, answer->text, sizeof(node->error));
 		show_node(node, node->state);

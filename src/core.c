@@ -497,7 +497,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				node->key = CORE_KEY_PRESENT;
 				lease->token_at[event->node] = event->token;
 			}
-			else if (event->reply == CORE_REPLY_NO || node->key == CORE_KEY_MAYBE)
+			else if (event->reply == CORE_REPLY_NO ||
+					 (event->reply == CORE_REPLY_ERROR && node->key == CORE_KEY_MAYBE))
 				node->key = CORE_KEY_ABSENT;
 			if (event->reply == CORE_REPLY_NO)
 				on_refusal(lease, event);
@@ -520,7 +521,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				node->key = CORE_KEY_PRESENT;
 			break;
 		case CORE_OP_RELEASE:
-			if (event->reply != CORE_REPLY_ERROR &&
+			if ((event->reply == CORE_REPLY_YES || event->reply == CORE_REPLY_NO) &&
 				(lease->state == CORE_RELEASING || lease->state == CORE_BUSY))
 				node->key = CORE_KEY_ABSENT;
 			if (lease->state == CORE_RELEASING)

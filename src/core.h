@@ -146,9 +146,10 @@ typedef enum core_op
 
 typedef enum core_reply
 {
-	CORE_REPLY_YES,  /* done */
-	CORE_REPLY_NO,   /* refused: another value is there, or was */
-	CORE_REPLY_ERROR /* the node answered that it did not execute it */
+	CORE_REPLY_YES,    /* done */
+	CORE_REPLY_NO,     /* refused: another value is there, or was */
+	CORE_REPLY_ERROR,  /* the node answered that it did not execute it */
+	CORE_REPLY_UNKNOWN /* an answer without sense: it may have been executed */
 } core_reply;
 
 typedef struct core_event

@@ -181,7 +181,7 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_YES;
 		if (answer->token <= 0 || answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
 		{
-			answer->reply = CORE_REPLY_ERROR;
+			answer->reply = CORE_REPLY_UNKNOWN;
 			strlcpy(answer->text, "its counter is out of all bounds", sizeof(answer->text));
 		}
 	}
@@ -201,17 +201,17 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 			hash_bytes((const unsigned char *) reply->element[1]->str, reply->element[1]->len);
 		read_holder(reply->element[1], answer);
 	}
-	else
+	else if (reply->type == REDIS_REPLY_ERROR)
 	{
 		answer->reply = CORE_REPLY_ERROR;
-		if (reply->type == REDIS_REPLY_ERROR)
-		{
-			answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
-			answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
-			script_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
-		}
-		else
-			strlcpy(answer->text, "reply of an unexpected type", sizeof(answer->text));
+		answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
+		answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
+		script_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
+	}
+	else
+	{
+		answer->reply = CORE_REPLY_UNKNOWN;
+		strlcpy(answer->text, "reply of an unexpected type", sizeof(answer->text));
 	}
 }
 
