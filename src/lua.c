@@ -129,6 +129,6 @@ const char lua_marker_script[] =
 		"redis.call('SET', " MARKER ", m) "
 	"end "
 	"local at = tonumber(string.match(m, ' lost (%d+)$')) "
-	"return {m, not at and 0 or math.abs(now - at) < ARGV[3] * 1000 and 1 or 2}";
+	"return {m, not at and 0 or now - at < ARGV[3] * 1000 and 1 or 2}";
 
 /* clang-format on */

@@ -239,6 +239,8 @@ sub is_agreed
 		my @minority = (shuffle @nodes)[ 0, 1 ];
 		my $session = $round % 2 ? $on_a : $on_b;
 
+		# with less than three that remember the last one, there would be no order
+		set_counter($_, 'differ', $last + SPAN - 1) foreach @nodes;
 		foreach my $node (@minority)
 		{
 			my $how = int rand 3;
