@@ -41,7 +41,8 @@
 
 /*
  * Nobody won: those who asked ask again this much apart.  Soon, since there is no
- * holder whose release would be told.
+ * holder whose release would be told; but then later and later, since it may be
+ * the keys of the dead that stand in the way.
  */
 #define SPLIT_SPREAD_US 10000
 
@@ -49,6 +50,7 @@
 #define EXPIRY_SPREAD_US 10000
 
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
+static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
 static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
@@ -102,6 +104,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->retry_us = event->retry_us;
 			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
+			lease->splits = 0;
 			lease->not_before_us = event->not_before_us;
 			if (event->now_us < event->not_before_us && !event->once)
 			{
@@ -345,6 +348,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	bool split =
 		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
 
+	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
 	lease->token = 0;
 	lease->confirming = 0;
 	out->confirm = 0;
@@ -367,11 +371,21 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	if (!unreachable && lease->woken)
 		lease->next_at_us = event->now_us;
 	else if (!unreachable && split)
-		lease->next_at_us = event->now_us + 1 + event->random % SPLIT_SPREAD_US;
+		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
 	out->outcome = CORE_MUST_WAIT;
+}
+
+static uint32_t
+split_spread_us(const core_lease *lease)
+{
+	int64_t spread_us = SPLIT_SPREAD_US;
+
+	for (uint32_t i = 1; i < lease->splits && spread_us < lease->retry_us; i++)
+		spread_us *= 2;
+	return spread_us;
 }
 
 static void

@@ -93,6 +93,7 @@ typedef struct core_lease
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes, */
 	int32_t rival_lead;   /* and by how many more than all others */
 	bool woken;           /* ASKING: a wake came after this round began */
+	uint32_t splits;      /* rounds in a row that nobody seems to have won */
 	uint32_t attempt;     /* number of the last round of acquires; a part
 						   * of the lock's value, so no late command of an
 						   * earlier attempt can touch a later one */
