@@ -2,21 +2,25 @@
 #
 #   make, make install      build and install
 #   make unit               unit tests of the protocol core, no server needed
+#   make sim                the core in a simulated world; see test/sim/README.md
+#   make mutants            does the simulator find what is broken?
+#   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
 #                           scripts/test.sh prepares
 #   scripts/test.sh         everything, from nothing
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o \
-	src/broker.o src/clock.o src/core.o src/gate.o src/guc.o src/lease.o \
-	src/loop.o src/node.o src/resolver.o src/script.o src/session.o src/url.o
+	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
+	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
+	src/script.o src/session.o src/url.o
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments acquire scopes views settings advisory call_scope warnings hold run
-ISOLATION = exclude wait savepoint deadlock terminate handover locks skip
+REGRESS = install arguments acquire token fence scopes views settings advisory call_scope warnings hold run
+ISOLATION = exclude wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
 
@@ -24,7 +28,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK = -lhiredis
-EXTRA_CLEAN = test/unit/core_test
+EXTRA_CLEAN = test/unit/core_test test/sim/sim test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -47,3 +51,25 @@ unit: test/unit/core_test
 	prove -e '' test/unit/core_test
 
 .PHONY: unit
+
+# Both have a node.h: the simulator's comes first.
+SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Isrc
+SIM_FILES = sim world plan story node wire host fault check
+SIM_HEADERS = $(wildcard test/sim/*.h) src/core.h src/lua.h
+
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) src/core.c $(SIM_HEADERS)
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
+test/sim/conformance: test/sim/conformance.c test/sim/node.c src/lua.c $(SIM_HEADERS)
+	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
+
+sim: test/sim/sim
+	prove -e '' test/sim/sim :: --tap --seconds 20 --jobs 2
+
+mutants:
+	prove test/sim/mutants.pl :: --cc "$(CC)"
+
+conformance: test/sim/conformance
+	prove -e '' test/sim/conformance
+
+.PHONY: sim mutants conformance

@@ -24,7 +24,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval) IS
-'Acquires the distributed lock on a resource, waiting at most "wait" for it (NULL: as long as it takes); returns a number that is unique and increasing on this server only, not a fencing token';
+'Acquires the distributed lock on a resource, waiting at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
@@ -58,6 +58,35 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
 'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; an error if it is not held, or was lost';
 
+CREATE FUNCTION redlock_token(resource text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_token'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_token(text) IS
+'Returns the fencing token of the lease that this session holds on a resource, or NULL if it holds none; does not tell whether it is still valid: see redlock_check';
+
+--
+-- The fence
+--
+
+CREATE TABLE redlock_fences (
+    resource text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL,
+    passed_at timestamptz NOT NULL
+) WITH (fillfactor = 50); -- room for updates in place: they touch no index
+COMMENT ON TABLE redlock_fences IS
+'The newest fencing token with which a transaction on a resource was committed in this database';
+GRANT SELECT ON redlock_fences TO PUBLIC;
+
+-- SECURITY DEFINER: the row is written for whoever holds the lock, and only so.
+CREATE FUNCTION redlock_fence(resource text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_fence'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_fence(text) IS
+'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; an error with SQLSTATE 40001 if a newer holder did so already';
+
 CREATE PROCEDURE redlock_run(resource text, command text,
                              wait interval DEFAULT '0',
                              ttl interval DEFAULT NULL,
@@ -74,7 +103,7 @@ COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, inter
 
 CREATE FUNCTION redlock_lease_rows(OUT resource text, OUT state text,
                                    OUT scope text, OUT pid integer,
-                                   OUT database oid, OUT number bigint,
+                                   OUT database oid, OUT token bigint,
                                    OUT valid_for interval, OUT ttl interval,
                                    OUT since timestamptz, OUT held_by text,
                                    OUT gate_classid oid, OUT gate_objid oid)
@@ -87,7 +116,8 @@ COMMENT ON FUNCTION redlock_lease_rows() IS
 CREATE FUNCTION redlock_node_rows(OUT node text, OUT state text,
                                   OUT last_error text, OUT rtt_us bigint,
                                   OUT votes_yes bigint, OUT votes_no bigint,
-                                  OUT votes_error bigint, OUT since timestamptz)
+                                  OUT votes_error bigint, OUT since timestamptz,
+                                  OUT quarantine text, OUT quarantined_for interval)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_node_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -107,7 +137,7 @@ COMMENT ON FUNCTION redlock_stats_row() IS
 'Counters since the server started; read them through the view redlock_stats';
 
 CREATE VIEW redlock_locks AS
-    SELECT resource, state, scope, pid, d.datname AS database, number,
+    SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by
       FROM redlock_lease_rows() l
       LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
@@ -124,8 +154,8 @@ COMMENT ON VIEW redlock_locks IS
 'Locks that sessions of this server hold, have lost, or wait for';
 COMMENT ON COLUMN redlock_locks.state IS
 'held; waiting (asking the nodes, or another host holds it); queued (behind another session of this server); lost (validity ran out); releasing';
-COMMENT ON COLUMN redlock_locks.number IS
-'What redlock_acquire returned: unique and increasing on this server only';
+COMMENT ON COLUMN redlock_locks.token IS
+'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
 'Validity left if the lease were not renewed again';
 COMMENT ON COLUMN redlock_locks.held_by IS
@@ -135,7 +165,11 @@ CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
 COMMENT ON VIEW redlock_nodes IS
 'The Redis nodes as the broker of this server sees them';
 COMMENT ON COLUMN redlock_nodes.state IS
-'ready; resolving or connecting; backing off (will reconnect by itself); refused (answers, but must not vote: see last_error)';
+'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error)';
+COMMENT ON COLUMN redlock_nodes.quarantine IS
+'Why the node may have forgotten leases; null if it is not in quarantine';
+COMMENT ON COLUMN redlock_nodes.quarantined_for IS
+'Time until it votes for new locks again';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
 'Time from the sending of the last answered command to its reply, in microseconds';
 

@@ -18,10 +18,13 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "broker.h"
+#include "clock.h"
 #include "compat.h"
+#include "fence.h"
 #include "gate.h"
 #include "guc.h"
 #include "lease.h"
@@ -36,6 +39,8 @@ PG_FUNCTION_INFO_V1(redlock_try);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_check);
+PG_FUNCTION_INFO_V1(redlock_token);
+PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
@@ -77,7 +82,7 @@ redlock_acquire(PG_FUNCTION_ARGS)
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 2);
 	request.scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
-	PG_RETURN_INT64((int64) session_acquire(&request));
+	PG_RETURN_INT64(session_acquire(&request));
 }
 
 /* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most) */
@@ -120,6 +125,34 @@ redlock_check(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &request);
 	PG_RETURN_INTERVAL_P(make_interval_us(session_check(request.hash, request.name)));
+}
+
+/* redlock_token(resource) */
+Datum
+redlock_token(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	int64 token;
+
+	get_name(fcinfo, &request);
+	token = session_token(request.hash, request.name);
+	if (token == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/* redlock_fence(resource); SECURITY DEFINER */
+Datum
+redlock_fence(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	int64 token;
+
+	get_name(fcinfo, &request);
+	token = session_valid_token(request.hash, request.name);
+	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), request.name,
+				 token);
+	PG_RETURN_INT64(token);
 }
 
 /*
@@ -264,14 +297,20 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 static LockScope
 get_scope(FunctionCallInfo fcinfo, int arg)
 {
+	static Oid last_value = InvalidOid; /* most calls name the same */
+	static LockScope last_scope;
 	char *label;
 
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("scope must not be null")));
+	if (PG_GETARG_OID(arg) == last_value)
+		return last_scope;
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
-	if (strcmp(label, "session") == 0)
-		return SCOPE_SESSION;
-	return strcmp(label, "call") == 0 ? SCOPE_CALL : SCOPE_TRANSACTION;
+	last_value = PG_GETARG_OID(arg);
+	last_scope = strcmp(label, "session") == 0 ? SCOPE_SESSION
+				 : strcmp(label, "call") == 0  ? SCOPE_CALL
+											   : SCOPE_TRANSACTION;
+	return last_scope;
 }
 
 /* As EXTRACT(EPOCH ...) counts: a month has 30 days. */
@@ -332,7 +371,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	Assert(desc->natts == lengthof(values));
 
 	SpinLockAcquire(&lease->mutex);
-	strlcpy(held_by, lease->held_by, sizeof(held_by));
+	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
 	SpinLockRelease(&lease->mutex);
 
 	values[0] = PointerGetDatum(utf8_text(lease->key + lease->prefix_len));
@@ -340,14 +379,14 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[2] = CStringGetTextDatum(scope_name(lease->scope));
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
-	values[5] = Int64GetDatum((int64) lease->number);
-	nulls[5] = lease->number == 0;
+	values[5] = Int64GetDatum(lease->token);
+	nulls[5] = lease->token == 0;
 	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
 	nulls[6] = !held;
 	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
 	values[8] = TimestampTzGetDatum(lease->since);
 	values[9] = CStringGetTextDatum(held_by);
-	nulls[9] = held_by[0] == '\0' || lease->number != 0;
+	nulls[9] = held_by[0] == '\0' || lease->token != 0;
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
 	tuplestore_putvalues(rows, desc, values, nulls);
@@ -406,8 +445,9 @@ redlock_node_rows(PG_FUNCTION_ARGS)
 static void
 node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
 {
-	Datum values[8] = {0};
-	bool nulls[8] = {0};
+	Datum values[10] = {0};
+	bool nulls[10] = {0};
+	int64 quarantine_us = board->guard.until_us - redlock_clock_us();
 	int64 rtt_us = (int64) pg_atomic_read_u64(&board->rtt_us);
 
 	Assert(desc->natts == lengthof(values));
@@ -422,6 +462,9 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
 	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
 	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
 	values[7] = TimestampTzGetDatum(board->since);
+	values[8] = CStringGetTextDatum(board->guard.reason);
+	values[9] = IntervalPGetDatum(make_interval_us(quarantine_us));
+	nulls[8] = nulls[9] = quarantine_us <= 0;
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

@@ -50,6 +50,9 @@ start_job()
 
 job_said() { grep -q "$2" "$TMP/job.$1"; }
 
+# the fencing token that the job on a host said
+token_of() { sed -n 's/.*by token \([0-9]*\).*/\1/p' "$TMP/job.$1"; }
+
 # ------------------------------------------------------------------
 
 echo "Building redlock_pg for $("$PG_CONFIG" --version)."
@@ -69,16 +72,19 @@ CONF
     psql_on $host -q -v ON_ERROR_STOP=1 <<'SQL'
         CREATE EXTENSION redlock_pg;
         CREATE PROCEDURE nightly_job() LANGUAGE plpgsql AS $$
+        DECLARE
+            token bigint;
         BEGIN
             RAISE NOTICE 'nightly job: asking for the lock';
-            PERFORM redlock_acquire('nightly job');
-            RAISE NOTICE 'nightly job: I have the lock and start to work';
+            token := redlock_acquire('nightly job');
+            RAISE NOTICE 'nightly job: I have the lock, by token %, and start to work', token;
             FOR part IN 1 .. 15 LOOP
                 PERFORM pg_sleep(1);
                 IF part % 5 = 0 THEN
                     RAISE NOTICE 'nightly job: % of 15 parts done', part;
                 END IF;
             END LOOP;
+            PERFORM redlock_fence('nightly job');
             RAISE NOTICE 'nightly job: finished';
         END $$;
 SQL
@@ -91,7 +97,7 @@ tell "1. Five independent Redis nodes are up, and two PostgreSQL hosts, A and B,
 show A "SELECT node, state FROM redlock_nodes;"
 
 tell "2. Both hosts are to run the same nightly job, but one at a time. Its first" \
-    "statement takes a lock: PERFORM redlock_acquire('nightly job'). Host A starts:"
+    "statement takes a lock: token := redlock_acquire('nightly job'). Host A starts:"
 start_job A
 wait_until job_said A "I have the lock" || die "host A did not get the lock"
 
@@ -145,5 +151,13 @@ show B "SELECT resource, state, valid_for > '0' AS valid FROM redlock_locks;"
 
 tell "6. It does the whole job, with three of five nodes:"
 wait_until job_said B "finished" || die "host B did not finish the job"
+
+tell "7. Its token is larger than that of host A, though no host knows of the other." \
+    "With its last statement, redlock_fence('nightly job'), the job has recorded it beside" \
+    "its data. A holder with a smaller token could not commit there any more:"
+show B "SELECT resource, token FROM redlock_fences;"
+[ "$(token_of B)" -gt "$(token_of A)" ] || die "the token of host B is not larger"
+[ "$(value_on B "SELECT token FROM redlock_fences")" = "$(token_of B)" ] ||
+    die "host B did not pass the fence"
 
 tell "The job was done once, and never by two hosts at a time."

@@ -7,6 +7,10 @@
 # PostgreSQL nor this checkout changes.  That also lets the scripts run from a
 # checkout that the user who runs the servers may not write to.
 #
+# The Redis nodes write each command to disk before they answer, as they should
+# (README.md, "Nodes").  Where there is a disk in memory their directories are
+# in a second temporary directory there, so that it costs next to nothing.
+#
 # PostgreSQL refuses to run as root.  So a script has two stages: the outer one
 # runs as whoever called it, prepares the temporary directory and starts the
 # script again from the copy, as an unprivileged user when it is root.  The
@@ -147,15 +151,16 @@ outer_cleanup()
         wait "$INNER_PID" || true
     fi
     kill_living_in "$TMP"
+    [ -z "$NODES_TMP" ] || kill_living_in "$NODES_TMP"
     remove_segments_of "$TMP"
     # for a script that takes something out of it
     if declare -F before_removal >/dev/null; then
         before_removal || status=1
     fi
     if [ -n "${KEEP-}" ]; then
-        echo "kept: $TMP"
+        echo "kept: $TMP${NODES_TMP:+ and $NODES_TMP}"
     else
-        rm -rf "$TMP"
+        rm -rf "$TMP" ${NODES_TMP:+"$NODES_TMP"}
     fi
     exit $status
 }
@@ -175,6 +180,7 @@ run_in_private_copy()
     [ ${#base} -le 40 ] || base=/tmp
 
     INNER_PID=
+    NODES_TMP=
     TMP=$(mktemp -d "$base/redlock_pg.XXXXXX")
     trap outer_cleanup EXIT
     trap 'exit 130' INT
@@ -182,6 +188,7 @@ run_in_private_copy()
     trap 'exit 129' HUP
     # its real name: that is what /proc tells of who lives there
     TMP=$(cd "$TMP" && pwd -P)
+    NODES_TMP=$(mktemp -d /dev/shm/redlock_pg.XXXXXX 2>/dev/null) || NODES_TMP=
 
     copy_sources "$TMP/src"
     pg_config=$(copy_postgres "$TMP" "$pg_config")
@@ -190,7 +197,7 @@ run_in_private_copy()
     if [ "$(id -u)" -eq 0 ]; then
         user=$(find_unprivileged_user)
         # the links, not what they point to
-        chown -R -P -h "$user:$(id -g "$user")" "$TMP"
+        chown -R -P -h "$user:$(id -g "$user")" "$TMP" ${NODES_TMP:+"$NODES_TMP"}
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
@@ -200,6 +207,7 @@ run_in_private_copy()
     set -m
     "${drop[@]}" env -i \
         HOME="$TMP/tmp" TMPDIR="$TMP/tmp" TMP="$TMP" \
+        NODES_TMP="${NODES_TMP:-$TMP}" \
         PATH="$(dirname "$pg_config"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         LC_ALL=C TERM="${TERM-dumb}" \
         PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="${PG_TEST_TIMEOUT_DEFAULT:-$WAIT_S}" \
@@ -257,10 +265,11 @@ redis_up_or_dead()
     ! kill -0 "${REDIS_PID[$1]}" || redis_answers "$1"
 }
 
-# Starts the Redis node $1; other arguments go to redis-server.
+# Starts the Redis node $1; other arguments go to redis-server.  By default it
+# forgets nothing when it restarts, so it votes at once.
 start_redis()
 {
-    local name=$1 dir=$TMP/redis.$1 try
+    local name=$1 dir=$NODES_TMP/redis.$1 try
     shift
 
     mkdir -p "$dir"
@@ -268,7 +277,8 @@ start_redis()
         REDIS_PORT[$name]=$(free_port)
         # from its own directory, so that cleaning up can tell it
         (cd "$dir" && exec redis-server --port "${REDIS_PORT[$name]}" \
-            --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no \
+            --bind 127.0.0.1 --dir "$dir" --save '' \
+            --appendonly yes --appendfsync always \
             --daemonize no "$@") >"$dir/log" 2>&1 &
         REDIS_PID[$name]=$!
         disown

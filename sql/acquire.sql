@@ -1,6 +1,6 @@
 -- One session acquires and releases.
 --
--- Protects from: acquisitions that are not counted; a number that changes, or
+-- Protects from: acquisitions that are not counted; a token that changes, or
 -- goes back, or serves twice; a lock or its local queue that stays behind after
 -- the last release; names that are mistaken for a format, a pattern or a
 -- command's end on the way to the nodes and back; calls that work at the top
@@ -34,32 +34,33 @@ SELECT redlock_check('never');
 SELECT redlock_release('never');
 SELECT redlock_release_all();
 
--- counted: three times is three times, by either function; and the number stays
-SELECT redlock_acquire('job', scope => 'session') AS number \gset
-SELECT redlock_acquire('job', scope => 'session') = :number;
+-- counted: three times is three times, by either function; and the token stays
+SELECT redlock_acquire('job', scope => 'session') AS token \gset
+SELECT redlock_acquire('job', scope => 'session') = :token;
 SELECT redlock_try('job', scope => 'session');
-SELECT redlock_acquire('job', wait => '0', scope => 'session') = :number;
-SELECT number = :number FROM redlock_locks WHERE resource = 'job' AND state = 'held';
+SELECT redlock_acquire('job', wait => '0', scope => 'session') = :token;
+SELECT token = :token FROM redlock_locks WHERE resource = 'job' AND state = 'held';
 TABLE gates;
 SELECT redlock_release('job');
 SELECT redlock_release('job');
 SELECT redlock_release('job');
 TABLE held;
 TABLE gates;
-SELECT redlock_acquire('job', scope => 'session') = :number;
+SELECT redlock_acquire('job', scope => 'session') = :token;
 SELECT redlock_release('job');
 SELECT redlock_release('job');
 TABLE held;
 TABLE gates;
 SELECT redlock_release('job');
 
--- a new lease, a greater number; also of another resource, and after a try
+-- a new lease, a greater token; also after a try.  Those of another resource
+-- have nothing to do with it.
 SELECT redlock_acquire('job', scope => 'session') AS second \gset
-SELECT redlock_acquire('other', scope => 'session') AS third \gset
-SELECT :number < :second AS second, :second < :third AS third;
+SELECT redlock_acquire('other', scope => 'session') AS other \gset
+SELECT :token < :second AS second, :other > 0 AS other;
 SELECT redlock_release_all();
 SELECT redlock_try('job', scope => 'session');
-SELECT number > :third FROM redlock_locks WHERE resource = 'job' AND state = 'held';
+SELECT token > :second AS third FROM redlock_locks WHERE resource = 'job' AND state = 'held';
 SELECT redlock_release_all();
 TABLE held;
 TABLE gates;

@@ -64,15 +64,15 @@ CALL commits();
 TABLE held;
 TABLE gates;
 TABLE work;
--- the number stays the same, the count is one
+-- the token stays the same, the count is one
 DO
 $$
 	DECLARE
-		number bigint := redlock_acquire('a', scope => 'call');
+		token bigint := redlock_acquire('a', scope => 'call');
 	BEGIN
 		FOR i IN 1 .. 20 LOOP
 			IF i % 2 = 0 THEN COMMIT; ELSE ROLLBACK; END IF;
-			IF (SELECT l.number FROM redlock_locks l WHERE resource = 'a' AND state = 'held') <> number THEN
+			IF (SELECT l.token FROM redlock_locks l WHERE resource = 'a' AND state = 'held') <> token THEN
 				RAISE WARNING 'another lease in round %', i;
 			END IF;
 		END LOOP;
@@ -247,7 +247,7 @@ $$
 	END
 $$;
 TABLE held;
-SELECT count(DISTINCT number) AS leases, redlock_release('a') FROM redlock_locks WHERE state = 'held' GROUP BY 2;
+SELECT count(DISTINCT token) AS leases, redlock_release('a') FROM redlock_locks WHERE state = 'held' GROUP BY 2;
 TABLE held;
 TABLE gates;
 -- session scope is given back first
@@ -324,7 +324,7 @@ $$
 		END;
 		ROLLBACK;
 		RAISE NOTICE 'a valid one released: %', redlock_release('a');
-		RAISE NOTICE 'a greater number: %', redlock_acquire('a', scope => 'call') > before;
+		RAISE NOTICE 'a greater token: %', redlock_acquire('a', scope => 'call') > before;
 		COMMIT;
 		PERFORM say('acquired again');
 	END

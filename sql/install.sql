@@ -33,13 +33,21 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments,
  WHERE m.classid = 'pg_proc'::regclass AND p.proname !~ '_rows?$'
  ORDER BY p.proname;
 
--- What takes or frees a lock is volatile and never runs in a parallel worker;
--- no function is strict, or runs with the rights of another.
+-- What takes or frees a lock is volatile and never runs in a parallel worker; no
+-- function is strict.  Only the fence runs with the rights of another, for the
+-- sake of its table, and then with a search path of its own.
 SELECT p.proname, p.provolatile AS volatile, p.proparallel AS parallel,
-       p.proisstrict AS strict, p.prosecdef AS definer, p.proretset AS set
+       p.proisstrict AS strict, p.prosecdef AS definer, p.proconfig AS config,
+       p.proretset AS set
   FROM members m JOIN pg_proc p ON m.objid = p.oid
  WHERE m.classid = 'pg_proc'::regclass
  ORDER BY p.proname;
+
+-- its table: everybody may look, and nobody write
+SELECT r.privilege_type, has_table_privilege('public', 'redlock_fences', r.privilege_type) AS public
+  FROM unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) r (privilege_type);
+SELECT attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation
+  FROM pg_attribute WHERE attrelid = 'redlock_fences'::regclass AND attnum > 0 ORDER BY attnum;
 
 -- without a description: none (the types of rows and arrays need none)
 SELECT pg_describe_object(classid, objid, 0) AS undescribed

@@ -161,16 +161,16 @@ TABLE gates;
 
 -- acquired inside and outside
 BEGIN;
-SELECT redlock_acquire('a') AS number \gset
+SELECT redlock_acquire('a') AS token \gset
 SAVEPOINT s1;
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a') = :token;
 ROLLBACK TO s1;
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a') = :token;
 RELEASE SAVEPOINT s1;
 SAVEPOINT s2;
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a') = :token;
 SAVEPOINT s3;
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a') = :token;
 RELEASE SAVEPOINT s3;
 ROLLBACK TO s2;
 TABLE held;
@@ -239,15 +239,15 @@ COMMIT;
 DO $$
 DECLARE
 	before bigint := 0;
-	number bigint;
+	token bigint;
 BEGIN
 	FOR i IN 1..100 LOOP
 		BEGIN
-			number := redlock_acquire('loop');
-			IF number <= before THEN
-				RAISE WARNING 'the number went from % to %', before, number;
+			token := redlock_acquire('loop');
+			IF token <= before THEN
+				RAISE WARNING 'the token went from % to %', before, token;
 			END IF;
-			before := number;
+			before := token;
 			RAISE EXCEPTION 'again';
 		EXCEPTION WHEN raise_exception THEN
 			IF EXISTS (SELECT FROM held) THEN
@@ -325,8 +325,8 @@ TABLE gates;
 
 -- session first; the transaction is the last to let go
 BEGIN;
-SELECT redlock_acquire('a', scope => 'session') AS number \gset
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a', scope => 'session') AS token \gset
+SELECT redlock_acquire('a') = :token;
 TABLE held;
 SELECT redlock_release('a');
 TABLE held;
@@ -337,12 +337,12 @@ TABLE gates;
 
 -- transaction first; the session is the last
 BEGIN;
-SELECT redlock_acquire('a') AS number \gset
-SELECT redlock_acquire('a', scope => 'session') = :number;
+SELECT redlock_acquire('a') AS token \gset
+SELECT redlock_acquire('a', scope => 'session') = :token;
 COMMIT;
 TABLE held;
 BEGIN;
-SELECT redlock_acquire('a') = :number;
+SELECT redlock_acquire('a') = :token;
 ROLLBACK;
 TABLE held;
 TABLE gates;
@@ -433,12 +433,12 @@ SELECT redlock_release('a');
 -- pg_advisory_unlock_all takes the place in the local queue, not the lease
 --
 
-SELECT redlock_acquire('a', scope => 'session') AS number \gset
+SELECT redlock_acquire('a', scope => 'session') AS token \gset
 SELECT pg_advisory_unlock_all();
 TABLE gates;
 TABLE held;
 SELECT redlock_check('a') > '0';
-SELECT redlock_acquire('a', scope => 'session') = :number;
+SELECT redlock_acquire('a', scope => 'session') = :token;
 SELECT redlock_release('a');
 SELECT redlock_check('a') > '0';
 SELECT redlock_release('a');

@@ -39,6 +39,49 @@ SHOW redlock.on_loss;
 RESET redlock.on_loss;
 SHOW redlock.on_loss;
 
+-- commit_margin: each session may choose
+SHOW redlock.commit_margin;
+SET redlock.commit_margin = '-1ms';
+\echo :SQLSTATE
+SET redlock.commit_margin = '60001ms';
+SET redlock.commit_margin = 'soon';
+SHOW redlock.commit_margin;
+SET redlock.commit_margin = '1min';
+SHOW redlock.commit_margin;
+-- no lease of 10 s has that much left: with it nothing commits that a lock covers
+CREATE TABLE margin (n integer);
+BEGIN;
+INSERT INTO margin VALUES (1);
+SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
+SELECT redlock_check('a') > '0' AS valid;
+COMMIT;
+\echo :SQLSTATE
+SELECT redlock_acquire('a', ttl => '10 s', scope => 'session') > 0 AS acquired;
+INSERT INTO margin VALUES (2);
+\echo :SQLSTATE
+-- the lock is held all the same; what writes nothing is not kept from it
+SELECT redlock_check('a') > '0' AS valid;
+SELECT redlock_release('a');
+-- what none covers
+INSERT INTO margin VALUES (3);
+SET redlock.commit_margin = 0;
+SHOW redlock.commit_margin;
+BEGIN;
+INSERT INTO margin VALUES (4);
+SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
+COMMIT;
+-- it is the margin when the commit begins
+BEGIN;
+SET LOCAL redlock.commit_margin = '1min';
+INSERT INTO margin VALUES (5);
+SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
+SET LOCAL redlock.commit_margin = '1s';
+COMMIT;
+SHOW redlock.commit_margin;
+RESET redlock.commit_margin;
+SELECT n FROM margin ORDER BY n;
+DROP TABLE margin;
+
 -- by the administrator only
 \set VERBOSITY terse
 SET redlock.nodes = '';
@@ -56,6 +99,8 @@ ALTER SYSTEM SET redlock.max_ttl = '99ms';
 ALTER SYSTEM SET redlock.max_ttl = '86400001';
 ALTER SYSTEM SET redlock.node_timeout = '9ms';
 ALTER SYSTEM SET redlock.node_timeout = '61s';
+ALTER SYSTEM SET redlock.handover_limit = -1;
+ALTER SYSTEM SET redlock.handover_limit = 1001;
 ALTER SYSTEM SET redlock.max_locks = 15;
 ALTER SYSTEM SET redlock.max_locks = 1000001;
 SELECT repeat('p', 64) AS long \gset

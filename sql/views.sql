@@ -29,6 +29,7 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
 -- five nodes, all ready, by address only
 SELECT count(*), count(DISTINCT node), bool_and(state = 'ready') AS ready,
        bool_and(last_error IS NULL) AS no_error,
+       bool_and(quarantine IS NULL AND quarantined_for IS NULL) AS no_quarantine,
        bool_and(node ~ '^[^@]+$') AS no_credentials,
        bool_and(since <= now()) AS since
   FROM redlock_nodes;
@@ -41,7 +42,7 @@ BEGIN;
 SELECT redlock_acquire('transaction', ttl => '30 s') AS transaction \gset
 SELECT resource, state, scope, pid = pg_backend_pid() AS mine,
        database = current_database() AS here,
-       number IN (:session, :transaction) AS number, ttl,
+       token IN (:session, :transaction) AS token, ttl,
        valid_for BETWEEN '1 s' AND ttl * 0.99 AS valid_for,
        since BETWEEN now() - interval '1 min' AND clock_timestamp() AS since, held_by
   FROM redlock_locks WHERE state <> 'releasing'

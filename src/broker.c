@@ -83,8 +83,12 @@ static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
 static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
-static void send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text);
+static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
+						  core_op op, int64 now_us);
+static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent,
+					 bool by_text);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
+static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease);
 static int64 release_term(const Lease *lease, int64 now_us);
@@ -95,7 +99,7 @@ static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
 static void log_trouble(Lease *lease, const char *what);
-static core_mask can_send(void);
+static void set_masks(core_event *event);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void set_releasing(Lease *lease);
@@ -334,10 +338,7 @@ ask(Lease *lease, int64 now_us)
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
-	if (!pg_strong_random(lease->secret, sizeof(lease->secret)))
-		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
-						errmsg("could not generate random bytes for a redlock")));
-
+	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
 	event.members = members;
@@ -351,6 +352,24 @@ ask(Lease *lease, int64 now_us)
 	lease->granted = false;
 	lease->keep_until_us = 0;
 	step(lease, &event);
+}
+
+/* Random bytes are drawn many at a time. */
+static void
+draw_secret(uint8 secret[LEASE_SECRET_BYTES])
+{
+	static uint8 pool[64 * LEASE_SECRET_BYTES];
+	static int left = 0;
+
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+							errmsg("could not generate random bytes for a redlock")));
+		left = sizeof(pool);
+	}
+	left -= LEASE_SECRET_BYTES;
+	memcpy(secret, pool + left, LEASE_SECRET_BYTES);
 }
 
 /*
@@ -388,11 +407,12 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	event->can_send = can_send();
+	set_masks(event);
 	core_step(&lease->core, event, &out);
 
 	send_to(out.release, lease, CORE_OP_RELEASE, event->now_us);
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->now_us);
 	if (out.acquire != 0)
 		lease->announced = 0;
@@ -450,6 +470,8 @@ static void
 send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 {
 	Sent sent;
+	ScriptCommand command;
+	char value[SCRIPT_VALUE_SIZE];
 
 	if (nodes == 0)
 		return;
@@ -458,27 +480,39 @@ send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 	sent.round = lease->core.round;
 	sent.op = op;
 	sent.sent_us = now_us;
+	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (nodes & CORE_BIT(i))
-			send_one(node_at(i), lease, &sent, false);
+			send_one(node_at(i), lease, &command, &sent, false);
+}
+
+/* What is the same for all nodes. */
+static void
+begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease, core_op op,
+			  int64 now_us)
+{
+	const core_lease *core = &lease->core;
+
+	command->op = op;
+	command->key = lease->key;
+	command->key_len = lease->key_len;
+	command->value = value;
+	command->value_len = script_value(value, lease->secret, lease_holder(lease));
+	command->wall_clock_us = redlock_wall_clock_us();
+	command->ttl_ms = op == CORE_OP_RELEASE ? release_term(lease, now_us) : lease->ttl_ms;
+	command->token = core->token;
+	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->token;
 }
 
 static void
-send_one(RedisNode *node, Lease *lease, const Sent *sent, bool by_text)
+send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent, bool by_text)
 {
-	char value[SCRIPT_VALUE_SIZE];
-	ScriptCommand command;
+	const core_lease *core = &lease->core;
 
-	command.op = sent->op;
-	command.key = lease->key;
-	command.key_len = lease->key_len;
-	command.value = value;
-	command.value_len =
-		script_value(value, lease->secret, lease->core.node[node->slot].attempt, lease->holder);
-	command.ttl_ms = lease->ttl_ms;
-	if (sent->op == CORE_OP_RELEASE)
-		command.ttl_ms = release_term(lease, sent->sent_us);
-	node_send(node, &command, sent, by_text);
+	script_set_attempt(command->value, core->node[node->slot].attempt);
+	if (command->op == CORE_OP_CONFIRM)
+		command->counter = core->token_at[node->slot];
+	node_send(node, command, sent, by_text);
 }
 
 /* Waiters are told of the end of a lease, not of an undone attempt. */
@@ -503,12 +537,18 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_NOTHING:
 			break;
 		case CORE_MUST_WAIT:
+			if (core->unreachable_since_us > 0)
+				publish_votes(lease);
+			else
+				pg_atomic_write_u32(&lease->silent_nodes, 0);
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
 				subscribe(lease, now_us);
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
+			lease->first_token = core->token - LUA_SPAN + 1;
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -560,7 +600,7 @@ log_trouble(Lease *lease, const char *what)
 		appendStringInfo(&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "",
 						 lease_table->board[i].address,
 						 vote == CORE_VOTE_YES       ? "yes"
-						 : vote == CORE_VOTE_NO      ? "the key is not there"
+						 : vote == CORE_VOTE_NO      ? "another holds it there, or did since"
 						 : node->state == NODE_READY ? "no usable answer yet"
 													 : node->error);
 	}
@@ -570,15 +610,17 @@ log_trouble(Lease *lease, const char *what)
 	pfree(nodes.data);
 }
 
-static core_mask
-can_send(void)
+static void
+set_masks(core_event *event)
 {
-	core_mask mask = 0;
-
+	event->can_send = event->can_vote = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
 		if (node_can_send(node_at(i)))
-			mask |= CORE_BIT(i);
-	return mask;
+			event->can_send |= CORE_BIT(i);
+		if (node_can_vote(node_at(i)))
+			event->can_vote |= CORE_BIT(i);
+	}
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -644,7 +686,7 @@ subscribe(Lease *lease, int64 now_us)
 		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
 			continue;
 		if (subscriber->state == NODE_UNUSED)
-			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, now_us);
+			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
 		else if (subscriber->state == NODE_READY)
 			node_subscribe(subscriber, lease->key, lease->key_len, true);
 	}
@@ -724,8 +766,8 @@ on_subscriber(RedisNode *node)
 }
 
 /*
- * What an earlier broker left: its connections are gone.  Wishes that it did
- * not see are looked at when the nodes have settled.
+ * What an earlier broker left: its connections are gone.  Other wishes that it
+ * did not see are looked at when the nodes have settled.
  */
 static void
 adopt_leases(int64 now_us)
@@ -740,6 +782,8 @@ adopt_leases(int64 now_us)
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (lease->core.members & CORE_BIT(i))
 				step_simple(lease, CORE_NODE_LOST, i, now_us);
+		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+			look_at(lease, now_us); /* it must not be renewed */
 		set_timer(lease);
 		set_releasing(lease);
 	}
@@ -826,6 +870,7 @@ assign_slots(const NodeUrls *urls, int *slot)
 		b->in_use = true;
 		strlcpy(b->address, urls->url[u].address, sizeof(b->address));
 		b->last_error[0] = '\0';
+		memset(&b->guard, 0, sizeof(b->guard));
 		pg_atomic_write_u64(&b->rtt_us, 0);
 		pg_atomic_write_u64(&b->votes_yes, 0);
 		pg_atomic_write_u64(&b->votes_no, 0);
@@ -847,7 +892,7 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 		const NodeUrl *url = &urls->url[u];
 
 		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, now_us);
+			node_open(slot[u], url, &lease_table->board[slot[u]].guard, now_us);
 		else if (strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
@@ -923,9 +968,12 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		Sent again = *sent;
+		ScriptCommand command;
+		char value[SCRIPT_VALUE_SIZE];
 
 		again.sent_us = now_us;
-		send_one(node, lease, &again, true);
+		begin_command(&command, value, lease, sent->op, now_us);
+		send_one(node, lease, &command, &again, true);
 		return;
 	}
 
@@ -935,7 +983,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
 	{
 		SpinLockAcquire(&lease->mutex);
-		strlcpy(lease->held_by, answer->text, sizeof(lease->held_by));
+		strlcpy(lease_held_by(lease), answer->text, lease_text_size(lease));
 		SpinLockRelease(&lease->mutex);
 	}
 	event.type = CORE_REPLY;
@@ -946,6 +994,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.round = sent->round;
 	event.busy_us = answer->busy_ms * 1000;
 	event.holder = answer->holder;
+	event.token = answer->token;
 	step(lease, &event);
 }
 
@@ -955,7 +1004,7 @@ count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 
 	NodeBoard *board = &lease_table->board[node->slot];
 
 	pg_atomic_write_u64(&board->rtt_us, now_us - sent->sent_us);
-	if (answer->reply == CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
+	if (answer->reply >= CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
 	{
 		strlcpy(node->error, answer->text, sizeof(node->error));
 		show_node(node, node->state);
@@ -994,10 +1043,10 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	}
 	show_node(node, before);
-	if (node->state != NODE_READY)
+	if (before == NODE_QUARANTINED || !node_can_send(node))
 		return;
 
-	/* debts can be paid now */
+	/* debts can be paid now, and lost keys created again */
 	for (int i = 0; i < lease_table->slots; i++)
 	{
 		Lease *lease = lease_at(i);
@@ -1026,6 +1075,11 @@ show_node(const RedisNode *node, NodeState before)
 
 	if (node->state == NODE_READY && before != NODE_READY)
 		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
+							 node->url.address,
+							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
+							 node->error)));
 	else if (node->error[0] != '\0' && (news || before == NODE_READY))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
 }

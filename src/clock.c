@@ -1,6 +1,6 @@
 /*
  * clock.c
- *		The one clock; see clock.h.
+ *		The clocks; see clock.h.
  */
 #include "postgres.h"
 
@@ -18,5 +18,14 @@ redlock_clock_us(void)
 #else
 	clock_gettime(CLOCK_MONOTONIC, &now);
 #endif
+	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64
+redlock_wall_clock_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
 	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }

@@ -6,6 +6,8 @@
 #ifndef REDLOCK_COMPAT_H
 #define REDLOCK_COMPAT_H
 
+#include <hiredis/hiredis.h>
+
 /* shared memory is asked for in a hook of its own since 15 */
 #define REDLOCK_HAVE_SHMEM_REQUEST_HOOK (PG_VERSION_NUM >= 150000)
 
@@ -115,6 +117,13 @@
 #define REDLOCK_RANDOM32() pg_prng_uint32(&pg_global_prng_state)
 #else
 #define REDLOCK_RANDOM32() ((uint32) random() << 1)
+#endif
+
+/* hiredis allocates for as many elements as an array says to have; 1.0.1 can limit that */
+#if HIREDIS_MAJOR > 1 || (HIREDIS_MAJOR == 1 && HIREDIS_MINOR + HIREDIS_PATCH > 0)
+#define REDLOCK_LIMIT_ELEMENTS(reader, limit) ((reader)->maxelements = (limit))
+#else
+#define REDLOCK_LIMIT_ELEMENTS(reader, limit) ((void) 0)
 #endif
 
 #endif /* REDLOCK_COMPAT_H */

@@ -4,19 +4,26 @@
  *
  * It follows the published algorithm: the same key and value are set on all
  * nodes in parallel if free, a majority within the validity is a lease, all
- * else is undone.  Four things are stricter than the text:
+ * else is undone.  What is stricter than the text:
  *
  * - A round is decided as soon as a majority said yes, or can no longer say
  *	 yes while a majority answered; slow nodes are never waited for.
  * - "Refused" and "unreachable" are different outcomes: refused means that a
  *	 quorum answered.
- * - Each attempt has a value of its own (the attempt's number is part of it),
- *	 and a release deletes keys of its own and of earlier attempts, never of
- *	 later ones.  Commands of a broken connection may be executed at any later
- *	 time; so they can neither delete nor stand for a key of a later attempt,
- *	 and the last attempt sent to a node is all that must be remembered of it.
+ * - Each attempt has a value of its own (the attempt's number is part of it).
+ *	 An acquire or a renewal takes the place of a key of an earlier attempt, and
+ *	 a release deletes keys of its own and of earlier attempts, never of later
+ *	 ones.  Commands of a broken connection may be executed at any later time;
+ *	 so they can neither delete nor stand for a key of a later attempt, and the
+ *	 last attempt sent to a node is all that must be remembered of it.
  * - A release that was not acknowledged stays a debt, per node, until the node
  *	 is back or the ttl has run out.
+ * - A grant carries a fencing token.  Each node counts its grants; the largest
+ *	 counter among those who said yes is the token, and it is a grant when a
+ *	 majority holds exactly that number: at once if they agree, else after it
+ *	 was written where nobody was granted anything since (compare-and-set).
+ * - A renewal creates the key again on a node that lost it or never had it,
+ *	 unless the node's counter tells of a later grant.
  *
  * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
  */
@@ -34,7 +41,8 @@
 
 /*
  * Nobody won: those who asked ask again this much apart.  Soon, since there is no
- * holder whose release would be told.
+ * holder whose release would be told; but then later and later, since it may be
+ * the keys of the dead that stand in the way.
  */
 #define SPLIT_SPREAD_US 10000
 
@@ -42,9 +50,15 @@
 #define EXPIRY_SPREAD_US 10000
 
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
+static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
+static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
 static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
+static void confirm(core_lease *lease, const core_event *event, core_out *out);
+static int count_agreed(const core_lease *lease);
+static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
+						 core_out *out);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static void on_refusal(core_lease *lease, const core_event *event);
@@ -65,6 +79,7 @@ void
 core_step(core_lease *lease, const core_event *event, core_out *out)
 {
 	assert(lease->state <= CORE_RELEASING);
+	assert((event->can_vote & ~event->can_send) == 0);
 
 	memset(out, 0, sizeof(*out));
 	if (lease->state == CORE_HELD && event->now_us >= lease->valid_until_us &&
@@ -89,6 +104,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->retry_us = event->retry_us;
 			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
+			lease->splits = 0;
 			lease->not_before_us = event->not_before_us;
 			if (event->now_us < event->not_before_us && !event->once)
 			{
@@ -129,7 +145,9 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	}
 	set_wake_at(lease);
 
-	assert(((out->acquire | out->renew | out->release) & ~event->can_send) == 0);
+	assert(((out->confirm | out->renew | out->release) & ~event->can_send) == 0);
+	assert((out->acquire & ~event->can_vote) == 0);
+	assert(lease->state != CORE_HELD || lease->token > 0);
 	assert(lease->state != CORE_HELD || event->now_us < lease->valid_until_us);
 }
 
@@ -145,6 +163,12 @@ core_validity_us(int64_t ttl_us)
 	return ttl_us - DRIFT_US(ttl_us);
 }
 
+int64_t
+core_tombstone(const core_lease *lease)
+{
+	return lease->state == CORE_RELEASING && lease->renewed ? lease->token + 1 : 0;
+}
+
 bool
 core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
 {
@@ -156,9 +180,10 @@ core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
 	{
 		case CORE_OP_ACQUIRE:
 			return lease->state == CORE_ASKING && lease->node[node].vote == CORE_VOTE_PENDING;
+		case CORE_OP_CONFIRM:
+			return (lease->confirming & CORE_BIT(node)) != 0;
 		case CORE_OP_RENEW:
-			return lease->state == CORE_HELD && lease->renewing &&
-				   lease->node[node].vote == CORE_VOTE_PENDING;
+			return lease->state == CORE_HELD && lease->node[node].vote == CORE_VOTE_PENDING;
 		case CORE_OP_RELEASE:
 			return (lease->releasing & CORE_BIT(node)) != 0;
 	}
@@ -178,13 +203,13 @@ core_count(const core_lease *lease, core_vote vote)
 
 /*
  * A new attempt: set the key on all nodes.  Validity counts from here.  If too
- * few nodes can be sent to, none is asked.
+ * few nodes can be asked, none is.
  */
 static void
 begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 {
-	core_mask reachable = lease->members & event->can_send;
-	bool enough = bit_count(reachable) >= core_quorum(lease->members);
+	core_mask voters = lease->members & event->can_vote;
+	bool enough = bit_count(voters) >= core_quorum(lease->members);
 
 	assert(lease->state == CORE_FREE || lease->state == CORE_BUSY);
 
@@ -195,23 +220,24 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->free_at_us = 0;
 	lease->woken = false;
 	lease->rival_lead = 0;
-	lease->owed = 0;
+	lease->token = 0;
+	lease->confirming = 0;
+	lease->renewed = false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		core_node *node = &lease->node[i];
 
+		lease->token_at[i] = 0;
 		if (!(lease->members & CORE_BIT(i)))
 			continue;
-		if (!(reachable & CORE_BIT(i)))
+		if (!(voters & CORE_BIT(i)))
 			node->vote = CORE_VOTE_ERROR;
 		else if (!enough)
 			node->vote = CORE_VOTE_NONE;
 		else
 		{
-			if (node->key != CORE_KEY_ABSENT)
-				lease->owed |= CORE_BIT(i);
 			node->vote = CORE_VOTE_PENDING;
-			node->key = CORE_KEY_MAYBE;
+			node->key = node->key == CORE_KEY_ABSENT ? CORE_KEY_MAYBE : CORE_KEY_PRESENT;
 			node->attempt = lease->attempt;
 			lease->releasing &= ~CORE_BIT(i);
 			out->acquire |= CORE_BIT(i);
@@ -229,36 +255,103 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 	int yes = core_count(lease, CORE_VOTE_YES);
 	int no = core_count(lease, CORE_VOTE_NO);
 	int error = core_count(lease, CORE_VOTE_ERROR);
-	bool unreachable = false;
+	int agreed;
 
 	assert(lease->state == CORE_ASKING);
 	assert(yes + no + error <= members);
 
-	if (yes >= quorum)
+	if (yes >= quorum || lease->token > 0)
+		confirm(lease, event, out);
+	agreed = count_agreed(lease);
+
+	if (agreed >= quorum)
 	{
 		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
-		if (event->now_us < valid_until_us)
+		if (event->now_us >= valid_until_us)
 		{
-			lease->state = CORE_HELD;
-			lease->hold_until_us =
-				lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
-			lease->valid_until_us = within_limit(lease, valid_until_us);
-			lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
-			out->outcome = CORE_GRANTED;
+			fail_acquire(lease, event, true, out); /* a yes that comes too late is none */
 			return;
 		}
-		unreachable = true; /* a yes that comes too late is none */
+		lease->state = CORE_HELD;
+		lease->hold_until_us =
+			lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
+		lease->valid_until_us = within_limit(lease, valid_until_us);
+		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
+		out->outcome = CORE_GRANTED;
+		return;
 	}
-	else if (error > members - quorum)
-		unreachable = true;
-	else if (no + error <= members - quorum || yes + no < quorum)
-		return; /* still open */
+	error = core_count(lease, CORE_VOTE_ERROR);
+	if (error > members - quorum)
+		fail_acquire(lease, event, true, out);
+	else if (lease->token > 0)
+	{
+		int open = bit_count(lease->confirming) + core_count(lease, CORE_VOTE_PENDING);
 
-	/*
-	 * Not acquired.  Undo what was or may be set; the release travels behind
-	 * the acquire on each connection, so even a late grant is undone.
-	 */
+		if (agreed + open < quorum)
+			fail_acquire(lease, event, false, out);
+	}
+	else if (no + error > members - quorum && yes + no >= quorum)
+		fail_acquire(lease, event, false, out);
+}
+
+/*
+ * A majority said yes: the largest of their counters is the token.  Write it to
+ * those who have a smaller one.
+ */
+static void
+confirm(core_lease *lease, const core_event *event, core_out *out)
+{
+	bool chosen = lease->token > 0;
+
+	for (int i = 0; i < CORE_NODES_MAX && !chosen; i++)
+		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == CORE_VOTE_YES)
+			lease->token = max_us(lease->token, lease->token_at[i]);
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask bit = CORE_BIT(i);
+
+		if (!(lease->members & bit) || lease->node[i].vote != CORE_VOTE_YES ||
+			lease->token_at[i] >= lease->token || (lease->confirming & bit))
+			continue;
+		if (event->can_send & bit)
+		{
+			lease->confirming |= bit;
+			out->confirm |= bit;
+		}
+		else
+			lease->node[i].vote = CORE_VOTE_ERROR;
+	}
+}
+
+/* Nodes that hold our key and exactly our token. */
+static int
+count_agreed(const core_lease *lease)
+{
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == CORE_VOTE_YES &&
+			lease->token > 0 && lease->token_at[i] == lease->token)
+			count++;
+	return count;
+}
+
+/*
+ * Not acquired.  Undo what was or may be set; the release travels behind the
+ * acquire on each connection, so even a late grant is undone.
+ */
+static void
+fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)
+{
+	bool split =
+		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
+
+	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
+	lease->token = 0;
+	lease->confirming = 0;
+	out->confirm = 0;
 	pay_debts(lease, event, lease->members, out);
 	if (!unreachable)
 		lease->unreachable_since_us = 0;
@@ -277,12 +370,22 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
 	if (!unreachable && lease->woken)
 		lease->next_at_us = event->now_us;
-	else if (!unreachable && yes > 0 && lease->rival_lead < quorum)
-		lease->next_at_us = event->now_us + 1 + event->random % SPLIT_SPREAD_US;
+	else if (!unreachable && split)
+		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
 	out->outcome = CORE_MUST_WAIT;
+}
+
+static uint32_t
+split_spread_us(const core_lease *lease)
+{
+	int64_t spread_us = SPLIT_SPREAD_US;
+
+	for (uint32_t i = 1; i < lease->splits && spread_us < lease->retry_us; i++)
+		spread_us *= 2;
+	return spread_us;
 }
 
 static void
@@ -292,24 +395,33 @@ begin_renew(core_lease *lease, const core_event *event, core_out *out)
 
 	lease->round++;
 	lease->renewing = true;
+	lease->confirming = 0;
 	lease->round_began_us = event->now_us;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		core_node *node = &lease->node[i];
-
 		if (!(lease->members & CORE_BIT(i)))
 			continue;
-		if (node->key == CORE_KEY_ABSENT || node->attempt != lease->attempt)
-			node->vote = CORE_VOTE_NO;
-		else if (event->can_send & CORE_BIT(i))
-		{
-			node->vote = CORE_VOTE_PENDING;
-			out->renew |= CORE_BIT(i);
-		}
+		if (event->can_send & CORE_BIT(i))
+			renew_at(lease, i, out);
 		else
-			node->vote = CORE_VOTE_ERROR;
+			lease->node[i].vote = CORE_VOTE_ERROR;
 	}
 	decide_renew(lease, event, out);
+}
+
+/* The key may be there from now on, whatever was known of it before. */
+static void
+renew_at(core_lease *lease, int node, core_out *out)
+{
+	core_node *at = &lease->node[node];
+
+	if (at->key == CORE_KEY_ABSENT)
+		at->key = CORE_KEY_MAYBE;
+	at->attempt = lease->attempt;
+	at->vote = CORE_VOTE_PENDING;
+	lease->releasing &= ~CORE_BIT(node);
+	lease->renewed = true;
+	out->renew |= CORE_BIT(node);
 }
 
 /*
@@ -340,8 +452,8 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 	else if (no > members - quorum)
 	{
 		/*
-		 * The key is gone from so many nodes that another may be granted the
-		 * lock from now on: do not wait for the validity to end.
+		 * So many nodes have another's key, or had, that another may be granted
+		 * the lock from now on: do not wait for the validity to end.
 		 */
 		lease->state = CORE_LOST;
 		lease->valid_until_us = event->now_us;
@@ -362,8 +474,11 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	if (lease->state == CORE_FREE || lease->state == CORE_RELEASING)
 		return;
 
+	if (lease->state == CORE_ASKING)
+		lease->token = 0; /* nobody was told of it */
 	lease->state = CORE_RELEASING;
 	lease->renewing = false;
+	lease->confirming = 0;
 	lease->valid_until_us = 0;
 	/* what is on the wire now may be executed as late as answer_us from now */
 	lease->owed_until_us =
@@ -381,11 +496,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
 	if (event->op == CORE_OP_RELEASE)
-	{
 		lease->releasing &= ~CORE_BIT(event->node);
-		if (event->reply != CORE_REPLY_ERROR)
-			lease->owed &= ~CORE_BIT(event->node); /* sent before the acquire */
-	}
 	if (event->round != lease->round)
 		return; /* a straggler of an earlier round */
 
@@ -395,22 +506,36 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
 				return; /* undone already, behind it on the wire */
 			if (event->reply == CORE_REPLY_YES)
+			{
+				assert(event->token > 0);
 				node->key = CORE_KEY_PRESENT;
-			else if (!(lease->owed & CORE_BIT(event->node)))
+				lease->token_at[event->node] = event->token;
+			}
+			else if (event->reply == CORE_REPLY_NO ||
+					 (event->reply == CORE_REPLY_ERROR && node->key == CORE_KEY_MAYBE))
 				node->key = CORE_KEY_ABSENT;
 			if (event->reply == CORE_REPLY_NO)
 				on_refusal(lease, event);
 			break;
+		case CORE_OP_CONFIRM:
+			if (!(lease->confirming & CORE_BIT(event->node)))
+				return;
+			lease->confirming &= ~CORE_BIT(event->node);
+			if (event->reply == CORE_REPLY_YES)
+				lease->token_at[event->node] = lease->token;
+			else
+				node->vote = event->reply == CORE_REPLY_NO ? CORE_VOTE_NO : CORE_VOTE_ERROR;
+			if (lease->state == CORE_ASKING)
+				decide_acquire(lease, event, out);
+			return;
 		case CORE_OP_RENEW:
 			if (lease->state != CORE_HELD)
 				return;
 			if (event->reply == CORE_REPLY_YES)
 				node->key = CORE_KEY_PRESENT;
-			else if (event->reply == CORE_REPLY_NO && !(lease->owed & CORE_BIT(event->node)))
-				node->key = CORE_KEY_ABSENT;
 			break;
 		case CORE_OP_RELEASE:
-			if (event->reply != CORE_REPLY_ERROR &&
+			if ((event->reply == CORE_REPLY_YES || event->reply == CORE_REPLY_NO) &&
 				(lease->state == CORE_RELEASING || lease->state == CORE_BUSY))
 				node->key = CORE_KEY_ABSENT;
 			if (lease->state == CORE_RELEASING)
@@ -451,8 +576,9 @@ on_node_lost(core_lease *lease, const core_event *event, core_out *out)
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
 	lease->releasing &= ~CORE_BIT(event->node);
-	if (node->vote != CORE_VOTE_PENDING)
+	if (node->vote != CORE_VOTE_PENDING && !(lease->confirming & CORE_BIT(event->node)))
 		return;
+	lease->confirming &= ~CORE_BIT(event->node);
 	node->vote = CORE_VOTE_ERROR;
 	if (lease->state == CORE_ASKING)
 		decide_acquire(lease, event, out);
@@ -467,9 +593,14 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
+	if (!(lease->members & event->can_send & CORE_BIT(event->node)))
+		return;
+	/* it may have lost the key, or never had it */
+	if (lease->state == CORE_HELD)
+		renew_at(lease, event->node, out);
 	/* what an earlier attempt left there, or all if the lease is over */
-	if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
-		(lease->state != CORE_FREE && node->attempt != lease->attempt))
+	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
+			 (lease->state != CORE_FREE && node->attempt != lease->attempt))
 		pay_debts(lease, event, CORE_BIT(event->node), out);
 }
 
@@ -512,13 +643,13 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 			}
 			break;
 		case CORE_RELEASING:
-			if (event->now_us >= lease->next_at_us)
+			if (event->now_us >= lease->owed_until_us || !owes(lease))
+				forget_debts(lease);
+			else if (event->now_us >= lease->next_at_us)
 			{
 				lease->next_at_us = event->now_us + lease->retry_us;
 				pay_debts(lease, event, lease->members, out);
 			}
-			if (event->now_us >= lease->owed_until_us || !owes(lease))
-				forget_debts(lease);
 			break;
 	}
 }
@@ -563,8 +694,9 @@ static void
 give_up_pending(core_lease *lease)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (lease->node[i].vote == CORE_VOTE_PENDING)
+		if (lease->node[i].vote == CORE_VOTE_PENDING || (lease->confirming & CORE_BIT(i)))
 			lease->node[i].vote = CORE_VOTE_ERROR;
+	lease->confirming = 0;
 }
 
 static void

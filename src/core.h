@@ -9,7 +9,8 @@
  * same object file runs in the broker, in the unit tests and in a simulator.
  *
  * Source of the algorithm: "Distributed Locks with Redis" (the Redlock
- * algorithm), redis.io.  What differs is said in core.c.
+ * algorithm), redis.io.  What differs is said in core.c.  Fencing tokens, and
+ * what they guard, are our own; src/README.md has the argument.
  *
  * The contract with the shell around it:
  *
@@ -29,7 +30,7 @@
 #include <stdint.h>
 
 /* Node slots: configured nodes, and those that leave after a reload. */
-#define CORE_NODES_MAX 32
+#define CORE_NODES_MAX 16
 
 typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
 
@@ -39,8 +40,9 @@ typedef enum core_state
 {
 	CORE_FREE = 0, /* nothing is asked for, nothing is owed.
 					* Left by ACQUIRE. */
-	CORE_ASKING,   /* a round of acquires is out.  Left by its decision:
-					* HELD, BUSY or RELEASING. */
+	CORE_ASKING,   /* a round of acquires is out, or the writing of its
+					* token.  Left by its decision: HELD, BUSY or
+					* RELEASING. */
 	CORE_BUSY,     /* the last round was refused and undone, or another
 					* host has its turn; waits to ask (again).  Left by
 					* TICK, WAKE, RELEASE. */
@@ -56,9 +58,9 @@ typedef enum core_state
 /* What this lease knows of its own key at one node. */
 typedef enum core_key
 {
-	CORE_KEY_ABSENT = 0, /* surely not there, and nothing under way */
+	CORE_KEY_ABSENT = 0, /* not there, and nothing under way */
 	CORE_KEY_MAYBE,      /* asked for, outcome unknown */
-	CORE_KEY_PRESENT     /* confirmed by the node */
+	CORE_KEY_PRESENT     /* confirmed by the node, if only an earlier attempt's */
 } core_key;
 
 typedef enum core_vote
@@ -82,35 +84,40 @@ typedef struct core_node
 typedef struct core_lease
 {
 	core_state state;
-	core_mask members;   /* the nodes that vote on this lease */
-	core_mask releasing; /* nodes with an unanswered release */
-	core_mask owed;      /* nodes where a key of an earlier attempt may
-						  * stand in our own way */
-	bool once;           /* one round only: a "try" */
-	bool renewing;       /* HELD: a round of renewals is out */
-	uint32_t rival;      /* ASKING: who seems to hold most of the refusing nodes, */
-	int32_t rival_lead;  /* and by how many more than all others */
-	bool woken;          /* ASKING: a wake came after this round began */
-	uint32_t attempt;    /* number of the last round of acquires; a part
-						  * of the lock's value, so no late command of an
-						  * earlier attempt can touch a later one */
-	uint32_t round;      /* number of the last round of any kind */
+	core_mask members;    /* the nodes that vote on this lease */
+	core_mask releasing;  /* nodes with an unanswered release */
+	core_mask confirming; /* ASKING: nodes with an unanswered confirm */
+	bool once;            /* one round only: a "try" */
+	bool renewing;        /* HELD: a round of renewals is out */
+	bool renewed;         /* a renewal of this grant was sent to some node */
+	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes, */
+	int32_t rival_lead;   /* and by how many more than all others */
+	bool woken;           /* ASKING: a wake came after this round began */
+	uint32_t splits;      /* rounds in a row that nobody seems to have won */
+	uint32_t attempt;     /* number of the last round of acquires; a part
+						   * of the lock's value, so no late command of an
+						   * earlier attempt can touch a later one */
+	uint32_t round;       /* number of the last round of any kind */
 	int64_t ttl_us;
 	int64_t answer_us;   /* a round is decided this long after it began */
 	int64_t patience_us; /* how long "no quorum reachable" is retried */
 	int64_t retry_us;    /* mean pause between two asking rounds */
 	int64_t round_began_us;
-	int64_t valid_until_us;       /* HELD, LOST: validity ends here; else 0 */
-	int64_t hold_at_most_us;      /* 0, or validity ends this long after the grant */
-	int64_t hold_until_us;        /* HELD: when that is; 0: never */
-	int64_t not_before_us;        /* BUSY: another host has its turn until then */
-	int64_t free_at_us;           /* ASKING: the holder's keys have expired by then, if
-								   * it does not renew them; 0: unknown */
-	int64_t next_at_us;           /* HELD: next round of renewals; BUSY: next round
-								   * of acquires; RELEASING: debts asked again */
-	int64_t unreachable_since_us; /* 0: the last round found a quorum */
-	int64_t owed_until_us;        /* RELEASING: all keys have expired by then */
-	int64_t wake_at_us;           /* next TICK wanted; 0: none */
+	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
+	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
+	int64_t hold_until_us;            /* HELD: when that is; 0: never */
+	int64_t not_before_us;            /* BUSY: another host has its turn until then */
+	int64_t free_at_us;               /* ASKING: the holder's keys have expired by then, if
+									   * it does not renew them; 0: unknown */
+	int64_t next_at_us;               /* HELD: next round of renewals; BUSY: next round
+									   * of acquires; RELEASING: debts asked again */
+	int64_t unreachable_since_us;     /* 0: the last round found a quorum */
+	int64_t owed_until_us;            /* RELEASING: all keys have expired by then */
+	int64_t wake_at_us;               /* next TICK wanted; 0: none */
+	int64_t token;                    /* the fencing token: ASKING: being written, or 0;
+									   * HELD, LOST, RELEASING: a majority held it, or 0 if
+									   * the lock was not granted */
+	int64_t token_at[CORE_NODES_MAX]; /* the node's counter after its yes; 0: none */
 	core_node node[CORE_NODES_MAX];
 } core_lease;
 
@@ -130,16 +137,20 @@ typedef enum core_event_type
 
 typedef enum core_op
 {
-	CORE_OP_ACQUIRE,
-	CORE_OP_RENEW,
-	CORE_OP_RELEASE
+	CORE_OP_ACQUIRE, /* set the value if the key is free, raise the counter */
+	CORE_OP_CONFIRM, /* where both are still as after our acquire, set the
+					  * counter to the token */
+	CORE_OP_RENEW,   /* unless the counter tells of a later grant, extend the
+					  * key, or create it again */
+	CORE_OP_RELEASE  /* delete the key, raise the counter above the token */
 } core_op;
 
 typedef enum core_reply
 {
-	CORE_REPLY_YES,  /* done */
-	CORE_REPLY_NO,   /* refused: another value, or none, is there */
-	CORE_REPLY_ERROR /* the node answered that it did not execute it */
+	CORE_REPLY_YES,    /* done */
+	CORE_REPLY_NO,     /* refused: another value is there, or was */
+	CORE_REPLY_ERROR,  /* the node answered that it did not execute it */
+	CORE_REPLY_UNKNOWN /* an answer without sense: it may have been executed */
 } core_reply;
 
 typedef struct core_event
@@ -148,11 +159,13 @@ typedef struct core_event
 	int64_t now_us;
 	uint32_t random;    /* 32 random bits, for the spread of retries */
 	core_mask can_send; /* nodes that take commands now */
+	core_mask can_vote; /* of these, nodes that may grant: not in quarantine */
 	int node;           /* REPLY, NODE_LOST, NODE_READY */
 	core_op op;         /* REPLY */
 	core_reply reply;   /* REPLY */
 	uint32_t round;     /* REPLY: the round it was asked in */
 	uint32_t holder;    /* REPLY, a refused acquire: hash of the value in its way */
+	int64_t token;      /* REPLY, a granted acquire: the node's counter; > 0 */
 	int64_t busy_us;    /* REPLY, a refused acquire: time until the holder's key
 						 * expires; 0: unknown */
 	int64_t retry_us;   /* ACQUIRE, WAKE */
@@ -184,7 +197,10 @@ typedef struct core_out
 	core_mask release; /* delete the value of node[i].attempt, or of any
 						* attempt before it */
 	core_mask acquire; /* set the value of `attempt` if free */
-	core_mask renew;   /* extend the value of node[i].attempt */
+	core_mask confirm; /* replace the counter token_at[i] by `token` */
+	core_mask renew;   /* extend or create the value of `attempt`, unless the
+						* counter is larger than `token`: then others were granted
+						* something since */
 	core_outcome outcome;
 } core_out;
 
@@ -195,6 +211,12 @@ extern int core_quorum(core_mask members);
 
 /* Validity that a ttl gives, less the bound for clock drift. */
 extern int64_t core_validity_us(int64_t ttl_us);
+
+/*
+ * What a release raises the node's counter to, so that renewals of ours that
+ * come late do nothing; 0: leave it, there were none.
+ */
+extern int64_t core_tombstone(const core_lease *lease);
 
 /* May a command of this round still count?  (To decide on a re-send.) */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);

@@ -10,15 +10,14 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "utils/guc.h"
 
 #include "compat.h"
 #include "guc.h"
 #include "lease.h"
 
-int redlock_handover_limit = 1000;
+int redlock_commit_margin_ms = 10;
+int redlock_handover_limit = LUA_SPAN - 1;
 char *redlock_key_prefix = NULL;
 int redlock_max_locks = 1024;
 int redlock_max_ttl_ms = 60000;
@@ -43,10 +42,15 @@ void
 guc_define(void)
 {
 	DefineCustomIntVariable(
+		"redlock.commit_margin", "Validity that each lease must have left when a commit begins.",
+		"A commit with less fails; it should cover the time that a commit takes.",
+		&redlock_commit_margin_ms, 10, 0, 60000, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
 		"redlock.handover_limit",
 		"Times in a row that a lock goes from session to session of this server.",
 		"After that, or a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over off.",
-		&redlock_handover_limit, 1000, 0, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
+		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
@@ -58,9 +62,12 @@ guc_define(void)
 							"Takes about one kilobyte of shared memory each.", &redlock_max_locks,
 							1024, 16, 1000000, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
-	DefineCustomIntVariable("redlock.max_ttl", "Longest ttl that a lock may be given.", NULL,
-							&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP,
-							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"redlock.max_ttl", "Longest ttl that a lock may be given.",
+		"A node that may have forgotten leases does not vote for that long; all "
+		"hosts that share locks need the same.",
+		&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL,
+		NULL);
 
 	DefineCustomIntVariable(
 		"redlock.node_timeout", "Time in which a node must answer, or counts as unreachable.",

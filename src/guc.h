@@ -18,6 +18,7 @@ typedef enum OnLoss
 	ON_LOSS_TERMINATE /* end the session */
 } OnLoss;
 
+extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern char *redlock_key_prefix;
 extern int redlock_max_locks;

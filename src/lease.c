@@ -25,7 +25,7 @@
 #include "lease.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
-#define SLOTS(max_locks) ((max_locks) + (max_locks) / 8 + 64)
+#define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 /* A host's turn: consecutive hand-overs take no longer than this. */
 #define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
@@ -116,8 +116,6 @@ init_table(void)
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	SpinLockInit(&lease_table->queue_mutex);
-	/* numbers go on increasing after a restart while the clock does */
-	pg_atomic_init_u64(&lease_table->last_number, GetCurrentTimestamp());
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
 	for (int i = 0; i < TURNS; i++)
@@ -174,6 +172,8 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 
 	Assert(prefix_len <= LEASE_PREFIX_MAX);
 	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
+	StaticAssertStmt(LEASE_TEXT_SIZE >= LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1 + 64,
+					 "some of the holder must fit behind the longest key");
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
@@ -232,8 +232,8 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease->key_len = key_len;
 	memcpy(lease->key, key, key_len);
 	lease->key[key_len] = '\0';
-	lease->holder[0] = '\0';
-	lease->held_by[0] = '\0';
+	lease_holder(lease)[0] = '\0';
+	lease_held_by(lease)[0] = '\0';
 	lease->once = terms->once;
 	lease->ttl_ms = terms->ttl_ms;
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
@@ -257,7 +257,7 @@ set_owner(Lease *lease)
 	lease->owner_procno = REDLOCK_MY_PROCNO;
 	lease->owner_database = MyDatabaseId;
 	lease->since = GetCurrentTimestamp();
-	lease->number = 0;
+	lease->token = 0;
 	lease->scope = SCOPE_TRANSACTION;
 }
 
@@ -267,7 +267,7 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 {
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
-		   terms->hold_at_most_ms == 0 && is_worth_having(lease);
+		   terms->hold_at_most_ms == 0 && lease->handovers + 1 < LUA_SPAN && is_worth_having(lease);
 }
 
 /* A lease in good health was renewed less than half its ttl ago. */
@@ -413,10 +413,11 @@ lease_validity_us(Lease *lease)
 	return Max(left_us, 0);
 }
 
-uint64
-lease_next_number(void)
+int64
+lease_token(const Lease *lease)
 {
-	return pg_atomic_add_fetch_u64(&lease_table->last_number, 1);
+	Assert(lease->handovers < LUA_SPAN);
+	return lease->first_token + lease->handovers;
 }
 
 int

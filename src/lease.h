@@ -14,6 +14,8 @@
  *						   lease; read by the broker after it took it from the
  *						   queue, and by views, which may see an older value
  *	 broker only (b)	   read and written by the broker alone
+ *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
+ *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
  *						   writes `state`, `valid_until_us`, and the nodes
  *	 board lock (LWLock)   the board of nodes; written by the broker alone
@@ -43,10 +45,13 @@
 #include "storage/spin.h"
 
 #include "core.h"
+#include "guard.h"
+#include "lua.h"
 
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
 #define LEASE_HOLDER_MAX 159  /* bytes that say who holds a lock */
+#define LEASE_TEXT_SIZE 416   /* bytes for all three */
 #define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
 
 typedef enum LeaseWish
@@ -84,8 +89,9 @@ typedef struct Lease
 	uint64 hash;   /* of the name; key of the index and the gate */
 	uint16 prefix_len;
 	uint16 key_len;
-	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1]; /* prefix, then the
-													  * name in UTF-8 */
+	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; behind it
+								* lease_holder (o) and lease_held_by (m), cut
+								* where the key is long */
 	/* (t), but changed by a hand-over */
 	int owner_pid;
 	int owner_procno;
@@ -104,8 +110,7 @@ typedef struct Lease
 	int64 turn_began_us;  /* granted by the nodes then, */
 	int handovers;        /* and handed over so often since */
 	TimestampTz since;    /* asked for; then: granted */
-	uint64 number;        /* what redlock_acquire returned; 0 before */
-	char holder[LEASE_HOLDER_MAX + 1];
+	int64 token;          /* what redlock_acquire returned; 0 before */
 
 	/* (a) */
 	pg_atomic_uint32 wish;           /* LeaseWish */
@@ -114,10 +119,11 @@ typedef struct Lease
 	pg_atomic_uint32 silent_nodes;   /* of the last round: no usable answer */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 
+	/* (g) */
+	int64 first_token; /* of LUA_SPAN, one for each hand-over */
+
 	/* (m) */
 	slock_t mutex;
-	char held_by[LEASE_HOLDER_MAX + 1]; /* who holds it elsewhere, as
-										 * the holder wrote it */
 
 	/* (b) */
 	uint32 generation; /* changes when the slot is freed, so that
@@ -141,6 +147,7 @@ typedef struct NodeBoard
 	char state[16];
 	char last_error[160];
 	TimestampTz since; /* of the state */
+	GuardMemory guard;
 	pg_atomic_uint64 rtt_us;
 	pg_atomic_uint64 votes_yes;
 	pg_atomic_uint64 votes_no;
@@ -189,7 +196,6 @@ typedef struct LeaseTable
 	int queue_tail;
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
-	pg_atomic_uint64 last_number;
 	pg_atomic_uint64 counters[COUNTERS];
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
@@ -229,8 +235,8 @@ extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* nev
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern uint64 lease_next_number(void);
-extern int lease_broker_pid(void); /* 0: no broker runs */
+extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern int lease_broker_pid(void);            /* 0: no broker runs */
 
 /* the broker */
 extern void lease_broker_attach(Latch *latch); /* and empties the queue */
@@ -242,6 +248,27 @@ extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
 extern Lease *lease_find(uint64 hash);
+
+/* Bytes for each of the two texts behind the key. */
+static inline int
+lease_text_size(const Lease *lease)
+{
+	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LEASE_HOLDER_MAX + 1);
+}
+
+/* Who asks for the lock, or holds it: this goes into the lock's value. */
+static inline char *
+lease_holder(Lease *lease)
+{
+	return lease->key + lease->key_len + 1;
+}
+
+/* Who holds it elsewhere, as the holder wrote it. */
+static inline char *
+lease_held_by(Lease *lease)
+{
+	return lease_holder(lease) + lease_text_size(lease);
+}
 
 static inline void
 lease_count(LeaseCounter counter)

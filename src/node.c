@@ -37,6 +37,9 @@ typedef enum Greeting
 	GREET_PING,
 	GREET_SERVER,
 	GREET_REPLICATION,
+	GREET_PERSISTENCE,
+	GREET_FSYNC,
+	GREET_MARKER,
 	GREET_SCRIPT /* + core_op */
 } Greeting;
 
@@ -53,8 +56,12 @@ static void append(RedisNode *node, int argc, const char **argv, const size_t *a
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static bool read_marker(RedisNode *node, const redisReply *reply);
+static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
-static const RedisNode *find_twin(const RedisNode *node);
+static const RedisNode *find_twin(RedisNode *node, int64 now_us);
+static bool is_on_duty(const RedisNode *node);
+static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static void read_replies(RedisNode *node, int64 now_us);
 static void drop(RedisNode *node);
 static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
@@ -89,6 +96,8 @@ node_state_name(NodeState state)
 			return "connecting";
 		case NODE_READY:
 			return "ready";
+		case NODE_QUARANTINED:
+			return "quarantined";
 		case NODE_BACKING_OFF:
 			return "backing off";
 		case NODE_REFUSED:
@@ -98,7 +107,7 @@ node_state_name(NodeState state)
 }
 
 void
-node_open(int slot, const NodeUrl *url, int64 now_us)
+node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 {
 	RedisNode *node = node_at(slot);
 
@@ -107,6 +116,7 @@ node_open(int slot, const NodeUrl *url, int64 now_us)
 	memset(node, 0, sizeof(*node));
 	node->slot = slot;
 	node->url = *url;
+	node->guard = guard;
 	if (!node_is_subscriber(node))
 		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
 	start(node, now_us);
@@ -131,11 +141,13 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent, bool by_text)
+node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text)
 {
 	Assert(node_can_send(node));
+	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
-	if (!script_append(node->connection, command, by_text ? NULL : node->sha[command->op]))
+	command->marker = node->guard->marker;
+	if (!script_append(node->connection, command, by_text ? NULL : node->sha[script_of(command)]))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
@@ -245,11 +257,14 @@ node_on_time(RedisNode *node, int64 now_us)
 			return node->retry_at_us;
 
 		case NODE_READY:
+		case NODE_QUARANTINED:
+			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us)
+				set_state(node, NODE_READY, "");
 			if (node_in_flight(node) == 0)
-				return PG_INT64_MAX;
+				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
 			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
 			if (now_us < oldest->sent_us + NODE_TIMEOUT_US)
-				return oldest->sent_us + NODE_TIMEOUT_US;
+				return oldest->sent_us + NODE_TIMEOUT_US; /* soon enough for a quarantine, too */
 			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
 			fail(node, NODE_BACKING_OFF, error, now_us);
 			return node->retry_at_us;
@@ -285,7 +300,7 @@ start(RedisNode *node, int64 now_us)
 	{
 		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
 
-		if (voter->state != NODE_READY)
+		if (!is_on_duty(voter))
 		{
 			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
 			return;
@@ -337,6 +352,8 @@ connect_to(RedisNode *node, int64 now_us)
 		fail_io(node, "connect", now_us);
 		return;
 	}
+	REDLOCK_LIMIT_ELEMENTS(node->connection->reader, 16);
+	node->unparsed = 0;
 	node->want_write = true; /* writable means connected */
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
 	loop_watch(node->slot, node->connection->fd, true);
@@ -369,6 +386,9 @@ static void
 greet_as_voter(RedisNode *node)
 {
 	char db[12];
+	char random[17];
+	char max_ttl[12];
+	uint64 bits;
 
 	if (node->url.db != 0)
 	{
@@ -377,8 +397,19 @@ greet_as_voter(RedisNode *node)
 	}
 	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
 	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
-	for (int op = 0; op < SCRIPT_COUNT; op++)
-		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", script_text[op]});
+	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
+	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "appendfsync"});
+
+	if (!pg_strong_random(&bits, sizeof(bits)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate random bytes for a redlock node")));
+	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
+	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
+	greet_with(
+		node, GREET_MARKER, 6,
+		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
+	for (int op = 0; op < LUA_SCRIPTS; op++)
+		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", lua_script[op]});
 }
 
 static void
@@ -415,7 +446,7 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->greeted < node->greetings)
 		return;
 
-	twin = node_is_subscriber(node) ? NULL : find_twin(node);
+	twin = node_is_subscriber(node) ? NULL : find_twin(node, now_us);
 	if (twin != NULL)
 	{
 		snprintf(error, sizeof(error), "it is the same server as node %.100s", twin->url.address);
@@ -424,7 +455,20 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	}
 	node->failures = 0;
 	node->next_address = 0; /* one of them is good: begin with the first */
-	set_state(node, NODE_READY, NULL);
+	begin_duty(node, now_us);
+}
+
+static void
+begin_duty(RedisNode *node, int64 now_us)
+{
+	GuardMemory *guard = node->guard;
+
+	if (guard != NULL)
+		guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
+	if (guard != NULL && now_us < guard->until_us)
+		set_state(node, NODE_QUARANTINED, guard->reason);
+	else
+		set_state(node, NODE_READY, NULL);
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -434,6 +478,14 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	static char fault[SCRIPT_TEXT_MAX + 1];
 	char value[64];
 
+	if (what == GREET_FSYNC)
+	{
+		/* who may not ask is not exempt from the guard */
+		node->facts.fsync_always = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+								   reply->element[1]->type == REDIS_REPLY_STRING &&
+								   strcmp(reply->element[1]->str, "always") == 0;
+		return NULL;
+	}
 	if (reply->type == REDIS_REPLY_ERROR)
 	{
 		script_printable(fault, sizeof(fault), reply->str, reply->len);
@@ -447,8 +499,11 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			return NULL;
 
 		case GREET_SERVER:
-			if (!info_value(reply, "run_id", node->run_id, sizeof(node->run_id)))
+			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
 				return "its INFO has no run_id";
+			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
+				return "its INFO has no uptime_in_seconds";
+			node->facts.uptime_s = strtoll(value, NULL, 10);
 			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
 				strcmp(value, "standalone") != 0)
 			{
@@ -465,12 +520,33 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 				return "it is a replica; a node must be an independent server";
 			return NULL;
 
+		case GREET_PERSISTENCE:
+			node->facts.aof =
+				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
+			return NULL;
+
+		case GREET_MARKER:
+			return read_marker(node, reply) ? NULL : "it did not tell its marker";
+
 		default:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
 				return "it did not load a script";
 			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 	}
+}
+
+static bool
+read_marker(RedisNode *node, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
+		reply->element[0]->len > LUA_MARKER_MAX || reply->element[1]->type != REDIS_REPLY_INTEGER ||
+		reply->element[1]->integer < GUARD_FRESH || reply->element[1]->integer > GUARD_LOST_ONCE)
+		return false;
+	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
+	node->facts.loss = reply->element[1]->integer;
+	return true;
 }
 
 /* The value of a line "name:value" in the reply of INFO. */
@@ -497,15 +573,48 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 	return false;
 }
 
-/* Another node that turned out to be the same server. */
+/*
+ * Another node that is the same server, or was when they were last compared.
+ * That is over only when the other greeted after this one did, and both had
+ * other processes, and this one still has the same: a process seen before and
+ * after another was seen elsewhere is not that other.
+ */
 static const RedisNode *
-find_twin(const RedisNode *node)
+find_twin(RedisNode *node, int64 now_us)
 {
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (&nodes[i] != node && nodes[i].state == NODE_READY &&
-			strcmp(nodes[i].run_id, node->run_id) == 0)
-			return &nodes[i];
-	return NULL;
+	GuardMemory *guard = node->guard;
+	const char *run_id = node->facts.run_id;
+	const RedisNode *twin = NULL;
+
+	if (guard->twin > 0)
+	{
+		const RedisNode *other = &nodes[guard->twin - 1];
+		bool apart = is_on_duty(other) && other->guard->greeted_us > guard->twin_since_us &&
+					 strcmp(other->facts.run_id, guard->twin_run_id) != 0 &&
+					 strcmp(run_id, guard->twin_run_id) == 0;
+
+		if (other->state != NODE_UNUSED && !apart)
+			twin = other;
+	}
+	for (int i = 0; i < CORE_NODES_MAX && twin == NULL; i++)
+		if (&nodes[i] != node && is_on_duty(&nodes[i]) &&
+			strcmp(nodes[i].facts.run_id, run_id) == 0)
+			twin = &nodes[i];
+
+	if (twin != NULL && (guard->twin == 0 || strcmp(run_id, guard->twin_run_id) != 0))
+	{
+		guard->twin_since_us = now_us;
+		strlcpy(guard->twin_run_id, run_id, sizeof(guard->twin_run_id));
+	}
+	guard->twin = twin != NULL ? twin->slot + 1 : 0;
+	guard->greeted_us = now_us;
+	return twin;
+}
+
+static bool
+is_on_duty(const RedisNode *node)
+{
+	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
 }
 
 static void
@@ -513,11 +622,14 @@ read_replies(RedisNode *node, int64 now_us)
 {
 	redisContext *connection = node->connection;
 
+	size_t before = connection->reader->len;
+
 	if (redisBufferRead(connection) != REDIS_OK)
 	{
 		fail_io(node, "read", now_us);
 		return;
 	}
+	node->unparsed += connection->reader->len - before;
 	while (node->connection == connection)
 	{
 		void *reply = NULL;
@@ -533,22 +645,35 @@ read_replies(RedisNode *node, int64 now_us)
 		if (node->state == NODE_GREETING && node->greeted < node->greetings)
 			on_greeting(node, reply, now_us);
 		else if (node_in_flight(node) > 0)
-		{
-			Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
-			ScriptAnswer answer;
-
-			script_read(sent.op, reply, &answer);
-			handler->answered(node, &sent, &answer, now_us);
-		}
+			on_reply(node, reply, now_us);
 		else if (node_is_subscriber(node))
 			hear(node, reply, now_us);
 		else
 			fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 		freeReplyObject(reply);
+		if (node->connection == connection)
+			node->unparsed = connection->reader->len - connection->reader->pos;
 	}
-	if (node->connection == connection &&
-		connection->reader->len - connection->reader->pos > NODE_REPLY_MAX)
+	if (node->connection != connection)
+		return;
+	if (node->unparsed > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+	else if (node->unparsed > 0 && node_in_flight(node) == 0 && node->state != NODE_GREETING &&
+			 !node_is_subscriber(node))
+		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+}
+
+static void
+on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+	redisContext *connection = node->connection;
+	ScriptAnswer answer;
+
+	script_read(sent.op, reply, &answer);
+	handler->answered(node, &sent, &answer, now_us);
+	if (answer.forgot && node->connection == connection)
+		fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
 }
 
 /* A message, or the confirmation that a channel was joined or left. */
@@ -603,6 +728,11 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	node->failures++;
 	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
 	set_state(node, state, error);
+
+	/* a hanging one has no deadline of its own */
+	if (!node_is_subscriber(node) && node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
+		fail(node_at(node->slot + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
+			 now_us);
 
 	while (node_in_flight(node) > 0)
 	{

@@ -8,6 +8,8 @@
  *	 CONNECTING  the socket is not yet open
  *	 GREETING    AUTH, SELECT, the facts, and the loading of scripts are out
  *	 READY       takes commands
+ *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
+ *				 have forgotten leases (see guard.h)
  *	 BACKING_OFF broke or did not answer; connects again at retry_at_us
  *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
  *				 looked at again at retry_at_us
@@ -26,6 +28,7 @@
 #define REDLOCK_NODE_H
 
 #include "core.h"
+#include "guard.h"
 #include "script.h"
 #include "url.h"
 
@@ -36,8 +39,8 @@
 #define NODE_SUBSCRIBER CORE_NODES_MAX
 #define NODE_SLOTS (2 * CORE_NODES_MAX)
 
-/* A reply that is longer is not one of ours. */
-#define NODE_REPLY_MAX (1024 * 1024)
+/* A reply that is longer is not one of ours: INFO has some kilobytes. */
+#define NODE_REPLY_MAX (64 * 1024)
 
 typedef enum NodeState
 {
@@ -46,6 +49,7 @@ typedef enum NodeState
 	NODE_CONNECTING,
 	NODE_GREETING,
 	NODE_READY,
+	NODE_QUARANTINED,
 	NODE_BACKING_OFF,
 	NODE_REFUSED
 } NodeState;
@@ -67,14 +71,17 @@ typedef struct RedisNode
 	NodeUrl url;
 	char error[SCRIPT_TEXT_MAX + 1]; /* why it is not READY, or what its
 									  * last error was */
-	char run_id[64];
+	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
+	GuardFacts facts;                /* what it said when we connected */
 
 	redisContext *connection;
 	bool flush_wanted; /* there is output to write */
 	bool want_write;   /* the socket was full, or is connecting */
-	char sha[SCRIPT_COUNT][SCRIPT_SHA_SIZE];
+	char sha[LUA_SCRIPTS][SCRIPT_SHA_SIZE];
 
-	uint8 greeting[8]; /* replies still to come while GREETING */
+	size_t unparsed; /* bytes since the last whole reply */
+
+	uint8 greeting[16]; /* replies still to come while GREETING */
 	int greetings;
 	int greeted;
 
@@ -107,7 +114,7 @@ extern RedisNode *node_at(int slot);
 extern const char *node_state_name(NodeState state);
 
 /* Give the slot to a node and begin to connect; give it up. */
-extern void node_open(int slot, const NodeUrl *url, int64 now_us);
+extern void node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us);
 extern void node_close(RedisNode *node, int64 now_us);
 
 /* Connect again at once, with new credentials. */
@@ -122,7 +129,15 @@ node_is_subscriber(const RedisNode *node)
 static inline bool
 node_can_send(const RedisNode *node)
 {
-	return node->state == NODE_READY && node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+	return (node->state == NODE_READY || node->state == NODE_QUARANTINED) &&
+		   node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+}
+
+/* Takes acquires, too. */
+static inline bool
+node_can_vote(const RedisNode *node)
+{
+	return node->state == NODE_READY && node_can_send(node);
 }
 
 static inline uint32
@@ -133,10 +148,9 @@ node_in_flight(const RedisNode *node)
 
 /*
  * Append a command, by its text if `by_text`.  It is written by node_flush.
- * The node must be able to send.
+ * The node must be able to send.  Fills in the marker.
  */
-extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent,
-					  bool by_text);
+extern void node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text);
 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);

@@ -1,24 +1,15 @@
 /*
  * script.h
- *		What is said to a node about one lock: the scripts, the lock's value, and
- *		the reading of replies into votes.
- *
- *	 key     prefix || name in UTF-8
- *	 value   32 hex digits, ':', the attempt in nine digits, ' ', who holds it
- *
- * A release is told on the channel with the key's name.
- *
- * The semantics are those of SET NX PX and of compare-and-delete, so plain
- * Redlock clients contend with us on the same key.
+ *		What is said to a node about one lock: the commands, the lock's value, and
+ *		the reading of replies into votes.  What the nodes do then is in lua.h.
  */
 #ifndef REDLOCK_SCRIPT_H
 #define REDLOCK_SCRIPT_H
 
 #include <hiredis/hiredis.h>
 
-#include "core.h"
+#include "lua.h"
 
-#define SCRIPT_COUNT 3 /* one for each core_op */
 #define SCRIPT_SHA_SIZE 41
 #define SCRIPT_TEXT_MAX 159
 #define SCRIPT_VALUE_SIZE 256
@@ -29,9 +20,14 @@ typedef struct ScriptCommand
 	core_op op;
 	const char *key;
 	size_t key_len;
-	const char *value;
+	char *value;
 	size_t value_len;
-	int64 ttl_ms; /* acquire, renew: the key's; release: see below */
+	int64 wall_clock_us; /* since 1970 */
+	int64 ttl_ms;        /* acquire, renew: the key's; release: see below */
+	int64 counter;       /* confirm: token_at; renew: the token; release:
+						  * core_tombstone */
+	int64 token;         /* confirm */
+	const char *marker;  /* acquire: what the node must still have */
 } ScriptCommand;
 
 /*
@@ -46,6 +42,10 @@ typedef struct ScriptAnswer
 	core_reply reply;
 	bool unknown_script;            /* NOSCRIPT: nothing was executed; send it again
 									 * by its text */
+	bool forgot;                    /* the marker is not there: nothing was
+									 * executed, and the node is not to be
+									 * trusted with a grant */
+	int64 token;                    /* a granted acquire: the node's counter */
 	int64 busy_ms;                  /* a refused acquire: time to live of the key
 									 * in its way; 0: none, or unknown */
 	uint32 holder;                  /* a refused acquire: hash of the value in its way */
@@ -54,11 +54,13 @@ typedef struct ScriptAnswer
 									 * who holds it; printable ASCII */
 } ScriptAnswer;
 
-extern const char *const script_text[SCRIPT_COUNT];
+/* Writes the value but for its attempt into `value`, returns its length. */
+extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder);
 
-/* Writes the value into `value`, returns its length. */
-extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, unsigned attempt,
-						   const char *holder);
+extern void script_set_attempt(char *value, uint32 attempt);
+
+/* Which of the scripts it is. */
+extern int script_of(const ScriptCommand *command);
 
 /*
  * Append the command to the connection's output buffer; by its text if sha is

@@ -58,9 +58,6 @@
 /* How long it may be missing: the postmaster restarts it after a second. */
 #define BROKER_MISSING_US INT64CONST(3000000)
 
-/* Validity that must be left when the commit begins. */
-#define COMMIT_MARGIN_US INT64CONST(2000)
-
 /* This subtransaction acquired at transaction scope. */
 typedef struct XactHold
 {
@@ -108,8 +105,8 @@ static ExecutorRun_hook_type prev_ExecutorRun = NULL;
 static void warn_of_scope(const LockRequest *request);
 static void start_session(void);
 static void check_ready(void);
-static uint64 acquire_again(Holding *holding, const LockRequest *request);
-static uint64 acquire_anew(const LockRequest *request);
+static int64 acquire_again(Holding *holding, const LockRequest *request);
+static int64 acquire_anew(const LockRequest *request);
 static bool enter_gate(const LockRequest *request);
 static void open_lease(const LockRequest *request, int64 deadline_us);
 static void describe_holder(Lease *lease);
@@ -118,6 +115,7 @@ static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static Holding *make_holding(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
+static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
 static void give_back(Holding *holding, int gates);
 static void let_go(Holding *holding, bool hand_over);
@@ -164,11 +162,11 @@ session_install_hooks(void)
  * Acquiring
  */
 
-uint64
+int64
 session_acquire(const LockRequest *request)
 {
 	Holding *holding;
-	uint64 number;
+	int64 token;
 
 	check_ready();
 	if (request->scope == SCOPE_CALL && call_depth == 0)
@@ -179,10 +177,10 @@ session_acquire(const LockRequest *request)
 				 errhint("Use the scope \"transaction\" or \"session\".")));
 	start_session();
 	holding = find_holding(request->hash, request->name);
-	number = holding ? acquire_again(holding, request) : acquire_anew(request);
-	if (number != 0)
+	token = holding ? acquire_again(holding, request) : acquire_anew(request);
+	if (token != 0)
 		warn_of_scope(request);
-	return number;
+	return token;
 }
 
 /* What is legal and hardly meant; once a statement. */
@@ -254,7 +252,7 @@ check_ready(void)
 								"'redis://host1, redis://host2, redis://host3'")));
 }
 
-static uint64
+static int64
 acquire_again(Holding *holding, const LockRequest *request)
 {
 	if (!is_valid(holding, 0))
@@ -263,15 +261,15 @@ acquire_again(Holding *holding, const LockRequest *request)
 	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
 	(void) gate_enter(request->hash, request->scope != SCOPE_TRANSACTION, GATE_DO_NOT_WAIT);
 	count_up(holding, request->scope);
-	return holding->lease->number;
+	return holding->lease->token;
 }
 
-static uint64
+static int64
 acquire_anew(const LockRequest *request)
 {
 	bool session_level = request->scope != SCOPE_TRANSACTION;
 	int64 deadline_us = deadline_of(request);
-	uint64 number = 0;
+	int64 token = 0;
 
 	if (!enter_gate(request))
 		return 0;
@@ -281,7 +279,7 @@ acquire_anew(const LockRequest *request)
 		switch (asking == NULL ? LEASE_REFUSED : wait_for_answer(request, deadline_us))
 		{
 			case LEASE_HELD:
-				number = make_holding(request)->lease->number;
+				token = make_holding(request)->lease->token;
 				break;
 			case LEASE_REFUSED:
 				if (request->wait_ms == 0)
@@ -308,14 +306,14 @@ acquire_anew(const LockRequest *request)
 	}
 	PG_END_TRY();
 
-	if (number == 0)
+	if (token == 0)
 	{
 		if (asking != NULL)
 			lease_let_go(asking, NULL);
 		asking = NULL;
 		gate_leave(request->hash, session_level);
 	}
-	return number;
+	return token;
 }
 
 /* False: a try, and another session of this server is before us. */
@@ -405,15 +403,21 @@ open_lease(const LockRequest *request, int64 deadline_us)
 static void
 describe_holder(Lease *lease)
 {
-	char host[64] = "";
-	char *database = get_database_name(MyDatabaseId);
-	char *user = GetUserNameFromId(GetSessionUserId(), true);
-	char text[256];
+	static char text[256];
+	static Oid described = InvalidOid;
 
-	gethostname(host, sizeof(host) - 1);
-	snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
-			 database ? database : "", MyProcPid, user ? user : "");
-	script_printable(lease->holder, sizeof(lease->holder), text, strlen(text));
+	if (described != GetSessionUserId())
+	{
+		char host[64] = "";
+		char *database = get_database_name(MyDatabaseId);
+		char *user = GetUserNameFromId(GetSessionUserId(), true);
+
+		gethostname(host, sizeof(host) - 1);
+		snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
+				 database ? database : "", MyProcPid, user ? user : "");
+		described = GetSessionUserId();
+	}
+	script_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
 }
 
 /* Returns LEASE_WAITING if the time is over. */
@@ -461,7 +465,7 @@ make_holding(const LockRequest *request)
 	char *name;
 	bool found;
 
-	asking->number = lease_next_number();
+	asking->token = lease_token(asking);
 	if (asking->handovers == 0)
 		asking->turn_began_us = redlock_clock_us();
 	asking->since = GetCurrentTimestamp();
@@ -590,6 +594,26 @@ session_release_all(void)
 int64
 session_check(uint64 hash, const char *name)
 {
+	return lease_validity_us(find_valid(hash, name)->lease);
+}
+
+int64
+session_valid_token(uint64 hash, const char *name)
+{
+	return find_valid(hash, name)->lease->token;
+}
+
+int64
+session_token(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	return holding != NULL ? holding->lease->token : 0;
+}
+
+static Holding *
+find_valid(uint64 hash, const char *name)
+{
 	Holding *holding = find_holding(hash, name);
 
 	if (holding == NULL)
@@ -597,7 +621,7 @@ session_check(uint64 hash, const char *name)
 						errmsg("this session does not hold redlock \"%s\"", name)));
 	if (!is_valid(holding, 0))
 		fail_lost(holding->name, holding->lease, "");
-	return lease_validity_us(holding->lease);
+	return holding;
 }
 
 static Holding *
@@ -687,12 +711,16 @@ missing_nodes_text(Lease *lease)
 	{
 		NodeBoard *board = &lease_table->board[i];
 		const char *reason = board->last_error[0] ? board->last_error : "no answer in time";
+		int64 quarantine_us = board->guard.until_us - redlock_clock_us();
 
 		if (!board->in_use || !((silent | denying) & CORE_BIT(i)))
 			continue;
 		if (denying & CORE_BIT(i))
-			reason = "the key is not there";
+			reason = "another holds it there, or did since";
 		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->address, reason);
+		if (!(denying & CORE_BIT(i)) && quarantine_us > 0)
+			appendStringInfo(&text, " (in quarantine for another %d s)",
+							 (int) (quarantine_us / 1000000) + 1);
 	}
 	LWLockRelease(lease_table->board_lock);
 	return text.data;
@@ -731,10 +759,12 @@ time_out(const LockRequest *request, Lease *lease)
 
 	if (request->skip)
 		return;
+	if (lease != NULL && pg_atomic_read_u32(&lease->silent_nodes) != 0)
+		fail_unreachable(request, lease); /* never say busy then */
 	if (lease != NULL)
 	{
 		SpinLockAcquire(&lease->mutex);
-		strlcpy(held_by, lease->held_by, sizeof(held_by));
+		strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
 		SpinLockRelease(&lease->mutex);
 	}
 	ereport(
@@ -818,8 +848,16 @@ guard_commit(void)
 
 		if (holding->xact_holds == NULL && holding->call_count == 0 && !wrote)
 			continue;
-		if (!is_valid(holding, COMMIT_MARGIN_US))
+		if (!is_valid(holding, 0))
 			fail_lost(holding->name, holding->lease, " before the commit");
+		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
+				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",
+						   redlock_commit_margin_ms),
+				 errhint("Start the work over. A longer ttl leaves more time.")));
 	}
 }
 

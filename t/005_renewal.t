@@ -158,6 +158,34 @@ is($s->query("SELECT redlock_release('s')"), 'f', 'it releases nothing');
 $s->quit;
 recover('session scope');
 
+# A majority has another's key: not by this algorithm, but nobody keeps a stranger
+# from it.  The lock is lost at the next renewal, a third of its ttl later, and the
+# strange keys stay.
+$s = session($host_a);
+$s->query("SELECT redlock_acquire('t', scope => 'session', ttl => '9 s')");
+wait_until(sub { key_count('redlock:t', @nodes) == 5 }, 'the key is on all nodes');
+$_->cli('SET', 'redlock:t', 'somebody else') for @nodes[ 0, 1 ];
+my $renewed = $s->query('SELECT renewed FROM redlock_stats');
+ok( $host_a->poll_query_until('postgres', "SELECT renewed > $renewed FROM redlock_stats"),
+	'strange keys on a minority: the lease is renewed on the others');
+is($s->query("SELECT redlock_check('t') > '0'"), 't', 'and valid');
+$s->send('SELECT pg_sleep(120)');
+$nodes[2]->cli('SET', 'redlock:t', 'somebody else');
+my $set = time;
+$result = $s->result;
+cmp_ok(time - $set, '<', 6, 'strange keys on a majority: it is lost before its ttl is over');
+is($result->{state}, '57014', 'strange keys on a majority: the statement is cancelled');
+like($result->{message}, qr/the lease on redlock "t" was lost/, 'the message says why');
+is( join(' ', sort $result->{detail} =~ /(\S+): another holds it there, or did since/g),
+	join(' ', sort map { $_->address } @nodes[ 0 .. 2 ]),
+	'the detail names these nodes');
+is_lost($s->run("SELECT redlock_check('t')"), 't', 'strange keys: a check fails');
+is($s->query("SELECT redlock_release('t')"), 'f', 'there is nothing to release');
+wait_until(sub { key_count('redlock:t', @nodes[ 3, 4 ]) == 0 }, 'our keys are deleted', 5);
+is($nodes[$_]->cli('GET', 'redlock:t'), 'somebody else', "the strange one is not ($_)") for 0 .. 2;
+$_->cli('DEL', 'redlock:t') for @nodes;
+$s->quit;
+
 my $log = slurp_file($host_a->logfile);
 my $address = $nodes[0]->address;
 like($log, qr/"s".*lost|lost.*"s"/, 'the log names the lock that was lost');

@@ -251,7 +251,7 @@ sub pgbench
 	set_handover_limit(1000);
 	foreach my $host ($host_a, $host_b)
 	{
-		$host->safe_psql('postgres', 'CREATE TABLE grants (number bigint)');
+		$host->safe_psql('postgres', 'CREATE TABLE grants (token bigint)');
 	}
 	# a turn is a tenth of the ttl
 	my $script = <<'SQL';
@@ -266,8 +266,8 @@ SQL
 	cmp_ok($of_a, '>', 0.2 * ($of_a + $of_b), 'of two hosts that contend, A gets its share');
 	cmp_ok($of_b, '>', 0.2 * ($of_a + $of_b), 'and B');
 	cmp_ok(stat_of($host_a, 'handed_over'), '>', 10, 'A handed over');
-	is( $_->safe_psql('postgres', 'SELECT count(*) - count(DISTINCT number) FROM grants'),
-		0, 'no number was used twice') foreach $host_a, $host_b;
+	is( $_->safe_psql('postgres', 'SELECT count(*) - count(DISTINCT token) FROM grants'),
+		0, 'no token was used twice') foreach $host_a, $host_b;
 }
 
 # ---- waiters that are killed during hand-overs ----

@@ -256,6 +256,12 @@ One redis-server.  Options:
 
 =over
 
+=item persist => 0
+
+Writes nothing to disk: a restart loses all its data.  By default each command
+is on disk before it is answered (appendonly yes, appendfsync always), and a
+restart loses nothing; only such a node votes as soon as it has started.
+
 =item unix => 1
 
 Listens on a Unix socket only.
@@ -266,9 +272,12 @@ Wants this password.
 
 =item conf => [ "--replicaof", "127.0.0.1 1234", ... ]
 
-More arguments for redis-server.  By default nothing is written to disk.
+More arguments for redis-server.
 
 =back
+
+Its directory is on a disk in memory where there is one, below $NODES_TMP (which
+scripts/test.sh sets, and removes whatever happens) or /dev/shm.
 
 =cut
 
@@ -278,19 +287,30 @@ use strict;
 use warnings;
 
 use Carp;
+use File::Path ();
+use File::Temp ();
 use IPC::Run;
 use POSIX ();
 use Time::HiRes qw(sleep time);
 
 my @all;
 
+sub _directory
+{
+	my ($base) = grep { defined && -d && -w } $ENV{NODES_TMP}, '/dev/shm';
+
+	return PostgreSQL::Test::Utils::tempdir_short() unless defined $base;
+	return File::Temp::tempdir('redlock_pg_node_XXXXXX', DIR => $base, CLEANUP => 1);
+}
+
 sub new
 {
 	my ($class, %options) = @_;
 	my $self = bless {
 		port     => PostgreSQL::Test::Cluster::get_free_port(),
-		dir      => PostgreSQL::Test::Utils::tempdir_short(),
+		dir      => _directory(),
 		password => $options{password},
+		persist  => $options{persist} // 1,
 		conf     => $options{conf} // [],
 		unix     => $options{unix},
 	}, $class;
@@ -336,7 +356,10 @@ sub start
 	my @command = (
 		'redis-server', '--port', $self->{unix} ? 0 : $self->{port},
 		'--bind', '127.0.0.1', '--dir', $self->{dir}, '--save', '',
-		'--appendonly', 'no', '--daemonize', 'no',
+		'--daemonize', 'no',
+		$self->{persist}
+		? ('--appendonly', 'yes', '--appendfsync', 'always')
+		: ('--appendonly', 'no'),
 		$self->{unix} ? ('--unixsocket', $self->socket) : (),
 		defined $self->{password} ? ('--requirepass', $self->{password}) : (),
 		@{ $self->{conf} });
@@ -397,10 +420,14 @@ sub resume
 	return;
 }
 
+# As after a crash; empty => 1: without any data.
 sub restart
 {
-	my ($self) = @_;
+	my ($self, %options) = @_;
+
 	$self->kill9;
+	File::Path::remove_tree("$self->{dir}/appendonlydir",
+		glob "$self->{dir}/*.{aof,rdb}") if $options{empty};
 	$self->start;
 	return;
 }

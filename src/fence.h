@@ -1,0 +1,17 @@
+/*
+ * fence.h
+ *		The fence: the newest fencing token of each resource, in a table of the
+ *		database whose data the lock protects.
+ */
+#ifndef REDLOCK_FENCE_H
+#define REDLOCK_FENCE_H
+
+/*
+ * Record the token in schema.redlock_fences, in the current transaction.  Waits
+ * for a transaction that has recorded one for the same resource and is not over.
+ * Errors: 40001 a newer token is recorded, or was committed since the snapshot of
+ * this transaction; 25006 the transaction is read-only.
+ */
+extern void fence_record(const char *schema, const char *resource, int64 token);
+
+#endif /* REDLOCK_FENCE_H */

@@ -1,0 +1,70 @@
+/*
+ * guard.h
+ *		The restart guard: when a node that may have forgotten leases must not
+ *		vote for new ones, and for how long.
+ *
+ * A node that lost its data could grant a lock that another host still holds by
+ * the vote that was lost.  So it is quarantined for redlock.max_ttl, the longest
+ * that a forgotten lease can live without renewal, by our own clock.  Two signs
+ * tell of a loss:
+ *
+ * - The server process is one that this host has not seen before, and it is
+ *	 younger than max_ttl.  A node that writes each command to disk before it
+ *	 answers (appendonly yes, appendfsync always) forgets nothing by a restart.
+ * - The marker is not the one that this host has seen on the node.  Each acquire
+ *	 brings the one that it knows, and is refused where another is, or none; so
+ *	 FLUSHALL is noticed by the next one.  If the new marker says that a loss was
+ *	 noticed longer than max_ttl ago, all that was forgotten has ended.
+ *
+ * What a host has never seen it can't miss.  A loss before its server started is
+ * found by the first sign, or by the marker if another host noticed the loss.
+ *
+ * The marker is random, and each acquire brings it, on purpose.  Cheaper ones, a
+ * marker that is just there, or one that is looked at only where the counter is
+ * new, let the simulator find two holders: late releases create counters, and a
+ * host that ends its quarantine wipes out what another has noticed since.
+ */
+#ifndef REDLOCK_GUARD_H
+#define REDLOCK_GUARD_H
+
+#include "lua.h"
+
+#define GUARD_RUN_ID_SIZE 64
+#define GUARD_REASON_SIZE 128
+
+/* What this host remembers of a node, in shared memory.  Written by the broker. */
+typedef struct GuardMemory
+{
+	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
+	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
+	char reason[GUARD_REASON_SIZE];
+	int64 until_us; /* must not vote before; 0: never was in quarantine */
+
+	/* two nodes that are one server; see find_twin in node.c */
+	int64 greeted_us;                    /* when it said what it is */
+	int twin;                            /* slot + 1 of the other; 0: none */
+	int64 twin_since_us;                 /* when it was compared, */
+	char twin_run_id[GUARD_RUN_ID_SIZE]; /* being this */
+} GuardMemory;
+
+/* What a node says of itself when we connect. */
+typedef struct GuardFacts
+{
+	char run_id[GUARD_RUN_ID_SIZE];
+	int64 uptime_s;
+	bool aof;          /* appendonly yes */
+	bool fsync_always; /* appendfsync always */
+	char marker[LUA_MARKER_MAX + 1];
+	enum
+	{
+		GUARD_FRESH,       /* the marker tells of no loss */
+		GUARD_LOST_LATELY, /* it does, less than max_ttl ago */
+		GUARD_LOST_ONCE    /* it does, but that is over */
+	} loss;
+} GuardFacts;
+
+/* Compare, remember, and begin a quarantine if one is due. */
+extern void guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
+						 int64 now_us);
+
+#endif /* REDLOCK_GUARD_H */

@@ -1,0 +1,76 @@
+/*
+ * lua.h
+ *		What the nodes execute: a script for each core_op, and what they keep.
+ *
+ * No PostgreSQL header, so that the scripts can be tested by themselves against
+ * a real node.
+ *
+ *	 key       prefix || name in UTF-8
+ *	 value     32 hex digits, ':', the attempt in nine digits, ' ', who holds it
+ *	 counter   key || NUL || "token": the last fencing token, in digits; expires
+ *			   some more than a day after it was granted
+ *	 marker    LUA_MARKER, one for each node: random text that says that the node
+ *			   has lost no data since it was written; if one who had seen an earlier
+ *			   marker wrote it, followed by " lost " and the node's time in us; never
+ *			   expires
+ *
+ * No name has a NUL in it, so counters and markers are not in the way of locks.
+ * A release is told on the channel with the key's name.
+ *
+ * For the key the semantics are those of SET NX PX and of compare-and-delete, so
+ * plain Redlock clients contend with us on the same key.
+ *
+ * Each script reads and checks before it writes: an error means that nothing was
+ * done.  KEYS[1] is always the key, ARGV[1] the value.  Counters are whole numbers
+ * without leading zeros.
+ *
+ *	 acquire  ARGV: value; ttl in ms; proposal: the client's wall clock in us; the
+ *			  marker that must be there.
+ *			  Returns the counter as text, or {ttl left in ms, value in the way}.
+ *	 confirm  ARGV: value; counter that was granted; token; keep.
+ *			  Returns 1, or 0: one of them is not there any more.
+ *	 renew    ARGV: value; ttl in ms; token; keep.
+ *			  Returns 1, or 0: another's key is there, or a counter over the token.
+ *	 release  ARGV: value; what becomes of the key: 0: it is deleted and waiters are
+ *			  told, -1: it is deleted, else it is kept for so many ms; tombstone, or
+ *			  0: none; keep.
+ *			  Returns 0: the key was not there; else 1 + the waiters that were told.
+ *	 done     ARGV: value.  The same as release with 0 and 0: the common case.
+ *	 marker   ARGV: random text for a new one; the marker that was seen here before
+ *			  or ''; redlock.max_ttl in ms.
+ *			  Returns {the marker, 0}, or if it tells of a loss {the marker, 1 if
+ *			  that is less than max_ttl ago, else 2}.
+ *
+ * A "keep" is how long a counter that has to be written lives, in milliseconds.
+ */
+#ifndef REDLOCK_LUA_H
+#define REDLOCK_LUA_H
+
+#include "core.h"
+
+#define LUA_SCRIPTS 5 /* one for each core_op, then: */
+#define LUA_DONE 4
+
+/* Tokens that one grant is good for: the counter is raised by so many at least. */
+#define LUA_SPAN 1001
+
+/* Proposals may be this far ahead of a node's clock, or count as this far behind it. */
+#define LUA_CLOCK_BOUND_US INT64_C(3600000000)
+
+/* Counters are less than this: Lua counts in doubles. */
+#define LUA_COUNTER_END INT64_C(9007199254740992)
+
+/* How long a counter is kept beyond the time that it stands for. */
+#define LUA_COUNTER_KEEP_MS INT64_C(100000000)
+
+#define LUA_MARKER "redlock:\0marker"
+#define LUA_MARKER_MAX 63 /* bytes of its text */
+
+/* Errors of the acquire begin with these. */
+#define LUA_FORGOT "FORGOT"
+#define LUA_AHEAD "AHEAD"
+
+extern const char *const lua_script[LUA_SCRIPTS];
+extern const char lua_marker_script[];
+
+#endif /* REDLOCK_LUA_H */

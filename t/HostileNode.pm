@@ -1,0 +1,128 @@
+
+=pod
+
+=head1 NAME
+
+HostileNode - a Redis node that misbehaves when told to
+
+=head1 SYNOPSIS
+
+  use HostileNode;
+
+  my $node = HostileNode->new(redis_node());
+  my $a    = redlock_cluster('a', nodes => [$node, ...]);
+
+  $node->obey(['^EVALSHA', 'say', '-READONLY not today\r\n']);
+  $node->reform;    # a correct node again, with new connections
+
+A proxy in front of a real node; see test/hostile/hostile_node for the rules, which
+are array references of a pattern, an action and its arguments, as written there.
+
+=cut
+
+package HostileNode;
+
+use strict;
+use warnings;
+
+use Carp;
+use IO::Socket::INET;
+use POSIX ();
+use RedlockTest;
+use Time::HiRes qw(sleep time);
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+my @all;
+
+sub new
+{
+	my ($class, $redis) = @_;
+	my $self = bless {
+		redis => $redis,
+		port  => PostgreSQL::Test::Cluster::get_free_port(),
+		rules => PostgreSQL::Test::Utils::tempdir_short() . '/rules',
+	}, $class;
+
+	push @all, $self;
+	$self->start;
+	return $self;
+}
+
+sub start
+{
+	my ($self) = @_;
+
+	$self->obey;
+	my $pid = fork // croak "fork: $!";
+	if ($pid == 0)
+	{
+		setpgrp;
+		untie *STDOUT;
+		untie *STDERR;
+		open STDOUT, '>>', "$PostgreSQL::Test::Utils::log_path/hostile_$self->{port}.log";
+		open STDERR, '>&', \*STDOUT;
+		exec $^X, 'test/hostile/hostile_node', $self->{port}, $self->{redis}->port,
+		  $self->{rules}
+		  or POSIX::_exit(127);
+	}
+	$self->{pid} = $pid;
+
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	until (IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{port}))
+	{
+		croak 'the hostile node does not start'
+		  if waitpid($pid, POSIX::WNOHANG()) == $pid || time > $end;
+		sleep 0.02;
+	}
+	return;
+}
+
+# as redlock_nodes and the messages name it
+sub address { return "127.0.0.1:$_[0]{port}"; }
+sub url     { return "redis://127.0.0.1:$_[0]{port}"; }
+
+# the real node
+sub redis { return $_[0]{redis}; }
+
+sub obey
+{
+	my ($self, @rules) = @_;
+
+	open my $file, '>', "$self->{rules}.new" or croak "$self->{rules}.new: $!";
+	print $file join("\t", @$_), "\n" foreach @rules;
+	close $file or croak "$self->{rules}.new: $!";
+	rename "$self->{rules}.new", $self->{rules} or croak "$self->{rules}: $!";
+	return;
+}
+
+sub reform
+{
+	my ($self) = @_;
+	$self->stop;
+	$self->start;
+	return;
+}
+
+# With its children, one for each connection.
+sub stop
+{
+	my ($self) = @_;
+
+	return unless $self->{pid};
+	kill '-KILL', $self->{pid};
+	waitpid $self->{pid}, 0;
+	$self->{pid} = undef;
+	return;
+}
+
+END
+{
+	my $exit_code = $?;
+
+	$_->stop foreach @all;
+	$? = $exit_code;
+}
+
+1;

@@ -1,0 +1,62 @@
+/*
+ * wrong_clock.c
+ *		Puts the wall clock of a process forward or back.
+ *
+ *	 cc -shared -fPIC -o wrong_clock.so wrong_clock.c
+ *	 LD_PRELOAD=./wrong_clock.so WRONG_CLOCK_S=-2400 redis-server ...
+ *
+ * Only what reads the wall clock is replaced; timers and the monotonic clocks stay
+ * as they are.  Stands in for libfaketime, under which a redis-server with jemalloc
+ * does not start: it allocates memory before it knows the clock, and jemalloc reads
+ * the clock before it allocates.  Nothing here allocates.
+ */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static long offset_s;
+
+__attribute__((constructor)) static void
+read_offset(void)
+{
+	const char *text = getenv("WRONG_CLOCK_S");
+
+	offset_s = text != NULL ? strtol(text, NULL, 10) : 0;
+}
+
+int
+clock_gettime(clockid_t clock, struct timespec *now)
+{
+	int rc = (int) syscall(SYS_clock_gettime, clock, now);
+
+	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+		now->tv_sec += offset_s;
+	return rc;
+}
+
+int
+gettimeofday(struct timeval *restrict now, void *restrict zone)
+{
+	struct timespec t;
+
+	(void) zone;
+	clock_gettime(CLOCK_REALTIME, &t);
+	now->tv_sec = t.tv_sec;
+	now->tv_usec = t.tv_nsec / 1000;
+	return 0;
+}
+
+time_t
+time(time_t *seconds)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	if (seconds != NULL)
+		*seconds = t.tv_sec;
+	return t.tv_sec;
+}

@@ -1,0 +1,606 @@
+/*
+ * check.c
+ *		The invariants; see check.h.
+ *
+ * What is demanded when:
+ *
+ * - 1 and 8 (one holder; no vote in quarantine): in schedules where clocks run
+ *	 within their bounds, no node's clock is set forward, and no stranger deletes
+ *	 keys.  Lost data are within the bounds, thanks to the restart guard.
+ * - 2 (tokens): always while no counter was forgotten.  Where nodes forget, order
+ *	 rests on the proposals, which carry the time: it is demanded where the wall
+ *	 clocks of hosts and nodes differ by less than a quarantine lasts, since who
+ *	 forgot T does not vote until its own clock is well past T.  And with wrong
+ *	 clocks, too, if at the begin of a round each quorum still had a node that had
+ *	 counted as far as the last token.  That counters expire after a day is no
+ *	 excuse, unless a node's clock is set.
+ *	 A hand-over returns a token of a range that was granted before.  That it is
+ *	 the largest by then follows from invariant 1, and is demanded with it; that
+ *	 it is unique is demanded with the rest.
+ * - 5 (no renewal past a later token): while no counter was forgotten.
+ * - 12 (a grant comes): where keys and leases end in time.
+ * - all others: always.
+ */
+#include "check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fault.h"
+#include "host.h"
+#include "lua.h"
+#include "story.h"
+#include "wire.h"
+
+/* The published bound for drift; said here again, not asked from the core. */
+#define VALIDITY_US(ttl_us) ((ttl_us) - (ttl_us) / 100 - 2000)
+
+/* Clocks of hosts run at most this much too fast: 0.49%, and a bit. */
+#define SLOW(us) ((us) - (us) / 200)
+
+statistics seen;
+int violated;
+int check_skipped;
+char violation[400];
+session sessions[SESSIONS_MAX];
+int session_count;
+
+static int64_t grants[SECRETS_MAX];
+static int grant_count;
+static int64_t max_granted;  /* the largest token of all ranges */
+static int64_t max_returned; /* the largest token that a session was told */
+static uint32_t forgets;
+static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which the
+												   * release was executed */
+static bool forgiven[SECRETS_MAX];
+static int64_t counted[NODES_MAX]; /* how far each server has counted, as it said, and
+									* did not forget since */
+static int64_t stored;             /* the fence: the database's own row */
+static int stored_by;
+
+static void check_granted(int host, int slot);
+static void check_order(int host, int slot);
+static void check_renewed(int host, int slot);
+static void check_alone(int host, int slot);
+static void count_to(int server, int64_t counter);
+static bool is_ordered(const round_check *check);
+static bool is_still_owed(const command *command, int node, const struct wire *wire);
+
+void
+violate(int invariant, const char *format, ...)
+{
+	va_list args;
+
+	if (violated != 0 || invariant == check_skipped)
+		return;
+	violated = invariant;
+	w.over = true;
+	va_start(args, format);
+	vsnprintf(violation, sizeof(violation), format, args);
+	va_end(args);
+	tell("VIOLATION of invariant %d: %s", invariant, violation);
+}
+
+#define demand(invariant, holds, ...)                                                              \
+	do                                                                                             \
+	{                                                                                              \
+		seen.checked[invariant]++;                                                                 \
+		if (!(holds))                                                                              \
+			violate(invariant, __VA_ARGS__);                                                       \
+	} while (0)
+
+void
+check_begin(void)
+{
+	violated = 0;
+	session_count = grant_count = 0;
+	max_granted = max_returned = stored = 0;
+	stored_by = -1;
+	forgets = 0;
+	seen.schedules++;
+	seen.guarded += w.plan.guarded;
+	memset(released, 0, sizeof(released));
+	memset(forgiven, 0, sizeof(forgiven));
+	for (int i = 0; i < w.plan.servers; i++)
+		counted[i] = w.server[i].data.counter;
+}
+
+/* A counter at this server is gone, and with it what it refused. */
+void
+check_forgot(int server)
+{
+	forgets++;
+	counted[server] = w.server[server].data.counter;
+	for (uint32_t i = 0; i <= w.secrets; i++)
+		released[i][server] = 0;
+}
+
+/* Only where nothing goes wrong: does nobody else have, want or owe anything? */
+void
+check_asked(int h, int s)
+{
+	round_check *check = &hosts[h].slot[s].check;
+
+	check->alone = check->even = w.plan.faultless;
+	if (!w.plan.faultless)
+		return;
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < SLOTS_MAX; k++)
+		{
+			slot *other = &hosts[i].slot[k];
+
+			if (other == &hosts[h].slot[s] || !other->in_use)
+				continue;
+			check->alone = other->check.alone = false;
+		}
+	for (int i = 0; i < w.plan.servers; i++)
+	{
+		node_expire(&w.server[i].data, server_clock_us(&w.server[i]));
+		if (w.server[i].data.secret != 0)
+			check->alone = false;
+		if (w.server[i].data.counter != w.server[0].data.counter)
+			check->even = false;
+	}
+}
+
+/* A round of acquires begins. */
+void
+check_round(int h, int s)
+{
+	round_check *check = &hosts[h].slot[s].check;
+	int behind = 0;
+
+	check->began_us = host_now_us(h);
+	check->began_true_us = w.now_us;
+	check->floor = max_granted;
+	check->forgets = forgets;
+	check->yes = 0;
+	check->valid_until_us = 0;
+	for (int i = 0; i < w.plan.servers; i++)
+		behind += counted[i] < max_granted;
+	check->ordered = behind < w.plan.nodes / 2 + 1;
+}
+
+void
+check_renewal(int h, int s)
+{
+	round_check *check = &hosts[h].slot[s].check;
+
+	demand(14, hosts[h].slot[s].wish == WISH_HOLD, "host %c begins to renew request %u for nobody",
+		   HOST_NAME(h), hosts[h].slot[s].secret);
+	check->renewal_began_us = host_now_us(h);
+	check->renewal_floor = max_granted;
+	check->renewed = 0;
+}
+
+void
+check_sent(int h, int s, int node, core_op op)
+{
+	const slot *slot = &hosts[h].slot[s];
+	const round_check *check = &slot->check;
+
+	if (op == CORE_OP_RENEW)
+	{
+		demand(14, slot->wish != WISH_NOTHING,
+			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
+			   slot->secret, node + 1);
+		demand(9, host_now_us(h) < check->valid_until_us,
+			   "host %c renews request %u at node %d after its validity ended", HOST_NAME(h),
+			   slot->secret, node + 1);
+	}
+	else if (op == CORE_OP_CONFIRM)
+		demand(12, !check->alone || !check->even,
+			   "host %c needs a second round trip for request %u, though nobody else is there and "
+			   "all nodes have counted alike",
+			   HOST_NAME(h), slot->secret);
+}
+
+/* A reply of this attempt arrives. */
+void
+check_answered(int h, int s, int node, const command *command, const answer *answer)
+{
+	slot *slot = &hosts[h].slot[s];
+	round_check *check = &slot->check;
+	int server = w.server_of[node];
+
+	if (answer->reply != CORE_REPLY_YES || command->secret != slot->secret ||
+		command->attempt != slot->core.attempt)
+		return;
+	if (command->op == CORE_OP_ACQUIRE)
+		check->yes |= CORE_BIT(server);
+	else if (command->op == CORE_OP_RENEW && command->sent_us >= check->renewal_began_us)
+		check->renewed |= CORE_BIT(server);
+}
+
+void
+check_outcome(int h, int s, core_outcome outcome)
+{
+	const slot *slot = &hosts[h].slot[s];
+
+	switch (outcome)
+	{
+		case CORE_NOTHING:
+		case CORE_MUST_WAIT:
+			break;
+		case CORE_GRANTED:
+			check_granted(h, s);
+			break;
+		case CORE_REFUSED:
+			seen.refused++;
+			tell("host %c: request %u is refused", HOST_NAME(h), slot->secret);
+			demand(12, !w.plan.faultless || !slot->check.alone,
+				   "request %u of host %c is refused, though nobody else is there", slot->secret,
+				   HOST_NAME(h));
+			break;
+		case CORE_UNREACHABLE:
+			seen.unreachable++;
+			tell("host %c: request %u finds no quorum", HOST_NAME(h), slot->secret);
+			demand(12, !w.plan.faultless, "request %u of host %c finds no quorum of healthy nodes",
+				   slot->secret, HOST_NAME(h));
+			break;
+		case CORE_RENEWED:
+			check_renewed(h, s);
+			break;
+		case CORE_UNRENEWED:
+			seen.unrenewed++;
+			tell("host %c: request %u could not be renewed", HOST_NAME(h), slot->secret);
+			break;
+		case CORE_EXPIRED:
+			seen.expired++;
+			tell("host %c: the lease of request %u is lost", HOST_NAME(h), slot->secret);
+			demand(12, !w.plan.faultless || slot->hold_at_most_us > 0,
+				   "host %c loses the lease of request %u for no reason", HOST_NAME(h),
+				   slot->secret);
+			break;
+	}
+}
+
+static void
+check_granted(int h, int s)
+{
+	slot *slot = &hosts[h].slot[s];
+	round_check *check = &slot->check;
+	int64_t now_us = host_now_us(h);
+	int64_t deadline_us = check->began_us + VALIDITY_US(w.plan.ttl_us);
+	int votes = __builtin_popcount(check->yes);
+
+	seen.granted++;
+	tell("host %c: request %u is granted, valid for %.3f ms, tokens to %lld", HOST_NAME(h),
+		 slot->secret, (double) (slot->core.valid_until_us - now_us) / 1000,
+		 (long long) (slot->core.token - WALL_US - START_US));
+	demand(3, now_us < deadline_us && slot->core.valid_until_us <= deadline_us,
+		   "request %u of host %c is granted %.3f ms after its first send, with %.3f ms to go, and "
+		   "the validity of a ttl is %.3f ms",
+		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
+		   (double) (slot->core.valid_until_us - now_us) / 1000,
+		   (double) VALIDITY_US(w.plan.ttl_us) / 1000);
+	demand(4, votes >= w.plan.nodes / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
+		   slot->secret, HOST_NAME(h), votes, w.plan.nodes);
+	check->granted_us = now_us;
+	check->valid_until_us = slot->core.valid_until_us;
+	check_alone(h, s);
+	check_order(h, s);
+	if (w.calm && h == w.last_host)
+		w.last_granted = true;
+}
+
+/* Later than all that was granted before it was asked for, and of its own. */
+static void
+check_order(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+	int64_t last = slot->core.token;
+	int64_t first = last - LUA_SPAN + 1;
+
+	if (is_ordered(&slot->check))
+		demand(
+			2, first > slot->check.floor,
+			"host %c is granted the tokens %lld to %lld, though %lld was granted before it asked",
+			HOST_NAME(h), (long long) (first - WALL_US - START_US),
+			(long long) (last - WALL_US - START_US),
+			(long long) (slot->check.floor - WALL_US - START_US));
+	if (forgets == 0 || w.plan.sane)
+		for (int i = 0; i < grant_count; i++)
+			demand(2, grants[i] < first || grants[i] - LUA_SPAN >= last,
+				   "host %c is granted the tokens %lld to %lld, some of which were granted before",
+				   HOST_NAME(h), (long long) (first - WALL_US - START_US),
+				   (long long) (last - WALL_US - START_US));
+	if (grant_count < SECRETS_MAX)
+		grants[grant_count++] = last;
+	if (last > max_granted)
+		max_granted = last;
+}
+
+static bool
+is_ordered(const round_check *check)
+{
+	return forgets == 0 || w.plan.sane || (check->ordered && check->forgets == forgets);
+}
+
+static void
+check_renewed(int h, int s)
+{
+	slot *slot = &hosts[h].slot[s];
+	round_check *check = &slot->check;
+	int64_t now_us = host_now_us(h);
+	int64_t valid_until_us = slot->core.valid_until_us;
+	int votes = __builtin_popcount(check->renewed);
+
+	seen.renewed++;
+	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), slot->secret,
+		 (double) (valid_until_us - now_us) / 1000);
+	demand(9, now_us < check->valid_until_us && valid_until_us >= check->valid_until_us,
+		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h), slot->secret,
+		   (double) (check->valid_until_us - now_us) / 1000,
+		   (double) (valid_until_us - now_us) / 1000);
+	demand(9,
+		   slot->hold_at_most_us == 0 ||
+			   valid_until_us <= check->granted_us + slot->hold_at_most_us,
+		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
+	demand(3,
+		   valid_until_us <= check->renewal_began_us + VALIDITY_US(w.plan.ttl_us) ||
+			   valid_until_us == check->valid_until_us,
+		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
+		   HOST_NAME(h));
+	demand(4, votes >= w.plan.nodes / 2 + 1,
+		   "request %u of host %c is renewed by %d of %d nodes in this round", slot->secret,
+		   HOST_NAME(h), votes, w.plan.nodes);
+	if (forgets == 0)
+		demand(5, check->renewal_floor <= slot->core.token,
+			   "host %c renews request %u with token %lld, though %lld was granted before",
+			   HOST_NAME(h), slot->secret, (long long) (slot->core.token - WALL_US - START_US),
+			   (long long) (check->renewal_floor - WALL_US - START_US));
+	check->valid_until_us = valid_until_us;
+	check_alone(h, s);
+}
+
+/* Validity begins, or goes on: is another valid by its own host's clock? */
+static void
+check_alone(int h, int s)
+{
+	if (!w.plan.guarded)
+		return;
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < SLOTS_MAX; k++)
+			demand(1, (i == h && k == s) || !host_is_valid(i, k),
+				   "host %c holds the lock by request %u, and host %c by request %u", HOST_NAME(i),
+				   hosts[i].slot[k].secret, HOST_NAME(h), hosts[h].slot[s].secret);
+	demand(1, !fault_plain_is_valid(), "the plain client holds the lock, and host %c by request %u",
+		   HOST_NAME(h), hosts[h].slot[s].secret);
+}
+
+void
+check_plain(void)
+{
+	if (!w.plan.guarded)
+		return;
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < SLOTS_MAX; k++)
+			demand(1, !host_is_valid(i, k),
+				   "the plain client holds the lock, and host %c by request %u", HOST_NAME(i),
+				   hosts[i].slot[k].secret);
+}
+
+/* A session is told its token.  Returns the session, or -1. */
+int
+check_returned(int h, int s, int64_t token, bool handed_over)
+{
+	const slot *slot = &hosts[h].slot[s];
+	int id = session_count;
+
+	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.token,
+		   "host %c hands out token %lld of a range of %d up to %lld", HOST_NAME(h),
+		   (long long) (token - WALL_US - START_US), LUA_SPAN,
+		   (long long) (slot->core.token - WALL_US - START_US));
+	if (handed_over)
+	{
+		seen.handed_over++;
+		tell("host %c: request %u is handed over, token %lld", HOST_NAME(h), slot->secret,
+			 (long long) (token - WALL_US - START_US));
+		for (int i = 0; i < session_count; i++)
+			demand(13,
+				   sessions[i].host != h || sessions[i].slot != s ||
+					   sessions[i].generation != slot->generation || sessions[i].token < token,
+				   "host %c hands out token %lld again", HOST_NAME(h),
+				   (long long) (token - WALL_US - START_US));
+		if (w.plan.guarded && is_ordered(&slot->check))
+			demand(2, token > max_returned,
+				   "host %c hands out token %lld, and %lld was returned before", HOST_NAME(h),
+				   (long long) (token - WALL_US - START_US),
+				   (long long) (max_returned - WALL_US - START_US));
+	}
+	if (token > max_returned)
+		max_returned = token;
+	if (id == SESSIONS_MAX)
+		return -1;
+	sessions[id] = (session){.host = h,
+							 .slot = s,
+							 .generation = slot->generation,
+							 .token = token,
+							 .began_us = handed_over ? w.now_us : slot->check.began_true_us,
+							 .returned_us = w.now_us,
+							 .handed_over = handed_over};
+	session_count++;
+	return id;
+}
+
+/*
+ * A session writes where the fence is.  One that was not paused looks at its
+ * lease first; the other does not know better.
+ */
+void
+check_write(int id)
+{
+	session *session = &sessions[id];
+	const slot *slot = &hosts[session->host].slot[session->slot];
+	bool stale = false;
+
+	if (session->done)
+		return;
+	if (!session->paused && (slot->session != id || slot->generation != session->generation ||
+							 !host_is_valid(session->host, session->slot)))
+		return;
+	seen.writes++;
+	for (int i = 0; i < session_count; i++)
+		stale = stale || sessions[i].began_us >= session->returned_us + (i == id);
+	if (stale && session->paused)
+		seen.stale++;
+	tell("host %c: writes with token %lld%s: %s", HOST_NAME(session->host),
+		 (long long) (session->token - WALL_US - START_US),
+		 stale ? ", though another was granted the lock since" : "",
+		 stored <= session->token ? "accepted" : "fenced off");
+	if (stored > session->token)
+	{
+		seen.fenced += session->paused && stale;
+		return;
+	}
+	/* who wrote last was granted the lock after we were told of it: we are stale */
+	if (stored_by >= 0 && stored_by != id && sessions[stored_by].began_us > session->returned_us &&
+		(forgets == 0 || w.plan.sane) && (w.plan.guarded || !sessions[stored_by].handed_over))
+		demand(2, false, "a stale write with token %lld is accepted after one with %lld",
+			   (long long) (session->token - WALL_US - START_US),
+			   (long long) (stored - WALL_US - START_US));
+	stored = session->token;
+	stored_by = id;
+}
+
+/*
+ * Every command that a node executed.  `behind`: the connection on which it came
+ * in order; NULL: from an old socket.
+ */
+void
+check_executed(int node, const command *command, const node_data *before, const answer *answer,
+			   const struct wire *behind)
+{
+	const server *server = server_at(node);
+	const node_data *after = &server->data;
+	int s = w.server_of[node];
+	int64_t now_ms = server_clock_us(server) / 1000;
+	bool same = before->secret == command->secret && before->attempt == command->attempt;
+	bool yes = answer->reply == CORE_REPLY_YES;
+
+	switch (command->op)
+	{
+		case CORE_OP_ACQUIRE:
+			if (!yes || same)
+				break;
+			count_to(s, answer->token);
+			demand(7, after->key_end_ms <= now_ms + w.plan.ttl_us / 1000,
+				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
+			if (behind != NULL)
+				demand(7, is_still_owed(command, node, behind),
+					   "request %u of host %c leaves a key at node %d that nobody will release",
+					   command->secret, HOST_NAME(command->host), node + 1);
+			if (w.plan.guarded && server->lost_at_us != 0)
+				demand(8, w.now_us - server->lost_at_us >= SLOW(w.plan.max_ttl_us),
+					   "node %d votes for request %u of host %c %.3f ms after it lost data",
+					   node + 1, command->secret, HOST_NAME(command->host),
+					   (double) (w.now_us - server->lost_at_us) / 1000);
+			break;
+		case CORE_OP_CONFIRM:
+			if (yes)
+				count_to(s, command->token);
+			break;
+		case CORE_OP_RENEW:
+			if (!yes)
+				break;
+			count_to(s, command->counter);
+			/* a counter that was forgotten can't refuse: check_forgot forgets the release, too */
+			demand(6, released[command->secret][s] < command->attempt,
+				   "node %d renews request %u of host %c after it executed its release", node + 1,
+				   command->secret, HOST_NAME(command->host));
+			demand(9, !same || after->key_end_ms >= before->key_end_ms,
+				   "node %d shortens the ttl of request %u by a renewal", node + 1,
+				   command->secret);
+			demand(7,
+				   after->key_end_ms <= now_ms + w.plan.ttl_us / 1000 ||
+					   (same && after->key_end_ms == before->key_end_ms),
+				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
+			break;
+		case CORE_OP_RELEASE:
+			demand(6,
+				   before->secret == 0 || after->secret != 0 ||
+					   (before->secret == command->secret && before->attempt <= command->attempt),
+				   "node %d deletes the key of request %u, attempt %u, at the release of request "
+				   "%u, attempt %u",
+				   node + 1, before->secret, before->attempt, command->secret, command->attempt);
+			count_to(s, command->counter);
+			if (released[command->secret][s] < command->attempt)
+				released[command->secret][s] = command->attempt;
+			break;
+	}
+}
+
+static void
+count_to(int server, int64_t counter)
+{
+	if (counted[server] < counter)
+		counted[server] = counter;
+}
+
+/* Does the lease know of the key, or is a release behind its acquire? */
+static bool
+is_still_owed(const command *command, int node, const struct wire *wire)
+{
+	const slot *slot = &hosts[command->host].slot[command->slot];
+
+	if (forgiven[command->secret])
+		return true;
+	if (slot->generation == command->generation && slot->core.state != CORE_FREE &&
+		slot->core.node[node].key != CORE_KEY_ABSENT)
+		return true;
+	for (uint32_t i = wire->executed; i != wire->tail; i++)
+		if (wire->command[i % WIRE_MAX].op == CORE_OP_RELEASE &&
+			wire->command[i % WIRE_MAX].secret == command->secret)
+			return true;
+	return false;
+}
+
+/* The lease is over, and by what the core knows nothing is left of it. */
+void
+check_freed(int h, int s, bool debts_expired)
+{
+	const slot *slot = &hosts[h].slot[s];
+	core_mask stained = 0;
+
+	if (slot->secret == 0)
+		return;
+	tell("host %c: request %u is over", HOST_NAME(h), slot->secret);
+	if (debts_expired)
+	{
+		forgiven[slot->secret] = true;
+		return;
+	}
+	for (int n = 0; n < w.plan.nodes; n++)
+		if (wire_at(h, n)->stained)
+			stained |= CORE_BIT(w.server_of[n]);
+	for (int i = 0; i < w.plan.servers; i++)
+		demand(7,
+			   slot->keep_us > 0 || (stained & CORE_BIT(i)) ||
+				   w.server[i].data.secret != slot->secret,
+			   "request %u of host %c is over, and its key is still at node %d", slot->secret,
+			   HOST_NAME(h), i + 1);
+}
+
+/* EVENT_LIMIT */
+void
+check_limit(void)
+{
+	if (w.plan.measured)
+		demand(12, w.last_granted,
+			   "faults have stopped and all have let go, and host %c is not granted the lock",
+			   HOST_NAME(w.last_host));
+}
+
+/* Nothing more will happen. */
+void
+check_end(void)
+{
+	if (violated != 0)
+		return;
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int s = 0; s < SLOTS_MAX; s++)
+			demand(12, !hosts[h].slot[s].in_use, "request %u of host %c never ends",
+				   hosts[h].slot[s].secret, HOST_NAME(h));
+}

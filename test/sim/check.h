@@ -1,0 +1,115 @@
+/*
+ * check.h
+ *		The invariants of the design (section 7; also in CONTRIBUTING.md), each by
+ *		its number.
+ *
+ * The checker sees what hosts send, what nodes execute and what sessions are
+ * told.  It counts votes, validity and tokens by itself and asks the core for
+ * nothing but its state.
+ */
+#ifndef SIM_CHECK_H
+#define SIM_CHECK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core.h"
+#include "node.h"
+#include "world.h"
+
+struct wire; /* of wire.h */
+
+#define INVARIANTS 15 /* 1 .. 14; of these the simulator checks some */
+
+/* What the checker knows of a lease's round. */
+typedef struct round_check
+{
+	int64_t began_us;         /* by the host's clock, before the first send */
+	int64_t began_true_us;    /* of the acquire */
+	int64_t floor;            /* the largest token that was granted before */
+	uint32_t forgets;         /* losses of counters before */
+	bool ordered;             /* later than `floor` even if nodes have forgotten */
+	bool alone;               /* nobody else had, asked for, or owed anything */
+	bool even;                /* ... and all nodes had counted as far */
+	core_mask yes;            /* servers that granted this attempt */
+	core_mask renewed;        /* servers that renewed in this round */
+	int64_t renewal_began_us; /* by the host's clock */
+	int64_t renewal_floor;    /* the largest token that was granted before */
+	int64_t granted_us;
+	int64_t valid_until_us; /* as told last */
+} round_check;
+
+typedef struct session
+{
+	int host;
+	int slot;
+	uint32_t generation;
+	int64_t token;
+	int64_t began_us;    /* true time */
+	int64_t returned_us; /* true time */
+	bool handed_over;
+	bool paused; /* the session alone: it looks at nothing before it writes */
+	bool done;
+} session;
+
+/* Counts of a campaign. */
+typedef struct statistics
+{
+	int64_t schedules;
+	int64_t events;
+	int64_t granted;
+	int64_t confirmed; /* grants that needed a second round trip */
+	int64_t refused;
+	int64_t unreachable;
+	int64_t renewed;
+	int64_t unrenewed;
+	int64_t expired;
+	int64_t handed_over;
+	int64_t writes;
+	int64_t stale;  /* writes after a newer holder was there: what the lease lets through */
+	int64_t fenced; /* of these, refused by the token */
+	int64_t late;   /* commands executed from old sockets */
+	int64_t quarantines;
+	int64_t guarded; /* schedules in which invariant 1 was demanded */
+	int64_t fault[FAULTS];
+	int64_t checked[INVARIANTS];
+} statistics;
+
+extern statistics seen;
+
+/* The first violation of this schedule; 0: none */
+extern int violated;
+extern int check_skipped; /* this invariant is not demanded; 0: all are */
+extern char violation[400];
+extern session sessions[SESSIONS_MAX];
+extern int session_count;
+
+extern void check_begin(void);
+
+/* A host does something ... */
+extern void check_asked(int host, int slot);
+extern void check_round(int host, int slot);
+extern void check_renewal(int host, int slot);
+extern void check_sent(int host, int slot, int node, core_op op);
+extern void check_answered(int host, int slot, int node, const command *command,
+						   const answer *answer);
+extern void check_outcome(int host, int slot, core_outcome outcome);
+extern void check_freed(int host, int slot, bool debts_expired);
+
+/* ... a session is told or writes ... */
+extern int check_returned(int host, int slot, int64_t token, bool handed_over);
+extern void check_write(int session);
+
+/* ... a node does ... */
+extern void check_executed(int node, const command *command, const node_data *before,
+						   const answer *answer, const struct wire *behind);
+extern void check_forgot(int server);
+
+/* ... or the plain client. */
+extern void check_plain(void);
+
+extern void check_limit(void);
+extern void check_end(void);
+extern void violate(int invariant, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif /* SIM_CHECK_H */

@@ -1,0 +1,544 @@
+/*
+ * conformance.c
+ *		Does the simulated node do what a real one does?
+ *
+ * Random sequences of the scripts of src/lua.c are executed by a redis-server
+ * and by node.c, with small sets of values, attempts, counters and times to
+ * live.  After each the reply, the key, the counter, the marker and what is left
+ * of the times to live must be the same.  Times to live are long, so that nothing
+ * expires by itself; PEXPIRE 0 and DEL do that.
+ *
+ * The server is started here, with a socket in a directory of its own under
+ * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
+ * SEED and SEQUENCES choose others.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <hiredis/hiredis.h>
+
+#include "../unit/tap.h"
+#include "lua.h"
+#include "node.h"
+
+#define KEY "redlock:the \xc3\xa4 lock"
+#define PLAIN 9     /* the secret of a plain client */
+#define COMMANDS 60 /* of a sequence */
+
+/* Clocks of both are read one after the other. */
+#define SLACK_MS 10000
+#define SLACK_US (SLACK_MS * INT64_C(1000))
+
+static const char counter_key[] = KEY "\0token";
+static const char marker_key[] = LUA_MARKER;
+static char dir[] = "/tmp/redlock_sim.XXXXXX";
+static char socket_path[64];
+static pid_t server;
+static redisContext *redis;
+static uint64_t state;
+
+static node_data data;
+static int64_t now_us;
+
+/* What differed first, and what was seen at all. */
+static char difference[400];
+static long differences;
+static long commands;
+static long replies[CORE_OP_RELEASE + 2][CORE_REPLY_ERROR + 1];
+
+static bool start_server(void);
+static void stop_server(void);
+static void on_signal(int signal);
+static void run_sequence(int sequence);
+static void random_command(command *command);
+static void random_meddling(void);
+static void execute_both(const command *command);
+static redisReply *eval(const command *command, int64_t keep_ms);
+static void compare_reply(const command *command, const redisReply *reply, answer *answer);
+static void compare_data(const char *after);
+static int64_t proposal(void);
+static int64_t some_counter(void);
+static void differ(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static redisReply *call(const char *format, ...);
+static int64_t server_time_us(void);
+static uint32_t dice(uint32_t sides);
+
+int
+main(void)
+{
+	const char *sequences = getenv("SEQUENCES");
+	const char *seed = getenv("SEED");
+	int count = sequences ? atoi(sequences) : 400;
+
+	state = seed ? strtoull(seed, NULL, 10) : 20240607;
+	printf("# SEED=%" PRIu64 " SEQUENCES=%d\n", state, count);
+	state = (state + 1) * UINT64_C(0x9E3779B97F4A7C15);
+	atexit(stop_server);
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
+	if (!start_server())
+	{
+		printf("Bail out! no redis-server\n");
+		return 1;
+	}
+	for (int i = 0; i < count && differences == 0; i++)
+		run_sequence(i);
+	if (differences > 0)
+		printf("# %s\n", difference);
+	ok(differences == 0, "the simulated node does what redis-server does, in %ld commands",
+	   commands);
+	ok(replies[CORE_OP_ACQUIRE][CORE_REPLY_YES] > 0 && replies[CORE_OP_ACQUIRE][CORE_REPLY_NO] > 0,
+	   "acquire: %ld yes, %ld no", replies[CORE_OP_ACQUIRE][CORE_REPLY_YES],
+	   replies[CORE_OP_ACQUIRE][CORE_REPLY_NO]);
+	ok(replies[CORE_OP_ACQUIRE][CORE_REPLY_ERROR] > 0, "acquire: %ld errors",
+	   replies[CORE_OP_ACQUIRE][CORE_REPLY_ERROR]);
+	ok(replies[CORE_OP_CONFIRM][CORE_REPLY_YES] > 0 && replies[CORE_OP_CONFIRM][CORE_REPLY_NO] > 0,
+	   "confirm: %ld yes, %ld no", replies[CORE_OP_CONFIRM][CORE_REPLY_YES],
+	   replies[CORE_OP_CONFIRM][CORE_REPLY_NO]);
+	ok(replies[CORE_OP_RENEW][CORE_REPLY_YES] > 0 && replies[CORE_OP_RENEW][CORE_REPLY_NO] > 0,
+	   "renew: %ld yes, %ld no", replies[CORE_OP_RENEW][CORE_REPLY_YES],
+	   replies[CORE_OP_RENEW][CORE_REPLY_NO]);
+	ok(replies[CORE_OP_RELEASE][CORE_REPLY_YES] > 0 && replies[CORE_OP_RELEASE][CORE_REPLY_NO] > 0,
+	   "release: %ld yes, %ld no", replies[CORE_OP_RELEASE][CORE_REPLY_YES],
+	   replies[CORE_OP_RELEASE][CORE_REPLY_NO]);
+	ok(replies[CORE_OP_RELEASE + 1][CORE_REPLY_YES] > 0 &&
+		   replies[CORE_OP_RELEASE + 1][CORE_REPLY_NO] > 0,
+	   "marker: %ld yes, %ld no", replies[CORE_OP_RELEASE + 1][CORE_REPLY_YES],
+	   replies[CORE_OP_RELEASE + 1][CORE_REPLY_NO]);
+	return tap_done();
+}
+
+static bool
+start_server(void)
+{
+	const char *program = getenv("REDIS_SERVER");
+	struct timespec pause = {0, 20 * 1000 * 1000};
+
+	if (mkdtemp(dir) == NULL)
+		return false;
+	snprintf(socket_path, sizeof(socket_path), "%s/socket", dir);
+	if (program == NULL)
+		program = "redis-server";
+	fflush(stdout);
+	server = fork();
+	if (server < 0)
+		return false;
+	if (server == 0)
+	{
+		if (freopen("/dev/null", "w", stdout) == NULL)
+			_exit(1);
+		execlp(program, program, "--port", "0", "--unixsocket", socket_path, "--dir", dir, "--save",
+			   "", "--appendonly", "no", (char *) NULL);
+		_exit(127);
+	}
+	for (int i = 0; i < 250; i++)
+	{
+		redis = redisConnectUnix(socket_path);
+		if (redis != NULL && redis->err == 0)
+			return true;
+		if (redis != NULL)
+			redisFree(redis);
+		redis = NULL;
+		nanosleep(&pause, NULL);
+	}
+	return false;
+}
+
+static void
+stop_server(void)
+{
+	if (server <= 0)
+		return;
+	kill(server, SIGKILL);
+	waitpid(server, NULL, 0);
+	server = 0;
+	unlink(socket_path);
+	rmdir(dir);
+}
+
+static void
+on_signal(int signal)
+{
+	if (server > 0)
+		kill(server, SIGKILL);
+	unlink(socket_path);
+	rmdir(dir);
+	_exit(128 + signal);
+}
+
+static void
+run_sequence(int sequence)
+{
+	freeReplyObject(call("FLUSHALL"));
+	now_us = server_time_us();
+	memset(&data, 0, sizeof(data));
+	if (dice(8) != 0)
+	{
+		data.marker = MARKED;
+		freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, LUA_MARKED));
+	}
+	for (int i = 0; i < COMMANDS && differences == 0; i++)
+	{
+		command command;
+
+		if (dice(8) == 0)
+		{
+			random_meddling();
+			continue;
+		}
+		random_command(&command);
+		execute_both(&command);
+	}
+	if (differences > 0)
+		printf("# in sequence %d\n", sequence);
+}
+
+static void
+random_command(command *c)
+{
+	static const int64_t ttls_ms[] = {100000, 200000, 400000};
+	static const int64_t terms_ms[] = {0, -1, 150000};
+
+	memset(c, 0, sizeof(*c));
+	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
+	c->mark = dice(12) == 0;
+	c->secret = 1 + dice(2);
+	c->attempt = 8 + dice(3); /* two numbers of digits */
+	c->ttl_ms = ttls_ms[dice(3)];
+	c->proposal = proposal();
+	c->keep_ms = 100000000 + dice(3) * 50000000;
+	if (dice(3) > 0 && data.secret != 0 && data.secret != PLAIN)
+	{
+		c->secret = data.secret;
+		if (dice(2) == 0)
+			c->attempt = data.attempt;
+	}
+	switch (c->op)
+	{
+		case CORE_OP_ACQUIRE:
+			break;
+		case CORE_OP_CONFIRM:
+			c->counter = dice(3) == 0 ? some_counter() : data.counter;
+			c->token = some_counter();
+			break;
+		case CORE_OP_RENEW:
+			c->counter = some_counter();
+			break;
+		case CORE_OP_RELEASE:
+			c->ttl_ms = terms_ms[dice(3)];
+			c->counter = dice(2) == 0 ? 0 : some_counter();
+			break;
+	}
+	/* what hangs on the microsecond at which the node looks at its clock */
+	if (data.counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
+		now_us - LUA_CLOCK_BOUND_US - data.counter < SLACK_US)
+		c->proposal = now_us;
+	c->expected = dice(4);
+	c->fresh = MARKED + dice(3);
+}
+
+/* The client's clock: right, or wrong by much or little. */
+static int64_t
+proposal(void)
+{
+	static const int64_t wrong_s[] = {0,     0,     0,      0,     1,      -1,      -1800,
+									  1800,  -7000, 7000,   -9000, -90000, 90000,   -100000000,
+									  20000, 60,    -30000, -60,   3000,   -3000000};
+
+	return now_us + wrong_s[dice(20)] * 1000000 + dice(1000);
+}
+
+static int64_t
+some_counter(void)
+{
+	int64_t base = data.counter != 0 && dice(4) > 0 ? data.counter : proposal();
+
+	switch (dice(6))
+	{
+		case 0:
+			return base + 1;
+		case 1:
+			return base - 1;
+		case 2:
+			return base + LUA_SPAN;
+		case 3:
+			return 1 + dice(100000); /* fewer digits */
+		default:
+			return base;
+	}
+}
+
+/* What happens to keys without us. */
+static void
+random_meddling(void)
+{
+	static const char *const texts[] = {"1", "lost:2", "lost:3"};
+	uint32_t which;
+
+	switch (dice(8))
+	{
+		case 0:
+			freeReplyObject(call("DEL %b", KEY, strlen(KEY)));
+			data.secret = 0;
+			break;
+		case 1:
+			freeReplyObject(call("PEXPIRE %b 0", KEY, strlen(KEY)));
+			data.secret = 0;
+			break;
+		case 2:
+			freeReplyObject(call("PEXPIRE %b 0", counter_key, sizeof(counter_key) - 1));
+			data.counter = 0;
+			break;
+		case 3:
+			freeReplyObject(call("DEL %b", marker_key, sizeof(marker_key) - 1));
+			data.marker = UNMARKED;
+			break;
+		case 4:
+			which = dice(3);
+			if (dice(3) > 0)
+				which = 0; /* mostly a good one */
+			freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, texts[which]));
+			data.marker = MARKED + which;
+			break;
+		case 5: /* near the end of all counters */
+			data.counter = LUA_COUNTER_END - 1 - dice(3 * LUA_SPAN);
+			data.counter_end_ms = now_us / 1000 + 300000000;
+			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
+								 (long long) data.counter));
+			break;
+		case 6: /* the clock's digits, but of another time */
+			data.counter = now_us + dice(3) * 3600000000 - 3600000000;
+			data.counter_end_ms = now_us / 1000 + 300000000;
+			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
+								 (long long) data.counter));
+			break;
+		case 7: /* a plain client */
+			if (data.secret == 0)
+				freeReplyObject(call("SET %b %032x:%09u NX PX 100000", KEY, strlen(KEY), PLAIN, 0));
+			node_plain_set(&data, now_us, PLAIN, 100000);
+			break;
+	}
+	now_us = server_time_us();
+	compare_data("meddling");
+}
+
+static void
+execute_both(const command *c)
+{
+	static const char *const name[] = {"acquire", "confirm", "renew", "release"};
+	node_data before = data;
+	redisReply *reply = eval(c, c->keep_ms);
+	answer answer;
+	char what[300];
+
+	commands++;
+	now_us = server_time_us();
+	node_execute(&data, now_us, c, &answer);
+	snprintf(what, sizeof(what),
+			 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64 ", counter %" PRId64
+			 ", token %" PRId64 ", marks %u %u, on key %u %u, counter %" PRId64 ", marker %u",
+			 c->mark ? "mark" : name[c->op], c->secret, c->attempt, c->ttl_ms, c->proposal,
+			 c->counter, c->token, c->expected, c->fresh, before.secret, before.attempt,
+			 before.counter, before.marker);
+	compare_reply(c, reply, &answer);
+	if (differences > 0)
+		differ("%s", what);
+	replies[c->mark ? CORE_OP_RELEASE + 1 : c->op][answer.reply]++;
+	compare_data(what);
+	freeReplyObject(reply);
+}
+
+static redisReply *
+eval(const command *c, int64_t keep_ms)
+{
+	char value[80];
+	char marks[2][16];
+	const char *script;
+
+	if (c->mark)
+	{
+		for (int i = 0; i < 2; i++)
+		{
+			marker m = i == 0 ? c->expected : c->fresh;
+
+			if (m >= MARKED_LOST)
+				snprintf(marks[i], sizeof(marks[i]), "lost:%u", m);
+			else
+				strcpy(marks[i], m == MARKED ? LUA_MARKED : "");
+		}
+		return call("EVAL %s 0 %s %s", lua_mark_script, marks[0], marks[1]);
+	}
+	snprintf(value, sizeof(value), "%032x:%09u a holder", c->secret, c->attempt);
+	script = lua_script[c->op];
+	switch (c->op)
+	{
+		case CORE_OP_ACQUIRE:
+			return call("EVAL %s 1 %b %s %lld %lld", script, KEY, strlen(KEY), value,
+						(long long) c->ttl_ms, (long long) c->proposal);
+		case CORE_OP_CONFIRM:
+			return call("EVAL %s 1 %b %s %lld %lld %lld", script, KEY, strlen(KEY), value,
+						(long long) c->counter, (long long) c->token, (long long) keep_ms);
+		case CORE_OP_RENEW:
+			break;
+		case CORE_OP_RELEASE:
+			if (c->ttl_ms == 0 && c->counter == 0)
+				return call("EVAL %s 1 %b %s", lua_script[LUA_DONE], KEY, strlen(KEY), value);
+			break;
+	}
+	return call("EVAL %s 1 %b %s %lld %lld %lld", script, KEY, strlen(KEY), value,
+				(long long) c->ttl_ms, (long long) c->counter, (long long) keep_ms);
+}
+
+static void
+compare_reply(const command *c, const redisReply *reply, answer *a)
+{
+	if (a->reply == CORE_REPLY_ERROR)
+	{
+		const char *text = a->error == NODE_FORGOT ? LUA_FORGOT : LUA_AHEAD;
+
+		if (reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, text, strlen(text)) != 0)
+			differ("no error %s but %s", text, reply->str ? reply->str : "another type");
+	}
+	else if (reply->type == REDIS_REPLY_ERROR)
+		differ("the error %s", reply->str);
+	else if (c->mark || c->op != CORE_OP_ACQUIRE)
+	{
+		if (reply->type != REDIS_REPLY_INTEGER ||
+			(reply->integer >= 1) != (a->reply == CORE_REPLY_YES))
+			differ("the reply %lld", reply->integer);
+	}
+	else if (a->reply == CORE_REPLY_YES)
+	{
+		int64_t token;
+
+		if (reply->type != REDIS_REPLY_STRING)
+		{
+			differ("no grant");
+			return;
+		}
+		token = strtoll(reply->str, NULL, 10);
+		/* what follows the node's clock is not known to the microsecond */
+		if (token != a->token && token - a->token < SLACK_US && a->token - token < SLACK_US &&
+			now_us - token - LUA_CLOCK_BOUND_US < SLACK_US &&
+			token - now_us + LUA_CLOCK_BOUND_US < SLACK_US)
+		{
+			data.counter = a->token = token;
+		}
+		if (token != a->token)
+			differ("the counter %s, not %" PRId64, reply->str, a->token);
+	}
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+			 reply->element[0]->type != REDIS_REPLY_INTEGER ||
+			 reply->element[1]->type != REDIS_REPLY_STRING ||
+			 strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
+			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)
+		differ("another holder or time to live");
+}
+
+static void
+compare_data(const char *after)
+{
+	redisReply *value = call("GET %b", KEY, strlen(KEY));
+	redisReply *counter = call("GET %b", counter_key, sizeof(counter_key) - 1);
+	redisReply *mark = call("GET %b", marker_key, sizeof(marker_key) - 1);
+	redisReply *value_ttl = call("PTTL %b", KEY, strlen(KEY));
+	redisReply *counter_ttl = call("PTTL %b", counter_key, sizeof(counter_key) - 1);
+	char text[16];
+
+	if ((value->type == REDIS_REPLY_STRING) != (data.secret != 0))
+		differ("a key that is %sthere after %s", value->type == REDIS_REPLY_STRING ? "" : "not ",
+			   after);
+	else if (data.secret != 0 &&
+			 (strtoul(value->str, NULL, 16) != data.secret ||
+			  strtoul(value->str + 33, NULL, 10) != data.attempt ||
+			  llabs(value_ttl->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS))
+		differ("the key %s with %lld ms after %s", value->str, value_ttl->integer, after);
+
+	if ((counter->type == REDIS_REPLY_STRING) != (data.counter != 0))
+		differ("a counter that is %sthere after %s",
+			   counter->type == REDIS_REPLY_STRING ? "" : "not ", after);
+	else if (data.counter != 0 &&
+			 (strtoll(counter->str, NULL, 10) != data.counter ||
+			  llabs(counter_ttl->integer - (long long) (data.counter_end_ms - now_us / 1000)) >
+				  SLACK_MS))
+		differ("the counter %s with %lld ms, not %" PRId64 " with %" PRId64 ", after %s",
+			   counter->str, counter_ttl->integer, data.counter,
+			   data.counter_end_ms - now_us / 1000, after);
+
+	snprintf(text, sizeof(text), "lost:%u", data.marker);
+	if (data.marker == UNMARKED
+			? mark->type != REDIS_REPLY_NIL
+			: mark->type != REDIS_REPLY_STRING ||
+				  strcmp(mark->str, data.marker == MARKED ? LUA_MARKED : text) != 0)
+		differ("the marker %s after %s", mark->str ? mark->str : "(none)", after);
+
+	freeReplyObject(value);
+	freeReplyObject(counter);
+	freeReplyObject(mark);
+	freeReplyObject(value_ttl);
+	freeReplyObject(counter_ttl);
+}
+
+static void
+differ(const char *format, ...)
+{
+	size_t length = strlen(difference);
+	va_list args;
+
+	if (differences++ > 1)
+		return;
+	va_start(args, format);
+	if (length == 0)
+		length = (size_t) snprintf(difference, sizeof(difference), "redis-server has ");
+	else
+		length += (size_t) snprintf(difference + length, sizeof(difference) - length, "; ");
+	vsnprintf(difference + length, sizeof(difference) - length, format, args);
+	va_end(args);
+}
+
+static redisReply *
+call(const char *format, ...)
+{
+	va_list args;
+	redisReply *reply;
+
+	va_start(args, format);
+	reply = redisvCommand(redis, format, args);
+	va_end(args);
+	if (reply == NULL)
+	{
+		printf("Bail out! %s\n", redis->errstr);
+		exit(1);
+	}
+	return reply;
+}
+
+static int64_t
+server_time_us(void)
+{
+	redisReply *reply = call("TIME");
+	int64_t us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
+				 strtoll(reply->element[1]->str, NULL, 10);
+
+	freeReplyObject(reply);
+	return us;
+}
+
+static uint32_t
+dice(uint32_t sides)
+{
+	state ^= state >> 12;
+	state ^= state << 25;
+	state ^= state >> 27;
+	return (uint32_t) (((state * UINT64_C(0x2545F4914F6CDD1D) >> 32) * sides) >> 32);
+}

@@ -1,0 +1,383 @@
+/*
+ * fault.c
+ *		Faults that come at their own time; see fault.h.  Those of a message are
+ *		injected where it is sent or executed, in wire.c.
+ */
+#include "fault.h"
+
+#include <string.h>
+
+#include "check.h"
+#include "host.h"
+#include "story.h"
+#include "wire.h"
+
+/* What the plain client does at EVENT_PLAIN, in event.slot. */
+enum
+{
+	PLAIN_SET,
+	PLAIN_DECIDE,
+	PLAIN_DELETE
+};
+
+static struct
+{
+	uint32_t secret; /* 0: it does nothing */
+	int64_t began_us;
+	int64_t valid_until_us;
+	core_mask yes;
+} plain;
+
+static void inject(fault fault);
+static int64_t for_us(int64_t most_us);
+static void cut(int host, int node, bool to, int64_t until_us);
+static void partition(void);
+static void restart(fault fault);
+static void flush(int server);
+static void set_node_clock(bool forward);
+static void set_wall_clock(int host);
+static void silence(void);
+static void plain_begins(void);
+
+void
+fault_begin(void)
+{
+	plain.secret = 0;
+	plain.valid_until_us = 0;
+	later(w.calm_at_us, EVENT_CALM, 0, 0, 0, 0);
+	if (w.plan.faults != 0)
+		later(w.now_us + dice_us(w.plan.fault_every_us), EVENT_FAULT, 0, 0, 0, 0);
+}
+
+void
+fault_happens(void)
+{
+	static const uint32_t timely =
+		FAULT_BIT(FAULT_CUT) | FAULT_BIT(FAULT_PARTITION) | FAULT_BIT(FAULT_RESET) |
+		FAULT_BIT(FAULT_NODE_PAUSE) | FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) |
+		FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH) | FAULT_BIT(FAULT_NODE_FORWARD) |
+		FAULT_BIT(FAULT_NODE_BACK) | FAULT_BIT(FAULT_WALL_JUMP) | FAULT_BIT(FAULT_HOST_PAUSE) |
+		FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_CRASH) | FAULT_BIT(FAULT_PLAIN) |
+		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_SILENCE);
+	uint32_t left = w.plan.faults & timely;
+	int which;
+
+	if (w.calm || left == 0)
+		return;
+	which = (int) dice((uint32_t) __builtin_popcount(left));
+	for (; which > 0; which--)
+		left &= left - 1;
+	inject((fault) __builtin_ctz(left));
+	later(w.now_us + w.plan.fault_every_us / 2 + dice_us(w.plan.fault_every_us), EVENT_FAULT, 0, 0,
+		  0, 0);
+}
+
+static void
+inject(fault fault)
+{
+	int host = (int) dice((uint32_t) w.plan.hosts);
+	int node = (int) dice((uint32_t) w.plan.nodes);
+	int64_t time_us = for_us(2 * w.plan.ttl_us);
+	server *server = server_at(node);
+
+	/* counted where it is known that they do something */
+	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
+		fault != FAULT_RESTART_LOST && fault != FAULT_ROLLBACK && fault != FAULT_STRANGER &&
+		fault != FAULT_SILENCE)
+		seen.fault[fault]++;
+	switch (fault)
+	{
+		case FAULT_CUT:
+			cut(host, node, chance(2), w.now_us + time_us);
+			break;
+		case FAULT_PARTITION:
+			partition();
+			break;
+		case FAULT_RESET:
+			tell("network: the connection of host %c to node %d is reset", HOST_NAME(host),
+				 node + 1);
+			wire_break(host, node, true, chance(4));
+			break;
+		case FAULT_NODE_PAUSE:
+			tell("node %d: stops for %.3f ms", node + 1, (double) time_us / 1000);
+			server->paused_until_us = w.now_us + time_us;
+			break;
+		case FAULT_RESTART:
+		case FAULT_RESTART_LOST:
+		case FAULT_ROLLBACK:
+			restart(fault);
+			break;
+		case FAULT_FLUSH:
+			flush(w.server_of[node]);
+			if (chance(8))
+				for (int i = 0; i < w.plan.servers; i++)
+					flush(i);
+			break;
+		case FAULT_NODE_FORWARD:
+			set_node_clock(true);
+			break;
+		case FAULT_NODE_BACK:
+			set_node_clock(false);
+			break;
+		case FAULT_WALL_JUMP:
+			set_wall_clock(host);
+			break;
+		case FAULT_HOST_PAUSE:
+			tell("host %c: stops for %.3f ms", HOST_NAME(host), (double) time_us / 1000);
+			host_pause(host, time_us);
+			break;
+		case FAULT_BROKER:
+			tell("host %c: its broker is killed", HOST_NAME(host));
+			host_stop_broker(host, for_us(w.plan.ttl_us / 2));
+			break;
+		case FAULT_CRASH:
+			host_crash_holder(host);
+			break;
+		case FAULT_PLAIN:
+			plain_begins();
+			break;
+		case FAULT_STRANGER:
+			if (server->data.secret == 0)
+				break;
+			seen.fault[FAULT_STRANGER]++;
+			tell("a stranger: deletes the key at node %d", node + 1);
+			server->data.secret = 0;
+			break;
+		case FAULT_SILENCE:
+			silence();
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * Nobody asks for a day or more, so that counters expire.  Time does not pass:
+ * all clocks are set, when nothing is under way.
+ */
+static void
+silence(void)
+{
+	int64_t by_us = 25 * HOUR + dice(30) * HOUR;
+
+	if (plain.secret != 0 || !host_all_idle())
+		return;
+	for (int i = 0; i < LIMBO_MAX; i++)
+		if (w.limbo[i].used)
+			return;
+	seen.fault[FAULT_SILENCE]++;
+	tell("all: nothing happens for %d hours", (int) (by_us / HOUR));
+	for (int i = 0; i < w.plan.servers; i++)
+	{
+		w.server[i].saved = w.server[i].data;
+		w.server[i].lost_at_us = 0;
+		w.server[i].wall.offset_us += by_us;
+	}
+	for (int h = 0; h < w.plan.hosts; h++)
+	{
+		hosts[h].mono.offset_us += by_us;
+		hosts[h].wall.offset_us += by_us;
+	}
+}
+
+/* All is over when it is calm. */
+static int64_t
+for_us(int64_t most_us)
+{
+	int64_t left_us = w.calm_at_us - w.now_us;
+	int64_t us = 1 + (chance(3) ? dice_us(most_us) : dice_us(most_us / 8));
+
+	return us < left_us ? us : left_us;
+}
+
+static void
+cut(int host, int node, bool to, int64_t until_us)
+{
+	int64_t *cut_us = to ? &w.cut_to_us[host][node] : &w.cut_from_us[host][node];
+
+	tell("network: nothing gets %s host %c %s node %d until %.3f ms", to ? "from" : "to",
+		 HOST_NAME(host), to ? "to" : "from", node + 1, (double) (until_us - START_US) / 1000);
+	if (*cut_us < until_us)
+		*cut_us = until_us;
+}
+
+static void
+partition(void)
+{
+	int64_t until_us = w.now_us + for_us(3 * w.plan.ttl_us);
+	uint32_t nodes = dice(UINT32_C(1) << w.plan.nodes);
+	uint32_t away = dice(UINT32_C(1) << w.plan.hosts);
+
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int n = 0; n < w.plan.nodes; n++)
+			if (((away >> h) & 1) != ((nodes >> n) & 1))
+			{
+				cut(h, n, true, until_us);
+				cut(h, n, false, until_us);
+			}
+}
+
+static void
+restart(fault fault)
+{
+	static const persistence want[] = {[FAULT_RESTART] = KEEPS_ALL,
+									   [FAULT_RESTART_LOST] = KEEPS_NOTHING,
+									   [FAULT_ROLLBACK] = KEEPS_SNAPSHOTS};
+	int first = (int) dice((uint32_t) w.plan.servers);
+	int64_t down_us = for_us(w.plan.ttl_us / 2);
+	bool silent = chance(4);
+	server *server = NULL;
+	node_data before;
+	int s;
+
+	for (int i = 0; i < w.plan.servers && server == NULL; i++)
+	{
+		s = (first + i) % w.plan.servers;
+		if (w.plan.persistence[s] == want[fault])
+			server = &w.server[s];
+	}
+	if (server == NULL)
+		return;
+	seen.fault[fault]++;
+	before = server->data;
+	if (fault == FAULT_RESTART_LOST)
+		memset(&server->data, 0, sizeof(server->data));
+	else if (fault == FAULT_ROLLBACK && w.now_us < server->save_at_us)
+		server->data = server->saved;
+	tell("node %d: its server restarts%s", s + 1,
+		 fault == FAULT_RESTART        ? ", all data are kept"
+		 : fault == FAULT_RESTART_LOST ? ", all data are lost"
+									   : ", data are as of the last snapshot");
+	if (memcmp(&before, &server->data, sizeof(before)) != 0)
+		server->lost_at_us = w.now_us;
+	if (server->data.counter < before.counter)
+		check_forgot(s);
+	/* what is left in its sockets goes with the old process */
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int n = 0; n < w.plan.nodes; n++)
+			if (w.server_of[n] == s)
+				wire_break(h, n, false, silent);
+	server->run_id = ++w.run_ids;
+	server->started_us = server_clock_us(server) + down_us;
+	server->paused_until_us = w.now_us + down_us;
+}
+
+static void
+flush(int s)
+{
+	tell("node %d: FLUSHALL", s + 1);
+	memset(&w.server[s].data, 0, sizeof(w.server[s].data));
+	w.server[s].lost_at_us = w.now_us;
+	check_forgot(s);
+}
+
+static void
+set_node_clock(bool forward)
+{
+	int s = (int) dice((uint32_t) w.plan.servers);
+	int64_t by_us = chance(4) ? HOUR : chance(4) ? 30 * HOUR : dice_us(3 * w.plan.ttl_us);
+
+	tell("node %d: its clock is set %.3f ms %s", s + 1, (double) by_us / 1000,
+		 forward ? "forward" : "back");
+	w.server[s].wall.offset_us += forward ? by_us : -by_us;
+}
+
+static void
+set_wall_clock(int h)
+{
+	int64_t by_us = chance(3)   ? 50 * 60 * SECOND
+					: chance(4) ? 9000 * HOUR
+					: chance(4) ? 30 * HOUR
+								: dice_us(3 * w.plan.ttl_us);
+
+	if (chance(2))
+		by_us = -by_us;
+	tell("host %c: its wall clock is set by %.3f ms", HOST_NAME(h), (double) by_us / 1000);
+	hosts[h].wall.offset_us += by_us;
+}
+
+void
+fault_calm(void)
+{
+	/* quarantine; then the rest of a key; then a round, and the pauses between */
+	int64_t bound_us = 2 * w.plan.max_ttl_us - core_validity_us(w.plan.max_ttl_us) + w.plan.ttl_us +
+					   4 * w.plan.answer_us + 5 * w.plan.retry_us + 60 * w.plan.delay_us + 30 * MS;
+
+	w.calm = true;
+	tell("no more faults; all let go, and host %c asks", HOST_NAME(w.last_host));
+	bound_us += bound_us / 50 + 2 * w.plan.ttl_us;
+	if (!w.plan.measured)
+		bound_us = w.plan.ttl_us; /* keys may live for days */
+	later(w.now_us + bound_us, EVENT_LIMIT, 0, 0, 0, 0);
+	for (int h = 0; h < w.plan.hosts; h++)
+		host_calm(h);
+}
+
+/*
+ * SET NX PX on all nodes, a majority within the validity, compare-and-delete: as
+ * the published algorithm says, and with a clock that is right.
+ */
+static void
+plain_begins(void)
+{
+	if (plain.secret != 0 || w.secrets + 1 >= SECRETS_MAX)
+		return;
+	seen.fault[FAULT_PLAIN]++;
+	plain.secret = ++w.secrets;
+	plain.began_us = w.now_us;
+	plain.yes = 0;
+	tell("plain client: asks, request %u", plain.secret);
+	for (int n = 0; n < w.plan.nodes; n++)
+		later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, 0, n, PLAIN_SET, plain.secret);
+	later(w.now_us + 3 * w.plan.delay_us, EVENT_PLAIN, 0, 0, PLAIN_DECIDE, plain.secret);
+}
+
+void
+fault_plain(const event *event)
+{
+	server *server = server_at(event->node);
+	int64_t release_us = w.now_us + 1;
+	bool yes;
+
+	switch (event->slot)
+	{
+		case PLAIN_SET:
+			if (server->paused_until_us > w.now_us)
+				break;
+			yes = node_plain_set(&server->data, server_clock_us(server), event->tag,
+								 w.plan.ttl_us / 1000);
+			tell("node %d executes, for the plain client: set: %s", event->node + 1,
+				 yes ? "yes" : "no");
+			if (yes)
+				plain.yes |= CORE_BIT(event->node);
+			break;
+		case PLAIN_DECIDE:
+			if (__builtin_popcount(plain.yes) > w.plan.nodes / 2)
+			{
+				plain.valid_until_us =
+					plain.began_us + w.plan.ttl_us - w.plan.ttl_us / 100 - 2 * MS;
+				tell("plain client: has the lock");
+				release_us += dice_us(w.plan.ttl_us * 2);
+				if (fault_plain_is_valid())
+					check_plain();
+			}
+			for (int n = 0; n < w.plan.nodes; n++)
+				later(release_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, 0, n, PLAIN_DELETE,
+					  event->tag);
+			break;
+		case PLAIN_DELETE:
+			if (plain.secret == event->tag)
+			{
+				plain.secret = 0;
+				plain.valid_until_us = 0;
+			}
+			node_plain_delete(&server->data, server_clock_us(server), event->tag);
+			break;
+	}
+}
+
+bool
+fault_plain_is_valid(void)
+{
+	return w.now_us < plain.valid_until_us;
+}

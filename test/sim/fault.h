@@ -1,0 +1,18 @@
+/*
+ * fault.h
+ *		What goes wrong by itself, and the plain Redlock client.
+ */
+#ifndef SIM_FAULT_H
+#define SIM_FAULT_H
+
+#include "world.h"
+
+extern void fault_begin(void);
+extern void fault_happens(void);             /* EVENT_FAULT */
+extern void fault_calm(void);                /* EVENT_CALM */
+extern void fault_plain(const event *event); /* EVENT_PLAIN */
+
+/* The plain client holds the lock. */
+extern bool fault_plain_is_valid(void);
+
+#endif /* SIM_FAULT_H */

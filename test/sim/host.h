@@ -1,0 +1,86 @@
+/*
+ * host.h
+ *		One host: what broker.c, lease.c, node.c and guard.c do around the core,
+ *		and the sessions that want the lock.
+ */
+#ifndef SIM_HOST_H
+#define SIM_HOST_H
+
+#include "check.h"
+#include "wire.h"
+#include "world.h"
+
+/* What the owner wants, as in lease.h. */
+typedef enum wish
+{
+	WISH_NOTHING,
+	WISH_HOLD,
+	WISH_IDLE /* left to the next session at the gate */
+} wish;
+
+typedef struct slot
+{
+	core_lease core;
+	round_check check; /* of check.c */
+	bool in_use;
+	wish wish;
+	uint32_t generation;
+	uint32_t secret;
+	bool once;
+	bool told; /* the outcome */
+	bool granted;
+	bool forgiven; /* its debts were forgotten */
+	int64_t hold_at_most_us;
+	int64_t keep_us; /* the key stays so long after the grant, even if released */
+	int64_t keep_until_us;
+	int span; /* sessions that may hold it */
+	int handovers;
+	int64_t first_token;
+	int64_t turn_began_us;
+	int session; /* who holds it; -1: nobody yet, or nobody any more */
+	core_mask announced;
+	int64_t timer_at_us; /* true time */
+	uint32_t timer_tag;
+} slot;
+
+typedef struct host
+{
+	sim_clock mono;
+	sim_clock wall;
+	int64_t paused_until_us;
+	bool broker_down;
+	bool settled; /* each node was tried once */
+	int named;    /* the slot that is found by the lock's name; -1 */
+	int queue;    /* sessions that wait at the gate */
+	/* the restart guard's memory */
+	struct
+	{
+		uint32_t run_id;
+		uint32_t marker;
+		int64_t until_us; /* must not vote before */
+		int failures;
+		int twin; /* the node that it turned out to be, or -1 */
+	} node[NODES_MAX];
+	slot slot[SLOTS_MAX];
+} host;
+
+extern host hosts[HOSTS_MAX];
+
+extern void host_begin(void);
+extern void host_handle(const event *event);
+extern void host_on_answer(int host, int node, const command *command, const answer *answer);
+extern void host_hear(int node); /* a release was told there */
+extern bool host_knows_marker(int host, int node);
+extern bool host_is_valid(int host, int slot); /* to the one who holds it */
+extern int64_t host_now_us(int host);
+
+extern bool host_all_idle(void);
+
+/* Faults */
+extern void host_pause(int host, int64_t for_us);
+extern void host_stop_broker(int host, int64_t for_us);
+extern void host_crash_holder(int host);
+extern void host_stop(int host); /* whoever has or wants the lock there goes */
+extern void host_calm(int host);
+
+#endif /* SIM_HOST_H */

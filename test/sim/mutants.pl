@@ -1,0 +1,169 @@
+#!/usr/bin/perl
+#
+# mutants.pl: break the core, the node or the shell in one place at a time, and
+# see that the simulator finds it.
+#
+#	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
+#
+# Works in a temporary directory with copies; the table is mutants.txt.  A mutant
+# is compiled without the core's assertions, so that it is the invariants that
+# must find it.  Writes TAP: one test for each mutant, and one for the original.
+use strict;
+use warnings;
+
+use Cwd 'abs_path';
+use File::Basename 'dirname';
+use File::Temp 'tempdir';
+use Getopt::Long;
+use Time::HiRes 'time';
+
+my $sim = dirname(abs_path($0));
+my $src = abs_path("$sim/../../src");
+my ($jobs, $seconds, $cc) = (2, 60, $ENV{CC} || 'gcc');
+GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
+
+my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$src"); # both have a node.h
+my @units = qw(sim world plan story node wire host fault check core);
+my $dir = tempdir(CLEANUP => 1);
+my $main = $$;
+
+my @mutants = read_table("$sim/mutants.txt");
+if (@ARGV)
+{
+	my %wanted = map { $_ => 1 } @ARGV;
+	@mutants = grep { $wanted{ $_->{name} } } @mutants;
+}
+die "no such mutant\n" unless @mutants;
+
+foreach my $unit (@units)
+{
+	compile(source($unit), "$dir/$unit.o") or die "$unit.c does not compile\n";
+}
+
+$| = 1;
+my ($test, $failed) = (0, 0);
+my %running;
+my @queue = @mutants;
+while (@queue or %running)
+{
+	while (@queue and keys %running < $jobs)
+	{
+		my $mutant = shift @queue;
+		my $pid = fork() // die "fork: $!";
+		if ($pid == 0)
+		{
+			my $result = try_mutant($mutant);
+			open(my $out, '>', "$dir/$mutant->{name}.result") or die $!;
+			print $out $result;
+			close($out);
+			exit 0;
+		}
+		$running{$pid} = $mutant;
+	}
+	my $pid = wait();
+	my $mutant = delete $running{$pid} or next;
+	report($mutant);
+}
+printf "1..%d\n", $test;
+printf "# %d mutants, %d killed\n", $test, $test - $failed;
+exit($failed ? 1 : 0);
+
+# Blocks as mutants.txt explains.
+sub read_table
+{
+	my ($file) = @_;
+	my (@table, $mutant, $part);
+
+	open(my $in, '<', $file) or die "$file: $!\n";
+	while (my $line = <$in>)
+	{
+		if (defined $part)
+		{
+			if ($line =~ /^===$/) { $part = 'new'; }
+			elsif ($line =~ /^>>>$/) { undef $part; }
+			else { $mutant->{edits}[-1]{$part} .= $line; }
+		}
+		elsif ($line =~ /^<<<$/)
+		{
+			push @{ $mutant->{edits} }, { old => '', new => '' };
+			$part = 'old';
+		}
+		elsif ($line =~ /^\[([\w-]+)\]$/)
+		{
+			$mutant = { name => $1, edits => [] };
+			push @table, $mutant;
+		}
+		elsif ($line =~ /^(what|kills|file|faults): (.*)$/) { $mutant->{$1} = $2; }
+		elsif ($line !~ /^(#.*)?$/) { die "$file:$.: what is this?\n"; }
+	}
+	close($in);
+	return @table;
+}
+
+sub source
+{
+	my ($unit) = @_;
+	return $unit eq 'core' ? "$src/core.c" : "$sim/$unit.c";
+}
+
+sub compile
+{
+	my ($from, $to) = @_;
+	return system(split(' ', $cc), @flags, '-c', '-o', $to, $from) == 0;
+}
+
+# Returns "invariant seed seconds", or why there is none.
+sub try_mutant
+{
+	my ($mutant) = @_;
+	my ($unit) = $mutant->{file} =~ /^(\w+)\.c$/;
+	my $name = "$dir/$mutant->{name}";
+	my $began = time();
+
+	open(my $in, '<', source($unit)) or return "no file: $!";
+	my $text = do { local $/; <$in> };
+	close($in);
+	foreach my $edit (@{ $mutant->{edits} })
+	{
+		# the end of a line may be inside what is replaced
+		my ($old, $new) = ($edit->{old}, $edit->{new});
+		chomp($old, $new);
+		my $count = () = $text =~ /\Q$old\E/g;
+		return "its text is there $count times, not once" if $count != 1;
+		$text =~ s/\Q$old\E/$new/;
+	}
+	open(my $out, '>', "$name.c") or return "no file: $!";
+	print $out $text;
+	close($out);
+	compile("$name.c", "$name.o") or return "it does not compile";
+	my @objects = map { $_ eq $unit ? "$name.o" : "$dir/$_.o" } @units;
+	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
+
+	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
+	my $said = `$name --seconds $seconds --min-faults 0 $faults 2>&1`;
+	my $taken = sprintf('%.1f', time() - $began);
+	return "seed $1 invariant $2 seconds $taken"
+	  if $said =~ /^# seed (\d+) violates invariant (\d+):/m;
+	return "it survives" if $said =~ /^\d+ passed, 0 failed/m;
+	return "it fails otherwise: " . substr($said, -300);
+}
+
+sub report
+{
+	my ($mutant) = @_;
+	my $file = "$dir/$mutant->{name}.result";
+	my $result = 'it ended early';
+
+	if (open(my $in, '<', $file)) { local $/; $result = <$in>; close($in); }
+	my ($seed, $invariant, $taken) = $result =~ /^seed (\d+) invariant (\d+) seconds (\S+)$/;
+	my $killed = defined $invariant && grep { $_ == $invariant } split(' ', $mutant->{kills});
+
+	$test++;
+	$failed++ unless $killed;
+	printf "%sok %d - %-26s %s\n", $killed ? '' : 'not ', $test, $mutant->{name},
+	  defined $seed
+	  ? sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken)
+	  : $result;
+	print "# $mutant->{what}\n";
+	print "# expected of it: $mutant->{kills}\n" if defined $seed and not $killed;
+}

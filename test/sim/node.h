@@ -1,0 +1,89 @@
+/*
+ * node.h
+ *		A simulated Redis node: what it stores of one lock, and the scripts.
+ *
+ * This is the model of src/lua.c; test/sim/conformance.c compares it with a real
+ * redis-server.  It knows no world: the node's wall clock is an argument.
+ */
+#ifndef SIM_NODE_H
+#define SIM_NODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core.h"
+
+/* How the marker came to be, as far as it says. */
+typedef enum marked
+{
+	MARKED_FRESH, /* by one who had seen none before */
+	MARKED_LOST,  /* by one who missed another, within max_ttl */
+	MARKED_LONG_LOST
+} marked;
+
+/*
+ * Secrets stand for the 32 hex digits of a request.  A plain Redlock client has
+ * secrets, too, without attempts.
+ */
+typedef struct node_data
+{
+	uint32_t secret;    /* of the key's value; 0: there is no key */
+	uint32_t attempt;   /* of the key's value */
+	int64_t key_end_ms; /* the key expires after this, by the node's clock */
+	int64_t counter;    /* 0: there is none */
+	int64_t counter_end_ms;
+	uint32_t marker;        /* the random text; 0: there is none */
+	int64_t marker_lost_us; /* "lost" and this time are a part of it; 0: not */
+} node_data;
+
+typedef struct command
+{
+	core_op op;
+	uint32_t secret;
+	uint32_t attempt;
+	int64_t ttl_ms;   /* release: what becomes of the key, as in lua.h */
+	int64_t proposal; /* acquire */
+	uint32_t marker;  /* acquire: what must be there */
+	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
+	int64_t token;    /* confirm */
+	int64_t keep_ms;
+	/* what the shell remembers of it */
+	int host;
+	int slot;
+	uint32_t generation;
+	uint32_t round;
+	int64_t sent_us;
+} command;
+
+typedef enum node_error
+{
+	NODE_OK = 0,
+	NODE_FORGOT,
+	NODE_AHEAD,
+	NODE_FAILED /* LOADING, OOM and the like */
+} node_error;
+
+typedef struct answer
+{
+	core_reply reply;
+	node_error error;
+	int64_t token;   /* a granted acquire */
+	int64_t busy_ms; /* a refused acquire */
+	uint32_t holder; /* a refused acquire: the secret in the way */
+	bool told;       /* a release that published */
+} answer;
+
+extern void node_execute(node_data *data, int64_t now_us, const command *command, answer *answer);
+
+/* Reads the marker, or writes one; `seen`: another was seen before. */
+extern marked node_marker(node_data *data, int64_t now_us, uint32_t fresh, bool seen,
+						  int64_t max_ttl_ms);
+
+/* SET NX PX, and compare-and-delete: a plain Redlock client. */
+extern bool node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms);
+extern bool node_plain_delete(node_data *data, int64_t now_us, uint32_t secret);
+
+/* What has expired is not there.  Returns whether the counter went. */
+extern bool node_expire(node_data *data, int64_t now_us);
+
+#endif /* SIM_NODE_H */

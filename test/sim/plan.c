@@ -1,0 +1,118 @@
+/*
+ * plan.c
+ *		What a seed makes of a world: its size, its times, and what may go wrong.
+ *
+ * Faults are chosen as a swarm: each schedule has its own few classes, so that
+ * those which hide each other also come alone.
+ */
+#include "world.h"
+
+#define ALL (FAULT_BIT(FAULTS) - 1)
+
+uint32_t plan_allowed = ALL;
+
+/* Those after which a lease may be held twice: only tokens keep order then. */
+#define BEYOND                                                                                     \
+	(FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_HOST_WILD) | FAULT_BIT(FAULT_STRANGER))
+
+#define FORGETFUL                                                                                  \
+	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
+
+static uint32_t choose_faults(void);
+static void choose_times(plan *plan);
+static void choose_persistence(plan *plan);
+
+void
+plan_make(plan *plan, uint64_t seed)
+{
+	static const int nodes[] = {3, 3, 3, 3, 3, 5, 5, 5, 1, 4};
+	static const int spans[] = {1, 2, 11, 101};
+	bool wall_wrong;
+
+	plan->seed = seed;
+	plan->nodes = nodes[dice(10)];
+	plan->hosts = 1 + (int) dice(HOSTS_MAX);
+	if (plan->hosts == 1 && !chance(4))
+		plan->hosts = 2;
+	plan->span = spans[dice(4)];
+	plan->asks = 3 + (int) dice(9);
+	plan->write_odds = 1 + (int) dice(4);
+	plan->keep = chance(8);
+	plan->limit = chance(8);
+	plan->faults = choose_faults();
+	if (plan->nodes < 3)
+		plan->faults &= ~FAULT_BIT(FAULT_TWIN);
+	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
+	choose_times(plan);
+	choose_persistence(plan);
+
+	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
+	plan->faultless = plan->faults == 0;
+	plan->guarded = (plan->faults & BEYOND) == 0;
+	plan->measured = plan->guarded && (plan->faults & FAULT_BIT(FAULT_NODE_BACK)) == 0;
+	plan->sane = plan->measured && !wall_wrong;
+}
+
+static uint32_t
+choose_faults(void)
+{
+	static const uint32_t one_in[] = {0, 10, 10, 6, 6, 6, 4, 4, 3, 2};
+	uint32_t often = one_in[dice(10)];
+	uint32_t faults = 0;
+
+	if (often == 0)
+		return 0;
+	/* a short list of faults is a wish to see them together */
+	if (__builtin_popcount(plan_allowed) < FAULTS / 3)
+		often = 2;
+	for (int i = 0; i < FAULTS; i++)
+		if (chance(often))
+			faults |= FAULT_BIT(i);
+	if (plan_allowed == ALL)
+	{
+		if (!chance(6))
+			faults &= ~BEYOND;
+		if (!chance(3))
+			faults &= ~FAULT_BIT(FAULT_NODE_BACK);
+		if (chance(2))
+			faults &= ~FORGETFUL;
+	}
+	/* a plain client knows no quarantine, so lost data would be no fault of ours */
+	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
+		faults &= ~FAULT_BIT(FAULT_PLAIN);
+	return faults & plan_allowed;
+}
+
+static void
+choose_times(plan *plan)
+{
+	static const int ttls_ms[] = {50, 100, 300, 1000, 5000};
+
+	plan->ttl_us = ttls_ms[dice(5)] * MS;
+	plan->ttl_us += dice(20) * plan->ttl_us / 20 / MS * MS;
+	plan->max_ttl_us = plan->ttl_us;
+	if (chance(2))
+		plan->max_ttl_us += plan->ttl_us * dice(4) / 2 / MS * MS;
+	plan->delay_us = plan->ttl_us / (40 << dice(4));
+	plan->answer_us = plan->ttl_us / 2 << dice(3);
+	if (plan->faults != 0 && chance(2))
+		plan->answer_us = plan->ttl_us / 5;
+	if (plan->faults != 0 && chance(4))
+		plan->delay_us *= 3;
+	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
+	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
+	plan->length_us = plan->ttl_us * (3 + dice(6));
+	plan->fault_every_us = plan->length_us / (1 + dice(14));
+}
+
+static void
+choose_persistence(plan *plan)
+{
+	bool forgetful = (plan->faults & FAULT_BIT(FAULT_RESTART_LOST)) != 0;
+	bool snapshots = (plan->faults & FAULT_BIT(FAULT_ROLLBACK)) != 0;
+
+	for (int i = 0; i < plan->servers; i++)
+		plan->persistence[i] = forgetful && !chance(3)   ? KEEPS_NOTHING
+							   : snapshots && !chance(3) ? KEEPS_SNAPSHOTS
+														 : KEEPS_ALL;
+}

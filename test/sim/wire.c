@@ -1,0 +1,301 @@
+/*
+ * wire.c
+ *		Connections, and the execution of what arrives; see wire.h.
+ */
+#include "wire.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "check.h"
+#include "host.h"
+#include "story.h"
+
+wire wires[HOSTS_MAX][NODES_MAX];
+
+static int64_t delay_us(void);
+static int64_t max_us(int64_t a, int64_t b);
+static void abandon(wire *wire, int host, int node, bool late);
+static void leave_in_limbo(const command *command, int node, int64_t at_us);
+static void execute(int node, const command *command, answer *answer, const wire *behind);
+static void expire(int node);
+static void save(server *server);
+
+/* All connections are there, but those to a twin. */
+void
+wire_begin(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int n = 0; n < w.plan.nodes; n++)
+		{
+			memset(&wires[h][n], 0, offsetof(wire, command));
+			wires[h][n].state = n < w.plan.servers ? WIRE_UP : WIRE_DOWN;
+		}
+}
+
+static int64_t
+delay_us(void)
+{
+	int64_t us = w.plan.delay_us / 2 + dice_us(w.plan.delay_us);
+
+	if (may(FAULT_DELAY) && chance(16))
+	{
+		seen.fault[FAULT_DELAY]++;
+		us += chance(3) ? dice_us(w.plan.ttl_us) : dice_us(w.plan.answer_us);
+	}
+	return us;
+}
+
+static int64_t
+max_us(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+void
+wire_connect(int host, int node)
+{
+	wire *wire = wire_at(host, node);
+
+	assert(wire->state == WIRE_DOWN);
+	wire->state = WIRE_GREETING;
+	wire->gone = false;
+	wire->head = wire->executed = wire->tail = 0;
+	wire->to_at_us = max_us(w.now_us, w.cut_to_us[host][node]) + delay_us();
+	later(wire->to_at_us, EVENT_GREET, host, node, 0, wire->epoch);
+}
+
+/* INFO, CONFIG GET and the marker script are executed. */
+void
+wire_on_greet(const event *event)
+{
+	wire *wire = wire_at(event->host, event->node);
+	server *server = server_at(event->node);
+	int64_t now_us = server_clock_us(server);
+	facts *facts = &wire->facts;
+
+	if (event->tag != wire->epoch || wire->gone)
+		return;
+	if (server->paused_until_us > w.now_us)
+	{
+		later(server->paused_until_us, EVENT_GREET, event->host, event->node, 0, wire->epoch);
+		return;
+	}
+	save(server);
+	expire(event->node);
+	facts->run_id = server->run_id;
+	facts->uptime_s = (now_us - server->started_us) / SECOND;
+	facts->durable = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
+	facts->marked =
+		node_marker(&server->data, now_us, w.markers + 1,
+					host_knows_marker(event->host, event->node), w.plan.max_ttl_us / 1000);
+	facts->marker = server->data.marker;
+	if (facts->marker > w.markers)
+		w.markers = facts->marker;
+	wire->from_at_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
+	later(wire->from_at_us, EVENT_GREETED, event->host, event->node, 0, wire->epoch);
+}
+
+void
+wire_send(int host, int node, const command *command)
+{
+	wire *wire = wire_at(host, node);
+	int64_t at_us;
+
+	assert(wire_can_send(host, node));
+	wire->command[wire->tail++ % WIRE_MAX] = *command;
+	if (wire->gone)
+		return;
+	if (may(FAULT_LOSS) && chance(40))
+	{
+		seen.fault[FAULT_LOSS]++;
+		tell("network: what host %c sends to node %d is lost, and the connection with it",
+			 HOST_NAME(host), node + 1);
+		wire->executed = wire->tail; /* nothing to be left in the socket */
+		wire_break(host, node, false, chance(2));
+		return;
+	}
+	at_us = max_us(w.now_us, w.cut_to_us[host][node]) + delay_us();
+	wire->to_at_us = max_us(wire->to_at_us, at_us);
+	later(wire->to_at_us, EVENT_ARRIVE, host, node, 0, wire->epoch);
+}
+
+void
+wire_on_arrive(const event *event)
+{
+	wire *wire = wire_at(event->host, event->node);
+	server *server = server_at(event->node);
+	int64_t until_us = server->paused_until_us;
+	uint32_t at;
+
+	if (event->tag != wire->epoch || wire->gone)
+		return;
+	until_us = max_us(until_us, w.cut_to_us[event->host][event->node]);
+	if (until_us > w.now_us)
+	{
+		wire->to_at_us = max_us(wire->to_at_us, until_us);
+		later(until_us, EVENT_ARRIVE, event->host, event->node, 0, event->tag);
+		return;
+	}
+	assert(wire->executed != wire->tail);
+	at = wire->executed++ % WIRE_MAX;
+	execute(event->node, &wire->command[at], &wire->answer[at], wire);
+	if (may(FAULT_DUPLICATE) && chance(10))
+	{
+		seen.fault[FAULT_DUPLICATE]++;
+		wire->stained = true;
+		leave_in_limbo(&wire->command[at], event->node, w.now_us + dice_us(2 * w.plan.ttl_us));
+	}
+	until_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
+	wire->from_at_us = max_us(wire->from_at_us, until_us);
+	later(wire->from_at_us, EVENT_ANSWER, event->host, event->node, 0, event->tag);
+}
+
+void
+wire_on_answer(const event *event)
+{
+	wire *wire = wire_at(event->host, event->node);
+	int64_t until_us = w.cut_from_us[event->host][event->node];
+	command command;
+	answer answer;
+
+	if (event->tag != wire->epoch || wire->gone)
+		return;
+	if (until_us > w.now_us)
+	{
+		wire->from_at_us = max_us(wire->from_at_us, until_us);
+		later(until_us, EVENT_ANSWER, event->host, event->node, 0, event->tag);
+		return;
+	}
+	assert(wire->head != wire->executed);
+	command = wire->command[wire->head % WIRE_MAX];
+	answer = wire->answer[wire->head++ % WIRE_MAX];
+	host_on_answer(event->host, event->node, &command, &answer);
+}
+
+void
+wire_close(int host, int node)
+{
+	wire *wire = wire_at(host, node);
+
+	if (!wire->gone)
+		abandon(wire, host, node, may(FAULT_RESET) && chance(2));
+	wire->state = WIRE_DOWN;
+	wire->epoch++;
+}
+
+/* The host finds out by itself, or by what is not answered. */
+void
+wire_break(int host, int node, bool late, bool silent)
+{
+	wire *wire = wire_at(host, node);
+
+	if (wire->state == WIRE_DOWN || wire->gone)
+		return;
+	abandon(wire, host, node, late);
+	wire->gone = true;
+	if (!silent || wire->state == WIRE_GREETING)
+		later(w.now_us + dice_us(w.plan.delay_us * 2), EVENT_BROKEN, host, node, 0, wire->epoch);
+}
+
+/* What was not executed stays in the socket, or a first part of it, or nothing. */
+static void
+abandon(wire *wire, int host, int node, bool late)
+{
+	uint32_t count = wire->tail - wire->executed;
+	uint32_t left;
+	int64_t at_us = max_us(w.now_us, w.cut_to_us[host][node]);
+
+	wire->stained = true;
+	if (count == 0)
+		return;
+	left = late ? count - dice(count) : dice(count + 1);
+	for (uint32_t i = 0; i < left; i++)
+	{
+		at_us += dice_us(w.plan.delay_us);
+		if (late && (i == 0 || chance(4)))
+			at_us += dice_us(chance(2) ? w.plan.answer_us : 3 * w.plan.ttl_us);
+		leave_in_limbo(&wire->command[(wire->executed + i) % WIRE_MAX], node, at_us);
+	}
+}
+
+static void
+leave_in_limbo(const command *command, int node, int64_t at_us)
+{
+	for (int i = 0; i < LIMBO_MAX; i++)
+		if (!w.limbo[i].used)
+		{
+			w.limbo[i] = (limbo){*command, node, server_at(node)->run_id, true};
+			later(at_us, EVENT_LATE, 0, node, 0, (uint32_t) i);
+			return;
+		}
+}
+
+/* Sockets end with the process of the node. */
+void
+wire_on_late(const event *event)
+{
+	limbo *limbo = &w.limbo[event->tag];
+	server *server = server_at(event->node);
+	answer answer;
+
+	if (server->paused_until_us > w.now_us && server->run_id == limbo->run_id)
+	{
+		later(server->paused_until_us, EVENT_LATE, 0, event->node, 0, event->tag);
+		return;
+	}
+	limbo->used = false;
+	if (server->run_id != limbo->run_id || w.calm)
+		return;
+	seen.late++;
+	story_command("long ago sent to", &limbo->command, event->node, "executed only now");
+	execute(event->node, &limbo->command, &answer, NULL);
+}
+
+/* `behind`: the connection on which it came in order; NULL: it came late. */
+static void
+execute(int node, const command *command, answer *answer, const wire *behind)
+{
+	server *server = server_at(node);
+	node_data before;
+
+	save(server);
+	if (may(FAULT_ERROR) && chance(25))
+	{
+		seen.fault[FAULT_ERROR]++;
+		*answer = (struct answer){.reply = CORE_REPLY_ERROR, .error = NODE_FAILED};
+		story_answer("executes, for", command, answer, node);
+		return;
+	}
+	expire(node);
+	before = server->data;
+	node_execute(&server->data, server_clock_us(server), command, answer);
+	story_answer("executes, for", command, answer, node);
+	check_executed(node, command, &before, answer, behind);
+	if (answer->told)
+		host_hear(node);
+}
+
+/* A counter that expires is no loss, unless the node's clock was set. */
+static void
+expire(int node)
+{
+	server *server = server_at(node);
+
+	if (node_expire(&server->data, server_clock_us(server)) &&
+		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK))) != 0)
+		check_forgot(w.server_of[node]);
+}
+
+/* What it would find after a restart: as of its last snapshot. */
+static void
+save(server *server)
+{
+	if (server->save_every_us == 0 || w.now_us < server->save_at_us)
+		return;
+	server->saved = server->data;
+	server->save_at_us +=
+		(w.now_us - server->save_at_us) / server->save_every_us * server->save_every_us +
+		server->save_every_us;
+}

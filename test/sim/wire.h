@@ -1,0 +1,86 @@
+/*
+ * wire.h
+ *		Connections between hosts and nodes, and what is under way on them.
+ *
+ * Commands are executed in the order in which they were sent while a connection
+ * lives; replies come in that order.  When it breaks, or the host closes it, a
+ * first part of what was not executed may still be, soon or late, since it may
+ * lie in the old socket at the node's side: then it overtakes, or is overtaken
+ * by, what the host sends on its next connection.
+ */
+#ifndef SIM_WIRE_H
+#define SIM_WIRE_H
+
+#include "world.h"
+
+typedef enum wire_state
+{
+	WIRE_DOWN,
+	WIRE_GREETING,
+	WIRE_UP
+} wire_state;
+
+/* What a node says of itself to those who connect. */
+typedef struct facts
+{
+	uint32_t run_id;
+	int64_t uptime_s;
+	bool durable; /* appendonly yes, appendfsync always */
+	uint32_t marker;
+	marked marked;
+} facts;
+
+typedef struct wire
+{
+	wire_state state; /* as the host sees it */
+	uint32_t epoch;   /* of events about it: a connection that is over has none */
+	bool gone;        /* nothing gets through any more; the host may not know */
+	bool stained;     /* commands may have been lost, late, or executed twice */
+	bool watched;     /* an EVENT_OVERDUE is under way */
+	int64_t to_at_us;
+	int64_t from_at_us;
+	facts facts;
+	/* a ring: [head, executed) wait for their reply to arrive, [executed, tail) to be executed */
+	uint32_t head;
+	uint32_t executed;
+	uint32_t tail;
+	command command[WIRE_MAX];
+	answer answer[WIRE_MAX];
+} wire;
+
+extern wire wires[HOSTS_MAX][NODES_MAX];
+
+extern void wire_begin(void);
+extern void wire_connect(int host, int node);
+extern void wire_send(int host, int node, const command *command);
+extern void wire_close(int host, int node); /* by the host */
+extern void wire_break(int host, int node, bool late, bool silent);
+extern void wire_stop_limbo(int node_server);
+
+/* Events */
+extern void wire_on_arrive(const event *event);
+extern void wire_on_greet(const event *event);
+extern void wire_on_late(const event *event);
+extern void wire_on_answer(const event *event);
+
+static inline wire *
+wire_at(int host, int node)
+{
+	return &wires[host][node];
+}
+
+static inline bool
+wire_can_send(int host, int node)
+{
+	const wire *wire = &wires[host][node];
+
+	return wire->state == WIRE_UP && wire->tail - wire->head < WIRE_MAX;
+}
+
+static inline uint32_t
+wire_in_flight(const wire *wire)
+{
+	return wire->tail - wire->head;
+}
+
+#endif /* SIM_WIRE_H */

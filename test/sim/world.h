@@ -1,0 +1,233 @@
+/*
+ * world.h
+ *		One simulated world: true time, what is to happen, clocks and dice.
+ *
+ * A schedule is what a seed makes of it: the plan (plan.c) says how big the world
+ * is and what may go wrong, the dice decide the rest.  Everything lies in one
+ * static struct; nothing is allocated while a schedule runs.
+ *
+ * Who reads this as a program: an event is taken from the queue in order of true
+ * time and handed to those whom it concerns (sim.c); they put new ones there.
+ */
+#ifndef SIM_WORLD_H
+#define SIM_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core.h"
+#include "node.h"
+
+#define MS INT64_C(1000)
+#define SECOND (1000 * MS)
+#define HOUR (3600 * SECOND)
+#define NEVER INT64_MAX
+
+#define HOSTS_MAX 4
+#define NODES_MAX 5
+#define SLOTS_MAX 4   /* lease slots of a host */
+#define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
+#define LIMBO_MAX 128 /* commands left in old sockets */
+#define SECRETS_MAX 200
+#define SESSIONS_MAX 200
+#define EVENTS_MAX 2048
+
+/* True time begins here; a wall clock that is right tells WALL_US more. */
+#define START_US (1000 * SECOND)
+#define WALL_US (INT64_C(1750000000) * SECOND)
+
+typedef enum fault
+{
+	FAULT_LOSS,
+	FAULT_DELAY,
+	FAULT_CUT,
+	FAULT_PARTITION,
+	FAULT_RESET,
+	FAULT_DUPLICATE,
+	FAULT_ERROR,
+	FAULT_NODE_PAUSE,
+	FAULT_RESTART,
+	FAULT_RESTART_LOST,
+	FAULT_ROLLBACK,
+	FAULT_FLUSH,
+	FAULT_TWIN,
+	FAULT_NODE_FORWARD,
+	FAULT_NODE_BACK,
+	FAULT_NODE_DRIFT,
+	FAULT_WALL_WRONG,
+	FAULT_WALL_JUMP,
+	FAULT_HOST_DRIFT,
+	FAULT_HOST_WILD,
+	FAULT_HOST_PAUSE,
+	FAULT_APP_PAUSE,
+	FAULT_BROKER,
+	FAULT_CRASH,
+	FAULT_CANCEL,
+	FAULT_PLAIN,
+	FAULT_STRANGER,
+	FAULT_SILENCE,
+	FAULTS
+} fault;
+
+#define FAULT_BIT(fault) (UINT32_C(1) << (fault))
+
+typedef enum persistence
+{
+	KEEPS_ALL,       /* appendfsync always */
+	KEEPS_SNAPSHOTS, /* loses what came after the last one */
+	KEEPS_NOTHING
+} persistence;
+
+typedef enum event_kind
+{
+	/* of a host's processes: late when it is paused */
+	EVENT_ANSWER,  /* a reply arrives */
+	EVENT_BROKEN,  /* the host notices that a connection is gone */
+	EVENT_OVERDUE, /* the oldest command of a connection may be overdue */
+	EVENT_CONNECT, /* time to connect */
+	EVENT_GREETED, /* the node has told all that we ask at first */
+	EVENT_TIMER,   /* of a lease */
+	EVENT_WAKE,    /* a majority told of a release */
+	EVENT_BROKER,  /* a new broker is there */
+	EVENT_SETTLED, /* ... and has tried all nodes */
+	EVENT_ASK,     /* a session wants the lock */
+	EVENT_NEXT,    /* the next of those who wait at the gate asks */
+	EVENT_TAKE,    /* ... or takes over */
+	EVENT_CANCEL,  /* a session waits no longer */
+	EVENT_WRITE,   /* a session writes to the database */
+	EVENT_DONE,    /* a session lets the lock go */
+	EVENT_HOST_LAST = EVENT_DONE,
+	/* of others */
+	EVENT_ARRIVE, /* a command arrives at its node */
+	EVENT_GREET,  /* a connection reaches its node */
+	EVENT_LATE,   /* a command left in an old socket is executed */
+	EVENT_FAULT,
+	EVENT_PLAIN, /* the plain Redlock client does something */
+	EVENT_CALM,  /* no more faults */
+	EVENT_LIMIT  /* by now a grant must have come */
+} event_kind;
+
+typedef struct event
+{
+	int64_t at_us;
+	uint32_t order; /* of events at one time */
+	uint8_t kind;
+	uint8_t host;
+	uint8_t node;
+	uint8_t slot;
+	uint32_t tag; /* tells whether the event still means something */
+} event;
+
+/* A clock runs evenly between settings: now * (1 + ppm / 10^6) + offset. */
+typedef struct sim_clock
+{
+	int64_t offset_us;
+	int32_t ppm;
+} sim_clock;
+
+/* What a seed decides at first. */
+typedef struct plan
+{
+	uint64_t seed;
+	uint32_t faults; /* the classes that may be injected */
+	int hosts;
+	int nodes;   /* in redlock.nodes */
+	int servers; /* one less with a twin */
+	persistence persistence[NODES_MAX];
+	int64_t ttl_us;
+	int64_t max_ttl_us;
+	int64_t answer_us;
+	int64_t retry_us;
+	int64_t delay_us; /* mean, one way */
+	int64_t hold_us;  /* mean */
+	int64_t length_us;
+	int64_t fault_every_us;
+	int span; /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
+	int asks;
+	int write_odds;
+	bool keep;  /* some hold the key for some time after their release */
+	bool limit; /* some limit how long they hold */
+	/* which invariants these faults leave */
+	bool guarded;   /* 1, 8: clocks are within bounds and nobody deletes keys */
+	bool sane;      /* wall clocks are so near to each other that order outlives counters */
+	bool measured;  /* 12: leases and keys end in time */
+	bool faultless; /* nothing goes wrong at all */
+} plan;
+
+typedef struct server
+{
+	node_data data;
+	node_data saved; /* by the last snapshot */
+	int64_t save_every_us;
+	int64_t save_at_us;
+	sim_clock wall;
+	uint32_t run_id;
+	int64_t started_us; /* by its wall clock */
+	int64_t paused_until_us;
+	int64_t lost_at_us; /* true time of the last loss of data; 0: none */
+} server;
+
+typedef struct limbo
+{
+	command command;
+	int node; /* as the host counts */
+	uint32_t run_id;
+	bool used;
+} limbo;
+
+typedef struct world
+{
+	plan plan;
+	int64_t now_us;
+	int64_t calm_at_us;
+	uint64_t dice;
+	bool calm;     /* no more faults; all let go, but for one who asks */
+	bool over;     /* an invariant was violated */
+	int last_host; /* who asks when it is calm */
+	bool last_granted;
+	bool late; /* ... or can't be, and is told to go */
+	server server[NODES_MAX];
+	int server_of[NODES_MAX];
+	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */
+	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* ... in the other direction */
+	uint32_t markers;
+	uint32_t run_ids;
+	uint32_t secrets;
+	uint32_t order;
+	int events;
+	int taken; /* events so far */
+	event event[EVENTS_MAX];
+	limbo limbo[LIMBO_MAX];
+} world;
+
+extern world w;
+
+extern void world_begin(uint64_t seed);
+extern uint32_t dice(uint32_t sides); /* 0 .. sides - 1 */
+extern int64_t dice_us(int64_t below_us);
+extern bool chance(uint32_t one_in);
+
+extern void later(int64_t at_us, event_kind kind, int host, int node, int slot, uint32_t tag);
+extern bool next_event(event *event);
+
+extern int64_t clock_us(const sim_clock *clock);
+extern int64_t true_time_us(const sim_clock *clock, int64_t clock_us);
+extern int64_t server_clock_us(const server *server);
+
+static inline server *
+server_at(int node)
+{
+	return &w.server[w.server_of[node]];
+}
+
+static inline bool
+may(fault fault)
+{
+	return (w.plan.faults & FAULT_BIT(fault)) != 0 && !w.calm;
+}
+
+/* plan.c */
+extern uint32_t plan_allowed; /* faults of the campaign */
+extern void plan_make(plan *plan, uint64_t seed);
+
+#endif /* SIM_WORLD_H */
