@@ -54,7 +54,9 @@ static int64_t now_us;
 static char difference[400];
 static long differences;
 static long commands;
-static long replies[CORE_OP_RELEASE + 2][CORE_REPLY_ERROR + 1];
+static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
+static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
+static long marks[MARKED_LONG_LOST + 1];
 
 static bool start_server(void);
 static void stop_server(void);
@@ -62,6 +64,8 @@ static void on_signal(int signal);
 static void run_sequence(int sequence);
 static void random_command(command *command);
 static void random_meddling(void);
+static void set_marker(uint32_t marker, int64_t lost_us);
+static void greet_both(void);
 static void execute_both(const command *command);
 static redisReply *eval(const command *command, int64_t keep_ms);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
@@ -111,10 +115,9 @@ main(void)
 	ok(replies[CORE_OP_RELEASE][CORE_REPLY_YES] > 0 && replies[CORE_OP_RELEASE][CORE_REPLY_NO] > 0,
 	   "release: %ld yes, %ld no", replies[CORE_OP_RELEASE][CORE_REPLY_YES],
 	   replies[CORE_OP_RELEASE][CORE_REPLY_NO]);
-	ok(replies[CORE_OP_RELEASE + 1][CORE_REPLY_YES] > 0 &&
-		   replies[CORE_OP_RELEASE + 1][CORE_REPLY_NO] > 0,
-	   "marker: %ld yes, %ld no", replies[CORE_OP_RELEASE + 1][CORE_REPLY_YES],
-	   replies[CORE_OP_RELEASE + 1][CORE_REPLY_NO]);
+	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
+	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
+	   marks[MARKED_LONG_LOST]);
 	return tap_done();
 }
 
@@ -184,8 +187,7 @@ run_sequence(int sequence)
 	memset(&data, 0, sizeof(data));
 	if (dice(8) != 0)
 	{
-		data.marker = MARKED;
-		freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, LUA_MARKED));
+		set_marker(1, 0);
 	}
 	for (int i = 0; i < COMMANDS && differences == 0; i++)
 	{
@@ -194,6 +196,11 @@ run_sequence(int sequence)
 		if (dice(8) == 0)
 		{
 			random_meddling();
+			continue;
+		}
+		if (dice(12) == 0)
+		{
+			greet_both();
 			continue;
 		}
 		random_command(&command);
@@ -211,7 +218,7 @@ random_command(command *c)
 
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
-	c->mark = dice(12) == 0;
+	c->marker = dice(5) == 0 ? dice(3) : data.marker;
 	c->secret = 1 + dice(2);
 	c->attempt = 8 + dice(3); /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
@@ -243,8 +250,6 @@ random_command(command *c)
 	if (data.counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
 		now_us - LUA_CLOCK_BOUND_US - data.counter < SLACK_US)
 		c->proposal = now_us;
-	c->expected = dice(4);
-	c->fresh = MARKED + dice(3);
 }
 
 /* The client's clock: right, or wrong by much or little. */
@@ -282,9 +287,6 @@ some_counter(void)
 static void
 random_meddling(void)
 {
-	static const char *const texts[] = {"1", "lost:2", "lost:3"};
-	uint32_t which;
-
 	switch (dice(8))
 	{
 		case 0:
@@ -301,14 +303,11 @@ random_meddling(void)
 			break;
 		case 3:
 			freeReplyObject(call("DEL %b", marker_key, sizeof(marker_key) - 1));
-			data.marker = UNMARKED;
+			data.marker = 0;
+			data.marker_lost_us = 0;
 			break;
 		case 4:
-			which = dice(3);
-			if (dice(3) > 0)
-				which = 0; /* mostly a good one */
-			freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, texts[which]));
-			data.marker = MARKED + which;
+			set_marker(1 + dice(2), dice(2) ? 0 : now_us + (int64_t) dice(300000000) - 150000000);
 			break;
 		case 5: /* near the end of all counters */
 			data.counter = LUA_COUNTER_END - 1 - dice(3 * LUA_SPAN);
@@ -333,6 +332,62 @@ random_meddling(void)
 }
 
 static void
+set_marker(uint32_t marker, int64_t lost_us)
+{
+	data.marker = marker;
+	data.marker_lost_us = lost_us;
+	snprintf(marker_text, sizeof(marker_text), "m%u", marker);
+	if (lost_us != 0)
+		snprintf(marker_text, sizeof(marker_text), "m%u lost %" PRId64, marker, lost_us);
+	freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, marker_text));
+}
+
+/* The marker is read, or written, as when a host connects. */
+static void
+greet_both(void)
+{
+	uint32_t fresh = 3 + dice(3);
+	bool seen = dice(2) == 0;
+	bool missing = data.marker == 0;
+	char text[16];
+	redisReply *reply;
+	marked mark;
+
+	commands++;
+	snprintf(text, sizeof(text), "m%u", fresh);
+	reply = call("EVAL %s 0 %s %s 100000", lua_marker_script, text, seen ? "m9" : "");
+	now_us = server_time_us();
+	mark = node_marker(&data, now_us, fresh, seen, 100000);
+	marks[mark]++;
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		reply->element[0]->type != REDIS_REPLY_STRING)
+		differ("no marker");
+	else
+	{
+		if (missing)
+		{
+			const char *lost = strstr(reply->element[0]->str, " lost ");
+
+			snprintf(marker_text, sizeof(marker_text), "%s", reply->element[0]->str);
+			if (strncmp(marker_text, text, strlen(text)) != 0 || (lost != NULL) != seen)
+				differ("the new marker %s", marker_text);
+			else if (seen)
+			{
+				data.marker_lost_us = strtoll(lost + 6, NULL, 10);
+				if (llabs((long long) (now_us - data.marker_lost_us)) > SLACK_US)
+					differ("the new marker %s", marker_text);
+			}
+		}
+		if (strcmp(reply->element[0]->str, marker_text) != 0 ||
+			reply->element[1]->integer != (long long) mark)
+			differ("the marker %s, %lld, not %s, %d", reply->element[0]->str,
+				   reply->element[1]->integer, marker_text, (int) mark);
+	}
+	freeReplyObject(reply);
+	compare_data("greeting");
+}
+
+static void
 execute_both(const command *c)
 {
 	static const char *const name[] = {"acquire", "confirm", "renew", "release"};
@@ -346,14 +401,13 @@ execute_both(const command *c)
 	node_execute(&data, now_us, c, &answer);
 	snprintf(what, sizeof(what),
 			 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64 ", counter %" PRId64
-			 ", token %" PRId64 ", marks %u %u, on key %u %u, counter %" PRId64 ", marker %u",
-			 c->mark ? "mark" : name[c->op], c->secret, c->attempt, c->ttl_ms, c->proposal,
-			 c->counter, c->token, c->expected, c->fresh, before.secret, before.attempt,
-			 before.counter, before.marker);
+			 ", token %" PRId64 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
+			 name[c->op], c->secret, c->attempt, c->ttl_ms, c->proposal, c->counter, c->token,
+			 c->marker, before.secret, before.attempt, before.counter, before.marker);
 	compare_reply(c, reply, &answer);
 	if (differences > 0)
 		differ("%s", what);
-	replies[c->mark ? CORE_OP_RELEASE + 1 : c->op][answer.reply]++;
+	replies[c->op][answer.reply]++;
 	compare_data(what);
 	freeReplyObject(reply);
 }
@@ -362,29 +416,18 @@ static redisReply *
 eval(const command *c, int64_t keep_ms)
 {
 	char value[80];
-	char marks[2][16];
+	char marker[16];
 	const char *script;
 
-	if (c->mark)
-	{
-		for (int i = 0; i < 2; i++)
-		{
-			marker m = i == 0 ? c->expected : c->fresh;
-
-			if (m >= MARKED_LOST)
-				snprintf(marks[i], sizeof(marks[i]), "lost:%u", m);
-			else
-				strcpy(marks[i], m == MARKED ? LUA_MARKED : "");
-		}
-		return call("EVAL %s 0 %s %s", lua_mark_script, marks[0], marks[1]);
-	}
+	snprintf(marker, sizeof(marker), "m%u", c->marker);
 	snprintf(value, sizeof(value), "%032x:%09u a holder", c->secret, c->attempt);
 	script = lua_script[c->op];
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
-			return call("EVAL %s 1 %b %s %lld %lld", script, KEY, strlen(KEY), value,
-						(long long) c->ttl_ms, (long long) c->proposal);
+			return call("EVAL %s 1 %b %s %lld %lld %s", script, KEY, strlen(KEY), value,
+						(long long) c->ttl_ms, (long long) c->proposal,
+						c->marker != 0 && c->marker == data.marker ? marker_text : marker);
 		case CORE_OP_CONFIRM:
 			return call("EVAL %s 1 %b %s %lld %lld %lld", script, KEY, strlen(KEY), value,
 						(long long) c->counter, (long long) c->token, (long long) keep_ms);
@@ -411,7 +454,7 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 	}
 	else if (reply->type == REDIS_REPLY_ERROR)
 		differ("the error %s", reply->str);
-	else if (c->mark || c->op != CORE_OP_ACQUIRE)
+	else if (c->op != CORE_OP_ACQUIRE)
 	{
 		if (reply->type != REDIS_REPLY_INTEGER ||
 			(reply->integer >= 1) != (a->reply == CORE_REPLY_YES))
@@ -453,7 +496,6 @@ compare_data(const char *after)
 	redisReply *mark = call("GET %b", marker_key, sizeof(marker_key) - 1);
 	redisReply *value_ttl = call("PTTL %b", KEY, strlen(KEY));
 	redisReply *counter_ttl = call("PTTL %b", counter_key, sizeof(counter_key) - 1);
-	char text[16];
 
 	if ((value->type == REDIS_REPLY_STRING) != (data.secret != 0))
 		differ("a key that is %sthere after %s", value->type == REDIS_REPLY_STRING ? "" : "not ",
@@ -475,11 +517,8 @@ compare_data(const char *after)
 			   counter->str, counter_ttl->integer, data.counter,
 			   data.counter_end_ms - now_us / 1000, after);
 
-	snprintf(text, sizeof(text), "lost:%u", data.marker);
-	if (data.marker == UNMARKED
-			? mark->type != REDIS_REPLY_NIL
-			: mark->type != REDIS_REPLY_STRING ||
-				  strcmp(mark->str, data.marker == MARKED ? LUA_MARKED : text) != 0)
+	if (data.marker == 0 ? mark->type != REDIS_REPLY_NIL
+						 : mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
 		differ("the marker %s after %s", mark->str ? mark->str : "(none)", after);
 
 	freeReplyObject(value);

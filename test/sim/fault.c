@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "host.h"
+#include "session.h"
 #include "story.h"
 #include "wire.h"
 
@@ -131,7 +132,7 @@ inject(fault fault)
 			host_stop_broker(host, for_us(w.plan.ttl_us / 2));
 			break;
 		case FAULT_CRASH:
-			host_crash_holder(host);
+			session_crash(host);
 			break;
 		case FAULT_PLAIN:
 			plain_begins();
@@ -344,6 +345,7 @@ fault_plain(const event *event)
 		case PLAIN_SET:
 			if (server->paused_until_us > w.now_us)
 				break;
+			wire_expire(event->node);
 			yes = node_plain_set(&server->data, server_clock_us(server), event->tag,
 								 w.plan.ttl_us / 1000);
 			tell("node %d executes, for the plain client: set: %s", event->node + 1,

@@ -1,8 +1,8 @@
 /*
  * host.c
- *		One host: the shell around the core, and its sessions; see host.h.
+ *		One host's broker, without its connections; see host.h.
  *
- * The names are those of src/broker.c and src/lease.c, where there are such.
+ * The names are those of src/broker.c, where there are such.
  */
 #include "host.h"
 
@@ -10,70 +10,43 @@
 #include <string.h>
 
 #include "lua.h"
+#include "peer.h"
+#include "session.h"
 #include "story.h"
 
 /* The clock of leases and connections. */
 #define LEASE_CLOCK(host) (&(host)->mono)
 
-/* A node counts its uptime in whole seconds, by a clock that may be set. */
-#define UPTIME_SLACK_US (2 * SECOND)
-
-/* A host's turn: consecutive hand-overs take no longer than this. */
-#define TURN_US(ttl_us) ((ttl_us) / 10)
-
-#define QUEUE_MAX 3
-#define LAST 1 /* tag of the request that comes when all is calm */
-
 host hosts[HOSTS_MAX];
 
-static slot *slot_at(int host, int slot);
 static int64_t wall_us(int host);
 static void begin_clocks(host *host);
 
 static void step(int host, int slot, core_event *event);
-static void step_simple(int host, int slot, core_event_type type, int node);
 static void send_to(core_mask nodes, int host, int slot, core_op op);
 static void send_one(int host, int node, const command *command);
 static int64_t keep_ms(int64_t counter, int64_t wall_us);
 static int64_t release_term_ms(int host, const slot *slot);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
-static void look_at(int host, int slot);
 static void ask(int host, int slot);
 
-static void begin_session(int host, int slot, int64_t token, bool handed_over);
-static void open_slot(int host, bool last);
-static int find_slot(int host);
-static void let_go(int host, int slot);
-static void unname(int host, int slot);
-static bool is_worth_having(int host, const slot *slot);
-static void next_asks(int host);
-
-static void lose_connection(int host, int node, const char *why);
-static void connect_later(int host, int node);
-static bool is_twin(int host, int node);
-static void review(int host, int node);
-static void on_overdue(const event *event);
-static void on_greeted(const event *event);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
 static void on_broker(const event *event);
 static void on_settled(const event *event);
-static void on_ask(const event *event);
-static void on_take(const event *event);
-static void on_cancel(const event *event);
-static void on_done(const event *event);
-
-static slot *
-slot_at(int host, int slot)
-{
-	return &hosts[host].slot[slot];
-}
 
 int64_t
 host_now_us(int host)
 {
 	return clock_us(LEASE_CLOCK(&hosts[host]));
+}
+
+/* When the clock of its leases will say so. */
+int64_t
+host_true_time_us(int host, int64_t clock_us)
+{
+	return true_time_us(LEASE_CLOCK(&hosts[host]), clock_us);
 }
 
 static int64_t
@@ -103,7 +76,7 @@ host_begin(void)
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
 				seen.fault[FAULT_TWIN]++;
-				connect_later(h, n);
+				peer_connect_later(h, n);
 			}
 		}
 	}
@@ -170,17 +143,17 @@ host_handle(const event *event)
 			break;
 		case EVENT_BROKEN:
 			if (event->tag == wire_at(event->host, event->node)->epoch)
-				lose_connection(event->host, event->node, "the connection broke");
+				peer_lose(event->host, event->node, "the connection broke");
 			break;
 		case EVENT_OVERDUE:
-			on_overdue(event);
+			peer_on_overdue(event);
 			break;
 		case EVENT_CONNECT:
 			if (event->tag == wire_at(event->host, event->node)->epoch && !host->broker_down)
 				wire_connect(event->host, event->node);
 			break;
 		case EVENT_GREETED:
-			on_greeted(event);
+			peer_on_greeted(event);
 			break;
 		case EVENT_TIMER:
 			on_timer(event);
@@ -195,32 +168,27 @@ host_handle(const event *event)
 			on_settled(event);
 			break;
 		case EVENT_ASK:
-			on_ask(event);
+			session_on_ask(event);
 			break;
 		case EVENT_NEXT:
-			if (!w.calm)
-				open_slot(event->host, false);
+			session_on_next(event);
 			break;
 		case EVENT_TAKE:
-			on_take(event);
+			session_on_take(event);
 			break;
 		case EVENT_CANCEL:
-			on_cancel(event);
+			session_on_cancel(event);
 			break;
 		case EVENT_WRITE:
 			check_write((int) event->tag);
 			break;
 		case EVENT_DONE:
-			on_done(event);
+			session_on_done(event);
 			break;
 		default:
 			assert(false);
 	}
 }
-
-/*
- * The broker: leases
- */
 
 static void
 step(int h, int s, core_event *event)
@@ -258,11 +226,11 @@ step(int h, int s, core_event *event)
 	publish(h, s, out.outcome);
 	set_timer(h, s);
 	if (core->state == CORE_FREE)
-		look_at(h, s);
+		host_look_at(h, s);
 }
 
-static void
-step_simple(int host, int slot, core_event_type type, int node)
+void
+host_step(int host, int slot, core_event_type type, int node)
 {
 	core_event event = {.type = type, .node = node, .retry_us = w.plan.retry_us};
 
@@ -370,7 +338,7 @@ publish(int h, int s, core_outcome outcome)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
 			slot->first_token = slot->core.token - LUA_SPAN + 1;
 			slot->turn_began_us = host_now_us(h);
-			begin_session(h, s, slot->first_token, false);
+			session_begin(h, s, slot->first_token, false);
 			break;
 		case CORE_REFUSED:
 		case CORE_UNREACHABLE:
@@ -397,7 +365,7 @@ set_timer(int h, int s)
 		slot->timer_tag++;
 		return;
 	}
-	at_us = true_time_us(LEASE_CLOCK(&hosts[h]), slot->core.wake_at_us);
+	at_us = host_true_time_us(h, slot->core.wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
 	if (slot->timer_at_us != 0 && slot->timer_at_us <= at_us)
@@ -422,16 +390,16 @@ on_timer(const event *event)
 	if (slot->wish == WISH_IDLE)
 	{
 		tell("host %c: nobody takes over request %u", HOST_NAME(event->host), slot->secret);
-		unname(event->host, event->slot);
-		look_at(event->host, event->slot);
+		session_unname(event->host, event->slot);
+		host_look_at(event->host, event->slot);
 	}
 	else
-		step_simple(event->host, event->slot, CORE_TICK, 0);
+		host_step(event->host, event->slot, CORE_TICK, 0);
 }
 
 /* Do what the owner wishes, if that is not under way.  Safe to repeat. */
-static void
-look_at(int h, int s)
+void
+host_look_at(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 
@@ -453,7 +421,7 @@ look_at(int h, int s)
 				slot->generation++;
 			}
 			else if (slot->core.state != CORE_RELEASING)
-				step_simple(h, s, CORE_RELEASE, 0);
+				host_step(h, s, CORE_RELEASE, 0);
 			break;
 	}
 }
@@ -504,7 +472,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		step(h, command->slot, &event);
 	}
 	if (answer->error == NODE_FORGOT)
-		lose_connection(h, n, "it forgot its marker");
+		peer_lose(h, n, "it forgot its marker");
 }
 
 /* A waiter is told of a release by each node, and asks when a majority told. */
@@ -533,134 +501,7 @@ on_wake(const event *event)
 
 	if (slot->generation == event->tag && !hosts[event->host].broker_down &&
 		(slot->core.state == CORE_ASKING || slot->core.state == CORE_BUSY))
-		step_simple(event->host, event->slot, CORE_WAKE, 0);
-}
-
-/*
- * The broker: nodes
- */
-
-/* What was sent and not answered may have been executed or not, or may still be. */
-static void
-lose_connection(int h, int n, const char *why)
-{
-	wire *wire = wire_at(h, n);
-
-	if (wire->state == WIRE_DOWN)
-		return;
-	tell("host %c: drops its connection to node %d: %s", HOST_NAME(h), n + 1, why);
-	wire_close(h, n);
-	for (uint32_t i = wire->head; i != wire->tail; i++)
-	{
-		const command *command = &wire->command[i % WIRE_MAX];
-
-		if (slot_at(h, command->slot)->generation == command->generation)
-			step_simple(h, command->slot, CORE_NODE_LOST, n);
-	}
-	wire->watched = false;
-	connect_later(h, n);
-}
-
-/* Doubles from ttl/16 to ttl/2, less up to half. */
-static void
-connect_later(int h, int n)
-{
-	int *failures = &hosts[h].node[n].failures;
-	int64_t pause_us = w.plan.ttl_us / 16 << (*failures < 3 ? *failures : 3);
-
-	++*failures;
-	later(w.now_us + pause_us / 2 + dice_us(pause_us / 2), EVENT_CONNECT, h, n, 0,
-		  wire_at(h, n)->epoch);
-}
-
-static void
-on_overdue(const event *event)
-{
-	wire *wire = wire_at(event->host, event->node);
-	int64_t due_us;
-
-	if (event->tag != wire->epoch)
-		return;
-	wire->watched = false;
-	if (wire_in_flight(wire) == 0)
-		return;
-	due_us = wire->command[wire->head % WIRE_MAX].sent_us + w.plan.answer_us;
-	if (host_now_us(event->host) >= due_us)
-	{
-		lose_connection(event->host, event->node, "no answer in time");
-		return;
-	}
-	wire->watched = true;
-	due_us = true_time_us(LEASE_CLOCK(&hosts[event->host]), due_us);
-	later(due_us > w.now_us ? due_us : w.now_us + 1, EVENT_OVERDUE, event->host, event->node, 0,
-		  event->tag);
-}
-
-static void
-on_greeted(const event *event)
-{
-	int h = event->host;
-	int n = event->node;
-	wire *wire = wire_at(h, n);
-
-	if (event->tag != wire->epoch || wire->gone)
-		return;
-	if (is_twin(h, n))
-	{
-		tell("host %c: node %d is the same server as another", HOST_NAME(h), n + 1);
-		wire_close(h, n);
-		if (!w.calm)
-			connect_later(h, n);
-		return;
-	}
-	wire->state = WIRE_UP;
-	hosts[h].node[n].failures = 0;
-	tell("host %c: node %d is ready", HOST_NAME(h), n + 1);
-	review(h, n);
-	for (int s = 0; s < SLOTS_MAX; s++)
-		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE)
-			step_simple(h, s, CORE_NODE_READY, n);
-}
-
-/*
- * Once found, a twin stays refused: the run_id by which it was found may change,
- * and the connection to the other may be a dead one of which we do not know, so
- * no later comparison proves that they are two.
- */
-static bool
-is_twin(int h, int n)
-{
-	int *twin = &hosts[h].node[n].twin;
-
-	for (int i = 0; i < w.plan.nodes; i++)
-		if (i != n && wire_at(h, i)->state == WIRE_UP &&
-			wire_at(h, i)->facts.run_id == wire_at(h, n)->facts.run_id)
-			*twin = i;
-	return *twin >= 0;
-}
-
-/* guard_review of guard.c */
-static void
-review(int h, int n)
-{
-	const facts *facts = &wire_at(h, n)->facts;
-	uint32_t known = hosts[h].node[n].marker;
-	bool new_process = hosts[h].node[n].run_id != facts->run_id;
-	bool young = facts->uptime_s * SECOND < w.plan.max_ttl_us + UPTIME_SLACK_US;
-	bool another = known != 0 && known != facts->marker;
-	bool lost =
-		another ? facts->marked != MARKED_LONG_LOST : known == 0 && facts->marked == MARKED_LOST;
-
-	if ((new_process && young && !facts->durable) || lost)
-	{
-		seen.quarantines++;
-		tell("host %c: node %d may have forgotten leases and must not vote: %s", HOST_NAME(h),
-			 n + 1, lost ? "its marker is another" : "it restarted");
-		hosts[h].node[n].until_us =
-			host_now_us(h) + 2 * w.plan.max_ttl_us - core_validity_us(w.plan.max_ttl_us);
-	}
-	hosts[h].node[n].run_id = facts->run_id;
-	hosts[h].node[n].marker = facts->marker;
+		host_step(event->host, event->slot, CORE_WAKE, 0);
 }
 
 /* The successor adopts the leases: all connections are gone. */
@@ -678,9 +519,9 @@ on_broker(const event *event)
 		if (!slot_at(h, s)->in_use)
 			continue;
 		if (slot_at(h, s)->wish == WISH_NOTHING)
-			look_at(h, s);
+			host_look_at(h, s);
 		for (int n = 0; n < w.plan.nodes && slot_at(h, s)->core.state != CORE_FREE; n++)
-			step_simple(h, s, CORE_NODE_LOST, n);
+			host_step(h, s, CORE_NODE_LOST, n);
 		set_timer(h, s);
 	}
 	for (int n = 0; n < w.plan.nodes; n++)
@@ -695,198 +536,7 @@ on_settled(const event *event)
 		return;
 	hosts[event->host].settled = true;
 	for (int s = 0; s < SLOTS_MAX; s++)
-		look_at(event->host, s);
-}
-
-/*
- * Sessions
- */
-
-static void
-begin_session(int h, int s, int64_t token, bool handed_over)
-{
-	slot *slot = slot_at(h, s);
-	int64_t hold_us = 1 + w.plan.hold_us / 2 + dice_us(w.plan.hold_us);
-	int id = check_returned(h, s, token, handed_over);
-
-	slot->session = id;
-	if (id < 0)
-		return;
-	if (may(FAULT_APP_PAUSE) && chance(4))
-	{
-		seen.fault[FAULT_APP_PAUSE]++;
-		sessions[id].paused = true;
-		hold_us += w.plan.ttl_us / 2 + dice_us(w.plan.ttl_us * 3);
-		later(w.now_us + hold_us - 1, EVENT_WRITE, h, 0, s, (uint32_t) id);
-	}
-	if (w.calm)
-		hold_us = 1;
-	if (chance((uint32_t) w.plan.write_odds))
-		later(w.now_us + dice_us(hold_us), EVENT_WRITE, h, 0, s, (uint32_t) id);
-	later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
-}
-
-static void
-on_ask(const event *event)
-{
-	host *host = &hosts[event->host];
-
-	if (w.calm && event->tag != LAST)
-		return;
-	if (host->named < 0)
-		open_slot(event->host, event->tag == LAST);
-	else if (host->queue < QUEUE_MAX)
-		host->queue++;
-}
-
-static void
-open_slot(int h, bool last)
-{
-	int s = hosts[h].named < 0 ? find_slot(h) : -1;
-	slot *slot;
-
-	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
-		return;
-	slot = slot_at(h, s);
-	assert(!slot->in_use && slot->core.state == CORE_FREE);
-	hosts[h].named = s;
-	slot->in_use = true;
-	slot->wish = WISH_HOLD;
-	slot->once = !last && chance(3);
-	slot->told = slot->granted = slot->forgiven = false;
-	slot->secret = 0;
-	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
-	slot->hold_at_most_us =
-		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
-	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 ? 1 : w.plan.span;
-	slot->handovers = 0;
-	slot->session = -1;
-	if (!slot->once && may(FAULT_CANCEL) && chance(4))
-		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
-	look_at(h, s);
-}
-
-/* When too many are owed something, what is owed is forgotten. */
-static int
-find_slot(int h)
-{
-	for (int s = 0; s < SLOTS_MAX; s++)
-		if (!slot_at(h, s)->in_use)
-			return s;
-	for (int s = 0; s < SLOTS_MAX && !hosts[h].broker_down; s++)
-		if (slot_at(h, s)->core.state == CORE_RELEASING && slot_at(h, s)->wish == WISH_NOTHING)
-		{
-			slot_at(h, s)->forgiven = true;
-			step_simple(h, s, CORE_FORGET, 0);
-			return s;
-		}
-	return -1;
-}
-
-/* The owner is done, or has given up. */
-static void
-let_go(int h, int s)
-{
-	host *host = &hosts[h];
-	slot *slot = slot_at(h, s);
-
-	assert(slot->wish == WISH_HOLD && host->named == s);
-	slot->session = -1;
-	if (host->queue > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0 &&
-		is_worth_having(h, slot) && slot->handovers + 1 < slot->span &&
-		host_now_us(h) - slot->turn_began_us < TURN_US(w.plan.ttl_us))
-	{
-		slot->wish = WISH_IDLE;
-		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, 0, s, slot->generation);
-		return;
-	}
-	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
-	unname(h, s);
-	look_at(h, s);
-	next_asks(h);
-}
-
-static void
-unname(int h, int s)
-{
-	assert(hosts[h].named == s);
-	hosts[h].named = -1;
-	slot_at(h, s)->wish = WISH_NOTHING;
-}
-
-/* A lease in good health was renewed less than half its ttl ago. */
-static bool
-is_worth_having(int h, const slot *slot)
-{
-	return slot->core.state == CORE_HELD &&
-		   slot->core.valid_until_us - host_now_us(h) > w.plan.ttl_us / 2;
-}
-
-static void
-next_asks(int h)
-{
-	if (hosts[h].queue == 0)
-		return;
-	hosts[h].queue--;
-	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, 0, 0, 0);
-}
-
-static void
-on_take(const event *event)
-{
-	int h = event->host;
-	slot *slot = slot_at(h, event->slot);
-
-	if (w.calm || hosts[h].queue == 0)
-		return;
-	if (may(FAULT_CANCEL) && chance(8))
-	{
-		seen.fault[FAULT_CANCEL]++;
-		hosts[h].queue = 0; /* nobody comes for it */
-		return;
-	}
-	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
-	{
-		if (is_worth_having(h, slot) && slot->handovers + 1 < slot->span)
-		{
-			hosts[h].queue--;
-			slot->wish = WISH_HOLD;
-			slot->handovers++;
-			begin_session(h, event->slot, slot->first_token + slot->handovers, true);
-			return;
-		}
-		unname(h, event->slot);
-		look_at(h, event->slot);
-	}
-	next_asks(h);
-}
-
-/* A waiter gives up, or was told that it is refused. */
-static void
-on_cancel(const event *event)
-{
-	slot *slot = slot_at(event->host, event->slot);
-
-	if (slot->generation != event->tag || !slot->in_use || slot->wish != WISH_HOLD || slot->granted)
-		return;
-	if (!slot->told)
-		seen.fault[FAULT_CANCEL]++;
-	let_go(event->host, event->slot);
-	if (w.calm && event->host == w.last_host && !w.last_granted && !w.late)
-		later(w.now_us + w.plan.retry_us, EVENT_ASK, event->host, 0, 0, LAST);
-}
-
-static void
-on_done(const event *event)
-{
-	session *session = &sessions[event->tag];
-	slot *slot = slot_at(session->host, session->slot);
-
-	if (session->done)
-		return;
-	session->done = true;
-	if (slot->generation == session->generation && slot->session == (int) event->tag)
-		let_go(session->host, session->slot);
+		host_look_at(event->host, s);
 }
 
 /* No lease, and nothing on the wires. */
@@ -941,34 +591,6 @@ host_stop_broker(int h, int64_t for_us)
 }
 
 void
-host_crash_holder(int h)
-{
-	for (int s = 0; s < SLOTS_MAX; s++)
-	{
-		slot *slot = slot_at(h, s);
-
-		if (slot->wish != WISH_HOLD || slot->session < 0)
-			continue;
-		seen.fault[FAULT_CRASH]++;
-		tell("host %c: the session that holds request %u crashes", HOST_NAME(h), slot->secret);
-		sessions[slot->session].done = true;
-		let_go(h, s);
-	}
-}
-
-void
-host_stop(int h)
-{
-	int s = hosts[h].named;
-
-	if (s < 0)
-		return;
-	slot_at(h, s)->session = -1;
-	unname(h, s);
-	look_at(h, s);
-}
-
-void
 host_calm(int h)
 {
 	hosts[h].paused_until_us = w.now_us;
@@ -976,10 +598,10 @@ host_calm(int h)
 	hosts[h].queue = 0;
 	if (hosts[h].broker_down)
 		later(w.now_us, EVENT_BROKER, h, 0, 0, 0);
-	host_stop(h);
+	session_stop(h);
 	for (int n = 0; n < w.plan.nodes; n++)
 		if (wire_at(h, n)->state != WIRE_DOWN && wire_at(h, n)->gone)
 			later(w.now_us + w.plan.delay_us, EVENT_BROKEN, h, n, 0, wire_at(h, n)->epoch);
 	if (h == w.last_host)
-		later(w.now_us + 2 * w.plan.delay_us, EVENT_ASK, h, 0, 0, LAST);
+		session_asks_last(h, w.now_us + 2 * w.plan.delay_us);
 }

@@ -1,7 +1,7 @@
 /*
  * host.h
- *		One host: what broker.c, lease.c, node.c and guard.c do around the core,
- *		and the sessions that want the lock.
+ *		A host: what src/broker.c does around the core, and what peer.c and
+ *		session.c share with it.
  */
 #ifndef SIM_HOST_H
 #define SIM_HOST_H
@@ -73,14 +73,23 @@ extern void host_hear(int node); /* a release was told there */
 extern bool host_knows_marker(int host, int node);
 extern bool host_is_valid(int host, int slot); /* to the one who holds it */
 extern int64_t host_now_us(int host);
+extern int64_t host_true_time_us(int host, int64_t clock_us);
+
+/* For peer.c and session.c */
+extern void host_step(int host, int slot, core_event_type type, int node);
+extern void host_look_at(int host, int slot); /* at what its owner wishes */
+
+static inline slot *
+slot_at(int host, int slot)
+{
+	return &hosts[host].slot[slot];
+}
 
 extern bool host_all_idle(void);
 
 /* Faults */
 extern void host_pause(int host, int64_t for_us);
 extern void host_stop_broker(int host, int64_t for_us);
-extern void host_crash_holder(int host);
-extern void host_stop(int host); /* whoever has or wants the lock there goes */
 extern void host_calm(int host);
 
 #endif /* SIM_HOST_H */

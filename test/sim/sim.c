@@ -25,6 +25,7 @@
 #include "check.h"
 #include "fault.h"
 #include "host.h"
+#include "session.h"
 #include "story.h"
 #include "wire.h"
 #include "world.h"
@@ -273,7 +274,7 @@ handle(const event *event)
 		case EVENT_LIMIT:
 			check_limit();
 			w.late = true;
-			host_stop(w.last_host);
+			session_stop(w.last_host);
 			break;
 		default:
 			break;

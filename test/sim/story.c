@@ -21,6 +21,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_RESET] = "reset",
 	[FAULT_DUPLICATE] = "duplicate",
 	[FAULT_ERROR] = "error",
+	[FAULT_NONSENSE] = "nonsense",
 	[FAULT_NODE_PAUSE] = "node-pause",
 	[FAULT_RESTART] = "restart",
 	[FAULT_RESTART_LOST] = "restart-lost",
@@ -112,6 +113,8 @@ story_answer(const char *verb, const command *c, const answer *a, int node)
 	print_command(c);
 	if (a->reply == CORE_REPLY_ERROR)
 		fprintf(story_out, ": %s", error[a->error]);
+	else if (a->reply == CORE_REPLY_UNKNOWN)
+		fprintf(story_out, ": nonsense");
 	else
 		fprintf(story_out, ": %s", a->reply == CORE_REPLY_YES ? "yes" : "no");
 	if (a->token != 0)

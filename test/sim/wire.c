@@ -19,7 +19,6 @@ static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
 static void leave_in_limbo(const command *command, int node, int64_t at_us);
 static void execute(int node, const command *command, answer *answer, const wire *behind);
-static void expire(int node);
 static void save(server *server);
 
 /* All connections are there, but those to a twin. */
@@ -83,7 +82,7 @@ wire_on_greet(const event *event)
 		return;
 	}
 	save(server);
-	expire(event->node);
+	wire_expire(event->node);
 	facts->run_id = server->run_id;
 	facts->uptime_s = (now_us - server->started_us) / SECOND;
 	facts->durable = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
@@ -268,18 +267,23 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 		story_answer("executes, for", command, answer, node);
 		return;
 	}
-	expire(node);
+	wire_expire(node);
 	before = server->data;
 	node_execute(&server->data, server_clock_us(server), command, answer);
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, command, &before, answer, behind);
 	if (answer->told)
 		host_hear(node);
+	if (may(FAULT_NONSENSE) && chance(25))
+	{
+		seen.fault[FAULT_NONSENSE]++;
+		*answer = (struct answer){.reply = CORE_REPLY_UNKNOWN};
+	}
 }
 
 /* A counter that expires is no loss, unless the node's clock was set. */
-static void
-expire(int node)
+void
+wire_expire(int node)
 {
 	server *server = server_at(node);
 

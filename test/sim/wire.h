@@ -55,7 +55,7 @@ extern void wire_connect(int host, int node);
 extern void wire_send(int host, int node, const command *command);
 extern void wire_close(int host, int node); /* by the host */
 extern void wire_break(int host, int node, bool late, bool silent);
-extern void wire_stop_limbo(int node_server);
+extern void wire_expire(int node);
 
 /* Events */
 extern void wire_on_arrive(const event *event);

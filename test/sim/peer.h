@@ -1,0 +1,18 @@
+/*
+ * peer.h
+ *		What src/node.c and src/guard.c do: time-outs, reconnecting, the greeting,
+ *		twins and quarantine.
+ */
+#ifndef SIM_PEER_H
+#define SIM_PEER_H
+
+#include "host.h"
+
+extern void peer_lose(int host, int node, const char *why);
+extern void peer_connect_later(int host, int node);
+
+/* Events */
+extern void peer_on_overdue(const event *event);
+extern void peer_on_greeted(const event *event);
+
+#endif /* SIM_PEER_H */

@@ -1,0 +1,251 @@
+/*
+ * session.c
+ *		Sessions; see session.h.
+ *
+ * The names are those of src/lease.c, where there are such.
+ */
+#include "session.h"
+
+#include <assert.h>
+
+#include "story.h"
+
+/* A host's turn: consecutive hand-overs take no longer than this. */
+#define TURN_US(ttl_us) ((ttl_us) / 10)
+
+#define QUEUE_MAX 3
+#define LAST 1 /* tag of the request that comes when all is calm */
+
+static void open_slot(int host, bool last);
+static int find_slot(int host);
+static void let_go(int host, int slot);
+static bool is_worth_having(int host, const slot *slot);
+static void next_asks(int host);
+
+void
+session_begin(int h, int s, int64_t token, bool handed_over)
+{
+	slot *slot = slot_at(h, s);
+	int64_t hold_us = 1 + w.plan.hold_us / 2 + dice_us(w.plan.hold_us);
+	int id = check_returned(h, s, token, handed_over);
+
+	slot->session = id;
+	if (id < 0)
+		return;
+	if (may(FAULT_APP_PAUSE) && chance(4))
+	{
+		seen.fault[FAULT_APP_PAUSE]++;
+		sessions[id].paused = true;
+		hold_us += w.plan.ttl_us / 2 + dice_us(w.plan.ttl_us * 3);
+		later(w.now_us + hold_us - 1, EVENT_WRITE, h, 0, s, (uint32_t) id);
+	}
+	if (w.calm)
+		hold_us = 1;
+	if (chance((uint32_t) w.plan.write_odds))
+		later(w.now_us + dice_us(hold_us), EVENT_WRITE, h, 0, s, (uint32_t) id);
+	later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
+}
+
+void
+session_on_ask(const event *event)
+{
+	host *host = &hosts[event->host];
+
+	if (w.calm && event->tag != LAST)
+		return;
+	if (host->named < 0)
+		open_slot(event->host, event->tag == LAST);
+	else if (host->queue < QUEUE_MAX)
+		host->queue++;
+}
+
+static void
+open_slot(int h, bool last)
+{
+	int s = hosts[h].named < 0 ? find_slot(h) : -1;
+	slot *slot;
+
+	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
+		return;
+	slot = slot_at(h, s);
+	assert(!slot->in_use && slot->core.state == CORE_FREE);
+	hosts[h].named = s;
+	slot->in_use = true;
+	slot->wish = WISH_HOLD;
+	slot->once = !last && chance(3);
+	slot->told = slot->granted = slot->forgiven = false;
+	slot->secret = 0;
+	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
+	slot->hold_at_most_us =
+		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
+	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 ? 1 : w.plan.span;
+	slot->handovers = 0;
+	slot->session = -1;
+	if (!slot->once && may(FAULT_CANCEL) && chance(4))
+		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
+	host_look_at(h, s);
+}
+
+/* When too many are owed something, what is owed is forgotten. */
+static int
+find_slot(int h)
+{
+	for (int s = 0; s < SLOTS_MAX; s++)
+		if (!slot_at(h, s)->in_use)
+			return s;
+	for (int s = 0; s < SLOTS_MAX && !hosts[h].broker_down; s++)
+		if (slot_at(h, s)->core.state == CORE_RELEASING && slot_at(h, s)->wish == WISH_NOTHING)
+		{
+			slot_at(h, s)->forgiven = true;
+			host_step(h, s, CORE_FORGET, 0);
+			return s;
+		}
+	return -1;
+}
+
+/* The owner is done, or has given up. */
+static void
+let_go(int h, int s)
+{
+	host *host = &hosts[h];
+	slot *slot = slot_at(h, s);
+
+	assert(slot->wish == WISH_HOLD && host->named == s);
+	slot->session = -1;
+	if (host->queue > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0 &&
+		is_worth_having(h, slot) && slot->handovers + 1 < slot->span &&
+		host_now_us(h) - slot->turn_began_us < TURN_US(w.plan.ttl_us))
+	{
+		slot->wish = WISH_IDLE;
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, 0, s, slot->generation);
+		return;
+	}
+	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
+	session_unname(h, s);
+	host_look_at(h, s);
+	next_asks(h);
+}
+
+void
+session_unname(int h, int s)
+{
+	assert(hosts[h].named == s);
+	hosts[h].named = -1;
+	slot_at(h, s)->wish = WISH_NOTHING;
+}
+
+/* A lease in good health was renewed less than half its ttl ago. */
+static bool
+is_worth_having(int h, const slot *slot)
+{
+	return slot->core.state == CORE_HELD &&
+		   slot->core.valid_until_us - host_now_us(h) > w.plan.ttl_us / 2;
+}
+
+static void
+next_asks(int h)
+{
+	if (hosts[h].queue == 0)
+		return;
+	hosts[h].queue--;
+	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, 0, 0, 0);
+}
+
+void
+session_on_take(const event *event)
+{
+	int h = event->host;
+	slot *slot = slot_at(h, event->slot);
+
+	if (w.calm || hosts[h].queue == 0)
+		return;
+	if (may(FAULT_CANCEL) && chance(8))
+	{
+		seen.fault[FAULT_CANCEL]++;
+		hosts[h].queue = 0; /* nobody comes for it */
+		return;
+	}
+	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
+	{
+		if (is_worth_having(h, slot) && slot->handovers + 1 < slot->span)
+		{
+			hosts[h].queue--;
+			slot->wish = WISH_HOLD;
+			slot->handovers++;
+			session_begin(h, event->slot, slot->first_token + slot->handovers, true);
+			return;
+		}
+		session_unname(h, event->slot);
+		host_look_at(h, event->slot);
+	}
+	next_asks(h);
+}
+
+/* A waiter gives up, or was told that it is refused. */
+void
+session_on_cancel(const event *event)
+{
+	slot *slot = slot_at(event->host, event->slot);
+
+	if (slot->generation != event->tag || !slot->in_use || slot->wish != WISH_HOLD || slot->granted)
+		return;
+	if (!slot->told)
+		seen.fault[FAULT_CANCEL]++;
+	let_go(event->host, event->slot);
+	if (w.calm && event->host == w.last_host && !w.last_granted && !w.late)
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, event->host, 0, 0, LAST);
+}
+
+void
+session_on_done(const event *event)
+{
+	session *session = &sessions[event->tag];
+	slot *slot = slot_at(session->host, session->slot);
+
+	if (session->done)
+		return;
+	session->done = true;
+	if (slot->generation == session->generation && slot->session == (int) event->tag)
+		let_go(session->host, session->slot);
+}
+
+void
+session_on_next(const event *event)
+{
+	if (!w.calm)
+		open_slot(event->host, false);
+}
+
+void
+session_asks_last(int h, int64_t at_us)
+{
+	later(at_us, EVENT_ASK, h, 0, 0, LAST);
+}
+
+void
+session_crash(int h)
+{
+	for (int s = 0; s < SLOTS_MAX; s++)
+	{
+		slot *slot = slot_at(h, s);
+
+		if (slot->wish != WISH_HOLD || slot->session < 0)
+			continue;
+		seen.fault[FAULT_CRASH]++;
+		tell("host %c: the session that holds request %u crashes", HOST_NAME(h), slot->secret);
+		sessions[slot->session].done = true;
+		let_go(h, s);
+	}
+}
+
+void
+session_stop(int h)
+{
+	int s = hosts[h].named;
+
+	if (s < 0)
+		return;
+	slot_at(h, s)->session = -1;
+	session_unname(h, s);
+	host_look_at(h, s);
+}

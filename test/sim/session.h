@@ -1,0 +1,28 @@
+/*
+ * session.h
+ *		The sessions of a host: they ask, wait at the gate, hold, write to the
+ *		database, hand over and let go.
+ */
+#ifndef SIM_SESSION_H
+#define SIM_SESSION_H
+
+#include "host.h"
+
+/* The lease is theirs now. */
+extern void session_begin(int host, int slot, int64_t token, bool handed_over);
+
+/* The slot is no longer found by the name of the lock. */
+extern void session_unname(int host, int slot);
+
+extern void session_asks_last(int host, int64_t at_us);
+extern void session_crash(int host); /* who holds the lock */
+extern void session_stop(int host);  /* who holds or wants it goes */
+
+/* Events */
+extern void session_on_ask(const event *event);
+extern void session_on_next(const event *event);
+extern void session_on_take(const event *event);
+extern void session_on_cancel(const event *event);
+extern void session_on_done(const event *event);
+
+#endif /* SIM_SESSION_H */
