@@ -66,7 +66,8 @@ copy_sources()
     tar -C "$ROOT" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' \
         --exclude='*.so' --exclude='*.a' --exclude=./tmp_check \
         --exclude=./results --exclude=./output_iso \
-        --exclude=./test/unit/core_test . | tar -C "$1" -xf - --no-same-owner
+        --exclude=./test/unit/core_test --exclude=./test/sim/sim \
+        --exclude=./test/sim/conformance . | tar -C "$1" -xf - --no-same-owner
 }
 
 # Copies PostgreSQL under $1 with its directories' full paths, and prints the

@@ -1,10 +1,11 @@
 #!/bin/bash
 # scripts/lint.sh: what a change must pass besides its tests
 #
-# Formatting, a build without warnings by clang, the rule that the protocol core
-# includes nothing but C's own headers, and the core's unit tests with the
-# address and undefined-behaviour sanitizers.  scripts/deps.sh --lint installs
-# what this needs; without clang-format the formatting is not looked at.
+# Formatting, builds of the extension and of the simulator without warnings by
+# clang, the rule that the protocol core and the nodes' scripts include nothing but
+# C's own headers, and the core's unit tests with the address and
+# undefined-behaviour sanitizers.  scripts/deps.sh --lint installs what this needs;
+# without clang-format the formatting is not looked at.
 # Works in a temporary copy; changes nothing in the checkout.
 set -eu
 
@@ -31,14 +32,14 @@ check()
     fi
 }
 
-# Standard headers and its own only: the core is linked into programs that have
+# Standard headers and their own only: they are linked into programs that have
 # neither PostgreSQL nor sockets.
 core_is_pure()
 {
     local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
 
-    ! grep -n '#include' src/core.c src/core.h |
-        grep -vE "#include (<($c99)\.h>|\"core\.h\")$"
+    ! grep -n '#include' src/core.c src/core.h src/lua.c src/lua.h |
+        grep -vE "#include (<($c99)\.h>|\"(core|lua)\.h\")$"
 }
 
 # The flags of the compiler that PostgreSQL was built with may be unknown to
@@ -49,15 +50,27 @@ builds_with_clang()
         COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 }
 
+# Each file by itself; both directories have a node.h.
+simulator_builds_with_clang()
+{
+    local file
+
+    for file in test/sim/*.c; do
+        clang -std=c99 -Wall -Wextra -Werror -fsyntax-only -Itest/sim -Isrc "$file" || return 1
+    done
+}
+
 if command -v clang-format >/dev/null; then
     check "formatting" clang-format --dry-run -Werror \
-        redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h
+        redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h \
+        test/sim/*.c test/sim/*.h
 else
     echo "-       formatting: no clang-format here"
 fi
-check "src/core.* include C99 headers only" core_is_pure
+check "src/core.* and src/lua.* include C99 headers only" core_is_pure
 if command -v clang >/dev/null; then
     check "build with clang" builds_with_clang
+    check "simulator with clang" simulator_builds_with_clang
 else
     echo "-       build with clang: no clang here"
 fi

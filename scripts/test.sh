@@ -3,6 +3,8 @@
 #
 #   scripts/test.sh                    everything
 #   scripts/test.sh unit               the protocol core alone
+#   scripts/test.sh sim                the core in the simulator: a short campaign,
+#                                      its mutants, and its node against a real one
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
 #
@@ -18,12 +20,12 @@ set -eu
 part=all
 case "${1-}" in
 '') ;;
-unit | regress | tap)
+unit | sim | regress | tap)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [unit | regress | tap [t/FILE.t ...]]" >&2
+    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...]]" >&2
     exit 2
     ;;
 esac
@@ -76,17 +78,28 @@ count_log()
     [ "$failed" -eq 0 ]
 }
 
-run_unit()
+# Runs the test programs of a target of the Makefile.
+run_target()
 {
-    local status=0
+    local target=$1 what=$2 log=$TMP/$1.log status=0
 
-    heading "unit tests"
-    HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" unit >"$TMP/unit.log" 2>&1 || status=$?
-    if count_log "$TMP/unit.log" $status; then
-        sed -n '/^Files=/p' "$TMP/unit.log"
+    heading "$what"
+    HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" "$target" >"$log" 2>&1 || status=$?
+    if count_log "$log" $status; then
+        sed -n '/^Files=/p' "$log"
+        grep -E '^ok .*# *skip' "$log" || true
     else
-        cat "$TMP/unit.log"
+        cat "$log"
     fi
+}
+
+run_unit() { run_target unit "unit tests"; }
+
+run_sim()
+{
+    run_target sim "simulator: a campaign of random faults"
+    run_target mutants "simulator: broken cores that it must find"
+    run_target conformance "simulator: its node does what a real one does"
 }
 
 # pg_regress and the isolation tester in turn; the second runs also when the
@@ -194,10 +207,12 @@ else
     case $part in
     all)
         run_unit
+        run_sim
         run_regress
         run_tap
         ;;
     unit) run_unit ;;
+    sim) run_sim ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
     esac
