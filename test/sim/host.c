@@ -72,7 +72,10 @@ host_begin(void)
 			host->node[n].run_id = server_at(n)->run_id;
 			host->node[n].marker = server_at(n)->data.marker;
 			wire_at(h, n)->facts.run_id = server_at(n)->run_id;
+			host->node[n].greeted_us = host_now_us(h);
 			host->node[n].twin = n < w.plan.servers ? -1 : w.server_of[n];
+			host->node[n].twin_since_us = host_now_us(h);
+			host->node[n].twin_run_id = server_at(n)->run_id;
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
 				seen.fault[FAULT_TWIN]++;

@@ -59,7 +59,10 @@ typedef struct host
 		uint32_t marker;
 		int64_t until_us; /* must not vote before */
 		int failures;
-		int twin; /* the node that it turned out to be, or -1 */
+		int64_t greeted_us;    /* when it said what it is */
+		int twin;              /* the node that it turned out to be, or -1 */
+		int64_t twin_since_us; /* when they were compared, */
+		uint32_t twin_run_id;  /* being this */
 	} node[NODES_MAX];
 	slot slot[SLOTS_MAX];
 } host;

@@ -96,20 +96,39 @@ peer_on_greeted(const event *event)
 }
 
 /*
- * Once found, a twin stays refused: the run_id by which it was found may change,
- * and the connection to the other may be a dead one of which we do not know, so
- * no later comparison proves that they are two.
+ * find_twin of node.c.  Twins stay so until the other was greeted anew and is
+ * another process, and this one still has the same: a process seen before and
+ * after another was seen elsewhere is not that other.
  */
 static bool
 is_twin(int h, int n)
 {
-	int *twin = &hosts[h].node[n].twin;
+	host *host = &hosts[h];
+	uint32_t run_id = wire_at(h, n)->facts.run_id;
+	int other = host->node[n].twin;
+	int twin = -1;
 
-	for (int i = 0; i < w.plan.nodes; i++)
-		if (i != n && wire_at(h, i)->state == WIRE_UP &&
-			wire_at(h, i)->facts.run_id == wire_at(h, n)->facts.run_id)
-			*twin = i;
-	return *twin >= 0;
+	if (other >= 0)
+	{
+		bool apart = wire_at(h, other)->state == WIRE_UP &&
+					 host->node[other].greeted_us > host->node[n].twin_since_us &&
+					 wire_at(h, other)->facts.run_id != host->node[n].twin_run_id &&
+					 run_id == host->node[n].twin_run_id;
+
+		if (!apart)
+			twin = other;
+	}
+	for (int i = 0; i < w.plan.nodes && twin < 0; i++)
+		if (i != n && wire_at(h, i)->state == WIRE_UP && wire_at(h, i)->facts.run_id == run_id)
+			twin = i;
+	if (twin >= 0 && (other < 0 || run_id != host->node[n].twin_run_id))
+	{
+		host->node[n].twin_since_us = host_now_us(h);
+		host->node[n].twin_run_id = run_id;
+	}
+	host->node[n].twin = twin;
+	host->node[n].greeted_us = host_now_us(h);
+	return twin >= 0;
 }
 
 /* guard_review of guard.c */
