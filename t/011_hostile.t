@@ -36,9 +36,10 @@ $_->query("SET client_min_messages = error") for $session_a, $session_b;
 my @brokers   = (broker_pid($host_a), broker_pid($host_b));
 my $number    = 0;
 
-# the scripts that take and give back locks; the other one writes the node's marker
-my $script   = '^EVAL(SHA)? (?!local m =)';
-my $greeting = '^(INFO|PING|GET)';
+# the scripts that take and give back locks, and what reads and writes the marker
+my $script   = '^(EVALSHA|EVAL loaded)';
+my $marker   = '^(GET|EVAL other)';
+my $greeting = '^(INFO|PING)';
 my $garbage  = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 1 .. 255;
 my $ugly_line = '\x01\x1b[31m\x07\x7f\x9b\xe2\x80\xae\xc3( %s%n%d \ \'; --';
 my $ugly     = '\0' . $ugly_line;
@@ -108,10 +109,10 @@ sub works
 	my $job = 'job ' . ++$number;
 
 	$session_a->query('BEGIN');
-	is($session_a->query("SELECT redlock_try('$job', ttl => '1500 ms')"),
+	is($session_a->run("SELECT redlock_try('$job', ttl => '1500 ms')")->{out},
 		't', "$what: A takes a lock");
 	my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');
-	is($session_b->query("SELECT redlock_try('$job')"), 'f', "$what: B is refused");
+	is($session_b->run("SELECT redlock_try('$job')")->{out}, 'f', "$what: B is refused");
 	$session_b->query('BEGIN');
 	$session_b->send("SELECT redlock_acquire('$job') > 0");
 	wait_until(sub { $session_a->query('SELECT renewed FROM redlock_stats') > $renewed },
@@ -212,7 +213,7 @@ sub round
 	my @log_before = map { log_size($_) } $host_a, $host_b;
 
 	turn_hostile("$what, one node", [ $hostile[0] ], \@modes);
-	is( $session_a->query("SELECT redlock_try('alone', ttl => '1 s')"),
+	is( $session_a->run("SELECT redlock_try('alone', ttl => '1 s')")->{out},
 		't', "$what, one node: locks work");
 	turn_hostile("$what, two nodes", [ @hostile[ 0, 1 ] ], \@modes);
 	works("$what, two nodes");
@@ -375,7 +376,7 @@ maybe_round('refused 1',
 	{ rules => [ $again, [ $greeting, 'say', "-NOAUTH $ugly\\r\\n" ] ], reason => qr/^NOAUTH/ });
 maybe_round('refused 2',
 	{ rules => [ $again, [ $greeting, 'say', '*0\r\n' ] ], reason => qr/has no run_id/ },
-	{ rules => [ $again, [ '^GET', 'say', "-WRONGTYPE $ugly\\r\\n" ] ], reason => qr/^WRONGTYPE/ },
+	{ rules => [ $again, [ $marker, 'say', "-WRONGTYPE $ugly\\r\\n" ] ], reason => qr/^WRONGTYPE/ },
 	{ rules => [ $again, [ '^SCRIPT', 'say', '$3\r\nabc\r\n' ] ], reason => qr/did not load a script/ });
 maybe_round('refused 3',
 	{ rules => [ $again, [ '^INFO server', 'edit', 'redis_mode:standalone', "redis_mode:$ugly_line" ] ], reason => qr/it runs in .* mode/ },

@@ -71,6 +71,7 @@ sub host
 		            failed := failed + 1;
 		            CONTINUE;
 		        END;
+		        PERFORM count(*) FROM generate_series(1, 500);
 		        until := clock_timestamp() - interval '$clock s';
 		        IF NOT redlock_release(r) THEN
 		            until := NULL;
