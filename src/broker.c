@@ -55,6 +55,9 @@
 /* How often it is tried to put a changed redlock.nodes wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
+/* How often the changed error answer of a node is logged. */
+#define LOG_ANSWER_US INT64CONST(10000000)
+
 StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
 typedef struct LeaseTimer
@@ -85,8 +88,7 @@ static void step_simple(Lease *lease, core_event_type type, int node, int64 now_
 static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
 static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
 						  core_op op, int64 now_us);
-static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent,
-					 bool by_text);
+static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
@@ -117,6 +119,7 @@ static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *an
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
 static void show_node(const RedisNode *node, NodeState before);
+static bool may_log_answer(const RedisNode *node);
 static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
@@ -479,11 +482,12 @@ send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
+	sent.by_text = false;
 	sent.sent_us = now_us;
 	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (nodes & CORE_BIT(i))
-			send_one(node_at(i), lease, &command, &sent, false);
+			send_one(node_at(i), lease, &command, &sent);
 }
 
 /* What is the same for all nodes. */
@@ -505,14 +509,14 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 }
 
 static void
-send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent, bool by_text)
+send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent)
 {
 	const core_lease *core = &lease->core;
 
 	script_set_attempt(command->value, core->node[node->slot].attempt);
 	if (command->op == CORE_OP_CONFIRM)
 		command->counter = core->token_at[node->slot];
-	node_send(node, command, sent, by_text);
+	node_send(node, command, sent);
 }
 
 /* Waiters are told of the end of a lease, not of an undone attempt. */
@@ -964,16 +968,17 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (lease->generation != sent->generation)
 		return; /* the slot has another lease by now */
 
-	if (answer->unknown_script && node_can_send(node) &&
+	if (answer->unknown_script && !sent->by_text && node_can_send(node) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		Sent again = *sent;
 		ScriptCommand command;
 		char value[SCRIPT_VALUE_SIZE];
 
+		again.by_text = true;
 		again.sent_us = now_us;
 		begin_command(&command, value, lease, sent->op, now_us);
-		send_one(node, lease, &command, &again, true);
+		send_one(node, lease, &command, &again);
 		return;
 	}
 
@@ -1080,8 +1085,22 @@ show_node(const RedisNode *node, NodeState before)
 							 node->url.address,
 							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
 							 node->error)));
-	else if (node->error[0] != '\0' && (news || before == NODE_READY))
+	else if (node->error[0] != '\0' && (news || before == NODE_READY) &&
+			 (node->state != before || may_log_answer(node)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+}
+
+/* Answers with changing texts must not fill the log. */
+static bool
+may_log_answer(const RedisNode *node)
+{
+	static int64 logged_us[NODE_SLOTS];
+	int64 now_us = redlock_clock_us();
+
+	if (logged_us[node->slot] != 0 && now_us - logged_us[node->slot] < LOG_ANSWER_US)
+		return false;
+	logged_us[node->slot] = now_us;
+	return true;
 }
 
 /*

@@ -119,11 +119,11 @@
 #define REDLOCK_RANDOM32() ((uint32) random() << 1)
 #endif
 
-/* hiredis allocates for as many elements as an array says to have; 1.0.1 can limit that */
-#if HIREDIS_MAJOR > 1 || (HIREDIS_MAJOR == 1 && HIREDIS_MINOR + HIREDIS_PATCH > 0)
-#define REDLOCK_LIMIT_ELEMENTS(reader, limit) ((reader)->maxelements = (limit))
+/* number of an array's elements, for hiredis's callback, since 1.0 */
+#if HIREDIS_MAJOR >= 1
+typedef size_t RedlockElements;
 #else
-#define REDLOCK_LIMIT_ELEMENTS(reader, limit) ((void) 0)
+typedef int RedlockElements;
 #endif
 
 #endif /* REDLOCK_COMPAT_H */

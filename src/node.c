@@ -45,10 +45,13 @@ typedef enum Greeting
 
 static RedisNode nodes[NODE_SLOTS];
 static const NodeHandler *handler;
+static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
 
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
+static void limit_replies(redisReader *reader);
+static void *create_short_array(const redisReadTask *task, RedlockElements elements);
 static void greet(RedisNode *node, int64 now_us);
 static void greet_as_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
@@ -141,13 +144,14 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text)
+node_send(RedisNode *node, ScriptCommand *command, const Sent *sent)
 {
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
 	command->marker = node->guard->marker;
-	if (!script_append(node->connection, command, by_text ? NULL : node->sha[script_of(command)]))
+	if (!script_append(node->connection, command,
+					   sent->by_text ? NULL : node->sha[script_of(command)]))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
@@ -352,12 +356,33 @@ connect_to(RedisNode *node, int64 now_us)
 		fail_io(node, "connect", now_us);
 		return;
 	}
-	REDLOCK_LIMIT_ELEMENTS(node->connection->reader, 16);
+	limit_replies(node->connection->reader);
 	node->unparsed = 0;
 	node->want_write = true; /* writable means connected */
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
 	loop_watch(node->slot, node->connection->fd, true);
 	set_state(node, NODE_CONNECTING, NULL);
+}
+
+/*
+ * hiredis allocates, and frees one by one, as many elements as an array says to
+ * have: a line of a hostile node would keep it busy for seconds.
+ */
+static void
+limit_replies(redisReader *reader)
+{
+	static redisReplyObjectFunctions limited;
+
+	create_array = reader->fn->createArray;
+	limited = *reader->fn;
+	limited.createArray = create_short_array;
+	reader->fn = &limited;
+}
+
+static void *
+create_short_array(const redisReadTask *task, RedlockElements elements)
+{
+	return elements <= NODE_ELEMENTS_MAX ? create_array(task, elements) : NULL;
 }
 
 /* All that must be said and known first, in one write. */

@@ -41,6 +41,7 @@
 
 /* A reply that is longer is not one of ours: INFO has some kilobytes. */
 #define NODE_REPLY_MAX (64 * 1024)
+#define NODE_ELEMENTS_MAX 16
 
 typedef enum NodeState
 {
@@ -61,6 +62,7 @@ typedef struct Sent
 	uint32 generation;
 	uint32 round;
 	core_op op;
+	bool by_text;
 	int64 sent_us;
 } Sent;
 
@@ -147,10 +149,10 @@ node_in_flight(const RedisNode *node)
 }
 
 /*
- * Append a command, by its text if `by_text`.  It is written by node_flush.
+ * Append a command, by its text if sent->by_text.  It is written by node_flush.
  * The node must be able to send.  Fills in the marker.
  */
-extern void node_send(RedisNode *node, ScriptCommand *command, const Sent *sent, bool by_text);
+extern void node_send(RedisNode *node, ScriptCommand *command, const Sent *sent);
 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);

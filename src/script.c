@@ -23,6 +23,9 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
  */
 #define TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
 
+/* None is from before 2020. */
+#define TOKEN_MIN INT64CONST(1577836800000000)
+
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
 /* The longest command: a script's text, a key, a value, and numbers. */
@@ -179,7 +182,8 @@ script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	{
 		answer->token = strtoll(reply->str, NULL, 10);
 		answer->reply = CORE_REPLY_YES;
-		if (answer->token <= 0 || answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
+		if (answer->token < TOKEN_MIN ||
+			answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
 		{
 			answer->reply = CORE_REPLY_UNKNOWN;
 			strlcpy(answer->text, "its counter is out of all bounds", sizeof(answer->text));
