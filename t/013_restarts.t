@@ -336,4 +336,25 @@ sub is_free_for
 	$_->stop foreach $host_a, $host_b;
 }
 
+# ---- a host that comes after the loss does not hide it from the others ----
+
+# It has not seen what was there, and finds a node like a new one.
+{
+	my @nodes = redis_nodes(5);
+	my ($host_a, $host_b, $on_a, $on_b) = begin('hidden', \@nodes, "redlock.ttl = '60s'");
+	my $host_c = redlock_cluster('hidden_c', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+
+	$on_a->query("SELECT redlock_acquire('job', scope => 'session')");
+	wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'the key is on all nodes');
+	$_->cli('FLUSHALL') foreach @nodes[ 0 .. 2 ];
+	$host_c->restart;
+	wait_until(sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state IN ('ready', 'quarantined')") == 5 },
+		'another host connects to flushed nodes, for the first time');
+	isnt($on_b->run("SELECT redlock_try('job')")->{out}, 't', 'a host that had known them does not get the lock by their vote');
+	wait_quarantined($host_b, 'data was lost', @nodes[ 0 .. 2 ]);
+	is($on_a->query("SELECT redlock_check('job') > '0'"), 't', 'it is held');
+	$_->quit foreach $on_a, $on_b;
+	$_->stop('immediate') foreach $host_a, $host_b, $host_c;
+}
+
 done_testing();
