@@ -90,6 +90,8 @@ main(void)
 	atexit(stop_server);
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
+	signal(SIGHUP, on_signal);
+	signal(SIGPIPE, on_signal);
 	if (!start_server())
 	{
 		printf("Bail out! no redis-server\n");
