@@ -193,7 +193,7 @@ run_in_private_copy()
 
     copy_sources "$TMP/src"
     pg_config=$(copy_postgres "$TMP" "$pg_config")
-    mkdir "$TMP/tmp"
+    mkdir -p "$TMP/tmp"
 
     if [ "$(id -u)" -eq 0 ]; then
         user=$(find_unprivileged_user)

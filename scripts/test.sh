@@ -7,6 +7,7 @@
 #                                      its mutants, and its node against a real one
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
+#   scripts/test.sh bench              whether bench/run still has all its figures
 #
 # Installs what is missing (scripts/deps.sh), then works in a temporary
 # directory with its own copy of PostgreSQL, its own servers on this machine's
@@ -20,18 +21,21 @@ set -eu
 part=all
 case "${1-}" in
 '') ;;
-unit | sim | regress | tap)
+unit | sim | regress | tap | bench)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...]]" >&2
+    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | bench]" >&2
     exit 2
     ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
-    "$ROOT/scripts/deps.sh"
+    case $part in
+    all | bench) "$ROOT/scripts/deps.sh" --bench ;;
+    *) "$ROOT/scripts/deps.sh" ;;
+    esac
     if [ "$part" = all ]; then
         run_in_private_copy scripts/test.sh
     else
@@ -100,6 +104,20 @@ run_sim()
     run_target sim "simulator: a campaign of random faults"
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
+}
+
+# The quick benchmark.  It fails if a figure is missing; what they are says
+# nothing on a machine that has just run the tests.
+run_bench()
+{
+    heading "benchmark: do all figures come out"
+    if env -u REDLOCK_INNER bench/run --quick --no-peers >"$TMP/bench.log" 2>&1; then
+        tail -n 3 "$TMP/bench.log"
+        count 1 0
+    else
+        tail -n 40 "$TMP/bench.log"
+        count 0 1
+    fi
 }
 
 # pg_regress and the isolation tester in turn; the second runs also when the
@@ -210,11 +228,13 @@ else
         run_sim
         run_regress
         run_tap
+        run_bench
         ;;
     unit) run_unit ;;
     sim) run_sim ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
+    bench) run_bench ;;
     esac
 fi
 
