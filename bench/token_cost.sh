@@ -1,0 +1,110 @@
+#!/bin/bash
+# bench/token_cost.sh: what fencing tokens and the restart guard add to an acquire
+#
+#   bench/token_cost.sh [ROUNDS]     15 by default
+#
+# Builds the extension twice: as it is, and with an acquire that only does what the
+# published algorithm does (SET NX PX, no counter, no marker).  Both run at the same
+# time against the same five Redis nodes, and take turns; one session acquires and
+# releases a lock of its own in a loop.  Prints the medians over the rounds of the
+# median time of an acquire, and of a pair, and their ratios.
+set -eu
+
+. "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
+
+[[ $# -le 1 && ${1-15} =~ ^[1-9][0-9]*$ ]] || {
+    echo "usage: $0 [ROUNDS]" >&2
+    exit 2
+}
+
+if [ -z "${REDLOCK_INNER-}" ]; then
+    "$ROOT/scripts/deps.sh"
+    run_in_private_copy bench/token_cost.sh "$@"
+fi
+
+begin_inner
+ROUNDS=${1-15}
+
+# Replaces the acquire in a copy of the sources, and fails if it is not found.
+make_plain()
+{
+    perl -0pi -e '
+        s{\[CORE_OP_ACQUIRE\] =\n.*?"return n",}{[CORE_OP_ACQUIRE] =
+            "if redis.call(\x27SET\x27, KEYS[1], ARGV[1], \x27NX\x27, \x27PX\x27, ARGV[2]) then return ARGV[3] end "
+            "return {redis.call(\x27PTTL\x27, KEYS[1]), redis.call(\x27GET\x27, KEYS[1]) or \x27\x27}",}s
+            or die "no acquire in lua.c\n"' "$1/src/lua.c"
+    perl -0pi -e '
+        s{\[CORE_OP_ACQUIRE\] = "\*8}{[CORE_OP_ACQUIRE] = "*7} or die "no length\n";
+        s{\n\s*put_bulk\(&writer, command->marker, strlen\(command->marker\)\);}{} or die "no marker\n"' \
+        "$1/src/script.c"
+}
+
+time_round()
+{
+    psql_on "$1" -AtqX -v ON_ERROR_STOP=1 -F ' ' <<'SQL'
+SET client_min_messages = warning;
+CREATE TEMP TABLE took (acquire float, pair float);
+DO $$
+DECLARE t0 timestamptz; t1 timestamptz; a float[]; p float[];
+BEGIN
+    FOR i IN 1 .. 2500 LOOP
+        t0 := clock_timestamp();
+        PERFORM redlock_acquire('own', scope => 'session');
+        t1 := clock_timestamp();
+        PERFORM redlock_release('own');
+        IF i > 500 THEN
+            a := a || extract(epoch FROM t1 - t0)::float * 1e6;
+            p := p || extract(epoch FROM clock_timestamp() - t0)::float * 1e6;
+        END IF;
+    END LOOP;
+    INSERT INTO took SELECT * FROM unnest(a, p);
+END $$;
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY acquire),
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY pair) FROM took;
+SQL
+}
+
+make -s PG_CONFIG="$PG_CONFIG" with_llvm=no clean >/dev/null 2>&1 || true
+cp -r . "$TMP/plain.src"
+build_and_install
+plain_config=$(copy_postgres "$TMP/plain" "$PG_CONFIG")
+make_plain "$TMP/plain.src"
+(cd "$TMP/plain.src" && PG_CONFIG=$plain_config build_and_install)
+
+for name in 1 2 3 4 5; do
+    start_redis "n$name"
+done
+for name in tokens plain; do
+    init_postgres $name <<CONF
+        shared_preload_libraries = 'redlock_pg'
+        redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
+CONF
+done
+start_postgres tokens
+(PATH=$(dirname "$plain_config"):$PATH && start_postgres plain)
+PG_PID[plain]=$(head -n 1 "$TMP/pg.plain/postmaster.pid")
+for name in tokens plain; do
+    value_on $name "CREATE EXTENSION redlock_pg"
+    wait_for_value $name "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5
+    time_round $name >/dev/null
+done
+
+for ((round = 1; round <= ROUNDS; round++)); do
+    for name in tokens plain; do
+        echo "$name $(time_round $name)"
+    done
+done | awk '
+    { a[$1] = a[$1] " " $2; p[$1] = p[$1] " " $3 }
+    function median(list,    v, n, i, j, t) {
+        n = split(list, v, " ")
+        for (i = 2; i <= n; i++)
+            for (j = i; j > 1 && v[j - 1] > v[j]; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
+        return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+    }
+    END {
+        print "median of " NR / 2 " rounds      acquire (us)   pair (us)"
+        printf "with tokens and guard %12.1f %12.1f\n", median(a["tokens"]), median(p["tokens"])
+        printf "SET NX PX only        %12.1f %12.1f\n", median(a["plain"]), median(p["plain"])
+        printf "ratio                 %12.3f %12.3f\n", median(a["tokens"]) / median(a["plain"]),
+            median(p["tokens"]) / median(p["plain"])
+    }'
