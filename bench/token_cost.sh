@@ -7,7 +7,8 @@
 # published algorithm does (SET NX PX, no counter, no marker).  Both run at the same
 # time against the same five Redis nodes, and take turns; one session acquires and
 # releases a lock of its own in a loop.  Prints the medians over the rounds of the
-# median time of an acquire, and of a pair, and their ratios.
+# median time of an acquire, and of a pair, and their ratios: with the nodes on this
+# machine, where all share its cores, and behind a proxy that puts them 0.5 ms away.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
@@ -71,40 +72,62 @@ plain_config=$(copy_postgres "$TMP/plain" "$PG_CONFIG")
 make_plain "$TMP/plain.src"
 (cd "$TMP/plain.src" && PG_CONFIG=$plain_config build_and_install)
 
+gcc -O2 -Wall -o "$TMP/delay_proxy" bench/delay_proxy.c
+far=
+pairs=()
 for name in 1 2 3 4 5; do
-    start_redis "n$name"
+    start_redis "n$name" --appendonly no
+    port=$(free_port)
+    pairs+=("$port:${REDIS_PORT[n$name]}")
+    far+=${far:+,}redis://127.0.0.1:$port
 done
+"$TMP/delay_proxy" 250 "${pairs[@]}" & # ends with us
 for name in tokens plain; do
-    init_postgres $name <<CONF
-        shared_preload_libraries = 'redlock_pg'
-        redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
+    for where in near far; do
+        urls=$(redis_urls n1 n2 n3 n4 n5)
+        [ $where = near ] || urls=$far
+        init_postgres $name.$where <<CONF
+            shared_preload_libraries = 'redlock_pg'
+            redlock.nodes = '$urls'
+            redlock.max_ttl = 10s
 CONF
+        if [ $name = tokens ]; then
+            start_postgres $name.$where
+        else
+            (PATH=$(dirname "$plain_config"):$PATH && start_postgres $name.$where)
+            PG_PID[$name.$where]=$(head -n 1 "$TMP/pg.$name.$where/postmaster.pid")
+        fi
+        value_on $name.$where "CREATE EXTENSION redlock_pg"
+    done
 done
-start_postgres tokens
-(PATH=$(dirname "$plain_config"):$PATH && start_postgres plain)
-PG_PID[plain]=$(head -n 1 "$TMP/pg.plain/postmaster.pid")
-for name in tokens plain; do
-    value_on $name "CREATE EXTENSION redlock_pg"
+for name in {tokens,plain}.{near,far}; do
     wait_for_value $name "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5
     time_round $name >/dev/null
 done
 
-for ((round = 1; round <= ROUNDS; round++)); do
-    for name in tokens plain; do
-        echo "$name $(time_round $name)"
-    done
-done | awk '
+for where in near far; do
+    for ((round = 1; round <= ROUNDS; round++)); do
+        for name in tokens plain; do
+            echo "$name $(time_round $name.$where)"
+        done
+    done >"$TMP/$where"
+    case $where in
+    near) echo "nodes on the same cores as all the rest" ;;
+    far) echo "nodes 0.5 ms away" ;;
+    esac
+    awk '
     { a[$1] = a[$1] " " $2; p[$1] = p[$1] " " $3 }
     function median(list,    v, n, i, j, t) {
         n = split(list, v, " ")
         for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && v[j - 1] > v[j]; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
+            for (j = i; j > 1 && v[j - 1] + 0 > v[j] + 0; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
         return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
     }
     END {
-        print "median of " NR / 2 " rounds      acquire (us)   pair (us)"
-        printf "with tokens and guard %12.1f %12.1f\n", median(a["tokens"]), median(p["tokens"])
-        printf "SET NX PX only        %12.1f %12.1f\n", median(a["plain"]), median(p["plain"])
-        printf "ratio                 %12.3f %12.3f\n", median(a["tokens"]) / median(a["plain"]),
+        print "  median of " NR / 2 " rounds      acquire (us)   pair (us)"
+        printf "  with tokens and guard %12.1f %12.1f\n", median(a["tokens"]), median(p["tokens"])
+        printf "  SET NX PX only        %12.1f %12.1f\n", median(a["plain"]), median(p["plain"])
+        printf "  ratio                 %12.3f %12.3f\n", median(a["tokens"]) / median(a["plain"]),
             median(p["tokens"]) / median(p["plain"])
-    }'
+    }' "$TMP/$where"
+done
