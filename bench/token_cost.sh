@@ -3,12 +3,13 @@
 #
 #   bench/token_cost.sh [ROUNDS]     15 by default
 #
-# Builds the extension twice: as it is, and with an acquire that only does what the
-# published algorithm does (SET NX PX, no counter, no marker).  Both run at the same
-# time against the same five Redis nodes, and take turns; one session acquires and
-# releases a lock of its own in a loop.  Prints the medians over the rounds of the
-# median time of an acquire, and of a pair, and their ratios: with the nodes on this
-# machine, where all share its cores, and behind a proxy that puts them 0.5 ms away.
+# Builds the extension three times: as it is; with an acquire that has no token but
+# still the guard; and with one that only does what the published algorithm does (SET
+# NX PX, no counter, no marker).  All run at the same time against the same five Redis
+# nodes, and take turns; one session acquires and releases a lock of its own in a
+# loop.  Prints the medians over the rounds of the median time of an acquire, and of a
+# pair, and their ratios to the first: with the nodes on this machine, where all share
+# its cores, and behind a proxy that puts them 0.5 ms away.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
@@ -26,14 +27,23 @@ fi
 begin_inner
 ROUNDS=${1-15}
 
+VARIANTS=(all guard plain)
+
 # Replaces the acquire in a copy of the sources, and fails if it is not found.
-make_plain()
+make_variant()
 {
+    CHECK=
+    if [ "$2" = guard ]; then
+        CHECK="if redis.call('GET', 'redlock:\\\\0marker') ~= ARGV[4] then return redis.error_reply('FORGOT') end "
+    fi
+    export CHECK
     perl -0pi -e '
         s{\[CORE_OP_ACQUIRE\] =\n.*?"return n",}{[CORE_OP_ACQUIRE] =
+            "$ENV{CHECK}"
             "if redis.call(\x27SET\x27, KEYS[1], ARGV[1], \x27NX\x27, \x27PX\x27, ARGV[2]) then return ARGV[3] end "
             "return {redis.call(\x27PTTL\x27, KEYS[1]), redis.call(\x27GET\x27, KEYS[1]) or \x27\x27}",}s
             or die "no acquire in lua.c\n"' "$1/src/lua.c"
+    [ "$2" = plain ] || return 0
     perl -0pi -e '
         s{\[CORE_OP_ACQUIRE\] = "\*8}{[CORE_OP_ACQUIRE] = "*7} or die "no length\n";
         s{\n\s*put_bulk\(&writer, command->marker, strlen\(command->marker\)\);}{} or die "no marker\n"' \
@@ -66,11 +76,16 @@ SQL
 }
 
 make -s PG_CONFIG="$PG_CONFIG" with_llvm=no clean >/dev/null 2>&1 || true
-cp -r . "$TMP/plain.src"
+for name in guard plain; do
+    cp -r . "$TMP/$name.src"
+    make_variant "$TMP/$name.src" $name
+done
 build_and_install
-plain_config=$(copy_postgres "$TMP/plain" "$PG_CONFIG")
-make_plain "$TMP/plain.src"
-(cd "$TMP/plain.src" && PG_CONFIG=$plain_config build_and_install)
+declare -A CONFIG=([all]=$PG_CONFIG)
+for name in guard plain; do
+    CONFIG[$name]=$(copy_postgres "$TMP/$name" "$PG_CONFIG")
+    (cd "$TMP/$name.src" && PG_CONFIG=${CONFIG[$name]} build_and_install)
+done
 
 gcc -O2 -Wall -o "$TMP/delay_proxy" bench/delay_proxy.c
 far=
@@ -82,7 +97,7 @@ for name in 1 2 3 4 5; do
     far+=${far:+,}redis://127.0.0.1:$port
 done
 "$TMP/delay_proxy" 250 "${pairs[@]}" & # ends with us
-for name in tokens plain; do
+for name in "${VARIANTS[@]}"; do
     for where in near far; do
         urls=$(redis_urls n1 n2 n3 n4 n5)
         [ $where = near ] || urls=$far
@@ -91,23 +106,19 @@ for name in tokens plain; do
             redlock.nodes = '$urls'
             redlock.max_ttl = 10s
 CONF
-        if [ $name = tokens ]; then
-            start_postgres $name.$where
-        else
-            (PATH=$(dirname "$plain_config"):$PATH && start_postgres $name.$where)
-            PG_PID[$name.$where]=$(head -n 1 "$TMP/pg.$name.$where/postmaster.pid")
-        fi
+        (PATH=$(dirname "${CONFIG[$name]}"):$PATH && start_postgres $name.$where)
+        PG_PID[$name.$where]=$(head -n 1 "$TMP/pg.$name.$where/postmaster.pid")
         value_on $name.$where "CREATE EXTENSION redlock_pg"
     done
 done
-for name in {tokens,plain}.{near,far}; do
+for name in {all,guard,plain}.{near,far}; do
     wait_for_value $name "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5
     time_round $name >/dev/null
 done
 
 for where in near far; do
     for ((round = 1; round <= ROUNDS; round++)); do
-        for name in tokens plain; do
+        for name in "${VARIANTS[@]}"; do
             echo "$name $(time_round $name.$where)"
         done
     done >"$TMP/$where"
@@ -123,11 +134,14 @@ for where in near far; do
             for (j = i; j > 1 && v[j - 1] + 0 > v[j] + 0; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
         return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
     }
+    function line(what, name) {
+        printf "  %-24s %10.1f %10.1f %10.3f %10.3f\n", what, median(a[name]), median(p[name]),
+            median(a["all"]) / median(a[name]), median(p["all"]) / median(p[name])
+    }
     END {
-        print "  median of " NR / 2 " rounds      acquire (us)   pair (us)"
-        printf "  with tokens and guard %12.1f %12.1f\n", median(a["tokens"]), median(p["tokens"])
-        printf "  SET NX PX only        %12.1f %12.1f\n", median(a["plain"]), median(p["plain"])
-        printf "  ratio                 %12.3f %12.3f\n", median(a["tokens"]) / median(a["plain"]),
-            median(p["tokens"]) / median(p["plain"])
+        print "  medians of " NR / 3 " rounds    acquire us    pair us   ratio of the first to it"
+        line("tokens and guard", "all")
+        line("guard only", "guard")
+        line("SET NX PX only", "plain")
     }' "$TMP/$where"
 done
