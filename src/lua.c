@@ -9,11 +9,13 @@
  */
 #include "lua.h"
 
-/* The constants are those of lua.h. */
-#define SPAN "1001"
-#define CLOCK_BOUND "3600000000"
-#define COUNTER_END "9007199254740992"
-#define COUNTER_KEEP "100000000"
+#define QUOTE_NUMBER(number) #number
+#define QUOTE(constant) QUOTE_NUMBER(constant)
+
+#define SPAN QUOTE(LUA_SPAN)
+#define CLOCK_BOUND QUOTE(LUA_CLOCK_BOUND_US)
+#define COUNTER_END QUOTE(LUA_COUNTER_END)
+#define COUNTER_KEEP QUOTE(LUA_COUNTER_KEEP_MS)
 #define MARKER "'redlock:\\0marker'"
 
 #define COUNTER_KEY "KEYS[1] .. '\\0token'"

@@ -51,17 +51,19 @@
 #define LUA_SCRIPTS 5 /* one for each core_op, then: */
 #define LUA_DONE 4
 
+/* The numbers have no suffix: the scripts' texts are made of them. */
+
 /* Tokens that one grant is good for: the counter is raised by so many at least. */
 #define LUA_SPAN 1001
 
 /* Proposals may be this far ahead of a node's clock, or count as this far behind it. */
-#define LUA_CLOCK_BOUND_US INT64_C(3600000000)
+#define LUA_CLOCK_BOUND_US 3600000000
 
 /* Counters are less than this: Lua counts in doubles. */
-#define LUA_COUNTER_END INT64_C(9007199254740992)
+#define LUA_COUNTER_END 9007199254740992
 
 /* How long a counter is kept beyond the time that it stands for. */
-#define LUA_COUNTER_KEEP_MS INT64_C(100000000)
+#define LUA_COUNTER_KEEP_MS 100000000
 
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */

@@ -63,7 +63,6 @@ static bool read_marker(RedisNode *node, const redisReply *reply);
 static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static const RedisNode *find_twin(RedisNode *node, int64 now_us);
-static bool is_on_duty(const RedisNode *node);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static void read_replies(RedisNode *node, int64 now_us);
 static void drop(RedisNode *node);
@@ -304,7 +303,7 @@ start(RedisNode *node, int64 now_us)
 	{
 		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
 
-		if (!is_on_duty(voter))
+		if (!node_is_on_duty(voter))
 		{
 			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
 			return;
@@ -614,7 +613,7 @@ find_twin(RedisNode *node, int64 now_us)
 	if (guard->twin > 0)
 	{
 		const RedisNode *other = &nodes[guard->twin - 1];
-		bool apart = is_on_duty(other) && other->guard->greeted_us > guard->twin_since_us &&
+		bool apart = node_is_on_duty(other) && other->guard->greeted_us > guard->twin_since_us &&
 					 strcmp(other->facts.run_id, guard->twin_run_id) != 0 &&
 					 strcmp(run_id, guard->twin_run_id) == 0;
 
@@ -622,7 +621,7 @@ find_twin(RedisNode *node, int64 now_us)
 			twin = other;
 	}
 	for (int i = 0; i < CORE_NODES_MAX && twin == NULL; i++)
-		if (&nodes[i] != node && is_on_duty(&nodes[i]) &&
+		if (&nodes[i] != node && node_is_on_duty(&nodes[i]) &&
 			strcmp(nodes[i].facts.run_id, run_id) == 0)
 			twin = &nodes[i];
 
@@ -634,12 +633,6 @@ find_twin(RedisNode *node, int64 now_us)
 	guard->twin = twin != NULL ? twin->slot + 1 : 0;
 	guard->greeted_us = now_us;
 	return twin;
-}
-
-static bool
-is_on_duty(const RedisNode *node)
-{
-	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
 }
 
 static void

@@ -128,11 +128,17 @@ node_is_subscriber(const RedisNode *node)
 	return node->slot >= NODE_SUBSCRIBER;
 }
 
+/* Was greeted, and found to be fit. */
+static inline bool
+node_is_on_duty(const RedisNode *node)
+{
+	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
+}
+
 static inline bool
 node_can_send(const RedisNode *node)
 {
-	return (node->state == NODE_READY || node->state == NODE_QUARANTINED) &&
-		   node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+	return node_is_on_duty(node) && node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
 }
 
 /* Takes acquires, too. */
