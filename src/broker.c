@@ -482,7 +482,6 @@ send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
-	sent.by_text = false;
 	sent.sent_us = now_us;
 	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -971,11 +970,10 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (answer->unknown_script && !sent->by_text && node_can_send(node) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
-		Sent again = *sent;
+		Sent again = *sent; /* node.c sends the script along */
 		ScriptCommand command;
 		char value[SCRIPT_VALUE_SIZE];
 
-		again.by_text = true;
 		again.sent_us = now_us;
 		begin_command(&command, value, lease, sent->op, now_us);
 		send_one(node, lease, &command, &again);

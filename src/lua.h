@@ -1,6 +1,7 @@
 /*
  * lua.h
- *		What the nodes execute: a script for each core_op, and what they keep.
+ *		What the nodes execute: a script for the operations on locks, one for the
+ *		marker, and what they keep.
  *
  * No PostgreSQL header, so that the scripts can be tested by themselves against
  * a real node.
@@ -20,36 +21,39 @@
  * For the key the semantics are those of SET NX PX and of compare-and-delete, so
  * plain Redlock clients contend with us on the same key.
  *
- * Each script reads and checks before it writes: an error means that nothing was
- * done.  KEYS[1] is always the key, ARGV[1] the value.  Counters are whole numbers
- * without leading zeros.
+ * The script has no KEYS.  ARGV[1] is the marker that the client knows, and each
+ * argument behind it a command: six words, a NUL after each, the last of which
+ * may be empty.  They are executed in order, and the reply is an array of what
+ * each returns.  Each reads and checks before it writes: an error in that array
+ * means that nothing was done.  An error in place of it is one of the whole node,
+ * and commands before the one that met it may have been executed.
  *
- *	 acquire  ARGV: value; ttl in ms; proposal: the client's wall clock in us; the
- *			  marker that must be there.
- *			  Returns the counter as text, or {ttl left in ms, value in the way}.
- *	 confirm  ARGV: value; counter that was granted; token; keep.
- *			  Returns 1, or 0: one of them is not there any more.
- *	 renew    ARGV: value; ttl in ms; token; keep.
+ * Counters are whole numbers without leading zeros.
+ *
+ *	 acquire key value ttl proposal
+ *			  ttl in ms; proposal: the client's wall clock in us.  Returns the counter
+ *			  as text, or {ttl left in ms, value in the way}.
+ *	 confirm key value counter token keep
+ *			  counter: the one that was granted.  Returns 1, or 0: it or the value is
+ *			  not there any more.
+ *	 renew key value ttl token keep
  *			  Returns 1, or 0: another's key is there, or a counter over the token.
- *	 release  ARGV: value; what becomes of the key: 0: it is deleted and waiters are
- *			  told, -1: it is deleted, else it is kept for so many ms; tombstone, or
- *			  0: none; keep.
+ *	 release key value last tombstone keep
+ *			  last: what becomes of the key: 0: it is deleted and waiters are told, -1:
+ *			  it is deleted, else it is kept for so many ms; tombstone, or 0: none.
  *			  Returns 0: the key was not there; else 1 + the waiters that were told.
- *	 done     ARGV: value.  The same as release with 0 and 0: the common case.
- *	 marker   ARGV: random text for a new one; the marker that was seen here before
- *			  or ''; redlock.max_ttl in ms.
- *			  Returns {the marker, 0}, or if it tells of a loss {the marker, 1 if
- *			  that is less than max_ttl ago, else 2}.
  *
  * A "keep" is how long a counter that has to be written lives, in milliseconds.
+ *
+ *	 marker script: ARGV: random text for a new one; the marker that was seen here
+ *			  before or ''; redlock.max_ttl in ms.
+ *			  Returns {the marker, 0}, or if it tells of a loss {the marker, 1 if
+ *			  that is less than max_ttl ago, else 2}.
  */
 #ifndef REDLOCK_LUA_H
 #define REDLOCK_LUA_H
 
 #include "core.h"
-
-#define LUA_SCRIPTS 5 /* one for each core_op, then: */
-#define LUA_DONE 4
 
 /* The numbers have no suffix: the scripts' texts are made of them. */
 
@@ -72,7 +76,8 @@
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
-extern const char *const lua_script[LUA_SCRIPTS];
+extern const char lua_script[];
+extern const char *const lua_command_name[CORE_OP_RELEASE + 1];
 extern const char lua_marker_script[];
 
 #endif /* REDLOCK_LUA_H */

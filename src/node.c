@@ -40,13 +40,14 @@ typedef enum Greeting
 	GREET_PERSISTENCE,
 	GREET_FSYNC,
 	GREET_MARKER,
-	GREET_SCRIPT /* + core_op */
+	GREET_SCRIPT
 } Greeting;
 
 static RedisNode nodes[NODE_SLOTS];
 static const NodeHandler *handler;
 static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
 
+static void end_batch(RedisNode *node);
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
@@ -56,6 +57,7 @@ static void greet(RedisNode *node, int64 now_us);
 static void greet_as_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
+static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
@@ -64,6 +66,7 @@ static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static const RedisNode *find_twin(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
+static bool is_answer_due(const RedisNode *node);
 static void read_replies(RedisNode *node, int64 now_us);
 static void drop(RedisNode *node);
 static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
@@ -120,7 +123,10 @@ node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 	node->url = *url;
 	node->guard = guard;
 	if (!node_is_subscriber(node))
+	{
 		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
+		node->batch = MemoryContextAllocZero(TopMemoryContext, sizeof(ScriptBatch));
+	}
 	start(node, now_us);
 }
 
@@ -128,9 +134,13 @@ void
 node_close(RedisNode *node, int64 now_us)
 {
 	fail(node, NODE_UNUSED, "", now_us);
-	if (node->sent != NULL)
+	if (!node_is_subscriber(node))
+	{
 		pfree(node->sent);
+		pfree(node->batch);
+	}
 	node->sent = NULL;
+	node->batch = NULL;
 }
 
 void
@@ -143,19 +153,32 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, ScriptCommand *command, const Sent *sent)
+node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent)
 {
+	Sent *entry;
+
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
-	command->marker = node->guard->marker;
-	if (!script_append(node->connection, command,
-					   sent->by_text ? NULL : node->sha[script_of(command)]))
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
-	node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	entry = &node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX];
+	*entry = *sent;
+	entry->by_text = node->by_text;
+	entry->last = false;
+	script_add(node->batch, command);
 	node->flush_wanted = true;
+	if (node->batch->count == SCRIPT_BATCH_MAX)
+		end_batch(node);
+}
+
+/* What was sent since the last one becomes a call of the script. */
+static void
+end_batch(RedisNode *node)
+{
+	if (!script_append(node->connection, node->batch, node->guard->marker,
+					   node->by_text ? NULL : node->sha))
+		out_of_memory(node);
+	node->sent[(node->sent_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
+	node->by_text = false;
 }
 
 void
@@ -177,6 +200,8 @@ node_flush(RedisNode *node, int64 now_us)
 
 	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
 		return;
+	if (!node_is_subscriber(node) && node->batch->count > 0)
+		end_batch(node);
 	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
 	{
 		fail_io(node, "write", now_us);
@@ -432,8 +457,7 @@ greet_as_voter(RedisNode *node)
 	greet_with(
 		node, GREET_MARKER, 6,
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
-	for (int op = 0; op < LUA_SCRIPTS; op++)
-		greet_with(node, GREET_SCRIPT + op, 3, (const char *[]){"SCRIPT", "LOAD", lua_script[op]});
+	greet_with(node, GREET_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
 }
 
 static void
@@ -447,9 +471,14 @@ static void
 append(RedisNode *node, int argc, const char **argv, const size_t *argvlen)
 {
 	if (redisAppendCommandArgv(node->connection, argc, argv, argvlen) != REDIS_OK)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory for commands to redlock node %s", node->url.address)));
+		out_of_memory(node);
+}
+
+static void
+out_of_memory(const RedisNode *node)
+{
+	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),
+					errmsg("out of memory for commands to redlock node %s", node->url.address)));
 }
 
 static void
@@ -552,12 +581,16 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 		case GREET_MARKER:
 			return read_marker(node, reply) ? NULL : "it did not tell its marker";
 
-		default:
+		case GREET_SCRIPT:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
 				return "it did not load a script";
-			strlcpy(node->sha[what - GREET_SCRIPT], reply->str, SCRIPT_SHA_SIZE);
+			strlcpy(node->sha, reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
+
+		case GREET_FSYNC:
+			break; /* above */
 	}
+	return NULL;
 }
 
 static bool
@@ -662,7 +695,7 @@ read_replies(RedisNode *node, int64 now_us)
 
 		if (node->state == NODE_GREETING && node->greeted < node->greetings)
 			on_greeting(node, reply, now_us);
-		else if (node_in_flight(node) > 0)
+		else if (is_answer_due(node))
 			on_reply(node, reply, now_us);
 		else if (node_is_subscriber(node))
 			hear(node, reply, now_us);
@@ -676,7 +709,7 @@ read_replies(RedisNode *node, int64 now_us)
 		return;
 	if (node->unparsed > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
-	else if (node->unparsed > 0 && node_in_flight(node) == 0 && node->state != NODE_GREETING &&
+	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_GREETING &&
 			 !node_is_subscriber(node))
 		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 }
@@ -684,14 +717,32 @@ read_replies(RedisNode *node, int64 now_us)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
-	redisContext *connection = node->connection;
-	ScriptAnswer answer;
+	char forgot[SCRIPT_TEXT_MAX + 1] = "";
+	int count = 1;
 
-	script_read(sent.op, reply, &answer);
-	handler->answered(node, &sent, &answer, now_us);
-	if (answer.forgot && node->connection == connection)
-		fail(node, NODE_BACKING_OFF, answer.text, now_us); /* to be greeted anew */
+	while (!node->sent[(node->sent_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
+		count++;
+	for (int i = 0; i < count; i++)
+	{
+		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+		ScriptAnswer answer;
+
+		script_read(sent.op, reply, i, count, &answer);
+		if (answer.forgot)
+			strlcpy(forgot, answer.text, sizeof(forgot));
+		if (answer.unknown_script && !sent.by_text)
+			node->by_text = true;
+		handler->answered(node, &sent, &answer, now_us);
+	}
+	if (forgot[0] != '\0')
+		fail(node, NODE_BACKING_OFF, forgot, now_us); /* to be greeted anew */
+}
+
+/* Was a batch sent that is not yet answered? */
+static bool
+is_answer_due(const RedisNode *node)
+{
+	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
 }
 
 /* A message, or the confirmation that a channel was joined or left. */
@@ -740,6 +791,9 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	int64 pause_us;
 
 	drop(node);
+	if (!node_is_subscriber(node))
+		node->batch->count = node->batch->len = 0;
+	node->by_text = false;
 	pause_us = BACKOFF_MAX_US;
 	if (state != NODE_REFUSED && node->failures < 5)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);

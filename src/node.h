@@ -14,8 +14,9 @@
  *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
  *				 looked at again at retry_at_us
  *
- * Replies come in the order of the commands, so the commands in flight are a
- * ring.  A connection on which a command was not answered in time is closed,
+ * The commands of a turn go out in batches, each a call of the script that has
+ * one reply.  Replies come in the order of the commands, so the commands in flight
+ * are a ring.  A connection on which a command was not answered in time is closed,
  * never reused: its state is unknown.
  *
  * Each node has two slots: its own, for commands, and that of its subscriber, a
@@ -41,7 +42,7 @@
 
 /* A reply that is longer is not one of ours: INFO has some kilobytes. */
 #define NODE_REPLY_MAX (64 * 1024)
-#define NODE_ELEMENTS_MAX 16
+#define NODE_ELEMENTS_MAX SCRIPT_BATCH_MAX
 
 typedef enum NodeState
 {
@@ -62,7 +63,8 @@ typedef struct Sent
 	uint32 generation;
 	uint32 round;
 	core_op op;
-	bool by_text;
+	bool by_text; /* the script's text was sent along */
+	bool last;    /* of its batch: one reply answers all of it */
 	int64 sent_us;
 } Sent;
 
@@ -79,7 +81,8 @@ typedef struct RedisNode
 	redisContext *connection;
 	bool flush_wanted; /* there is output to write */
 	bool want_write;   /* the socket was full, or is connecting */
-	char sha[LUA_SCRIPTS][SCRIPT_SHA_SIZE];
+	char sha[SCRIPT_SHA_SIZE];
+	bool by_text; /* it does not know the script any more */
 
 	size_t unparsed; /* bytes since the last whole reply */
 
@@ -87,9 +90,10 @@ typedef struct RedisNode
 	int greetings;
 	int greeted;
 
-	Sent *sent;       /* ring of NODE_IN_FLIGHT_MAX */
-	uint32 sent_head; /* next to be answered */
-	uint32 sent_tail; /* next free; tail - head are in flight */
+	ScriptBatch *batch; /* what is not yet in the connection's buffer */
+	Sent *sent;         /* ring of NODE_IN_FLIGHT_MAX */
+	uint32 sent_head;   /* next to be answered */
+	uint32 sent_tail;   /* next free; tail - head are in flight */
 
 	char address[4][46]; /* resolved, numeric */
 	int addresses;
@@ -155,10 +159,10 @@ node_in_flight(const RedisNode *node)
 }
 
 /*
- * Append a command, by its text if sent->by_text.  It is written by node_flush.
- * The node must be able to send.  Fills in the marker.
+ * Append a command; it is written by node_flush.  The node must be able to send.
+ * Of `sent`, by_text and last are filled in here.
  */
-extern void node_send(RedisNode *node, ScriptCommand *command, const Sent *sent);
+extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent);
 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);

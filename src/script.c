@@ -2,7 +2,7 @@
  * script.c
  *		Commands to a node and the reading of its replies; see script.h.
  *
- * Commands are written in the Redis protocol here, and not by hiredis, which
+ * They are written in the Redis protocol here, and not by hiredis, which
  * would allocate and copy for each of them.
  */
 #include "postgres.h"
@@ -28,19 +28,21 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* The longest command: a script's text, a key, a value, and numbers. */
-#define COMMAND_MAX 4096
+/* The longest script, and what goes before a batch. */
+#define HEAD_MAX 4096
 
-typedef struct Writer
-{
-	char *at;
-	char text[COMMAND_MAX];
-} Writer;
+#define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
-static void put(Writer *writer, const char *text, size_t len);
-static void put_bulk(Writer *writer, const char *text, size_t len);
-static void put_number(Writer *writer, int64 number);
+StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LEASE_PREFIX_MAX + LEASE_NAME_MAX + SCRIPT_VALUE_SIZE +
+										   3 * NUMBER_MAX + sizeof("$1000\r\n\r\n"),
+				 "each command must fit");
+
+static char *put(char *at, const char *text, size_t len);
+static char *put_bulk(char *at, const char *text, size_t len);
+static char *put_word(char *at, const char *text, size_t len);
+static char *put_number(char *at, int64 number);
 static int64 keep_ms(int64 counter, int64 wall_clock_us);
+static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
 size_t
@@ -73,65 +75,69 @@ script_set_attempt(char *value, uint32 attempt)
 	Assert(attempt == 0);
 }
 
-int
-script_of(const ScriptCommand *command)
+void
+script_add(ScriptBatch *batch, const ScriptCommand *command)
 {
-	if (command->op == CORE_OP_RELEASE && command->ttl_ms == SCRIPT_DELETE_AND_TELL &&
-		command->counter == 0)
-		return LUA_DONE;
-	return command->op;
-}
+	char text[SCRIPT_COMMAND_MAX];
+	char *at = text;
 
-bool
-script_append(redisContext *connection, const ScriptCommand *command, const char *sha)
-{
-	/* arrays of the protocol begin with their length */
-	static const char *const start[LUA_SCRIPTS] = {
-		[CORE_OP_ACQUIRE] = "*8\r\n", [CORE_OP_CONFIRM] = "*8\r\n", [CORE_OP_RENEW] = "*8\r\n",
-		[CORE_OP_RELEASE] = "*8\r\n", [LUA_DONE] = "*5\r\n",
-	};
-	int script = script_of(command);
-	Writer writer;
+	Assert(batch->count < SCRIPT_BATCH_MAX);
 
-	writer.at = writer.text;
-	put(&writer, start[script], 4);
-	if (sha != NULL)
-	{
-		put(&writer, "$7\r\nEVALSHA\r\n", 13);
-		put_bulk(&writer, sha, SCRIPT_SHA_SIZE - 1);
-	}
-	else
-	{
-		put_bulk(&writer, "EVAL", 4);
-		put_bulk(&writer, lua_script[script], strlen(lua_script[script]));
-	}
-	put(&writer, "$1\r\n1\r\n", 7);
-	put_bulk(&writer, command->key, command->key_len);
-	put_bulk(&writer, command->value, command->value_len);
-
-	switch (script)
+	at = put_word(at, lua_command_name[command->op], strlen(lua_command_name[command->op]));
+	at = put_word(at, command->key, command->key_len);
+	at = put_word(at, command->value, command->value_len);
+	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			put_number(&writer, command->ttl_ms);
-			put_number(&writer, command->wall_clock_us);
-			put_bulk(&writer, command->marker, strlen(command->marker));
+			at = put_number(at, command->ttl_ms);
+			at = put_number(at, command->wall_clock_us);
+			at = put_word(at, "", 0);
 			break;
 		case CORE_OP_CONFIRM:
-			put_number(&writer, command->counter);
-			put_number(&writer, command->token);
-			put_number(&writer, keep_ms(command->token, command->wall_clock_us));
+			at = put_number(at, command->counter);
+			at = put_number(at, command->token);
+			at = put_number(at, keep_ms(command->token, command->wall_clock_us));
 			break;
 		case CORE_OP_RENEW:
 		case CORE_OP_RELEASE:
-			put_number(&writer, command->ttl_ms);
-			put_number(&writer, command->counter);
-			put_number(&writer, keep_ms(command->counter, command->wall_clock_us));
-			break;
-		case LUA_DONE:
+			at = put_number(at, command->ttl_ms);
+			at = put_number(at, command->counter);
+			at = put_number(at, keep_ms(command->counter, command->wall_clock_us));
 			break;
 	}
-	return redisAppendFormattedCommand(connection, writer.text, writer.at - writer.text) ==
-		   REDIS_OK;
+	batch->len = put_bulk(batch->text + batch->len, text, at - text) - batch->text;
+	batch->count++;
+}
+
+bool
+script_append(redisContext *connection, ScriptBatch *batch, const char *marker, const char *sha)
+{
+	char head[HEAD_MAX];
+	char *at = head;
+	bool good;
+
+	*at++ = '*';
+	at += pg_ultoa_n(4 + batch->count, at);
+	at = put(at, "\r\n", 2);
+	if (sha != NULL)
+	{
+		at = put_bulk(at, "EVALSHA", 7);
+		at = put_bulk(at, sha, SCRIPT_SHA_SIZE - 1);
+	}
+	else
+	{
+		at = put_bulk(at, "EVAL", 4);
+		at = put_bulk(at, lua_script, strlen(lua_script));
+	}
+	at = put_bulk(at, "0", 1);
+	at = put_bulk(at, marker, strlen(marker));
+	Assert(at <= head + HEAD_MAX);
+
+	good = redisAppendFormattedCommand(connection, head, at - head) == REDIS_OK &&
+		   redisAppendFormattedCommand(connection, batch->text, batch->len) == REDIS_OK;
+	batch->count = 0;
+	batch->len = 0;
+	return good;
 }
 
 /* A counter that ran ahead of time is kept for that much longer. */
@@ -141,34 +147,56 @@ keep_ms(int64 counter, int64 wall_clock_us)
 	return LUA_COUNTER_KEEP_MS + Max(counter - wall_clock_us, 0) / 1000;
 }
 
-static void
-put(Writer *writer, const char *text, size_t len)
+static char *
+put(char *at, const char *text, size_t len)
 {
-	Assert(len <= (size_t) (writer->text + COMMAND_MAX - writer->at));
-	memcpy(writer->at, text, len);
-	writer->at += len;
+	memcpy(at, text, len);
+	return at + len;
 }
 
-static void
-put_bulk(Writer *writer, const char *text, size_t len)
+static char *
+put_bulk(char *at, const char *text, size_t len)
 {
-	*writer->at++ = '$';
-	writer->at += pg_ultoa_n(len, writer->at);
-	put(writer, "\r\n", 2);
-	put(writer, text, len);
-	put(writer, "\r\n", 2);
+	*at++ = '$';
+	at += pg_ultoa_n(len, at);
+	at = put(at, "\r\n", 2);
+	at = put(at, text, len);
+	return put(at, "\r\n", 2);
 }
 
-static void
-put_number(Writer *writer, int64 number)
+static char *
+put_word(char *at, const char *text, size_t len)
 {
-	char digits[MAXINT8LEN + 1];
+	at = put(at, text, len);
+	*at++ = '\0';
+	return at;
+}
 
-	put_bulk(writer, digits, pg_lltoa(number, digits));
+static char *
+put_number(char *at, int64 number)
+{
+	return at + pg_lltoa(number, at) + 1; /* it ends in a NUL */
 }
 
 void
-script_read(core_op op, const redisReply *reply, ScriptAnswer *answer)
+script_read(core_op op, const redisReply *reply, int i, int count, ScriptAnswer *answer)
+{
+	static const redisReply strange = {.type = REDIS_REPLY_NIL};
+
+	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == (size_t) count)
+		read_reply(op, reply->element[i], answer);
+	else if (reply->type == REDIS_REPLY_ERROR)
+	{
+		read_reply(op, reply, answer);
+		if (count > 1 && !answer->unknown_script)
+			answer->reply = CORE_REPLY_UNKNOWN; /* it may be that of another command */
+	}
+	else
+		read_reply(op, &strange, answer);
+}
+
+static void
+read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
 	answer->forgot = false;

@@ -14,7 +14,7 @@
 #define SCRIPT_TEXT_MAX 159
 #define SCRIPT_VALUE_SIZE 256
 
-/* One command about one lock, as script_append writes it. */
+/* One command about one lock. */
 typedef struct ScriptCommand
 {
 	core_op op;
@@ -27,8 +27,18 @@ typedef struct ScriptCommand
 	int64 counter;       /* confirm: token_at; renew: the token; release:
 						  * core_tombstone */
 	int64 token;         /* confirm */
-	const char *marker;  /* acquire: what the node must still have */
 } ScriptCommand;
+
+/* Commands that a node gets as one call of the script. */
+#define SCRIPT_BATCH_MAX 16
+#define SCRIPT_COMMAND_MAX 768
+
+typedef struct ScriptBatch
+{
+	int count;
+	size_t len;
+	char text[SCRIPT_BATCH_MAX * SCRIPT_COMMAND_MAX];
+} ScriptBatch;
 
 /*
  * What a release does with the key: keeps it for that many more milliseconds
@@ -59,16 +69,19 @@ extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, c
 
 extern void script_set_attempt(char *value, uint32 attempt);
 
-/* Which of the scripts it is. */
-extern int script_of(const ScriptCommand *command);
+/* Adds to a batch that is not full. */
+extern void script_add(ScriptBatch *batch, const ScriptCommand *command);
 
 /*
- * Append the command to the connection's output buffer; by its text if sha is
- * NULL.  False: out of memory.
+ * Moves the batch to the connection's output buffer; by the script's text if sha
+ * is NULL.  False: out of memory.
  */
-extern bool script_append(redisContext *connection, const ScriptCommand *command, const char *sha);
+extern bool script_append(redisContext *connection, ScriptBatch *batch, const char *marker,
+						  const char *sha);
 
-extern void script_read(core_op op, const redisReply *reply, ScriptAnswer *answer);
+/* Reads what command number i of a batch of so many was answered. */
+extern void script_read(core_op op, const redisReply *reply, int i, int count,
+						ScriptAnswer *answer);
 
 /* Copies text as printable ASCII, cut to fit. */
 extern void script_printable(char *out, size_t size, const char *text, size_t len);

@@ -36,7 +36,7 @@ $_->query("SET client_min_messages = error") for $session_a, $session_b;
 my @brokers   = (broker_pid($host_a), broker_pid($host_b));
 my $number    = 0;
 
-# the scripts that take and give back locks, and what reads and writes the marker
+# the script that takes and gives back locks, and what reads and writes the marker
 my $script   = '^(EVALSHA|EVAL loaded)';
 my $marker   = '^(GET|EVAL other)';
 my $greeting = '^(INFO|PING)';
@@ -265,7 +265,7 @@ maybe_round('drips',
 	{ rules => [ [ '.', 'drip', '+OK\r\n' ] ], reason => $no_answer, steady => 1 });
 maybe_round('drips its answers',
 	{
-		rules  => [ [ $script, 'drip', '$16\r\n1234567890123456\r\n' ] ],
+		rules  => [ [ $script, 'drip', '*1\r\n$16\r\n1234567890123456\r\n' ] ],
 		reason => $no_answer,
 		steady => 1
 	});
@@ -315,16 +315,17 @@ maybe_round('wrong types',
 		rules => [
 			[
 				$script, 'say', '+OK\r\n', '$-1\r\n', '*-1\r\n', '*0\r\n', '$0\r\n\r\n',
-				'*2\r\n$1\r\na\r\n:1\r\n', '*3\r\n:1\r\n*1\r\n:1\r\n$-1\r\n'
+				'*2\r\n$1\r\na\r\n:1\r\n', '*3\r\n:1\r\n*1\r\n:1\r\n$-1\r\n', '*1\r\n+OK\r\n', '*1\r\n$-1\r\n',
+				'*1\r\n*2\r\n$1\r\na\r\n:1\r\n', '*1\r\n*1\r\n$16\r\n1234567890123456\r\n'
 			]
 		],
 		reason => $odd_type,
 		steady => 1
 	});
 maybe_round('yes',
-	{ rules => [ [ $script, 'say', ':1\r\n' ] ], reason => $odd_answer },
-	{ rules => [ [ $script, 'say', '$2\r\n-5\r\n' ] ], reason => $odd_answer },
-	{ rules => [ [ $script, 'say', '$20\r\n99999999999999999999\r\n' ] ], reason => $odd_answer });
+	{ rules => [ [ $script, 'say', '*1\r\n:1\r\n' ] ], reason => $odd_answer },
+	{ rules => [ [ $script, 'say', '*1\r\n$2\r\n-5\r\n' ] ], reason => $odd_answer },
+	{ rules => [ [ $script, 'say', '*1\r\n$20\r\n99999999999999999999\r\n' ] ], reason => $odd_answer });
 maybe_round('errors 1',
 	{ rules => [ [ $script, 'say', '-MOVED 3999 127.0.0.1:6381\r\n' ] ], reason => qr/^MOVED/ },
 	{ rules => [ [ $script, 'say', '-LOADING Redis is loading the dataset in memory\r\n' ] ], reason => qr/^LOADING/ },
@@ -336,7 +337,7 @@ maybe_round('errors 2',
 maybe_round('errors 3',
 	{ rules => [ [ $script, 'say', '-NOAUTH Authentication required.\r\n' ] ], reason => qr/^NOAUTH/ },
 	{ rules => [ [ $script, 'say', '-NOPERM this user has no permissions\r\n' ] ], reason => qr/^NOPERM/ },
-	{ rules => [ [ $script, 'say', '-WRONGTYPE Operation against a key\r\n' ] ], reason => qr/^WRONGTYPE/ });
+	{ rules => [ [ $script, 'say', '*1\r\n-WRONGTYPE Operation against a key\r\n' ] ], reason => qr/^WRONGTYPE|unexpected type/ });
 maybe_round('errors 4',
 	{ rules => [ [ $script, 'say', '-CLUSTERDOWN The cluster is down\r\n' ] ], reason => qr/^CLUSTERDOWN/ },
 	{ rules => [ [ $script, 'say', '-NOSCRIPT No matching script.\r\n' ] ], reason => qr/^NOSCRIPT/ },
@@ -347,23 +348,23 @@ maybe_round('no script for ever',
 # What one node says must not be written to the others if it can't be true.
 maybe_round('a counter out of all bounds',
 	{
-		rules  => [ [ $script, 'say', '$16\r\n9007199254740991\r\n' ] ],
+		rules  => [ [ $script, 'say', '*1\r\n$16\r\n9007199254740991\r\n' ] ],
 		reason => $odd_answer
 	});
 maybe_round('a counter of old',
-	{ rules => [ [ $script, 'say', '$4\r\n1000\r\n' ] ], reason => $odd_answer, votes => 1 });
+	{ rules => [ [ $script, 'say', '*1\r\n$4\r\n1000\r\n' ] ], reason => $odd_answer, votes => 1 });
 maybe_round('no for ever',
 	{
-		rules  => [ [ $script, 'say', '*2\r\n:60000\r\n$7\r\nnobody!\r\n' ] ],
+		rules  => [ [ $script, 'say', '*1\r\n*2\r\n:60000\r\n$7\r\nnobody!\r\n' ] ],
 		reason => qr//,
 		votes  => 1
 	},
 	{
-		rules  => [ [ $script, 'say', '*2\r\n:9223372036854775807\r\n$1\r\n\0\r\n' ] ],
+		rules  => [ [ $script, 'say', '*1\r\n*2\r\n:9223372036854775807\r\n$1\r\n\0\r\n' ] ],
 		reason => qr//
 	},
 	{
-		rules  => [ [ $script, 'say', '*2\r\n:-9223372036854775808\r\n$0\r\n\r\n' ] ],
+		rules  => [ [ $script, 'say', '*1\r\n*2\r\n:-9223372036854775808\r\n$0\r\n\r\n' ] ],
 		reason => qr//
 	});
 

@@ -2,10 +2,11 @@
  * conformance.c
  *		Does the simulated node do what a real one does?
  *
- * Random sequences of the scripts of src/lua.c are executed by a redis-server
- * and by node.c, with small sets of values, attempts, counters and times to
- * live.  After each the reply, the key, the counter, the marker and what is left
- * of the times to live must be the same.  Times to live are long, so that nothing
+ * Random sequences of commands are executed by the scripts of src/lua.c in a
+ * redis-server and by node.c, with small sets of values, attempts, counters and
+ * times to live.  Some go as one call of the script.  After each the replies, the
+ * key, the counter, the marker and what is left of the times to live must be the
+ * same.  Times to live are long, so that nothing
  * expires by itself; PEXPIRE 0 and DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
@@ -34,6 +35,7 @@
 #define KEY "redlock:the \xc3\xa4 lock"
 #define PLAIN 9     /* the secret of a plain client */
 #define COMMANDS 60 /* of a sequence */
+#define BATCH_MAX 4 /* of one call */
 
 /* Clocks of both are read one after the other. */
 #define SLACK_MS 10000
@@ -66,8 +68,11 @@ static void random_command(command *command);
 static void random_meddling(void);
 static void set_marker(uint32_t marker, int64_t lost_us);
 static void greet_both(void);
-static void execute_both(const command *command);
-static redisReply *eval(const command *command, int64_t keep_ms);
+static void execute_both(int count);
+static size_t write_command(char *text, size_t size, const command *command);
+static redisReply *call_script(const char *marker, char text[][400], const size_t *len, int count);
+static bool follows_clock(const command *command, const answer *answer);
+static bool other_types_fail_alone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void compare_data(const char *after);
 static int64_t proposal(void);
@@ -120,6 +125,7 @@ main(void)
 	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
 	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
 	   marks[MARKED_LONG_LOST]);
+	ok(other_types_fail_alone(), "a key of another type fails its own commands only");
 	return tap_done();
 }
 
@@ -193,8 +199,6 @@ run_sequence(int sequence)
 	}
 	for (int i = 0; i < COMMANDS && differences == 0; i++)
 	{
-		command command;
-
 		if (dice(8) == 0)
 		{
 			random_meddling();
@@ -205,8 +209,7 @@ run_sequence(int sequence)
 			greet_both();
 			continue;
 		}
-		random_command(&command);
-		execute_both(&command);
+		execute_both(dice(2) == 0 ? 1 : 1 + dice(BATCH_MAX));
 	}
 	if (differences > 0)
 		printf("# in sequence %d\n", sequence);
@@ -220,7 +223,6 @@ random_command(command *c)
 
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
-	c->marker = dice(5) == 0 ? dice(3) : data.marker;
 	c->secret = 1 + dice(2);
 	c->attempt = 8 + dice(3); /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
@@ -389,59 +391,143 @@ greet_both(void)
 	compare_data("greeting");
 }
 
+/*
+ * The simulated node goes first: what the next command of a batch is like depends
+ * on what it has.
+ */
 static void
-execute_both(const command *c)
+execute_both(int count)
 {
 	static const char *const name[] = {"acquire", "confirm", "renew", "release"};
-	node_data before = data;
-	redisReply *reply = eval(c, c->keep_ms);
-	answer answer;
-	char what[300];
+	uint32_t known = dice(5) == 0 ? dice(3) : data.marker;
+	char marker[16];
+	command command[BATCH_MAX];
+	answer answer[BATCH_MAX];
+	char text[BATCH_MAX][400];
+	size_t len[BATCH_MAX];
+	char what[BATCH_MAX][300];
+	redisReply *reply;
 
-	commands++;
+	snprintf(marker, sizeof(marker), "m%u", known);
+	for (int i = 0; i < count; i++)
+	{
+		node_data before = data;
+
+		random_command(&command[i]);
+		command[i].marker = known;
+		node_execute(&data, now_us, &command[i], &answer[i]);
+		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
+		snprintf(what[i], sizeof(what[i]),
+				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
+				 ", counter %" PRId64 ", token %" PRId64
+				 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
+				 name[command[i].op], command[i].secret, command[i].attempt, command[i].ttl_ms,
+				 command[i].proposal, command[i].counter, command[i].token, known, before.secret,
+				 before.attempt, before.counter, before.marker);
+		replies[command[i].op][answer[i].reply]++;
+		commands++;
+		if (follows_clock(&command[i], &answer[i]))
+			count = i + 1; /* what comes next would hang on a microsecond */
+	}
+	reply =
+		call_script(known != 0 && known == data.marker ? marker_text : marker, text, len, count);
 	now_us = server_time_us();
-	node_execute(&data, now_us, c, &answer);
-	snprintf(what, sizeof(what),
-			 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64 ", counter %" PRId64
-			 ", token %" PRId64 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
-			 name[c->op], c->secret, c->attempt, c->ttl_ms, c->proposal, c->counter, c->token,
-			 c->marker, before.secret, before.attempt, before.counter, before.marker);
-	compare_reply(c, reply, &answer);
-	if (differences > 0)
-		differ("%s", what);
-	replies[c->op][answer.reply]++;
-	compare_data(what);
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (size_t) count)
+		differ("no array of %d", count);
+	for (int i = 0; i < count && differences == 0; i++)
+	{
+		compare_reply(&command[i], reply->element[i], &answer[i]);
+		if (differences > 0)
+			differ("%s", what[i]);
+	}
+	compare_data(what[count - 1]);
 	freeReplyObject(reply);
 }
 
-static redisReply *
-eval(const command *c, int64_t keep_ms)
+static size_t
+write_command(char *text, size_t size, const command *c)
 {
-	char value[80];
-	char marker[16];
-	const char *script;
+	int64_t number[3] = {c->ttl_ms, c->counter, c->keep_ms};
+	int len;
 
-	snprintf(marker, sizeof(marker), "m%u", c->marker);
-	snprintf(value, sizeof(value), "%032x:%09u a holder", c->secret, c->attempt);
-	script = lua_script[c->op];
-	switch (c->op)
+	if (c->op == CORE_OP_ACQUIRE)
+		number[1] = c->proposal;
+	else if (c->op == CORE_OP_CONFIRM)
 	{
-		case CORE_OP_ACQUIRE:
-			return call("EVAL %s 1 %b %s %lld %lld %s", script, KEY, strlen(KEY), value,
-						(long long) c->ttl_ms, (long long) c->proposal,
-						c->marker != 0 && c->marker == data.marker ? marker_text : marker);
-		case CORE_OP_CONFIRM:
-			return call("EVAL %s 1 %b %s %lld %lld %lld", script, KEY, strlen(KEY), value,
-						(long long) c->counter, (long long) c->token, (long long) keep_ms);
-		case CORE_OP_RENEW:
-			break;
-		case CORE_OP_RELEASE:
-			if (c->ttl_ms == 0 && c->counter == 0)
-				return call("EVAL %s 1 %b %s", lua_script[LUA_DONE], KEY, strlen(KEY), value);
-			break;
+		number[0] = c->counter;
+		number[1] = c->token;
 	}
-	return call("EVAL %s 1 %b %s %lld %lld %lld", script, KEY, strlen(KEY), value,
-				(long long) c->ttl_ms, (long long) c->counter, (long long) keep_ms);
+	len =
+		snprintf(text, size, "%s%c%s%c%032x:%09u a holder%c%" PRId64 "%c%" PRId64 "%c%" PRId64 "%c",
+				 lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, 0, number[0], 0,
+				 number[1], 0, number[2], 0);
+	return (size_t) len;
+}
+
+static redisReply *
+call_script(const char *marker, char text[][400], const size_t *len, int count)
+{
+	const char *argv[4 + BATCH_MAX] = {"EVAL", lua_script, "0", marker};
+	size_t argvlen[4 + BATCH_MAX] = {4, strlen(lua_script), 1, strlen(marker)};
+	redisReply *reply;
+
+	for (int i = 0; i < count; i++)
+	{
+		argv[4 + i] = text[i];
+		argvlen[4 + i] = len[i];
+	}
+	reply = redisCommandArgv(redis, 4 + count, argv, argvlen);
+	if (reply == NULL)
+	{
+		printf("Bail out! %s\n", redis->errstr);
+		exit(1);
+	}
+	return reply;
+}
+
+/* Was it granted a counter that hangs on when exactly the node looks at its clock? */
+static bool
+follows_clock(const command *c, const answer *a)
+{
+	int64_t behind = now_us - LUA_CLOCK_BOUND_US;
+
+	return c->op == CORE_OP_ACQUIRE && a->reply == CORE_REPLY_YES && a->token - behind < SLACK_US &&
+		   behind - a->token < SLACK_US;
+}
+
+/* A list is where a lock should be; behind each command on it goes one on the lock. */
+static bool
+other_types_fail_alone(void)
+{
+	static const char list[] = "redlock:list";
+	bool good = true;
+
+	freeReplyObject(call("FLUSHALL"));
+	set_marker(1, 0);
+	freeReplyObject(call("RPUSH %s element", list));
+	for (int op = 0; op <= CORE_OP_RELEASE; op++)
+	{
+		command own = {.op = CORE_OP_ACQUIRE,
+					   .secret = 1,
+					   .attempt = 1 + (uint32_t) op,
+					   .ttl_ms = 100000,
+					   .proposal = server_time_us(),
+					   .keep_ms = 100000};
+		char text[BATCH_MAX][400];
+		size_t len[BATCH_MAX];
+		redisReply *reply;
+
+		len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c",
+								   lua_command_name[op], 0, list, 0, 0, 0, 0, 0);
+		len[1] = write_command(text[1], sizeof(text[1]), &own);
+		reply = call_script(marker_text, text, len, 2);
+		good = good && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+			   reply->element[0]->type == REDIS_REPLY_ERROR &&
+			   strncmp(reply->element[0]->str, "WRONGTYPE", 9) == 0 &&
+			   reply->element[1]->type == REDIS_REPLY_STRING;
+		freeReplyObject(reply);
+	}
+	return good;
 }
 
 static void

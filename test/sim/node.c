@@ -96,7 +96,7 @@ acquire(node_data *data, int64_t now_us, const command *command, answer *answer)
 static void
 confirm(node_data *data, int64_t now_us, const command *command, answer *answer)
 {
-	if (!is_same(data, command) || data->counter != command->counter)
+	if (!is_same(data, command) || data->counter == 0 || data->counter != command->counter)
 		return;
 	set_counter(data, now_us, command->token, command->keep_ms);
 	answer->reply = CORE_REPLY_YES;
