@@ -34,20 +34,14 @@ make_variant()
 {
     CHECK=
     if [ "$2" = guard ]; then
-        CHECK="if redis.call('GET', 'redlock:\\\\0marker') ~= ARGV[4] then return redis.error_reply('FORGOT') end "
+        CHECK="\"if call('GET', \" MARKER \") ~= known then \" REPLY(\"redis.error_reply('FORGOT')\") \"end \""
     fi
     export CHECK
     perl -0pi -e '
-        s{\[CORE_OP_ACQUIRE\] =\n.*?"return n",}{[CORE_OP_ACQUIRE] =
-            "$ENV{CHECK}"
-            "if redis.call(\x27SET\x27, KEYS[1], ARGV[1], \x27NX\x27, \x27PX\x27, ARGV[2]) then return ARGV[3] end "
-            "return {redis.call(\x27PTTL\x27, KEYS[1]), redis.call(\x27GET\x27, KEYS[1]) or \x27\x27}",}s
+        s{#define ACQUIRE \\\n.*?\tREPLY\("n"\)\n}{#define ACQUIRE $ENV{CHECK} \\
+            "if call(\x27SET\x27, key, value, \x27NX\x27, \x27PX\x27, a) then " REPLY("b") "end " \\
+            REPLY("{call(\x27PTTL\x27, key), call(\x27GET\x27, key) or \x27\x27}")\n}s
             or die "no acquire in lua.c\n"' "$1/src/lua.c"
-    [ "$2" = plain ] || return 0
-    perl -0pi -e '
-        s{\[CORE_OP_ACQUIRE\] = "\*8}{[CORE_OP_ACQUIRE] = "*7} or die "no length\n";
-        s{\n\s*put_bulk\(&writer, command->marker, strlen\(command->marker\)\);}{} or die "no marker\n"' \
-        "$1/src/script.c"
 }
 
 time_round()

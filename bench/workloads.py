@@ -71,6 +71,8 @@ class Workloads:
             both, advisory = [self.transaction, self.pgbench], [self.advisory_pgbench]
         for clients in (1, 16, 64, 200):
             contenders = [c for c in both if clients <= 64 or c != self.session]
+            if clients == 200:
+                contenders += [self.advisory_pgbench]
             if clients == 1:
                 contenders += [self.loop, self.advisory_loop]
             if clients <= 64:
@@ -121,7 +123,7 @@ class Workloads:
         """New sessions with pgbench -C, each one transaction; then the first and
         the tenth lock of a session, by psql."""
         host = self.rig.hosts["a"]
-        for name, call in self.turns((("no lock", "1"), ("redlock_pg", "redlock_acquire('own:' || :client_id)"),
+        for name, call in self.turns((("no lock", "1"), ("redlock_pg", "redlock_acquire('own-:client_id')"),
                                       ("advisory", "pg_advisory_xact_lock(:client_id)")), round_):
             script = f"{self.rig.tmp}/sessions.sql"
             with open(script, "w") as f:
