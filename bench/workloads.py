@@ -111,7 +111,7 @@ class Workloads:
             peers = self.peers_until(2 if place == "near" else 1, round_)
             how = {} if self.quick else {"seconds": 1.5}
             for clients in (1,) if self.quick else (1, 16, 64):
-                contenders = [self.floor, self.transaction, self.session]
+                contenders = [self.floor, self.transaction, self.session] + ([self.loop] if clients == 1 else [])
                 self.in_turn(f"delay {ms} own", contenders + ([] if self.quick else peers), (place,), clients, "own",
                              round_, **how)
             contenders = [self.floor, self.transaction] + ([] if self.quick else [self.no_handover])

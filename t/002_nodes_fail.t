@@ -224,6 +224,22 @@ $_->start for @nodes;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 works('after all came back');
 
+# ---- nodes that forgot the script are sent it again ----
+
+my $locks = 40;    # of one turn: more than one call of the script has room for
+my $failed = "SELECT string_agg(votes_error || last_error, ' ' ORDER BY node) FROM redlock_nodes";
+my $failed_before = $host_a->safe_psql('postgres', $failed);
+
+$session_a->query(
+	"SELECT count(redlock_acquire('many ' || n, scope => 'session')) FROM generate_series(1, $locks) n");
+is(join(' ', map { key_count("redlock:many $_", @nodes) } 1, $locks), '5 5', 'all nodes have the keys');
+$_->cli('SCRIPT', 'FLUSH') for @nodes;
+is($session_a->query('SELECT redlock_release_all()'), $locks, 'all are given back');
+no_key_left("many $_", "no key of lock $_ is left") for 1, $locks / 2, $locks;
+$_->cli('SCRIPT', 'FLUSH') for @nodes;
+works('without the script');
+is($host_a->safe_psql('postgres', $failed), $failed_before, 'no node is said to have failed');
+
 # ---- who waits is served when the nodes are back ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
