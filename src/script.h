@@ -50,8 +50,8 @@ typedef struct ScriptBatch
 typedef struct ScriptAnswer
 {
 	core_reply reply;
-	bool unknown_script;            /* NOSCRIPT: nothing was executed; send it again
-									 * by its text */
+	bool unknown_script;            /* NOSCRIPT: nothing was executed; to be sent
+									 * again, with the script's text */
 	bool forgot;                    /* the marker is not there: nothing was
 									 * executed, and the node is not to be
 									 * trusted with a grant */
