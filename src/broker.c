@@ -647,16 +647,24 @@ publish_votes(Lease *lease)
 	pg_atomic_write_u32(&lease->denying_nodes, denying);
 }
 
+/*
+ * Those of held leases may be late by a thousandth of the ttl, so that many
+ * leases are renewed in one turn.
+ */
 static void
 set_timer(Lease *lease)
 {
 	LeaseTimer *timer = &timers[slot_of(lease)];
+	int64 at_us = lease->core.wake_at_us;
+	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
-	if (timer->at_us == lease->core.wake_at_us)
+	if (at_us != 0 && lease->core.state == CORE_HELD)
+		at_us += grain_us - at_us % grain_us;
+	if (timer->at_us == at_us)
 		return;
 	if (timer->at_us != 0)
 		pairingheap_remove(timer_heap, &timer->heap_node);
-	timer->at_us = lease->core.wake_at_us;
+	timer->at_us = at_us;
 	if (timer->at_us != 0)
 		pairingheap_add(timer_heap, &timer->heap_node);
 }

@@ -46,6 +46,23 @@ foreach my $name (qw(session transaction))
 		"\"$name\" is free afterwards");
 }
 
+# ---- many leases are renewed together ----
+
+sub calls { return $nodes[0]->cli('INFO', 'commandstats') =~ /^cmdstat_evalsha:calls=(\d+)/m ? $1 : 0; }
+
+my $many = 300;
+$session_a->query("SELECT count(redlock_acquire('many ' || n, scope => 'session', ttl => '9 s')) "
+	  . "FROM generate_series(1, $many) n");
+my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');
+my $calls   = calls();
+wait_until(
+	sub { $session_a->query('SELECT renewed FROM redlock_stats') >= $renewed + 2 * $many },
+	'many leases are renewed twice', 30);
+$renewed = $session_a->query('SELECT renewed FROM redlock_stats') - $renewed;
+$calls = calls() - $calls;
+cmp_ok($calls, '<=', $renewed / 4, "$renewed renewals took a node $calls calls");
+is($session_a->query('SELECT redlock_release_all()'), $many, 'they are given back');
+
 # ---- loss ----
 
 $host_a->safe_psql('postgres', 'CREATE TABLE work (what text)');
