@@ -6,8 +6,8 @@
  * redis-server and by node.c, with small sets of values, attempts, counters and
  * times to live.  Some go as one call of the script.  After each the replies, the
  * key, the counter, the marker and what is left of the times to live must be the
- * same.  Times to live are long, so that nothing
- * expires by itself; PEXPIRE 0 and DEL do that.
+ * same.  Times to live are long, so that nothing expires by itself; PEXPIRE 0 and
+ * DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
  * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
@@ -79,6 +79,7 @@ static int64_t proposal(void);
 static int64_t some_counter(void);
 static void differ(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static redisReply *call(const char *format, ...);
+static redisReply *must_reply(redisReply *reply);
 static int64_t server_time_us(void);
 static uint32_t dice(uint32_t sides);
 
@@ -398,7 +399,6 @@ greet_both(void)
 static void
 execute_both(int count)
 {
-	static const char *const name[] = {"acquire", "confirm", "renew", "release"};
 	uint32_t known = dice(5) == 0 ? dice(3) : data.marker;
 	char marker[16];
 	command command[BATCH_MAX];
@@ -421,9 +421,9 @@ execute_both(int count)
 				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
 				 ", counter %" PRId64 ", token %" PRId64
 				 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
-				 name[command[i].op], command[i].secret, command[i].attempt, command[i].ttl_ms,
-				 command[i].proposal, command[i].counter, command[i].token, known, before.secret,
-				 before.attempt, before.counter, before.marker);
+				 lua_command_name[command[i].op], command[i].secret, command[i].attempt,
+				 command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token,
+				 known, before.secret, before.attempt, before.counter, before.marker);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
@@ -469,20 +469,13 @@ call_script(const char *marker, char text[][400], const size_t *len, int count)
 {
 	const char *argv[4 + BATCH_MAX] = {"EVAL", lua_script, "0", marker};
 	size_t argvlen[4 + BATCH_MAX] = {4, strlen(lua_script), 1, strlen(marker)};
-	redisReply *reply;
 
 	for (int i = 0; i < count; i++)
 	{
 		argv[4 + i] = text[i];
 		argvlen[4 + i] = len[i];
 	}
-	reply = redisCommandArgv(redis, 4 + count, argv, argvlen);
-	if (reply == NULL)
-	{
-		printf("Bail out! %s\n", redis->errstr);
-		exit(1);
-	}
-	return reply;
+	return must_reply(redisCommandArgv(redis, 4 + count, argv, argvlen));
 }
 
 /* Was it granted a counter that hangs on when exactly the node looks at its clock? */
@@ -642,6 +635,12 @@ call(const char *format, ...)
 	va_start(args, format);
 	reply = redisvCommand(redis, format, args);
 	va_end(args);
+	return must_reply(reply);
+}
+
+static redisReply *
+must_reply(redisReply *reply)
+{
 	if (reply == NULL)
 	{
 		printf("Bail out! %s\n", redis->errstr);
