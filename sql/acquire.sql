@@ -15,7 +15,7 @@ CREATE VIEW held AS
      ORDER BY resource COLLATE "C";
 CREATE VIEW gates AS
     SELECT count(*) AS gates FROM pg_locks
-     WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+     WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 
 -- once
 SELECT redlock_acquire('job', scope => 'session') > 0;
@@ -190,6 +190,7 @@ SELECT redlock_release('deferred');
 
 -- more than the lease table takes: an error, and then all is as before
 \set VERBOSITY terse
+SET redlock.max_locks_per_session = 1000000;
 BEGIN;
 SELECT count(redlock_acquire('full ' || i))
   FROM generate_series(1, current_setting('redlock.max_locks')::integer + 1) i;
@@ -200,6 +201,21 @@ TABLE held;
 TABLE gates;
 SELECT redlock_try('full 1', scope => 'session'), redlock_try('not full', scope => 'session');
 SELECT redlock_release_all();
+
+-- more than a session may hold: the same; what it holds it can acquire again
+SET redlock.max_locks_per_session = 3;
+BEGIN;
+SELECT redlock_try('many ' || i) FROM generate_series(1, 3) i;
+SELECT redlock_try('many 1'), redlock_try('many 2', scope => 'session');
+SELECT redlock_try('many 4');
+ROLLBACK;
+TABLE held;
+SELECT redlock_try('many ' || i, scope => 'session') FROM generate_series(3, 4) i;
+SELECT redlock_try('many 5', scope => 'session');
+SELECT redlock_release('many 3');
+SELECT redlock_try('many 5', scope => 'session');
+SELECT redlock_release_all();
+RESET redlock.max_locks_per_session;
 
 DEALLOCATE prepared;
 DROP TABLE work, late;

@@ -12,7 +12,7 @@ CREATE VIEW held AS
      ORDER BY resource COLLATE "C";
 CREATE VIEW gates AS
     SELECT count(*) AS gates FROM pg_locks
-     WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+     WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 CREATE TABLE work (n integer);
 
 -- says what is held, and proves that each is valid

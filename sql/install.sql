@@ -82,7 +82,7 @@ SELECT count(*) FROM pg_class WHERE relname LIKE 'redlock%';
 SELECT count(*) FROM pg_proc WHERE proname LIKE 'redlock%';
 SELECT count(*) FROM pg_type WHERE typname LIKE '%redlock%';
 SELECT count(*) FROM pg_locks
- WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+ WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 
 -- another schema, not in the search path
 CREATE SCHEMA regress_redlock;

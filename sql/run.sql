@@ -11,7 +11,7 @@ CREATE VIEW held AS
      ORDER BY resource COLLATE "C";
 CREATE VIEW gates AS
     SELECT count(*) AS gates FROM pg_locks
-     WHERE locktype = 'userlock' AND pid = pg_backend_pid();
+     WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 CREATE TABLE work (n integer, under text);
 
 -- runs, under the lock, and its changes stay

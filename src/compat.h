@@ -48,16 +48,6 @@
 #define REDLOCK_UTILITY_ARGS pstmt, queryString, context, params, queryEnv, dest, qc
 #endif
 
-/* ExecutorRun_hook lost execute_once in 18 */
-#if PG_VERSION_NUM >= 180000
-#define REDLOCK_RUN_ARGS_DECL QueryDesc *queryDesc, ScanDirection direction, uint64 count
-#define REDLOCK_RUN_ARGS queryDesc, direction, count
-#else
-#define REDLOCK_RUN_ARGS_DECL                                                                      \
-	QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool execute_once
-#define REDLOCK_RUN_ARGS queryDesc, direction, count, execute_once
-#endif
-
 /* LockHeldByMe got a third argument in 17 */
 #if PG_VERSION_NUM >= 170000
 #define REDLOCK_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)

@@ -24,8 +24,17 @@ extern uint64 gate_hash(const char *name, int len);
  */
 extern bool gate_enter(uint64 hash, bool session_level, int wait_ms);
 
-/* No-op if the gate is not held (any more). */
+/*
+ * Undoes one gate_enter.  No-op if the gate is not held (any more); but at session
+ * level it must have been entered in the present era.  Never fails.
+ */
 extern void gate_leave(uint64 hash, bool session_level);
+
+/*
+ * What this session entered at session level in an earlier era than this was
+ * taken from it, by pg_advisory_unlock_all.  Never fails.
+ */
+extern uint32 gate_era(void);
 
 /* Does another session wait for this one to leave? */
 extern bool gate_has_waiters(uint64 hash);

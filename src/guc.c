@@ -20,6 +20,7 @@ int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
 char *redlock_key_prefix = NULL;
 int redlock_max_locks = 1024;
+int redlock_max_locks_per_session = 512;
 int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_loss = ON_LOSS_CANCEL;
@@ -61,6 +62,11 @@ guc_define(void)
 							"Locks that the sessions of this server can hold or ask for at a time.",
 							"Takes about one kilobyte of shared memory each.", &redlock_max_locks,
 							1024, 16, 1000000, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_locks_per_session", "Locks that one session can hold at a time.",
+		"One session can't use up what redlock.max_locks allows to all.",
+		&redlock_max_locks_per_session, 512, 1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_ttl", "Longest ttl that a lock may be given.",

@@ -22,6 +22,7 @@ extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern char *redlock_key_prefix;
 extern int redlock_max_locks;
+extern int redlock_max_locks_per_session;
 extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_loss;

@@ -12,8 +12,10 @@
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/hsearch.h"
@@ -50,6 +52,7 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static void request_shmem(void);
 static void startup_shmem(void);
 static void init_table(void);
+static int room_for_locks(void);
 static Size table_size(void);
 static Lease *take_slot(uint64 hash, const char *key, int prefix_len, int key_len,
 						const LeaseTerms *terms);
@@ -114,6 +117,7 @@ init_table(void)
 	lease_table->lock = &locks[0].lock;
 	lease_table->board_lock = &locks[1].lock;
 	lease_table->slots = SLOTS(redlock_max_locks);
+	lease_table->max_locks = room_for_locks();
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	SpinLockInit(&lease_table->queue_mutex);
 	for (int i = 0; i < COUNTERS; i++)
@@ -148,6 +152,25 @@ init_table(void)
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
 	}
+}
+
+/*
+ * Each named lease has a gate, a lock of PostgreSQL's lock manager, whose table is
+ * for everybody: redlocks may fill half of it.
+ */
+static int
+room_for_locks(void)
+{
+	int64 room = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts) / 2;
+
+	if (redlock_max_locks <= room)
+		return redlock_max_locks;
+	ereport(WARNING,
+			(errmsg("redlock.max_locks is %d, but the server's lock table has room for %d redlocks",
+					redlock_max_locks, (int) room),
+			 errhint("Raise max_locks_per_transaction, now %d, or lower redlock.max_locks.",
+					 max_locks_per_xact)));
+	return (int) room;
 }
 
 static Size
@@ -195,7 +218,7 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 			unname(idle);
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
-	if (opened == LEASE_OPENED && lease_table->named >= redlock_max_locks)
+	if (opened == LEASE_OPENED && lease_table->named >= lease_table->max_locks)
 		opened = LEASE_TABLE_FULL;
 	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
 		opened = LEASE_NO_SLOT;

@@ -188,6 +188,7 @@ typedef struct LeaseTable
 	LWLock *lock;
 	LWLock *board_lock;
 	int slots;
+	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
 	int used;       /* (t) slots in use */
 	int named;      /* (t) leases found by name: <= max_locks */
 	int first_free; /* (t) slot number, or -1 */

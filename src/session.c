@@ -3,12 +3,16 @@
  *		What this session holds, and when it gives it back; see session.h.
  *
  * A holding is one lease of this session with the acquisitions counted on it:
- * one counter each for the session and the call scope, and one for each
- * (sub)transaction that acquired at transaction scope.  The lease is let go when all are zero.
+ * one counter each for the session scope, the call scope of the running CALL, and
+ * that of CALLs that have ended in this transaction, and one for each
+ * (sub)transaction that acquired at transaction scope.  The lease is let go when
+ * all are zero.  Its gate is held once at session level for the first three, and
+ * once at transaction level for each (sub)transaction.
  *
  * When things are given back:
  *
- *	 PRE_COMMIT			the guard: each lease must still be valid, else 40001
+ *	 PRE_COMMIT			the guard: each lease must still be valid, else 40001;
+ *						and gates that pg_advisory_unlock_all took are entered again
  *	 PRE_PREPARE		an error if a transaction-scope lock is held
  *	 COMMIT, ABORT		transaction scope.  Both run after the transaction has
  *						left the proc array, so its effects are visible (or
@@ -22,8 +26,11 @@
  *
  * Loss is noticed by a timer of this process at the time when validity ends, so
  * also when the broker is stopped or gone.  It does what StatementCancelHandler
- * or die would do; an error context callback at the bottom of the stack then
- * gives the cancellation its true reason.
+ * or die would do; when that error is on its way to the log and the client, it gets
+ * its true reason.
+ *
+ * What a session that never acquires has of all this: one hook, which looks at
+ * the kind of a utility statement.  The rest is set up by the first acquire.
  */
 #include "postgres.h"
 
@@ -32,13 +39,14 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
-#include "executor/executor.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "nodes/params.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -55,8 +63,15 @@
 
 /* How often a waiter looks whether there still is a broker. */
 #define BROKER_CHECK_MS 1000
-/* How long it may be missing: the postmaster restarts it after a second. */
+/* How long it may be missing, for a caller that gave no time to wait. */
 #define BROKER_MISSING_US INT64CONST(3000000)
+
+/* How often a waiter looks whether it still has a client. */
+#define CLIENT_CHECK_MS 1000
+
+/* How long a commit tries to get gates back that were taken from the session. */
+#define GATE_TRIES 100
+#define GATE_PAUSE_US 1000
 
 /* This subtransaction acquired at transaction scope. */
 typedef struct XactHold
@@ -71,8 +86,10 @@ typedef struct Holding
 	Lease *lease;
 	char *name; /* of the resource, in the server encoding */
 	int session_count;
-	int call_count;
+	int call_count;       /* of the running outermost CALL or DO */
+	int ended_count;      /* of such that have ended, in this transaction */
 	XactHold *xact_holds; /* innermost first */
+	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
 	bool loss_signalled;  /* the timer has seen it */
 	dlist_node link;      /* in holdings */
 } Holding;
@@ -91,24 +108,32 @@ static Lease *asking = NULL;
 
 static TimeoutId loss_timer;
 static volatile int64 loss_timer_at_us;
-static volatile sig_atomic_t loss_signalled = false; /* its error is due */
-static int statement_depth = 0;
+static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
+static volatile TimestampTz loss_statement;  /* in the statement that began then */
 static int call_depth = 0;
-static bool warned = false;        /* in this statement */
-static bool call_ended = false;    /* what is held at call scope ends with the transaction */
-static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
+static bool call_ended = false;      /* some ended_count is not zero */
+static TimestampTz warned_statement; /* began then */
+static uint64 waiting_at_gate = 0;   /* hash; to be poked if this session ends */
 static uint32 wait_event = 0;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static ExecutorRun_hook_type prev_ExecutorRun = NULL;
+static emit_log_hook_type prev_emit_log = NULL;
 
 static void warn_of_scope(const LockRequest *request);
+static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
 static int64 acquire_again(Holding *holding, const LockRequest *request);
 static int64 acquire_anew(const LockRequest *request);
-static bool enter_gate(const LockRequest *request);
-static void open_lease(const LockRequest *request, int64 deadline_us);
+static LeaseState ask(const LockRequest *request, int64 deadline_us);
+static bool enter_gate(const LockRequest *request, int64 deadline_us);
+static bool watch_client(void);
+static void unwatch_client(void);
+static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
+static void give_up(const LockRequest *request, bool at_gate);
+static bool keep_gate(Holding *holding);
+static int lasting(const Holding *holding);
+static bool holds_in_subxact(const Holding *holding);
 static void describe_holder(Lease *lease);
 static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
@@ -117,17 +142,20 @@ static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
-static void give_back(Holding *holding, int gates);
+static void give_back(Holding *holding);
 static void let_go(Holding *holding, bool hand_over);
 static int64 deadline_of(const LockRequest *request);
+static bool ends_by_lock_timeout(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
 static char *missing_nodes_text(Lease *lease);
-static int lost_detail(Lease *lease);
+static char *loss_reason(Lease *lease);
+static void fail_table_full(void);
 static void fail_no_broker(void);
 static void time_out(const LockRequest *request, Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_lost(const char *name, Lease *lease, const char *when);
 static void guard_commit(void);
+static void restore_gates(void);
 static void refuse_prepare(void);
 static void end_transaction(void);
 static void on_xact(XactEvent event, void *arg);
@@ -142,20 +170,15 @@ static void arm_loss_timer_for(const Holding *holding);
 static void arm_loss_timer_at(int64 at_us);
 static void on_loss_timer(void);
 static void signal_loss(void);
-static void explain_cancel(void *arg);
-static pg_noinline void begin_statement(ErrorContextCallback *callback);
-static pg_noinline void end_statement(const ErrorContextCallback *callback);
-static void end_call(void);
+static void explain_loss(ErrorData *error);
 static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
-static void run_executor(REDLOCK_RUN_ARGS_DECL);
+static void end_call(void);
 
 void
 session_install_hooks(void)
 {
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = run_utility;
-	prev_ExecutorRun = ExecutorRun_hook;
-	ExecutorRun_hook = run_executor;
 }
 
 /*
@@ -183,18 +206,18 @@ session_acquire(const LockRequest *request)
 	return token;
 }
 
-/* What is legal and hardly meant; once a statement. */
+/* What is legal and hardly meant; once a statement of the client. */
 static void
 warn_of_scope(const LockRequest *request)
 {
-	bool direct = error_context_stack != NULL && error_context_stack->callback == explain_cancel;
-	bool ends_at_once = direct && !IsInTransactionBlock(true);
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	bool ends_at_once = called_by_client() && !IsInTransactionBlock(true);
 
-	if (warned)
+	if (warned_statement == statement)
 		return;
 	if (ends_at_once && request->scope == SCOPE_TRANSACTION)
 	{
-		warned = true;
+		warned_statement = statement;
 		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 						  errmsg("redlock \"%s\" will be released at the end of this statement",
 								 request->name),
@@ -204,7 +227,7 @@ warn_of_scope(const LockRequest *request)
 	else if ((!ends_at_once || request->scope == SCOPE_CALL) && IsolationUsesXactSnapshot() &&
 			 FirstSnapshotSet)
 	{
-		warned = true;
+		warned_statement = statement;
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"",
@@ -214,6 +237,21 @@ warn_of_scope(const LockRequest *request)
 				 errhint("Use READ COMMITTED, or acquire the lock before the transaction at "
 						 "the scope \"session\".")));
 	}
+}
+
+/*
+ * Not from within a function, procedure, trigger or COPY, or by replication, where
+ * work may follow in the same statement: all of these put a callback onto the error
+ * context stack while they run.  A statement of the client has none there, or only
+ * that which shows its parameters.
+ */
+static bool
+called_by_client(void)
+{
+	for (ErrorContextCallback *c = error_context_stack; c != NULL; c = c->previous)
+		if (c->callback != ParamsErrorCallback)
+			return false;
+	return true;
 }
 
 static void
@@ -228,6 +266,8 @@ start_session(void)
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);
+	prev_emit_log = emit_log_hook;
+	emit_log_hook = explain_loss;
 
 	control.keysize = sizeof(uint64);
 	control.entrysize = sizeof(Holding);
@@ -259,94 +299,125 @@ acquire_again(Holding *holding, const LockRequest *request)
 		fail_lost(holding->name, holding->lease, "");
 
 	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
-	(void) gate_enter(request->hash, request->scope != SCOPE_TRANSACTION, GATE_DO_NOT_WAIT);
+	if (request->scope != SCOPE_TRANSACTION)
+		keep_gate(holding);
+	else if (!holds_in_subxact(holding))
+		(void) gate_enter(request->hash, false, GATE_DO_NOT_WAIT);
 	count_up(holding, request->scope);
 	return holding->lease->token;
 }
 
+/* First through the gate, then ask the nodes. */
 static int64
 acquire_anew(const LockRequest *request)
 {
-	bool session_level = request->scope != SCOPE_TRANSACTION;
 	int64 deadline_us = deadline_of(request);
-	int64 token = 0;
+	bool watching;
+	volatile int64 token = 0;
+	volatile bool at_gate = false;
 
-	if (!enter_gate(request))
-		return 0;
+	if (hash_get_num_entries(holding_index) >= redlock_max_locks_per_session)
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("this session holds too many redlocks"),
+						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
+								  redlock_max_locks_per_session)));
+
+	watching = !request->terms.once && watch_client();
 	PG_TRY();
 	{
-		open_lease(request, deadline_us);
-		switch (asking == NULL ? LEASE_REFUSED : wait_for_answer(request, deadline_us))
+		LeaseState state;
+
+		do
 		{
-			case LEASE_HELD:
+			at_gate = enter_gate(request, deadline_us);
+			state = at_gate ? ask(request, deadline_us) : LEASE_REFUSED;
+			if (state == LEASE_HELD)
 				token = make_holding(request)->lease->token;
-				break;
-			case LEASE_REFUSED:
-				if (request->wait_ms == 0)
-					time_out(request, asking);
-				break;
-			case LEASE_UNREACHABLE:
-				fail_unreachable(request, asking);
-				break;
-			case LEASE_LOST:
-				fail_lost(request->name, asking, " right after it was granted");
-				break;
-			case LEASE_WAITING:
-				time_out(request, asking);
-				break;
-		}
+			else
+				give_up(request, at_gate);
+			at_gate = false;
+			if (state == LEASE_WAITING)
+				wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
+		} while (state == LEASE_WAITING);
 	}
 	PG_CATCH();
 	{
-		if (asking != NULL)
-			lease_let_go(asking, NULL);
-		asking = NULL;
-		gate_leave(request->hash, session_level);
+		give_up(request, at_gate);
+		if (watching)
+			unwatch_client();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-
-	if (token == 0)
-	{
-		if (asking != NULL)
-			lease_let_go(asking, NULL);
-		asking = NULL;
-		gate_leave(request->hash, session_level);
-	}
+	if (watching)
+		unwatch_client();
 	return token;
 }
 
-/* False: a try, and another session of this server is before us. */
-static bool
-enter_gate(const LockRequest *request)
+/*
+ * At the gate.  LEASE_HELD: `asking` was granted.  LEASE_REFUSED: the caller has
+ * time for no more.  LEASE_WAITING: the owner holds the lock and has lost its gate
+ * (to pg_advisory_unlock_all); come back when it could enter it again.
+ */
+static LeaseState
+ask(const LockRequest *request, int64 deadline_us)
 {
-	int64 wait_ms = GATE_WAIT_FOREVER;
-	bool session_level = request->scope != SCOPE_TRANSACTION;
-	volatile bool entered = false;
+	LeaseState state = LEASE_WAITING;
+
+	if (open_lease(request, deadline_us) != LEASE_TAKEN)
+	{
+		state = wait_for_answer(request, deadline_us);
+		if (state == LEASE_UNREACHABLE)
+			fail_unreachable(request, asking);
+		if (state == LEASE_LOST)
+			fail_lost(request->name, asking, " right after it was granted");
+	}
+	else if (!request->terms.once && redlock_clock_us() < deadline_us)
+		return LEASE_WAITING;
+
+	if (state == LEASE_HELD)
+		return LEASE_HELD;
+	if (!request->terms.once || request->wait_ms == 0)
+		time_out(request, asking);
+	return LEASE_REFUSED;
+}
+
+static void
+give_up(const LockRequest *request, bool at_gate)
+{
+	if (asking != NULL)
+		lease_let_go(asking, NULL);
+	asking = NULL;
+	if (at_gate)
+		gate_leave(request->hash, request->scope != SCOPE_TRANSACTION);
+}
+
+/* False: a try, and another session of this server is before us; or time is over. */
+static bool
+enter_gate(const LockRequest *request, int64 deadline_us)
+{
+	bool entered;
+	int64 wait_ms;
 
 	if (request->terms.once)
 		wait_ms = GATE_DO_NOT_WAIT;
-	else if (request->skip && LockTimeout > 0 &&
-			 (request->wait_ms < 0 || LockTimeout < request->wait_ms))
-		wait_ms = LockTimeout; /* its end is no error here */
-	else if (request->wait_ms >= 0)
-		wait_ms = Min(request->wait_ms, INT_MAX);
+	else if (deadline_us == PG_INT64_MAX || (ends_by_lock_timeout(request) && !request->skip))
+		wait_ms = GATE_WAIT_FOREVER; /* PostgreSQL looks after lock_timeout */
+	else
+		wait_ms = Max((deadline_us - redlock_clock_us() + 999) / 1000, 1);
 
 	PG_TRY();
 	{
 		waiting_at_gate = request->hash;
-		entered = gate_enter(request->hash, session_level, wait_ms);
-		waiting_at_gate = 0;
+		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION, wait_ms);
 	}
 	PG_CATCH();
 	{
 		waiting_at_gate = 0;
 		lease_poke(request->hash);
-		if (session_level) /* granted while it was cancelled */
-			gate_leave(request->hash, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	waiting_at_gate = 0;
 	if (entered)
 		return true;
 	if (wait_ms != GATE_DO_NOT_WAIT)
@@ -357,10 +428,33 @@ enter_gate(const LockRequest *request)
 }
 
 /*
- * Take a slot of the lease table and ask.  Sets `asking`, or leaves it NULL if
- * this is a try and the name is in use.
+ * A waiter whose client has gone must not go on waiting, and then hold the lock for
+ * nobody.  PostgreSQL can look for that, by a timer that is off by default: it is on
+ * for the length of the wait.  Returns whether it was put on.
  */
+static bool
+watch_client(void)
+{
+	if (client_connection_check_interval > 0 || MyProcPort == NULL ||
+		!WaitEventSetCanReportClosed())
+		return false;
+	client_connection_check_interval = CLIENT_CHECK_MS;
+	enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT, CLIENT_CHECK_MS);
+	return true;
+}
+
 static void
+unwatch_client(void)
+{
+	disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
+	client_connection_check_interval = 0;
+}
+
+/*
+ * Take a slot of the lease table and ask.  Sets `asking`, unless the name is in use:
+ * LEASE_TAKEN.
+ */
+static LeaseOpened
 open_lease(const LockRequest *request, int64 deadline_us)
 {
 	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1];
@@ -370,33 +464,19 @@ open_lease(const LockRequest *request, int64 deadline_us)
 	memcpy(key, redlock_key_prefix, prefix_len);
 	memcpy(key + prefix_len, request->utf8, request->utf8_len);
 
-	for (;;)
-	{
-		opened = lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len,
-							&request->terms, &asking);
-		if (opened == LEASE_HANDED_OVER)
-			return;
-		if (opened == LEASE_OPENED || opened == LEASE_TABLE_FULL)
-			break;
-		/* its owner holds the lease and has lost its gate: wait for it here */
-		if (opened == LEASE_TAKEN && request->terms.once)
-			return;
-		if (redlock_clock_us() >= deadline_us)
-		{
-			time_out(request, NULL);
-			return;
-		}
-		wait_a_moment(deadline_us, opened == LEASE_NO_SLOT ? 1 : 10 + REDLOCK_RANDOM32() % 40);
-	}
-	if (opened == LEASE_TABLE_FULL)
-		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						errmsg("too many redlocks are held or asked for on this server"),
-						errhint("Raise redlock.max_locks, now %d, and restart the server.",
-								redlock_max_locks)));
+	while ((opened = lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len,
+								&request->terms, &asking)) == LEASE_NO_SLOT &&
+		   redlock_clock_us() < deadline_us)
+		wait_a_moment(deadline_us, 1);
+	if (opened == LEASE_HANDED_OVER || opened == LEASE_TAKEN)
+		return opened;
+	if (opened != LEASE_OPENED)
+		fail_table_full();
 
 	asking->scope = request->scope;
 	describe_holder(asking);
 	lease_ask(asking);
+	return LEASE_OPENED;
 }
 
 /* For people who look at the key with redis-cli. */
@@ -439,7 +519,7 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 			return LEASE_WAITING;
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
-		else if (now_us - broker_seen_us > BROKER_MISSING_US)
+		else if (request->wait_ms < 0 && now_us - broker_seen_us > BROKER_MISSING_US)
 			fail_no_broker();
 		wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	}
@@ -477,7 +557,9 @@ make_holding(const LockRequest *request)
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
+	holding->ended_count = 0;
 	holding->xact_holds = NULL;
+	holding->gate_era = request->scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	holding->loss_signalled = false;
 	holdings_busy = true;
 	dlist_push_tail(&holdings, &holding->link);
@@ -490,7 +572,7 @@ make_holding(const LockRequest *request)
 	}
 	PG_CATCH();
 	{
-		give_back(holding, 0);
+		give_back(holding);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -501,9 +583,6 @@ make_holding(const LockRequest *request)
 static void
 count_up(Holding *holding, LockScope scope)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
-	XactHold *hold = holding->xact_holds;
-
 	switch (scope)
 	{
 		case SCOPE_SESSION:
@@ -513,11 +592,12 @@ count_up(Holding *holding, LockScope scope)
 			holding->call_count++;
 			break;
 		case SCOPE_TRANSACTION:
-			if (hold == NULL || hold->subid != subid)
+			if (!holds_in_subxact(holding))
 			{
-				hold = MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
+				XactHold *hold = MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
+
 				hold->next = holding->xact_holds;
-				hold->subid = subid;
+				hold->subid = GetCurrentSubTransactionId();
 				holding->xact_holds = hold;
 				xact_hold_total++;
 			}
@@ -526,11 +606,35 @@ count_up(Holding *holding, LockScope scope)
 	show_scope(holding);
 }
 
+/* Acquisitions that outlast a commit, or at least the statement before it. */
+static int
+lasting(const Holding *holding)
+{
+	return holding->session_count + holding->call_count + holding->ended_count;
+}
+
+/* Was it acquired at transaction scope in this very subtransaction? */
+static bool
+holds_in_subxact(const Holding *holding)
+{
+	return holding->xact_holds != NULL &&
+		   holding->xact_holds->subid == GetCurrentSubTransactionId();
+}
+
+/* Enter its gate at session level, unless it is held so; if that can be done now. */
+static bool
+keep_gate(Holding *holding)
+{
+	if (holding->gate_era != gate_era() && gate_enter(holding->hash, true, GATE_DO_NOT_WAIT))
+		holding->gate_era = gate_era();
+	return holding->gate_era == gate_era();
+}
+
 static void
 show_scope(Holding *holding)
 {
 	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
-							: holding->call_count > 0  ? SCOPE_CALL
+							: lasting(holding) > 0     ? SCOPE_CALL
 													   : SCOPE_TRANSACTION;
 }
 
@@ -550,7 +654,7 @@ session_release(uint64 hash, const char *name)
 						  errmsg("this session does not hold redlock \"%s\"", name)));
 		return false;
 	}
-	if (holding->session_count == 0 && holding->call_count == 0)
+	if (lasting(holding) == 0)
 	{
 		ereport(WARNING, (errcode(ERRCODE_WARNING),
 						  errmsg("redlock \"%s\" is held at transaction scope only", name),
@@ -561,13 +665,15 @@ session_release(uint64 hash, const char *name)
 	if (!valid)
 		ereport(WARNING, (errcode(ERRCODE_WARNING),
 						  errmsg("the lease on redlock \"%s\" had been lost", name),
-						  lost_detail(holding->lease)));
+						  errdetail_internal("%s", loss_reason(holding->lease))));
 
 	if (holding->session_count > 0)
 		holding->session_count--;
-	else
+	else if (holding->call_count > 0)
 		holding->call_count--;
-	give_back(holding, 1);
+	else
+		holding->ended_count--;
+	give_back(holding);
 	return valid;
 }
 
@@ -580,12 +686,12 @@ session_release_all(void)
 	dlist_foreach_modify(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		int count = holding->session_count + holding->call_count;
+		int count = lasting(holding);
 
 		if (count == 0)
 			continue;
-		holding->session_count = holding->call_count = 0;
-		give_back(holding, count);
+		holding->session_count = holding->call_count = holding->ended_count = 0;
+		give_back(holding);
 		released += count;
 	}
 	return released;
@@ -642,18 +748,21 @@ find_holding(uint64 hash, const char *name)
 }
 
 /*
- * Some acquisitions have been counted down, `gates` of them with a gate of their
- * own at session level.  The lease first: the gate is for who comes next.
+ * Some acquisitions have been counted down.  The lease first: the gate is for who
+ * comes next.
  */
 static void
-give_back(Holding *holding, int gates)
+give_back(Holding *holding)
 {
 	uint64 hash = holding->hash;
+	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
 
+	if (leave)
+		holding->gate_era = 0;
 	show_scope(holding);
-	if (holding->session_count == 0 && holding->call_count == 0 && holding->xact_holds == NULL)
+	if (lasting(holding) == 0 && holding->xact_holds == NULL)
 		let_go(holding, true);
-	for (int i = 0; i < gates; i++)
+	if (leave)
 		gate_leave(hash, true);
 }
 
@@ -680,11 +789,17 @@ deadline_of(const LockRequest *request)
 
 	if (request->terms.once)
 		return PG_INT64_MAX; /* bounded by the node timeout */
-	if (LockTimeout > 0 && (wait_ms < 0 || LockTimeout < wait_ms))
+	if (ends_by_lock_timeout(request))
 		wait_ms = LockTimeout;
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
 	return redlock_clock_us() + wait_ms * 1000;
+}
+
+static bool
+ends_by_lock_timeout(const LockRequest *request)
+{
+	return LockTimeout > 0 && (request->wait_ms < 0 || LockTimeout < request->wait_ms);
 }
 
 static bool
@@ -726,41 +841,62 @@ missing_nodes_text(Lease *lease)
 	return text.data;
 }
 
-static int
-lost_detail(Lease *lease)
+/* A sentence; allocated where the caller stands. */
+static char *
+loss_reason(Lease *lease)
 {
 	char *nodes = missing_nodes_text(lease);
 
 	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
-		return errdetail("It was held for as long as its hold_at_most of %d ms allows.",
-						 lease->hold_at_most_ms);
+		return psprintf("It was held for as long as its hold_at_most of %d ms allows.",
+						lease->hold_at_most_ms);
 	if (nodes[0] == '\0')
-		return errdetail("The broker did not renew it in time.");
-	return errdetail("It was not renewed in time by a quorum of nodes: %s.", nodes);
+		return pstrdup("The broker did not renew it in time.");
+	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
 }
 
 static void
 fail_no_broker(void)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the redlock broker is not running"),
-			 errhint("The server starts it again after a second; if it does not come up, see "
-					 "the server log.")));
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker is not running"),
+					errhint("The server starts it again by itself; if it does not come up, see the "
+							"server log.")));
+}
+
+static void
+fail_table_full(void)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("too many redlocks are held or asked for on this server"),
+		 lease_table->max_locks < redlock_max_locks
+			 ? errdetail("The server's lock table has room for %d, less than redlock.max_locks, "
+						 "which is %d.",
+						 lease_table->max_locks, redlock_max_locks)
+			 : 0,
+		 lease_table->max_locks < redlock_max_locks
+			 ? errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
+					   max_locks_per_xact)
+			 : errhint("Raise redlock.max_locks, now %d, and restart the server.",
+					   redlock_max_locks)));
 }
 
 static void
 time_out(const LockRequest *request, Lease *lease)
 {
 	char held_by[LEASE_HOLDER_MAX + 1] = "";
-	bool by_lock_timeout =
-		LockTimeout > 0 && (request->wait_ms < 0 || LockTimeout < request->wait_ms);
+	bool by_lock_timeout = ends_by_lock_timeout(request);
 	int limit_ms = by_lock_timeout ? LockTimeout : (int) request->wait_ms;
 
+	/* these are never called busy, nor skipped */
+	if (lease != NULL && lease_broker_pid() == 0)
+		fail_no_broker();
+	if (lease != NULL && pg_atomic_read_u32(&lease->silent_nodes) != 0)
+		fail_unreachable(request, lease);
 	if (request->skip)
 		return;
-	if (lease != NULL && pg_atomic_read_u32(&lease->silent_nodes) != 0)
-		fail_unreachable(request, lease); /* never say busy then */
 	if (lease != NULL)
 	{
 		SpinLockAcquire(&lease->mutex);
@@ -798,10 +934,10 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 static void
 fail_lost(const char *name, Lease *lease, const char *when)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("the lease on redlock \"%s\" was lost%s", name, when), lost_detail(lease),
-			 errhint("Another session may hold the lock by now. Start the work over.")));
+	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					errmsg("the lease on redlock \"%s\" was lost%s", name, when),
+					errdetail_internal("%s", loss_reason(lease)),
+					errhint("Another session may hold the lock by now. Start the work over.")));
 }
 
 /*
@@ -815,10 +951,12 @@ on_xact(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			guard_commit();
+			restore_gates();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
 			guard_commit();
+			restore_gates();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -846,7 +984,7 @@ guard_commit(void)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (holding->xact_holds == NULL && holding->call_count == 0 && !wrote)
+		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !wrote)
 			continue;
 		if (!is_valid(holding, 0))
 			fail_lost(holding->name, holding->lease, " before the commit");
@@ -859,6 +997,33 @@ guard_commit(void)
 						   redlock_commit_margin_ms),
 				 errhint("Start the work over. A longer ttl leaves more time.")));
 	}
+}
+
+/*
+ * Enter again what pg_advisory_unlock_all took in this transaction.  A waiter that
+ * came through meanwhile finds the lease taken, and leaves again at once.
+ */
+static void
+restore_gates(void)
+{
+	static uint32 complete_era = 1;
+	int tries = GATE_TRIES;
+	dlist_iter iter;
+
+	if (complete_era == gate_era())
+		return;
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		while (lasting(holding) > 0 && !keep_gate(holding))
+		{
+			if (tries-- == 0)
+				return; /* at the next commit, then */
+			pg_usleep(GATE_PAUSE_US);
+		}
+	}
+	complete_era = gate_era();
 }
 
 static void
@@ -878,17 +1043,15 @@ end_transaction(void)
 {
 	dlist_mutable_iter iter;
 
-	loss_signalled = false;
 	if (xact_hold_total > 0 || call_ended)
 		dlist_foreach_modify(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);
-			int calls = call_ended ? holding->call_count : 0;
 
 			while (holding->xact_holds != NULL)
 				drop_xact_hold(holding);
-			holding->call_count -= calls;
-			give_back(holding, calls);
+			holding->ended_count = 0;
+			give_back(holding);
 		}
 	call_ended = false;
 	Assert(xact_hold_total == 0);
@@ -933,7 +1096,7 @@ end_subxact(SubTransactionId subid)
 		if (hold == NULL || hold->subid != subid)
 			continue;
 		drop_xact_hold(holding);
-		give_back(holding, 0);
+		give_back(holding);
 	}
 }
 
@@ -1050,114 +1213,91 @@ signal_loss(void)
 {
 	if (redlock_on_loss == ON_LOSS_ERROR)
 		return;
-	loss_signalled = true;
+	loss_statement = GetCurrentStatementStartTimestamp();
 	if (redlock_on_loss == ON_LOSS_TERMINATE)
+	{
+		loss_error = ERRCODE_ADMIN_SHUTDOWN;
 		ProcDiePending = true;
+	}
 	else
+	{
+		loss_error = ERRCODE_QUERY_CANCELED;
 		QueryCancelPending = true;
+	}
 	InterruptPending = true;
 	SetLatch(MyLatch);
 }
 
-/* Say why a statement is cancelled, or the session ended. */
+/*
+ * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
+ * way to the log and the client; what is allocated here goes with it.  PostgreSQL
+ * heeds no interrupt while an LWLock is held, so loss_reason may take one.
+ */
 static void
-explain_cancel(void *arg)
+explain_loss(ErrorData *error)
 {
-	int code = geterrcode();
+	bool cancels = error->elevel == ERROR;
 	dlist_iter iter;
 
-	if (!loss_signalled || (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN))
-		return;
-	loss_signalled = false;
-	dlist_foreach(iter, &holdings)
-	{
-		Holding *holding = dlist_container(Holding, link, iter.cur);
+	if (loss_error != 0 && error->elevel >= ERROR && error->sqlerrcode == loss_error &&
+		(!cancels || loss_statement == GetCurrentStatementStartTimestamp()))
+		dlist_foreach(iter, &holdings)
+		{
+			Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (is_valid(holding, 0))
-			continue;
-		errmsg(code == ERRCODE_QUERY_CANCELED
-				   ? "canceling statement because the lease on redlock \"%s\" was lost"
-				   : "terminating connection because the lease on redlock \"%s\" was lost",
-			   holding->name);
-		lost_detail(holding->lease);
-		errhint("Another session may hold the lock by now. Start the work over.");
-		return;
-	}
+			if (is_valid(holding, 0))
+				continue;
+			loss_error = 0;
+			error->message =
+				psprintf("%s because the lease on redlock \"%s\" was lost",
+						 cancels ? "canceling statement" : "terminating connection", holding->name);
+			error->detail = loss_reason(holding->lease);
+			error->hint = pstrdup("Another session may hold the lock by now. Start the work over.");
+			break;
+		}
+	if (prev_emit_log)
+		prev_emit_log(error);
 }
 
 /*
  * Statements
  */
 
-static void
-begin_statement(ErrorContextCallback *callback)
-{
-	if (statement_depth++ > 0)
-		return;
-	loss_signalled = false;
-	warned = false;
-	callback->callback = explain_cancel;
-	callback->arg = NULL;
-	callback->previous = error_context_stack;
-	error_context_stack = callback;
-}
-
-static void
-end_statement(const ErrorContextCallback *callback)
-{
-	if (--statement_depth == 0)
-		error_context_stack = callback->previous;
-}
-
-static void
-run_executor(REDLOCK_RUN_ARGS_DECL)
-{
-	ErrorContextCallback callback;
-
-	begin_statement(&callback);
-	PG_TRY();
-	{
-		if (prev_ExecutorRun)
-			prev_ExecutorRun(REDLOCK_RUN_ARGS);
-		else
-			standard_ExecutorRun(REDLOCK_RUN_ARGS);
-	}
-	PG_FINALLY();
-	{
-		end_statement(&callback);
-	}
-	PG_END_TRY();
-}
-
+/*
+ * Counts how deep CALL and DO are nested, and sees DISCARD ALL.  All other statements
+ * pass by: nothing is pushed, so nothing can be left behind.
+ */
 static void
 run_utility(REDLOCK_UTILITY_ARGS_DECL)
 {
-	ErrorContextCallback callback;
+	ProcessUtility_hook_type next =
+		prev_ProcessUtility ? prev_ProcessUtility : standard_ProcessUtility;
 	Node *statement = pstmt->utilityStmt;
-	bool is_call = IsA(statement, CallStmt) || IsA(statement, DoStmt);
-	bool discard_all =
-		IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL;
 
-	begin_statement(&callback);
-	call_depth += is_call;
-	PG_TRY();
+	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
 	{
-		if (prev_ProcessUtility)
-			prev_ProcessUtility(REDLOCK_UTILITY_ARGS);
-		else
-			standard_ProcessUtility(REDLOCK_UTILITY_ARGS);
+		call_depth++;
+		PG_TRY();
+		{
+			next(REDLOCK_UTILITY_ARGS);
+		}
+		PG_FINALLY();
+		{
+			if (--call_depth == 0)
+				end_call();
+		}
+		PG_END_TRY();
+		return;
 	}
-	PG_FINALLY();
-	{
-		call_depth -= is_call;
-		if (is_call && call_depth == 0)
-			end_call();
-		end_statement(&callback);
-	}
-	PG_END_TRY();
 
-	if (discard_all)
+	/* pstmt may be gone afterwards */
+	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
+	{
+		next(REDLOCK_UTILITY_ARGS);
 		session_release_all();
+	}
+	else
+		next(REDLOCK_UTILITY_ARGS);
 }
 
 /*
@@ -1171,7 +1311,10 @@ end_call(void)
 
 	dlist_foreach(iter, &holdings)
 	{
-		if (dlist_container(Holding, link, iter.cur)->call_count > 0)
-			call_ended = true;
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		call_ended = call_ended || holding->call_count > 0;
+		holding->ended_count += holding->call_count;
+		holding->call_count = 0;
 	}
 }

@@ -1,0 +1,195 @@
+# What drivers, pools and clients that go away do to the locks of a session.
+#
+# Protects from: a holder that a pool's reset takes out of its server's queue, so
+# that nobody sees who blocks whom; call scope that ends with the CALL before it,
+# in the same pipeline; waiters that go on waiting for a client that has gone, and
+# then hold the lock for nobody.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes);
+my $admin = session($host);
+
+# Session $waiter waits in the queue of this server, and $holder blocks it.
+sub is_queued
+{
+	my ($waiter, $holder, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			$admin->query("SELECT pg_blocking_pids(pid) = ARRAY[$holder] FROM redlock_locks"
+				  . " WHERE state = 'queued' AND pid = $waiter") eq 't';
+		},
+		$description);
+}
+
+# ---- pg_advisory_unlock_all, as pools call it ----
+
+# what asyncpg sends when a connection goes back to its pool
+my $reset = 'SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL';
+my ($holder, $waiter) = (session($host), session($host));
+
+foreach my $round (1 .. 3)
+{
+	$holder->query("SELECT redlock_acquire('pool', scope => 'session')");
+	$holder->query($reset);
+	$waiter->send("BEGIN; SELECT redlock_acquire('pool') > 0");
+	is_queued($waiter->pid, $holder->pid, 'after a reset of the pool, a waiter is queued behind the holder');
+
+	# the waiter is let through the gate, and goes back into the queue
+	$holder->query($reset);
+	is_queued($waiter->pid, $holder->pid, 'the same when it was queued before the reset');
+	$holder->run("BEGIN; $reset; SELECT 1/0");
+	$holder->query('ROLLBACK');
+	$holder->query('SELECT 1');
+	is_queued($waiter->pid, $holder->pid, 'and when the reset is rolled back, after the next commit');
+
+	my $result = $holder->run("SELECT redlock_release('pool')");
+	is("$result->{out}$result->{err}", 't', 'the release warns of nothing');
+	is($waiter->result->{out}, 't', 'and the waiter has the lock');
+	$waiter->query('COMMIT');
+}
+
+# the same while both are held, at transaction and at session scope
+$holder->query("BEGIN; SELECT redlock_acquire('pool'), redlock_acquire('pool', scope => 'session')");
+$holder->query('SELECT pg_advisory_unlock_all()');
+is($holder->run("SELECT redlock_release('pool')")->{err}, '', 'nor if it is held at transaction scope, too');
+$holder->query('COMMIT');
+is($admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"), '0', 'no gate is left');
+
+# many locks, and other sessions that wait for each of them
+my @waiters = map { session($host) } 1 .. 5;
+$holder->query("SELECT redlock_acquire('pool ' || i, scope => 'session') FROM generate_series(1, 5) i");
+$waiters[ $_ - 1 ]->send("BEGIN; SELECT redlock_acquire('pool $_') > 0") foreach 1 .. 5;
+is_queued($waiters[ $_ - 1 ]->pid, $holder->pid, "waiter $_ is queued") foreach 1 .. 5;
+$holder->query($reset) foreach 1 .. 10;
+is_queued($waiters[ $_ - 1 ]->pid, $holder->pid, "waiter $_ is queued after ten resets") foreach 1 .. 5;
+is($admin->query("SELECT count(*) FROM redlock_locks WHERE state = 'held'"), '5', 'all are held');
+is($holder->query('SELECT redlock_release_all()'), '5', 'and released');
+is($_->result->{out}, 't', 'the waiter has its lock') foreach @waiters;
+$_->quit foreach @waiters;
+
+# A real pool.  Its one connection goes back to it with a lock held at session scope.
+my $python = '/usr/bin/python3';
+SKIP:
+{
+	skip 'no asyncpg for Python here', 2
+	  if !-x $python || system("$python -c 'import asyncpg' 2>/dev/null") != 0;
+
+	my $script = <<'PYTHON';
+import asyncio, asyncpg, sys
+
+async def main():
+    pool = await asyncpg.create_pool(host=sys.argv[1], port=int(sys.argv[2]), user=sys.argv[3],
+                                     database='postgres', min_size=1, max_size=1)
+    async with pool.acquire() as c:
+        await c.fetchval("SELECT redlock_acquire('asyncpg', scope => 'session')")
+        print(await c.fetchval("SELECT pg_backend_pid()"), flush=True)
+    sys.stdin.readline()
+    async with pool.acquire() as c:
+        print(await c.fetchval("SELECT redlock_release('asyncpg')"), flush=True)
+    await pool.close()
+
+asyncio.run(main())
+PYTHON
+	my ($in, $out) = ('', '');
+	my $user = $admin->query('SELECT current_user');
+	my $pool = IPC::Run::start([ $python, '-c', $script, $host->host, $host->port, $user ],
+		'<', \$in, '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	$pool->pump until $out =~ /^(\d+)\n/;
+	my $pid = $1;
+	# the reset is what the idle connection did last
+	wait_until(
+		sub { $admin->query("SELECT state = 'idle' AND query LIKE '%unlock_all%' FROM pg_stat_activity WHERE pid = $pid") eq 't' },
+		'the pool has reset its connection');
+	$waiter->send("BEGIN; SELECT redlock_acquire('asyncpg') > 0");
+	is_queued($waiter->pid, $pid, 'behind a connection in an asyncpg pool a waiter is queued');
+	$in .= "\n";
+	$pool->finish;
+	like($out, qr/^True$/m, 'which can release its lock later');
+	is($waiter->result->{out}, 't', 'and then the waiter has it');
+	$waiter->query('COMMIT');
+}
+
+# ---- several CALLs in one pipeline ----
+
+# The second CALL begins in the transaction in which the first one ended.
+$admin->query(<<'SQL');
+CREATE TABLE seen (n int, held bool);
+CREATE PROCEDURE job(n int) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO seen VALUES (n, EXISTS (SELECT FROM redlock_locks
+		WHERE resource = 'job' AND state = 'held' AND pid = pg_backend_pid()));
+	COMMIT;
+	INSERT INTO seen VALUES (n, EXISTS (SELECT FROM redlock_locks
+		WHERE resource = 'job' AND state = 'held' AND pid = pg_backend_pid()));
+END
+$$;
+SQL
+foreach my $protocol (qw(extended prepared))
+{
+	my $calls = join '',
+	  map { "CALL redlock_run('job', 'CALL job($_)');\n" } 1 .. 3;
+	my $file = $host->basedir . '/pipeline.sql';
+
+	$admin->query('TRUNCATE seen');
+	append_to_file($file, "\\startpipeline\n$calls\\endpipeline\n");
+	$host->command_ok([ 'pgbench', '-n', '-t', '1', '-M', $protocol, '-f', $file, 'postgres' ],
+		"a pipeline of three CALLs, $protocol");
+	unlink $file;
+	is($admin->query('SELECT n, bool_and(held), count(*) FROM seen GROUP BY n ORDER BY n'),
+		"1|t|2\n2|t|2\n3|t|2", 'each holds its lock to its end, after its COMMIT too');
+	is($admin->query("SELECT count(*) FROM redlock_locks WHERE state = 'held'"), '0', 'nothing is held afterwards');
+}
+
+# ---- a waiter whose client is gone ----
+
+foreach my $scope (qw(transaction session))
+{
+	# behind a session of this server, and behind another host
+	foreach my $where ('this server', 'the nodes')
+	{
+		my $client = session($host);
+		my $pid = $client->pid;
+
+		if ($where eq 'this server')
+		{
+			$holder->query("SELECT redlock_acquire('gone', scope => 'session')");
+		}
+		else
+		{
+			$_->cli('SET', 'redlock:gone', 'somebody', 'PX', 600000) foreach @nodes;
+		}
+		$client->send("SELECT redlock_acquire('gone', scope => '$scope')");
+		wait_until(
+			sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'gone' AND pid = $pid AND state <> 'held'") eq '1' },
+			'it waits');
+		$client->vanish;
+		wait_until(sub { $admin->query("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '0' },
+			"a client that is killed ends the wait of its session for $where, at $scope scope");
+		is($admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'gone' AND pid = $pid AND state <> 'releasing'"),
+			'0', 'and it waits no longer');
+		if ($where eq 'this server')
+		{
+			$holder->query("SELECT redlock_release('gone')");
+		}
+		else
+		{
+			$_->cli('DEL', 'redlock:gone') foreach @nodes;
+		}
+	}
+}
+is($admin->query('SHOW client_connection_check_interval'), '0', 'the setting is as it was');
+is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the lock is free');
+is($holder->query('SHOW client_connection_check_interval'), '0', 'also in a session that took a lock');
+
+$_->quit foreach $holder, $waiter, $admin;
+done_testing();
