@@ -114,6 +114,7 @@ redlock_release(PG_FUNCTION_ARGS)
 Datum
 redlock_release_all(PG_FUNCTION_ARGS)
 {
+	lease_require_preload();
 	PG_RETURN_INT32(session_release_all());
 }
 
@@ -207,6 +208,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	char *name;
 	char *utf8;
 
+	lease_require_preload();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the name of a redlock must not be null")));
@@ -347,9 +349,8 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
-	if (lease_table == NULL)
-		return (Datum) 0;
 	LWLockAcquire(lease_table->lock, LW_SHARED);
 	for (int i = 0; i < lease_table->slots; i++)
 		if (lease_table->lease[i].in_use)
@@ -431,9 +432,8 @@ redlock_node_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
-	if (lease_table == NULL)
-		return (Datum) 0;
 	LWLockAcquire(lease_table->board_lock, LW_SHARED);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (lease_table->board[i].in_use)
@@ -474,18 +474,17 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	TupleDesc desc;
 	Datum values[COUNTERS + 1] = {0};
 	bool nulls[COUNTERS + 1] = {0};
-	int broker_pid = 0;
+	int broker_pid;
 
+	lease_require_preload();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
 	Assert(desc->natts == lengthof(values));
 
 	for (int i = 0; i < COUNTERS; i++)
-		values[i] = Int64GetDatum(
-			lease_table == NULL ? 0 : (int64) pg_atomic_read_u64(&lease_table->counters[i]));
-	if (lease_table != NULL)
-		broker_pid = lease_broker_pid();
+		values[i] = Int64GetDatum((int64) pg_atomic_read_u64(&lease_table->counters[i]));
+	broker_pid = lease_broker_pid();
 	values[COUNTERS] = Int32GetDatum(broker_pid);
 	nulls[COUNTERS] = broker_pid == 0;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));

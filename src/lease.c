@@ -63,6 +63,16 @@ static void unname(Lease *lease);
 static void push(Lease *lease);
 
 void
+lease_require_preload(void)
+{
+	if (lease_table == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+						errhint("Add this line to postgresql.conf and restart the server: "
+								"shared_preload_libraries = 'redlock_pg'")));
+}
+
+void
 lease_install_hooks(void)
 {
 #if REDLOCK_HAVE_SHMEM_REQUEST_HOOK

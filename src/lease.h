@@ -208,6 +208,9 @@ typedef struct LeaseTable
 /* NULL unless preloaded */
 extern LeaseTable *lease_table;
 
+/* An error (55000) unless preloaded. */
+extern void lease_require_preload(void);
+
 /* postmaster, _PG_init */
 extern void lease_install_hooks(void);
 

@@ -276,15 +276,10 @@ start_session(void)
 		hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* Each thing that is not set up has its own error, and the line to add. */
+/* That it is preloaded was checked by who called us. */
 static void
 check_ready(void)
 {
-	if (lease_table == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
-						errhint("Add this line to postgresql.conf and restart the server: "
-								"shared_preload_libraries = 'redlock_pg'")));
 	if (redlock_nodes()->count == 0)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock.nodes is not set"),

@@ -57,13 +57,24 @@ $bare->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
 $bare->start;
 push @logs, $bare->logfile;
 $bare->safe_psql('postgres', 'CREATE EXTENSION redlock_pg');
-foreach my $call ("redlock_acquire('job')", "redlock_try('job')")
+foreach my $statement (
+	"SELECT redlock_acquire('job')",
+	"SELECT redlock_try('job')",
+	"CALL redlock_run('job', 'SELECT 1')",
+	"SELECT redlock_release('job')",
+	'SELECT redlock_release_all()',
+	"SELECT redlock_check('job')",
+	"SELECT redlock_token('job')",
+	"SELECT redlock_fence('job')",
+	'TABLE redlock_locks',
+	'TABLE redlock_nodes',
+	'TABLE redlock_stats')
 {
-	my $result = psql_result($bare, "SELECT $call");
-	is($result->{state}, '55000', "not preloaded: $call is an error");
+	my $result = psql_result($bare, $statement);
+	is($result->{state}, '55000', "not preloaded: $statement is an error");
 	is($result->{message}, 'redlock_pg must be loaded via shared_preload_libraries',
-		"not preloaded: $call says why");
-	like($result->{hint}, qr/shared_preload_libraries/, "not preloaded: $call says what to add");
+		"not preloaded: $statement says why");
+	like($result->{hint}, qr/shared_preload_libraries/, "not preloaded: $statement says what to add");
 }
 
 $bare->append_conf('postgresql.conf', redlock_conf());
