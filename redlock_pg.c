@@ -10,6 +10,7 @@
 #include <limits.h>
 
 #include "access/htup_details.h"
+#include "access/parallel.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -46,6 +47,7 @@ PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 
+static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
@@ -114,7 +116,7 @@ redlock_release(PG_FUNCTION_ARGS)
 Datum
 redlock_release_all(PG_FUNCTION_ARGS)
 {
-	lease_require_preload();
+	require_session();
 	PG_RETURN_INT32(session_release_all());
 }
 
@@ -201,6 +203,17 @@ redlock_run(PG_FUNCTION_ARGS)
  * Arguments
  */
 
+/* What a session holds is known to its own process only. */
+static void
+require_session(void)
+{
+	lease_require_preload();
+	if (IsParallelWorker())
+		ereport(ERROR, (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+						errmsg("redlocks can't be used in a parallel worker"),
+						errhint("Mark the function that calls this one as PARALLEL UNSAFE.")));
+}
+
 /* The name goes into the key in UTF-8, whatever encoding this database has. */
 static void
 get_name(FunctionCallInfo fcinfo, LockRequest *request)
@@ -208,7 +221,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	char *name;
 	char *utf8;
 
-	lease_require_preload();
+	require_session();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the name of a redlock must not be null")));

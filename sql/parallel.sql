@@ -1,0 +1,34 @@
+-- Functions that are wrongly marked PARALLEL SAFE, in a parallel worker.
+--
+-- Protects from: a lock that a worker takes, and that ends with it; a worker that
+-- denies what its session holds; an error that tells of something else, such as
+-- nodes that are not set.
+
+CREATE FUNCTION in_worker(command text) RETURNS text
+LANGUAGE plpgsql PARALLEL SAFE AS $$
+DECLARE
+	result text;
+BEGIN
+	EXECUTE command INTO result;
+	RETURN result;
+END $$;
+SELECT redlock_acquire('a', scope => 'session') > 0;
+
+SET force_parallel_mode = on;
+SELECT in_worker('SELECT redlock_acquire(''a'')');
+\echo :SQLSTATE
+SELECT in_worker('SELECT redlock_try(''a'')');
+SELECT in_worker('SELECT redlock_release(''a'')');
+SELECT in_worker('SELECT redlock_release_all()');
+SELECT in_worker('SELECT redlock_check(''a'')');
+SELECT in_worker('SELECT redlock_token(''a'')');
+SELECT in_worker('SELECT redlock_fence(''a'')');
+SELECT in_worker('CALL redlock_run(''a'', ''SELECT 1'')');
+-- the functions themselves say that they are not for workers
+SELECT redlock_check('a') > '0';
+-- the views are for the leader, whatever the plan
+SELECT resource, state FROM redlock_locks WHERE state = 'held';
+RESET force_parallel_mode;
+
+SELECT redlock_release('a');
+DROP FUNCTION in_worker;
