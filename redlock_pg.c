@@ -220,6 +220,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 {
 	char *name;
 	char *utf8;
+	const unsigned char *control;
 
 	require_session();
 	if (PG_ARGISNULL(0))
@@ -234,6 +235,12 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
 								  LEASE_NAME_MAX)));
+	control = lease_find_control(utf8);
+	if (control != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the name of a redlock must not contain control characters"),
+				 errdetail("It contains U+%04X.", *control == 0xc2 ? control[1] : control[0])));
 	request->name = name;
 	request->utf8 = utf8;
 	request->utf8_len = strlen(utf8);

@@ -2,7 +2,8 @@
 --
 -- Protects from: a NULL that returns as if a lock were held; names cut short,
 -- so that two of them mean one lock; limits that count letters where the key
--- on the nodes counts bytes; durations of the wrong unit or sign, or that
+-- on the nodes counts bytes; names that write lines of their own into a log, or
+-- commands to a terminal; durations of the wrong unit or sign, or that
 -- overflow; a rejected call that leaves a lock behind.
 --
 -- Needs a database in UTF-8 and redlock.max_ttl as it is by default.
@@ -40,6 +41,23 @@ SELECT redlock_try(repeat(U&'\00E4', 128));
 SELECT redlock_try(repeat(U&'\20AC', 85) || 'x');
 SELECT redlock_try(repeat(U&'\+01F512', 64));
 SELECT redlock_try(repeat('x', 1000000));
+
+-- the name: control characters, which no message may bring to a log or terminal
+SELECT redlock_acquire(E'a\nLOG:  b');
+\echo :SQLSTATE
+SELECT redlock_try(E'\t');
+SELECT redlock_try(E'\x01');
+SELECT redlock_try(E'a\x1b[31mb');
+SELECT redlock_try(E'a\x1f');
+SELECT redlock_try(E'a\x7f');
+SELECT redlock_try(U&'a\0080');
+SELECT redlock_try(U&'a\009Bb');
+SELECT redlock_try(U&'\00E4\009F');
+SELECT redlock_release(E'a\r');
+SELECT redlock_check(E'a\r');
+SELECT redlock_token(E'a\r');
+SELECT redlock_fence(E'a\r');
+CALL redlock_run(E'a\r', 'SELECT 1');
 
 -- wait
 SELECT redlock_acquire('a', wait => '-1 s');
@@ -113,6 +131,10 @@ SELECT redlock_check(repeat('x', 254)) > '0';
 SELECT redlock_release(repeat('x', 255));
 -- only that one
 SELECT redlock_check(repeat('x', 254) || 'y') > '0';
+SELECT redlock_release_all();
+
+-- the neighbours of control characters are letters like any other
+SELECT redlock_try(U&' ~\00A0\00C2\20AC\0100\071F', scope => 'session');
 SELECT redlock_release_all();
 
 -- the least and the longest that are right

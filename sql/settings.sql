@@ -105,6 +105,10 @@ ALTER SYSTEM SET redlock.max_locks = 15;
 ALTER SYSTEM SET redlock.max_locks = 1000001;
 SELECT repeat('p', 64) AS long \gset
 ALTER SYSTEM SET redlock.key_prefix = :'long';
+ALTER SYSTEM SET redlock.key_prefix = E'a\x1b[31m';
+\echo :SQLSTATE
+ALTER SYSTEM SET redlock.key_prefix = E'a\nb';
+ALTER SYSTEM SET redlock.key_prefix = U&'a\009Bb';
 
 -- a misspelt setting
 SET redlock.node = 'redis://localhost';
@@ -132,6 +136,8 @@ ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1]1';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@socket';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?x=1';
+ALTER SYSTEM SET redlock.nodes = E'redis://u:geheim@h\x1b[31m';
+ALTER SYSTEM SET redlock.nodes = U&'unix://u:geheim@/socket\009B';
 -- the place of the wrong one is said
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://h:2,redis://:geheim@h:x';
 -- one server must not vote twice

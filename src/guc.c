@@ -113,6 +113,13 @@ redlock_nodes(void)
 static bool
 check_key_prefix(char **newval, void **extra, GucSource source)
 {
+	if (lease_find_control(*newval) != NULL)
+	{
+		/* the standard message would print them */
+		GUC_check_errmsg("invalid value for parameter \"redlock.key_prefix\"");
+		GUC_check_errdetail("The prefix must not contain control characters.");
+		return false;
+	}
 	if (strlen(*newval) > LEASE_PREFIX_MAX)
 	{
 		GUC_check_errdetail("The prefix may have at most %d bytes.", LEASE_PREFIX_MAX);

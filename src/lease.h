@@ -54,6 +54,19 @@
 #define LEASE_TEXT_SIZE 416   /* bytes for all three */
 #define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
 
+/*
+ * The first control character of a text in UTF-8 (C0, DEL or C1), or NULL: names
+ * and prefixes go into logs and onto terminals as they are, so they have none.
+ */
+static inline const unsigned char *
+lease_find_control(const char *utf8)
+{
+	for (const unsigned char *at = (const unsigned char *) utf8; *at; at++)
+		if (*at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f))
+			return at;
+	return NULL;
+}
+
 typedef enum LeaseWish
 {
 	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */

@@ -10,6 +10,7 @@
 #include <ctype.h>
 #include <limits.h>
 
+#include "lease.h"
 #include "url.h"
 
 static char problem[256];
@@ -17,6 +18,7 @@ static char problem[256];
 static bool parse_url(const char *text, int len, NodeUrl *url);
 static bool parse_credentials(const char *text, int len, NodeUrl *url);
 static bool parse_host(const char *text, int len, NodeUrl *url);
+static bool check_address(const NodeUrl *url);
 static bool parse_number(const char *text, int len, int max, int *number);
 static bool decode(const char *text, int len, char *out, size_t size);
 static bool copy(const char *text, int len, char *out, size_t size);
@@ -45,7 +47,7 @@ url_parse_list(const char *list, NodeUrls *urls)
 		}
 
 		url = &urls->url[urls->count];
-		if (!parse_url(list, len, url))
+		if (!parse_url(list, len, url) || !check_address(url))
 		{
 			char reason[sizeof(problem)];
 
@@ -182,6 +184,14 @@ parse_host(const char *text, int len, NodeUrl *url)
 		 url->port == 0))
 		return fail("the port must be a number from 1 to 65535");
 	return true;
+}
+
+/* It goes into logs and views. */
+static bool
+check_address(const NodeUrl *url)
+{
+	return lease_find_control(url->address) == NULL ||
+		   fail("a host name or path must not contain control characters");
 }
 
 static bool

@@ -2,7 +2,8 @@
 #
 # Protects from: a server that does not start, or locks silently not taken,
 # because of a wrong setting; a vote from a server that must not vote; one
-# server that votes twice; passwords in logs, views and messages.
+# server that votes twice; passwords in logs, views and messages; texts of others
+# that write lines of their own into the log, or commands to a terminal.
 
 use strict;
 use warnings;
@@ -258,6 +259,57 @@ wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3
 set_nodes($host, $plain, $by_name, $master);
 wait_nodes_ready($host, 3);
 
+# ---- texts of others ----
+
+# Statements are in the log as they were sent, so these have no such characters.
+my $control = qr/[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]/;
+my $eve     = session($host);
+$eve->query(q{DO $$ BEGIN EXECUTE format('CREATE ROLE %I', E'eve\n\x1b[31m'); END $$});
+$eve->query(q{SELECT set_config('session_authorization', E'eve\n\x1b[31m', false)});
+$eve->query(q{SELECT redlock_acquire('by eve', scope => 'session')});
+wait_until(sub { key_count('redlock:by eve', $plain, $by_name, $master) == 3 }, 'a role with any name takes a lock');
+like($by_name->cli('--raw', 'GET', 'redlock:by eve'), qr/^[ -~]* user=eve[ -~]*\z/,
+	'no control character of its name is in the value of the lock');
+$eve->quit;
+
+$_->cli('SET', 'redlock:forged', "x\nLOG:  forged \e[31m\xc2\x9b", 'PX', 600000) for $plain, $by_name;
+$result = $s->run("SELECT redlock_acquire('forged', wait => '0')");
+is($result->{state}, '55P03', 'a key with anything as its value is in the way');
+like($result->{detail}, qr/^It is held by: [ -~]*forged[ -~]*\z/, 'no control character of it is in the message');
+my $waiter = session($host);
+$waiter->send("SELECT redlock_acquire('forged')");
+wait_until(
+	sub {
+		$s->query("SELECT held_by FROM redlock_locks WHERE resource = 'forged' AND state = 'waiting'")
+		  =~ /^[ -~]*forged[ -~]*\z/;
+	},
+	'nor in redlock_locks');
+$_->cli('DEL', 'redlock:forged') for $plain, $by_name;
+ok($waiter->result->{out} > 0, 'the waiter gets the lock');
+$waiter->quit;
+
+# in postgresql.conf, where an escape sequence is written as \033
+foreach my $setting ('key_prefix', 'nodes')
+{
+	my $was = -s $host->logfile;
+
+	$host->append_conf('postgresql.conf', qq{redlock.$setting = 'redis://h\\033[31m\\012LOG:'});
+	$host->reload;
+	if ($setting eq 'key_prefix')
+	{
+		wait_until(sub { substr(slurp_file($host->logfile), $was) =~ /invalid value for parameter "redlock.key_prefix"/ },
+			'a prefix with control characters is refused');
+		$host->append_conf('postgresql.conf', "redlock.key_prefix = 'redlock:'");
+	}
+	else
+	{
+		wait_until(sub { substr(slurp_file($host->logfile), $was) =~ /must not contain control characters/ },
+			'a node with control characters is refused');
+	}
+}
+set_nodes($host, $plain, $by_name, $master);
+wait_nodes_ready($host, 3);
+
 # ---- other settings ----
 
 $host->append_conf('postgresql.conf', "redlock.key_prefix = 'app:{x} '");
@@ -328,6 +380,8 @@ foreach my $log (@logs)
 {
 	my @leaks = grep { /S3cr3t|wr0ng/ } split /\n/, slurp_file($log);
 	is(scalar @leaks, 0, 'no password in ' . ($log =~ s/.*\///r)) or diag(join "\n", @leaks);
+	@leaks = grep { /$control/ } split /\n/, slurp_file($log);
+	is(scalar @leaks, 0, 'and no control character') or diag(explain(\@leaks));
 }
 
 done_testing();
