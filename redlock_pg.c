@@ -7,8 +7,6 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "access/htup_details.h"
 #include "access/parallel.h"
 #include "catalog/pg_type.h"
@@ -19,6 +17,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
@@ -51,9 +50,11 @@ static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
+static int64 get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
+static char *interval_text(Interval *interval);
 static Interval *make_interval_us(int64 us);
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
 static const char *scope_name(LockScope scope);
@@ -247,73 +248,91 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	request->hash = gate_hash(utf8, request->utf8_len);
 }
 
-/* -1: as long as it takes */
+/* In whole milliseconds, rounded up; -1: as long as it takes */
 static int64
 get_wait_ms(FunctionCallInfo fcinfo, int arg)
 {
-	int64 wait_us;
+	int64 us;
 
 	if (PG_ARGISNULL(arg))
 		return -1;
-	wait_us = interval_us(PG_GETARG_INTERVAL_P(arg));
-	if (wait_us < 0)
+	us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
 				 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
-	return Min((wait_us + 999) / 1000, INT_MAX);
+	if (us > DURATION_MAX_MS * INT64CONST(1000))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("wait must not be longer than %d days", DURATION_MAX_DAYS),
+						errhint("Use NULL to wait for as long as it takes.")));
+	return (us + 999) / 1000;
 }
 
-/* hold_at_least, and behind it hold_at_most */
+/*
+ * hold_at_least, and behind it hold_at_most, in whole milliseconds: no shorter
+ * than the one says, no longer than the other.
+ */
 static void
 get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
 {
-	static const char *const names[] = {"hold_at_least", "hold_at_most"};
-	int limit_ms[] = {0, 0};
+	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
+	int64 most_us = get_hold_us(fcinfo, arg + 1, "hold_at_most");
 
-	for (int i = 0; i < 2; i++)
-	{
-		int64 us;
-
-		if (PG_ARGISNULL(arg + i))
-			continue;
-		us = interval_us(PG_GETARG_INTERVAL_P(arg + i));
-		if (us < 1000)
-			ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-							errmsg("%s must be positive", names[i])));
-		limit_ms[i] = Min(us / 1000, INT_MAX);
-	}
-	if (limit_ms[1] > 0 && limit_ms[0] > limit_ms[1])
+	if (least_us > redlock_max_hold_ms * INT64CONST(1000))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("a hold_at_least of %s is over redlock.max_hold, which is %s",
+							   interval_text(PG_GETARG_INTERVAL_P(arg)),
+							   GetConfigOptionByName("redlock.max_hold", NULL, false)),
+						errhint("Use a shorter one, or have a superuser raise the setting.")));
+	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
+						errhint("Use NULL for no limit.")));
+	if (most_us > 0 && least_us > most_us)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("hold_at_least must not be longer than hold_at_most")));
-	terms->hold_at_least_ms = limit_ms[0];
-	terms->hold_at_most_ms = limit_ms[1];
+	terms->hold_at_least_ms = (int) ((least_us + 999) / 1000);
+	terms->hold_at_most_ms = (int) (most_us / 1000);
 }
 
+/* 0: not given */
+static int64
+get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	int64 us;
+
+	if (PG_ARGISNULL(arg))
+		return 0;
+	us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 1000)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("%s must be at least 1 ms", name)));
+	return us;
+}
+
+/* In whole milliseconds, rounded down */
 static int
 get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 {
-	int64 ttl_ms = redlock_ttl_ms;
+	int64 ttl_us = redlock_ttl_ms * INT64CONST(1000);
 
 	if (!PG_ARGISNULL(arg))
-	{
-		int64 ttl_us = interval_us(PG_GETARG_INTERVAL_P(arg));
-
-		if (ttl_us <= 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("ttl must be positive")));
-		ttl_ms = ttl_us / 1000;
-	}
-	if (ttl_ms < TTL_MIN_MS)
+		ttl_us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (ttl_us <= 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("ttl must be positive")));
+	if (ttl_us < TTL_MIN_MS * 1000)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("ttl must be at least %d ms", TTL_MIN_MS)));
-	if (ttl_ms > redlock_max_ttl_ms)
+	if (ttl_us > redlock_max_ttl_ms * INT64CONST(1000))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a ttl of " INT64_FORMAT " ms is over redlock.max_ttl, which is %d ms",
-						ttl_ms, redlock_max_ttl_ms),
+				 errmsg("a ttl of %s is over redlock.max_ttl, which is %s",
+						PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
+										  : interval_text(PG_GETARG_INTERVAL_P(arg)),
+						GetConfigOptionByName("redlock.max_ttl", NULL, false)),
 				 errhint("Leases are renewed while their session lives, so a job may run longer "
 						 "than the ttl.")));
-	return (int) ttl_ms;
+	return (int) (ttl_us / 1000);
 }
 
 static LockScope
@@ -335,20 +354,26 @@ get_scope(FunctionCallInfo fcinfo, int arg)
 	return last_scope;
 }
 
-/* As EXTRACT(EPOCH ...) counts: a month has 30 days. */
+/*
+ * As intervals are compared: a month has 30 days.  Years too far from zero are
+ * brought nearer, to what is over all limits still.
+ */
 static int64
 interval_us(const Interval *interval)
 {
+	static const double far = 1e15;
 	double us =
 		(double) interval->time +
 		((double) interval->day + (double) interval->month * DAYS_PER_MONTH) * USECS_PER_DAY;
 
-	/* far enough, and far from overflow */
-	if (us > 1e15)
-		return INT64CONST(1000000000000000);
-	if (us < -1e15)
-		return -INT64CONST(1000000000000000);
-	return (int64) us;
+	return (int64) Min(Max(us, -far), far);
+}
+
+/* For messages. */
+static char *
+interval_text(Interval *interval)
+{
+	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(interval)));
 }
 
 static Interval *

@@ -65,6 +65,12 @@ SELECT redlock_acquire('a', wait => '-1 s');
 SELECT redlock_acquire('a', wait => '-1 us');
 SELECT redlock_acquire('a', wait => '1 month -31 days');
 SELECT redlock_acquire('a', wait => '-178000000 years');
+SELECT redlock_acquire('a', wait => '24 days 1 us');
+\echo :SQLSTATE
+SELECT redlock_acquire('a', wait => '1 month');
+SELECT redlock_acquire('a', wait => '4294968.296 s');
+SELECT redlock_acquire('a', wait => '178000000 years');
+CALL redlock_run('a', 'SELECT 1', wait => '1 month');
 
 -- ttl
 SELECT redlock_acquire('a', ttl => '0');
@@ -80,14 +86,13 @@ SELECT redlock_try('a', ttl => '99.999 ms');
 SELECT redlock_acquire('a', ttl => '60001 ms');
 \echo :SQLSTATE
 SELECT redlock_try('a', ttl => '60001 ms');
+SELECT redlock_try('a', ttl => '60.000001 s');
 \echo :SQLSTATE
 SELECT redlock_try('a', ttl => '1 day');
 SELECT redlock_try('a', ttl => '1 month');
 -- 2^32 ms and a little, which must not come out as a little
 SELECT redlock_try('a', ttl => '4294968.296 s');
-\set VERBOSITY sqlstate
 SELECT redlock_try('a', ttl => '178000000 years');
-\set VERBOSITY default
 -- the setting counts too, where the call does not say
 SET redlock.ttl = '61s';
 SELECT redlock_try('a');
@@ -141,10 +146,11 @@ SELECT redlock_release_all();
 SELECT redlock_acquire('no wait', wait => '0', scope => 'session') > 0;
 SELECT redlock_acquire('no wait', wait => '1 month -30 days', scope => 'session') > 0;
 SELECT redlock_acquire('short wait', wait => '1 s', scope => 'session') > 0;
-SELECT redlock_acquire('long wait', wait => '178000000 years', scope => 'session') > 0;
+SELECT redlock_acquire('long wait', wait => '24 days', scope => 'session') > 0;
 SELECT redlock_acquire('endless wait', wait => NULL, scope => 'session') > 0;
 SELECT redlock_try('longest', ttl => '60 s', scope => 'session');
 SELECT redlock_try('days', ttl => '1 day -86395 s', scope => 'session');
+SELECT redlock_try('fraction', ttl => '5000.999 ms', scope => 'session');
 SELECT redlock_try('months', ttl => '1 month -30 days 6 s', scope => 'session');
 SELECT redlock_try('default', ttl => NULL, scope => 'session');
 -- on a busy machine so short a lease may be lost at once, but it is not refused

@@ -2,7 +2,8 @@
 --
 -- Protects from: a job of two hosts that runs twice because the lock was free
 -- too soon; a lock that a job which hangs holds for ever; limits that are
--- ignored, or that stay with the next lock of the same name.
+-- ignored, cut short, or that stay with the next lock of the same name; anybody
+-- who blocks a name for years.
 
 CREATE VIEW held AS
     SELECT resource, state, scope, ttl FROM redlock_locks
@@ -29,7 +30,31 @@ CALL redlock_run('a', 'SELECT 1', hold_at_least => '2 s', hold_at_most => '1 s')
 \set VERBOSITY sqlstate
 SELECT redlock_acquire('a', hold_at_least => '0');
 SELECT redlock_acquire('a', hold_at_least => '2 s', hold_at_most => '1 s');
+SELECT redlock_acquire('a', hold_at_least => '1 day 1 us');
+SELECT redlock_acquire('a', hold_at_most => '24 days 1 us');
 \set VERBOSITY default
+-- what can't be honoured: in milliseconds it would not fit into 32 bits
+SELECT redlock_acquire('a', hold_at_most => '24 days 1 us');
+SELECT redlock_try('a', hold_at_most => '25 days');
+SELECT redlock_try('a', hold_at_most => '1 month');
+SELECT redlock_try('a', hold_at_most => '4294968.296 s');
+SELECT redlock_try('a', hold_at_most => '1000 years');
+CALL redlock_run('a', 'SELECT 1', hold_at_most => '178000000 years');
+-- what may not be: redlock.max_hold
+SELECT redlock_acquire('a', hold_at_least => '1 day 1 us');
+SELECT redlock_try('a', hold_at_least => '4294968.296 s');
+CALL redlock_run('a', 'SELECT 1', hold_at_least => '178000000 years');
+CREATE ROLE regress_redlock_user;
+SET ROLE regress_redlock_user;
+SELECT redlock_try('a', hold_at_least => '1000 years');
+SET redlock.max_hold = '24 d';
+RESET ROLE;
+DROP ROLE regress_redlock_user;
+SET redlock.max_hold = '1 min';
+SELECT redlock_try('a', hold_at_least => '60.0001 s');
+SET redlock.max_hold = 0;
+SELECT redlock_try('a', hold_at_least => '1 ms');
+RESET redlock.max_hold;
 -- none of which took a lock
 TABLE held;
 
@@ -41,9 +66,9 @@ SELECT redlock_try('b', hold_at_least => NULL, hold_at_most => NULL);
 SELECT redlock_acquire('c', '1 s', '20 s', 'transaction', '1 ms', '10 min') > 0;
 SELECT redlock_try('d', '20 s', 'transaction', '1 ms', '10 min');
 -- the same, and as long as can be
-SELECT redlock_try('e', hold_at_least => '1 ms', hold_at_most => '1 year');
-SELECT redlock_try('f', hold_at_most => '1000 years');
-SELECT redlock_try('g', hold_at_least => '1 ms', hold_at_most => '1 month 1 day');
+SELECT redlock_try('e', hold_at_least => '1 ms', hold_at_most => '1 month -10 days');
+SELECT redlock_try('f', hold_at_most => '24 days');
+SELECT redlock_try('g', hold_at_least => '1 ms', hold_at_most => '20 days 95:59:59.9999');
 TABLE held;
 -- a limit is no validity: that is the ttl's
 SELECT resource, redlock_check(resource) BETWEEN '1 s' AND ttl AS valid FROM held;

@@ -82,6 +82,17 @@ RESET redlock.commit_margin;
 SELECT n FROM margin ORDER BY n;
 DROP TABLE margin;
 
+-- max_hold: superusers
+SHOW redlock.max_hold;
+SET redlock.max_hold = '-1';
+\echo :SQLSTATE
+SET redlock.max_hold = '2073600001';
+SET redlock.max_hold = '24d';
+SHOW redlock.max_hold;
+SET redlock.max_hold = 1500;
+SHOW redlock.max_hold;
+RESET redlock.max_hold;
+
 -- by the administrator only
 \set VERBOSITY terse
 SET redlock.nodes = '';
@@ -191,6 +202,8 @@ SHOW redlock.nodes;
 \set VERBOSITY default
 \echo :SQLSTATE
 SELECT name FROM pg_settings WHERE name = 'redlock.nodes';
+SET redlock.max_hold = '1s';
+\echo :SQLSTATE
 SET redlock.ttl = '5s';
 SHOW redlock.ttl;
 RESET redlock.ttl;

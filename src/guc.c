@@ -19,6 +19,7 @@
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
 char *redlock_key_prefix = NULL;
+int redlock_max_hold_ms = 24 * 60 * 60 * 1000;
 int redlock_max_locks = 1024;
 int redlock_max_locks_per_session = 512;
 int redlock_max_ttl_ms = 60000;
@@ -57,6 +58,12 @@ guc_define(void)
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
 		"All hosts that share locks need the same; locks held keep theirs when it changes.",
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_hold", "Longest hold_at_least that a lock may be given.",
+		"It bounds how long a role can block a name by a lock that it has released.",
+		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
+		NULL, NULL);
 
 	DefineCustomIntVariable("redlock.max_locks",
 							"Locks that the sessions of this server can hold or ask for at a time.",

@@ -11,6 +11,10 @@
 #define TTL_DEFAULT_MS 10000
 #define TTL_MAX_MS (24 * 60 * 60 * 1000)
 
+/* Of waiting and holding: PostgreSQL's timers count milliseconds in an int. */
+#define DURATION_MAX_DAYS 24
+#define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
+
 typedef enum OnLoss
 {
 	ON_LOSS_CANCEL,   /* cancel the running statement */
@@ -21,6 +25,7 @@ typedef enum OnLoss
 extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern char *redlock_key_prefix;
+extern int redlock_max_hold_ms;
 extern int redlock_max_locks;
 extern int redlock_max_locks_per_session;
 extern int redlock_max_ttl_ms;
