@@ -179,4 +179,7 @@ COMMENT ON VIEW redlock_stats IS
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
 
+-- The functions too, whatever the default privileges: PostgreSQL checks the right
+-- to call a function in a view of whoever reads the view, not of its owner.
 GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_stats_row TO PUBLIC;

@@ -1,0 +1,75 @@
+-- Who may call what, when the administrator takes the locks away from PUBLIC.
+--
+-- Protects from: a function or procedure that stays open to everybody after the
+-- statement that README.md gives; views that break with it; a role that was
+-- given the right and can't use it.
+
+CREATE ROLE regress_redlock_no;
+CREATE ROLE regress_redlock_yes;
+
+-- The statement of README.md.
+REVOKE EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
+
+-- Nothing is left to PUBLIC but what the views read.
+SELECT p.proname, p.prokind
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
+ WHERE e.extname = 'redlock_pg' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+   AND d.refclassid = 'pg_extension'::regclass
+   AND has_function_privilege('regress_redlock_no', p.oid, 'EXECUTE')
+ ORDER BY p.proname COLLATE "C";
+
+-- a role without rights can do nothing, and look
+SELECT redlock_try('held', scope => 'session');
+SET ROLE regress_redlock_no;
+SELECT redlock_acquire('a');
+\echo :SQLSTATE
+SELECT redlock_try('a');
+CALL redlock_run('a', 'SELECT 1');
+SELECT redlock_release('held');
+SELECT redlock_release_all();
+SELECT redlock_check('held');
+SELECT redlock_token('held');
+SELECT redlock_fence('held');
+SELECT resource, state FROM redlock_locks WHERE state = 'held';
+SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_stats;
+SELECT count(*) FROM redlock_fences;
+RESET ROLE;
+SELECT redlock_release('held');
+
+-- one with GRANT EXECUTE can do all that was revoked
+GRANT EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence TO regress_redlock_yes;
+SET ROLE regress_redlock_yes;
+SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
+SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
+CALL redlock_run('b', 'SELECT redlock_check(''b'')');
+SELECT redlock_release('a'), redlock_release_all();
+RESET ROLE;
+
+-- All routines of the schema at once: what the views need is given back.
+REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_stats_row TO PUBLIC;
+SET ROLE regress_redlock_no;
+SELECT count(*) >= 0 AS readable FROM redlock_locks;
+SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_stats;
+RESET ROLE;
+
+-- Where new functions are closed to PUBLIC, the views can be read all the same.
+DROP EXTENSION redlock_pg;
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
+CREATE EXTENSION redlock_pg;
+SET ROLE regress_redlock_no;
+SELECT redlock_try('a');
+SELECT count(*) >= 0 AS readable FROM redlock_locks;
+SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_stats;
+RESET ROLE;
+
+-- as it was
+ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON ROUTINES TO PUBLIC;
+DROP EXTENSION redlock_pg;
+CREATE EXTENSION redlock_pg;
+DROP ROLE regress_redlock_no, regress_redlock_yes;
