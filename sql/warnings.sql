@@ -57,6 +57,12 @@ CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM redlock_acquire('a'); RETURN new; END $$;
 CREATE TRIGGER fires BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
 INSERT INTO t VALUES (4), (5);
+-- AFTER triggers run when the executor is done, deferred ones when the statement is
+CREATE TRIGGER fires_after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
+CREATE CONSTRAINT TRIGGER fires_last AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION fire();
+INSERT INTO t SELECT 6 FROM generate_series(1, 1000);
+DELETE FROM t WHERE n = 6;
 
 -- not in a transaction block
 BEGIN;

@@ -203,6 +203,35 @@ is($nodes[$_]->cli('GET', 'redlock:t'), 'somebody else', "the strange one is not
 $_->cli('DEL', 'redlock:t') for @nodes;
 $s->quit;
 
+# The reason is told wherever the cancellation strikes: in a wait for a table lock
+# while the statement is analyzed or executed, in EXPLAIN, in a utility statement.
+$session_a->query('BEGIN; LOCK TABLE work');
+foreach my $statement ('SELECT * FROM work', 'LOCK TABLE work', 'TRUNCATE work', 'COPY work TO STDOUT',
+	'EXPLAIN (ANALYZE) SELECT pg_sleep(120)', 'DO $$ BEGIN PERFORM pg_sleep(120); END $$',
+	'COPY (SELECT pg_sleep(120)) TO STDOUT')
+{
+	$s = session($host_a);
+	$s->query("BEGIN; SELECT redlock_acquire('most', hold_at_most => '500 ms')");
+	$result = $s->run($statement);
+	is($result->{state}, '57014', "$statement: cancelled when the lease is lost");
+	is($result->{message}, 'canceling statement because the lease on redlock "most" was lost', 'the message says why');
+	like($result->{detail}, qr/hold_at_most/, 'and the detail');
+	$s->quit;
+}
+$session_a->query('ROLLBACK');
+
+# ... and other cancellations keep theirs
+$s = session($host_a);
+$s->query("SELECT redlock_acquire('most', scope => 'session', hold_at_most => '500 ms')");
+wait_until(sub { $session_a->query("SELECT state FROM redlock_locks WHERE resource = 'most'") eq 'lost' },
+	'a lease is lost while its session is idle');
+$s->send('SELECT pg_sleep(120)');
+wait_until(
+	sub { $session_a->query("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = " . $s->pid) eq 't' },
+	'later a person cancels a statement');
+is($s->result->{message}, 'canceling statement due to user request', 'the message says so');
+$s->quit;
+
 my $log = slurp_file($host_a->logfile);
 my $address = $nodes[0]->address;
 like($log, qr/"s".*lost|lost.*"s"/, 'the log names the lock that was lost');

@@ -3,7 +3,7 @@
 # Protects from: a holder that a pool's reset takes out of its server's queue, so
 # that nobody sees who blocks whom; call scope that ends with the CALL before it,
 # in the same pipeline; waiters that go on waiting for a client that has gone, and
-# then hold the lock for nobody.
+# then hold the lock for nobody; one session whose locks leave no room for others.
 
 use strict;
 use warnings;
@@ -192,4 +192,34 @@ is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the l
 is($holder->query('SHOW client_connection_check_interval'), '0', 'also in a session that took a lock');
 
 $_->quit foreach $holder, $waiter, $admin;
+
+# ---- one session that takes all it can ----
+
+# PostgreSQL's lock table is small, and redlock.max_locks is not.
+$host->append_conf('postgresql.conf', <<'CONF');
+redlock.max_locks = 100000
+max_locks_per_transaction = 32
+CONF
+$host->restart;
+wait_nodes_ready($host, 3);
+like(slurp_file($host->logfile), qr/WARNING:  redlock.max_locks is 100000, but the server's lock table has room for \d+ redlocks/,
+	'too small a lock table is told at the start');
+$holder = session($host);
+my $result = $holder->run("SELECT redlock_acquire('all ' || i, scope => 'session') FROM generate_series(1, 50000) i");
+is($result->{message}, 'this session holds too many redlocks', 'a session is stopped at its limit');
+$admin = session($host);
+$holder->query('SET redlock.max_locks_per_session = 1000000');
+$result = $holder->run("SELECT redlock_acquire('all ' || i, scope => 'session') FROM generate_series(1, 50000) i");
+is("$result->{state} $result->{message}", '53400 too many redlocks are held or asked for on this server',
+	'without that limit, at that of the server');
+like($result->{hint}, qr/max_locks_per_transaction/, 'which says what to raise');
+
+# half of the table is left: others can take as many locks as ever
+my $tables = join '', map { "CREATE TABLE room_$_ (i int PRIMARY KEY);" } 1 .. 50;
+$admin->query("BEGIN; $tables; ROLLBACK");
+is($admin->query("SELECT redlock_try('all 1')"), 'f', 'what is held is held');
+like($holder->query('SELECT redlock_release_all()'), qr/^\d{3,}$/, 'and is released');
+is($admin->query("SELECT redlock_try('all 1', scope => 'session')"), 't', 'for others');
+
+$_->quit foreach $holder, $admin;
 done_testing();
