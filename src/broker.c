@@ -81,7 +81,7 @@ static void turn(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us);
 static void look_at(Lease *lease, int64 now_us);
-static void look_at_all(int64 now_us);
+static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
@@ -170,8 +170,8 @@ redlock_broker_main(Datum arg)
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	configure_nodes(now_us);
-	adopt_leases(now_us);
 	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	adopt_leases(now_us);
 
 	for (;;)
 	{
@@ -202,13 +202,10 @@ turn(int64 now_us)
 	int64 wake_at_us;
 	int count;
 
-	if (!settled && (nodes_settled() || now_us >= settle_by_us))
-	{
-		settled = true;
-		look_at_all(now_us);
-	}
 	if (settled)
 		take_queue(now_us);
+	else if (nodes_settled() || now_us >= settle_by_us)
+		begin_to_serve(now_us);
 	forget_debts(now_us);
 	if (now_us >= reconfigure_at_us)
 		configure_nodes(now_us);
@@ -322,11 +319,25 @@ look_at(Lease *lease, int64 now_us)
 	}
 }
 
+/*
+ * The queue first, since it has the order of releases and requests; then what an
+ * earlier broker was asked and did not see, or did not bring to an end.
+ */
 static void
-look_at_all(int64 now_us)
+begin_to_serve(int64 now_us)
 {
+	settled = true;
+	take_queue(now_us);
 	for (int i = 0; i < lease_table->slots; i++)
-		look_at(lease_at(i), now_us);
+	{
+		Lease *lease = lease_at(i);
+
+		if (lease->in_use && lease->core.state == CORE_BUSY &&
+			pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+			wake(lease, RETRY_US, now_us);
+		else
+			look_at(lease, now_us);
+	}
 }
 
 static void
@@ -348,7 +359,7 @@ ask(Lease *lease, int64 now_us)
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
-	event.patience_us = 2 * node_timeout_us;
+	event.patience_us = lease->patient ? PG_INT64_MAX : 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
 	event.not_before_us = turn_pause_until(lease);
@@ -777,8 +788,9 @@ on_subscriber(RedisNode *node)
 }
 
 /*
- * What an earlier broker left: its connections are gone.  Other wishes that it
- * did not see are looked at when the nodes have settled.
+ * What an earlier broker left: its connections are gone.  Who waits is asked for
+ * again, and other wishes that it did not see are looked at, when the nodes have
+ * settled.
  */
 static void
 adopt_leases(int64 now_us)
@@ -786,13 +798,15 @@ adopt_leases(int64 now_us)
 	for (int slot = 0; slot < lease_table->slots; slot++)
 	{
 		Lease *lease = lease_at(slot);
+		core_event event = {0};
 
 		if (!lease->in_use || lease->core.state == CORE_FREE)
 			continue;
 		lease->subscribed = false;
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (lease->core.members & CORE_BIT(i))
-				step_simple(lease, CORE_NODE_LOST, i, now_us);
+		event.type = CORE_ADOPT;
+		event.now_us = now_us;
+		event.not_before_us = settle_by_us;
+		step(lease, &event);
 		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
 			look_at(lease, now_us); /* it must not be renewed */
 		set_timer(lease);

@@ -64,6 +64,7 @@ static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
+static void adopt(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
 static void pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out);
 static bool owes(const core_lease *lease);
@@ -138,6 +139,9 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			break;
 		case CORE_NODE_READY:
 			on_node_ready(lease, event, out);
+			break;
+		case CORE_ADOPT:
+			adopt(lease, event, out);
 			break;
 		case CORE_TICK:
 			on_tick(lease, event, out);
@@ -602,6 +606,26 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
 			 (lease->state != CORE_FREE && node->attempt != lease->attempt))
 		pay_debts(lease, event, CORE_BIT(event->node), out);
+}
+
+/*
+ * Time without a shell says nothing of the nodes, so it is not counted as time
+ * without a quorum.  A try that was not decided is asked again, too.
+ */
+static void
+adopt(core_lease *lease, const core_event *event, core_out *out)
+{
+	lease->releasing = 0;
+	give_up_pending(lease);
+	if (lease->state == CORE_ASKING || lease->state == CORE_BUSY)
+	{
+		lease->state = CORE_BUSY;
+		lease->token = 0;
+		lease->unreachable_since_us = 0;
+		lease->next_at_us = event->not_before_us;
+	}
+	else if (lease->renewing)
+		decide_renew(lease, event, out);
 }
 
 static void

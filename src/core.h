@@ -130,6 +130,11 @@ typedef enum core_event_type
 	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
 					  * not answered may or may not have been executed */
 	CORE_NODE_READY, /* the node can be reached (again) */
+	CORE_ADOPT,      /* another shell takes over, and all connections are new:
+					  * what was asked and not answered is lost, as by NODE_LOST.
+					  * A round of acquires that was out was nobody's failure:
+					  * asking begins anew, and patience with it; uses
+					  * not_before_us, or a WAKE comes first */
 	CORE_WAKE,       /* the lock may be free; uses retry_us.  A hint to ask now,
 					  * or, if that is under way, again */
 	CORE_TICK        /* wake_at_us has come */
@@ -157,18 +162,19 @@ typedef struct core_event
 {
 	core_event_type type;
 	int64_t now_us;
-	uint32_t random;    /* 32 random bits, for the spread of retries */
-	core_mask can_send; /* nodes that take commands now */
-	core_mask can_vote; /* of these, nodes that may grant: not in quarantine */
-	int node;           /* REPLY, NODE_LOST, NODE_READY */
-	core_op op;         /* REPLY */
-	core_reply reply;   /* REPLY */
-	uint32_t round;     /* REPLY: the round it was asked in */
-	uint32_t holder;    /* REPLY, a refused acquire: hash of the value in its way */
-	int64_t token;      /* REPLY, a granted acquire: the node's counter; > 0 */
-	int64_t busy_us;    /* REPLY, a refused acquire: time until the holder's key
-						 * expires; 0: unknown */
-	int64_t retry_us;   /* ACQUIRE, WAKE */
+	uint32_t random;       /* 32 random bits, for the spread of retries */
+	core_mask can_send;    /* nodes that take commands now */
+	core_mask can_vote;    /* of these, nodes that may grant: not in quarantine */
+	int node;              /* REPLY, NODE_LOST, NODE_READY */
+	core_op op;            /* REPLY */
+	core_reply reply;      /* REPLY */
+	uint32_t round;        /* REPLY: the round it was asked in */
+	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
+	int64_t token;         /* REPLY, a granted acquire: the node's counter; > 0 */
+	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
+							* expires; 0: unknown */
+	int64_t retry_us;      /* ACQUIRE, WAKE */
+	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once */
 	/* ACQUIRE only: */
 	core_mask members;
 	bool once;
@@ -176,7 +182,6 @@ typedef struct core_event
 	int64_t answer_us;
 	int64_t patience_us;
 	int64_t hold_at_most_us; /* 0: no limit */
-	int64_t not_before_us;   /* do not ask before; 0: at once */
 } core_event;
 
 typedef enum core_outcome

@@ -268,6 +268,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease_holder(lease)[0] = '\0';
 	lease_held_by(lease)[0] = '\0';
 	lease->once = terms->once;
+	lease->patient = terms->patient;
 	lease->ttl_ms = terms->ttl_ms;
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;

@@ -116,6 +116,7 @@ typedef struct Lease
 
 	/* (o) */
 	bool once;       /* a try */
+	bool patient;    /* asks on without a quorum, until it is given up */
 	LockScope scope; /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
@@ -233,7 +234,8 @@ typedef struct LeaseTerms
 	int ttl_ms;
 	int hold_at_least_ms;
 	int hold_at_most_ms;
-	bool once; /* a try */
+	bool once;    /* a try */
+	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
 
 typedef enum LeaseOpened

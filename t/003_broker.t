@@ -2,7 +2,8 @@
 # memory says, and no session notices.
 #
 # Protects from: a lease that is lost or no longer renewed with the broker, a
-# waiter that waits for ever, a release that is forgotten.
+# waiter that waits for ever, a release that is forgotten, a request that is told
+# that there is no quorum where there was no broker.
 
 use strict;
 use warnings;
@@ -17,6 +18,13 @@ my $host_a = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '${tt
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '${ttl_s}s'");
 my $session_a = session($host_a);
 my $session_b = session($host_b);
+
+# Was the lock asked for?
+sub asked
+{
+	my ($host, $name) = @_;
+	return $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'waiting';
+}
 
 # Terminates the broker of a host.
 sub terminate
@@ -109,6 +117,56 @@ foreach my $round (1 .. 3)
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
 wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'no key is left');
+
+# ---- a request that is out when the broker ends ----
+
+# A majority is silent for a moment.  The second without a broker is no time without
+# a quorum.
+foreach my $round (1 .. 3)
+{
+	my $pid = broker_pid($host_a);
+	$_->pause foreach @nodes[ 0 .. 2 ];
+	$session_a->send("SELECT redlock_acquire('silent', wait => '20 s', scope => 'session') > 0");
+	wait_until(sub { asked($host_a, 'silent') }, 'a request is out');
+	kill 'TERM', $pid;
+	wait_until(sub { broker_pid($host_a) !~ /^$pid$/ }, 'the broker ends');
+	$_->resume foreach @nodes[ 0 .. 2 ];
+	is($session_a->result->{out}, 't', "it is granted by the next broker ($round)");
+	$session_a->query("SELECT redlock_release('silent')");
+	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
+}
+
+# Requests one after another, so that most often one is out.
+my @busy = map { session($host_a) } 1 .. 3;
+my $kills = 3;
+foreach my $i (0 .. $#busy)
+{
+	$busy[$i]->send(<<SQL);
+DO \$\$
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_tables WHERE tablename = 'enough') LOOP
+		PERFORM redlock_acquire('busy $i', scope => 'session');
+		PERFORM redlock_release('busy $i');
+		IF redlock_try('tried $i', scope => 'session') THEN
+			PERFORM redlock_release('tried $i');
+		END IF;
+		COMMIT;
+	END LOOP;
+END
+\$\$
+SQL
+}
+foreach (1 .. $kills)
+{
+	my $granted = $session_a->query('SELECT granted FROM redlock_stats');
+	ok($host_a->poll_query_until('postgres', "SELECT granted > $granted + 50 FROM redlock_stats"),
+		'requests are granted');
+	terminate($host_a);
+}
+$session_a->query('CREATE TABLE enough ()');
+is($_->result->{err}, '', 'no request failed for want of a broker') foreach @busy;
+$_->quit foreach @busy;
+wait_until(sub { $session_b->query("SELECT redlock_try('busy 0')") eq 't' }, 'the locks are free');
 
 is($session_a->query('SELECT lost FROM redlock_stats'), '0', 'no lease was lost on A');
 is($session_b->query('SELECT lost FROM redlock_stats'), '0', 'nor on B');

@@ -238,6 +238,11 @@ check_outcome(int h, int s, core_outcome outcome)
 			tell("host %c: request %u finds no quorum", HOST_NAME(h), slot->secret);
 			demand(12, !w.plan.faultless, "request %u of host %c finds no quorum of healthy nodes",
 				   slot->secret, HOST_NAME(h));
+			demand(12,
+				   slot->once || host_now_us(h) - hosts[h].broker_began_us >= 2 * w.plan.answer_us,
+				   "request %u of host %c is told that there is no quorum by a broker that has not "
+				   "tried for as long as patience lasts",
+				   slot->secret, HOST_NAME(h));
 			break;
 		case CORE_RENEWED:
 			check_renewed(h, s);

@@ -512,24 +512,29 @@ static void
 on_broker(const event *event)
 {
 	int h = event->host;
+	int64_t settled_us = w.now_us + w.plan.delay_us * 2 + dice_us(w.plan.answer_us);
+	core_event adoption = {.type = CORE_ADOPT,
+						   .not_before_us =
+							   host_now_us(h) + w.plan.delay_us * 2 + w.plan.answer_us};
 
 	if (!hosts[h].broker_down)
 		return;
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
+	hosts[h].broker_began_us = host_now_us(h);
 	for (int s = 0; s < SLOTS_MAX; s++)
 	{
 		if (!slot_at(h, s)->in_use)
 			continue;
 		if (slot_at(h, s)->wish == WISH_NOTHING)
 			host_look_at(h, s);
-		for (int n = 0; n < w.plan.nodes && slot_at(h, s)->core.state != CORE_FREE; n++)
-			host_step(h, s, CORE_NODE_LOST, n);
+		if (slot_at(h, s)->core.state != CORE_FREE)
+			step(h, s, &adoption);
 		set_timer(h, s);
 	}
 	for (int n = 0; n < w.plan.nodes; n++)
 		wire_connect(h, n);
-	later(w.now_us + w.plan.delay_us * 2 + dice_us(w.plan.answer_us), EVENT_SETTLED, h, 0, 0, 0);
+	later(settled_us, EVENT_SETTLED, h, 0, 0, 0);
 }
 
 static void
@@ -539,7 +544,12 @@ on_settled(const event *event)
 		return;
 	hosts[event->host].settled = true;
 	for (int s = 0; s < SLOTS_MAX; s++)
-		host_look_at(event->host, s);
+	{
+		if (slot_at(event->host, s)->in_use && slot_at(event->host, s)->core.state == CORE_BUSY)
+			host_step(event->host, s, CORE_WAKE, 0);
+		else
+			host_look_at(event->host, s);
+	}
 }
 
 /* No lease, and nothing on the wires. */

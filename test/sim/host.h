@@ -50,8 +50,9 @@ typedef struct host
 	int64_t paused_until_us;
 	bool broker_down;
 	bool settled; /* each node was tried once */
-	int named;    /* the slot that is found by the lock's name; -1 */
-	int queue;    /* sessions that wait at the gate */
+	int64_t broker_began_us;
+	int named; /* the slot that is found by the lock's name; -1 */
+	int queue; /* sessions that wait at the gate */
 	/* the restart guard's memory */
 	struct
 	{

@@ -1284,6 +1284,26 @@ test_patience_begins_anew(void)
 }
 
 static void
+test_no_end_of_patience(void)
+{
+	start(3);
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .ttl_us = TTL_US,
+						 .answer_us = ANSWER_US,
+						 .patience_us = INT64_MAX,
+						 .retry_us = RETRY_US});
+	acquire_fails_at("012");
+	all_undone();
+	no_quorum_for(1000 * PATIENCE_US);
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT &&
+		   lease.wake_at_us >= now_us + RETRY_US / 2,
+	   "whose patience has no end asks on without a quorum, with pauses");
+	release();
+	ok(lease.state == CORE_RELEASING || lease.state == CORE_FREE, "until it is given up");
+}
+
+static void
 test_no_patience_with_refusal(void)
 {
 	int rounds = 0;
@@ -2737,6 +2757,127 @@ test_repair_in_quarantine(void)
 	ok(out.renew == set("012"), "and keeps it");
 }
 
+/* ---- adoption ---- */
+
+/* A new shell, which has no connection yet. */
+static void
+adopted(int64_t not_before_us)
+{
+	up = 0;
+	happens((core_event){.type = CORE_ADOPT, .not_before_us = not_before_us});
+}
+
+static void
+nodes_are_back(void)
+{
+	up = members;
+	for (int i = 0; i < 3; i++)
+		happens((core_event){.type = CORE_NODE_READY, .node = i});
+}
+
+static void
+test_adopted_while_asking(bool once)
+{
+	const char *who = once ? "a try" : "a request";
+
+	start(3);
+	happens((core_event){.type = CORE_ACQUIRE,
+						 .members = members,
+						 .once = once,
+						 .ttl_us = TTL_US,
+						 .answer_us = ANSWER_US,
+						 .patience_us = PATIENCE_US,
+						 .retry_us = RETRY_US});
+	granted_by("0");
+	later(10 * PATIENCE_US);
+	adopted(now_us + SECOND);
+	ok(nothing_said() && lease.state == CORE_BUSY, "%s outlives the shell that asked", who);
+	ok(lease.wake_at_us == now_us + SECOND && owes_all_of("012"),
+	   "%s: begins anew when it is told to, and knows what may be left", who);
+	nodes_are_back();
+	happens((core_event){.type = CORE_WAKE, .retry_us = RETRY_US});
+	ok(out.acquire == set("012") && lease.attempt == 2, "%s: or when the nodes are there", who);
+	refused_by("12");
+	ok(out.outcome == (once ? CORE_REFUSED : CORE_MUST_WAIT), "%s: and is decided then", who);
+}
+
+static void
+test_adopted_patience(void)
+{
+	start(3);
+	acquire_waiting();
+	acquire_fails_at("012");
+	all_undone();
+	no_quorum_for(PATIENCE_US - SECOND);
+	ok(lease.state == CORE_BUSY && lease.unreachable_since_us > 0, "some patience is used up");
+	later(10 * PATIENCE_US);
+	adopted(now_us);
+	tick();
+	ok(lease.state == CORE_BUSY && out.outcome == CORE_MUST_WAIT,
+	   "time without a shell is no time without a quorum");
+	no_quorum_for(PATIENCE_US - SECOND);
+	ok(lease.state == CORE_BUSY, "patience begins anew with the next shell");
+	no_quorum_for(PATIENCE_US);
+	ok(lease.state == CORE_FREE && out.outcome == CORE_UNREACHABLE, "and ends");
+
+	start(3);
+	acquire_not_before(now_us + SECOND, false);
+	adopted(now_us);
+	happens((core_event){.type = CORE_WAKE, .retry_us = RETRY_US});
+	ok(lease.state == CORE_BUSY, "the turn of another host outlives the shell, too");
+}
+
+static void
+test_adopted_while_confirming(void)
+{
+	start(3);
+	acquire_waiting();
+	granted_with("0", 10);
+	granted_with("1", 20);
+	adopted(now_us);
+	ok(lease.state == CORE_BUSY && lease.token == 0 && lease.confirming == 0 && nothing_sent(),
+	   "a token that was being written is none");
+}
+
+static void
+test_adopted_while_held(void)
+{
+	hold(3);
+	adopted(now_us + SECOND);
+	ok(nothing_said() && lease.state == CORE_HELD && lease.wake_at_us < now_us + SECOND * 10,
+	   "what is held stays held");
+
+	hold_and_renew(3);
+	adopted(now_us);
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD,
+	   "a renewal that was out has failed");
+	up = members;
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012"), "and is sent again");
+
+	hold_and_renew(3);
+	now_us = lease.valid_until_us;
+	adopted(now_us);
+	ok(out.outcome == CORE_EXPIRED && lease.state == CORE_LOST,
+	   "invariant 3: what ended meanwhile is lost");
+}
+
+static void
+test_adopted_while_releasing(void)
+{
+	hold(3);
+	release();
+	released_by("0");
+	adopted(now_us);
+	ok(nothing_said() && lease.state == CORE_RELEASING && lease.releasing == 0, "debts stay debts");
+	up = members;
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	ok(out.release == set("1"), "invariant 7: and are asked for again");
+	happens((core_event){.type = CORE_NODE_READY, .node = 2});
+	released_by("12");
+	ok(lease.state == CORE_FREE, "until all are paid");
+}
+
 /* ---- repair ---- */
 
 static void
@@ -3987,6 +4128,7 @@ main(void)
 	test_spread_of_retries();
 	test_patience();
 	test_patience_begins_anew();
+	test_no_end_of_patience();
 	test_no_patience_with_refusal();
 
 	test_not_before();
@@ -4041,6 +4183,12 @@ main(void)
 	test_quarantine();
 	test_debt_in_quarantine();
 	test_repair_in_quarantine();
+	test_adopted_while_asking(false);
+	test_adopted_while_asking(true);
+	test_adopted_patience();
+	test_adopted_while_confirming();
+	test_adopted_while_held();
+	test_adopted_while_releasing();
 	test_repair();
 	test_repair_before_renewal_round();
 	test_repair_in_renewal_round();
