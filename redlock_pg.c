@@ -9,6 +9,7 @@
 
 #include "access/htup_details.h"
 #include "access/parallel.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -46,6 +47,23 @@ PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 
+/* What the view shows of a lease. */
+typedef struct ShownLease
+{
+	char name[LEASE_NAME_MAX + 1]; /* in UTF-8 */
+	char held_by[LEASE_HOLDER_MAX + 1];
+	const char *state;
+	bool held;
+	LockScope scope;
+	int owner_pid;
+	Oid owner_database;
+	int64 token;
+	int64 validity_us;
+	int ttl_ms;
+	TimestampTz since;
+	uint64 hash;
+} ShownLease;
+
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
@@ -56,11 +74,12 @@ static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
 static char *interval_text(Interval *interval);
 static Interval *make_interval_us(int64 us);
-static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
+static void look_at_lease(Lease *lease, ShownLease *shown);
+static void lease_row(Tuplestorestate *rows, TupleDesc desc, const ShownLease *shown);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
-static text *utf8_text(const char *utf8);
+static text *resource_text(const char *utf8);
 
 void
 _PG_init(void)
@@ -389,52 +408,72 @@ make_interval_us(int64 us)
  * Rows
  */
 
+/* Rows are made of a copy: the conversion of names reads catalogs. */
 Datum
 redlock_lease_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ShownLease *shown;
+	int count = 0;
 
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	LWLockAcquire(lease_table->lock, LW_SHARED);
+	shown = palloc_extended(lease_table->used * sizeof(ShownLease), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < lease_table->slots; i++)
 		if (lease_table->lease[i].in_use)
-			lease_row(rsinfo->setResult, rsinfo->setDesc, &lease_table->lease[i]);
+			look_at_lease(&lease_table->lease[i], &shown[count++]);
+	Assert(count == lease_table->used);
 	LWLockRelease(lease_table->lock);
+	for (int i = 0; i < count; i++)
+		lease_row(rsinfo->setResult, rsinfo->setDesc, &shown[i]);
 	return (Datum) 0;
 }
 
 /* Fields of the owner and the broker may change under our eyes; see lease.h. */
 static void
-lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
+look_at_lease(Lease *lease, ShownLease *shown)
+{
+	strlcpy(shown->name, lease->key + lease->prefix_len, sizeof(shown->name));
+	SpinLockAcquire(&lease->mutex);
+	strlcpy(shown->held_by, lease_held_by(lease), sizeof(shown->held_by));
+	SpinLockRelease(&lease->mutex);
+	shown->state = lease_state_name(lease);
+	shown->held =
+		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
+	shown->scope = lease->scope;
+	shown->owner_pid = lease->owner_pid;
+	shown->owner_database = lease->owner_database;
+	shown->token = lease->token;
+	shown->validity_us = lease_validity_us(lease);
+	shown->ttl_ms = lease->ttl_ms;
+	shown->since = lease->since;
+	shown->hash = lease->hash;
+}
+
+static void
+lease_row(Tuplestorestate *rows, TupleDesc desc, const ShownLease *shown)
 {
 	Datum values[12] = {0};
 	bool nulls[12] = {0};
-	bool held =
-		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
-	char held_by[LEASE_HOLDER_MAX + 1];
 
 	Assert(desc->natts == lengthof(values));
 
-	SpinLockAcquire(&lease->mutex);
-	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
-	SpinLockRelease(&lease->mutex);
-
-	values[0] = PointerGetDatum(utf8_text(lease->key + lease->prefix_len));
-	values[1] = CStringGetTextDatum(lease_state_name(lease));
-	values[2] = CStringGetTextDatum(scope_name(lease->scope));
-	values[3] = Int32GetDatum(lease->owner_pid);
-	values[4] = ObjectIdGetDatum(lease->owner_database);
-	values[5] = Int64GetDatum(lease->token);
-	nulls[5] = lease->token == 0;
-	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
-	nulls[6] = !held;
-	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
-	values[8] = TimestampTzGetDatum(lease->since);
-	values[9] = CStringGetTextDatum(held_by);
-	nulls[9] = held_by[0] == '\0' || lease->token != 0;
-	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
-	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
+	values[0] = PointerGetDatum(resource_text(shown->name));
+	values[1] = CStringGetTextDatum(shown->state);
+	values[2] = CStringGetTextDatum(scope_name(shown->scope));
+	values[3] = Int32GetDatum(shown->owner_pid);
+	values[4] = ObjectIdGetDatum(shown->owner_database);
+	values[5] = Int64GetDatum(shown->token);
+	nulls[5] = shown->token == 0;
+	values[6] = IntervalPGetDatum(make_interval_us(shown->validity_us));
+	nulls[6] = !shown->held;
+	values[7] = IntervalPGetDatum(make_interval_us(shown->ttl_ms * INT64CONST(1000)));
+	values[8] = TimestampTzGetDatum(shown->since);
+	values[9] = CStringGetTextDatum(shown->held_by);
+	nulls[9] = shown->held_by[0] == '\0' || shown->token != 0;
+	values[10] = ObjectIdGetDatum(GATE_CLASSID(shown->hash));
+	values[11] = ObjectIdGetDatum(GATE_OBJID(shown->hash));
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
@@ -536,24 +575,34 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 }
 
 /*
- * A name may come from a database of any encoding.  Where this one's is not UTF-8,
- * what is not ASCII is escaped, so that one name can't make the view unreadable.
+ * A name may come from a database of any encoding.  What can't be said in this
+ * one's is escaped, so that one name can't make the view unreadable.
  */
 static text *
-utf8_text(const char *utf8)
+resource_text(const char *utf8)
 {
-	StringInfoData escaped;
+	int encoding = GetDatabaseEncoding();
+	char converted[(LEASE_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
+	Oid converter;
+	StringInfoData name;
 
-	if (GetDatabaseEncoding() == PG_UTF8)
+	if (encoding == PG_UTF8 || encoding == PG_SQL_ASCII)
 		return cstring_to_text(utf8);
 
-	initStringInfo(&escaped);
-	for (; *utf8; utf8++)
+	converter = FindDefaultConversionProc(PG_UTF8, encoding);
+	initStringInfo(&name);
+	while (*utf8)
 	{
-		if (IS_HIGHBIT_SET(*utf8))
-			appendStringInfo(&escaped, "\\x%02x", (unsigned char) *utf8);
-		else
-			appendStringInfoChar(&escaped, *utf8);
+		int done = REDLOCK_CONVERT(converter, PG_UTF8, encoding, utf8, strlen(utf8), converted,
+								   sizeof(converted));
+
+		appendBinaryStringInfo(&name, converted, done > 0 ? strlen(converted) : 0);
+		utf8 += done;
+		/* a character that it could not convert */
+		for (int left = pg_utf_mblen((const unsigned char *) utf8); *utf8 && left > 0;
+			 left--, utf8++)
+			appendStringInfo(&name, IS_HIGHBIT_SET(*utf8) ? "\\x%02x" : "%c",
+							 (unsigned char) *utf8);
 	}
-	return cstring_to_text_with_len(escaped.data, escaped.len);
+	return cstring_to_text_with_len(name.data, name.len);
 }

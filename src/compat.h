@@ -85,6 +85,17 @@
 #define REDLOCK_SPI_EXECUTE(command, nonatomic) SPI_execute(command, false, 0)
 #endif
 
+/* a conversion that stops where it can't go on, in place of failing, since 14 */
+#if PG_VERSION_NUM >= 140000
+#define REDLOCK_CONVERT(converter, from, to, text, len, out, size)                                 \
+	(OidIsValid(converter)                                                                         \
+		 ? pg_do_encoding_conversion_buf(converter, from, to, (unsigned char *) (text), len,       \
+										 (unsigned char *) (out), size, true)                      \
+		 : 0)
+#else
+#define REDLOCK_CONVERT(converter, from, to, text, len, out, size) 0
+#endif
+
 /* a prefix can be reserved since 15 */
 #if PG_VERSION_NUM >= 150000
 #define REDLOCK_RESERVE_PREFIX(prefix) MarkGUCPrefixReserved(prefix)

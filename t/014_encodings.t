@@ -1,0 +1,96 @@
+# One name in databases of several encodings.
+#
+# Protects from: a name that is another lock in another database; a view that
+# shows a name in other bytes than those it was given, so that nobody finds it; a
+# name that one database can't express, and that makes its view unreadable.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(1);
+my $host  = redlock_cluster('host', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+
+# How e with an acute accent and the Japanese "go" are written there, in hexadecimal
+# digits, where they can be.
+my %db = (
+	utf8   => { encoding => 'UTF8',      e => 'c3a9',   go => 'e8aa9e' },
+	latin1 => { encoding => 'LATIN1',    e => 'e9' },
+	koi8   => { encoding => 'KOI8R' },
+	euc_jp => { encoding => 'EUC_JP',    e => '8fabb1', go => 'b8ec' },
+	jis04  => { encoding => 'EUC_JIS_2004', e => 'a9df', go => 'b8ec' },
+	ascii  => { encoding => 'SQL_ASCII', e => 'c3a9',   go => 'e8aa9e' },
+);
+foreach my $name (sort keys %db)
+{
+	$host->safe_psql('postgres',
+		"CREATE DATABASE $name TEMPLATE template0 ENCODING '$db{$name}{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
+	my $s = $db{$name}{session} = session($host, dbname => $name);
+	# bytes as they are stored, whatever the client's encoding
+	$s->query('CREATE EXTENSION redlock_pg');
+	$s->query(q{CREATE FUNCTION bytes(hex text) RETURNS text LANGUAGE sql AS $$
+		SELECT convert_from(decode(hex, 'hex'), getdatabaseencoding()) $$});
+}
+
+sub shown
+{
+	my ($name) = @_;
+	return $db{$name}{session}->query(
+		"SELECT encode(convert_to(resource, getdatabaseencoding()), 'hex') FROM redlock_locks WHERE state = 'held' AND resource LIKE 'n%'");
+}
+
+# each taken wherever it can be said
+foreach my $letter ('e', 'go')
+{
+	my $utf8 = $db{utf8}{$letter};
+	foreach my $taker (grep { $db{$_}{$letter} } sort keys %db)
+	{
+		my $s     = $db{$taker}{session};
+		my $arg   = "bytes('6e$db{$taker}{$letter}')";
+		my $first = $s->run("SELECT redlock_try($arg, scope => 'session')");
+
+		is($first->{out}, 't', "$letter: taken in $taker");
+		is($nodes[0]->cli('EXISTS', "redlock:n" . pack('H*', $utf8)), '1', "$letter: its key is in UTF-8");
+		foreach my $reader (sort keys %db)
+		{
+			my $here = $db{$reader}{$letter};
+			# "n" and, where it can't be said, its bytes in UTF-8, escaped
+			my $expected = '6e' . ($here // unpack('H*', $utf8 =~ s/(..)/\\x$1/gr));
+
+			is(shown($reader), $expected, "$letter: taken in $taker, shown in $reader");
+			next unless $here;
+			is( $db{$reader}{session}
+				  ->query("SELECT count(*) FROM redlock_locks WHERE resource = bytes('6e$here') AND state = 'held'"),
+				1, "$letter: taken in $taker, found in $reader");
+			is($db{$reader}{session}->query("SELECT redlock_try(bytes('6e$here'))"),
+				'f', "$letter: taken in $taker, the same lock in $reader") unless $reader eq $taker;
+		}
+		is($s->query("SELECT redlock_release($arg)"), 't', "$letter: released in $taker");
+		$host->poll_query_until('utf8', 'SELECT count(*) = 0 FROM redlock_locks');
+	}
+}
+
+# What can be said stands beside what can't, up to the longest name.
+my $mixed = '6e' . ('c3a9' x 60) . ('f09f9492' x 30) . 'c3a9' . '78';
+my $s = $db{utf8}{session};
+$s->query("SELECT redlock_try(bytes('$mixed'), scope => 'session')");
+is(shown('latin1'), '6e' . ('e9' x 60) . (unpack('H*', '\xf0\x9f\x94\x92') x 30) . 'e9' . '78',
+	'a long name, of which LATIN1 knows some letters');
+is(shown('ascii'), $mixed, 'and in SQL_ASCII as it is');
+is(shown('utf8'), $mixed, 'and in UTF8');
+$s->query('SELECT redlock_release_all()');
+
+# two letters in Unicode, one in EUC_JIS_2004
+$s->query("SELECT redlock_try(bytes('6ee3818be3829a'), scope => 'session')");
+is(shown('jis04'), '6ea4f7', 'two code points that are one letter');
+$s->query('SELECT redlock_release_all()');
+
+# SQL_ASCII knows no letters, but names are the same locks elsewhere, so they
+# are taken for UTF-8, and must be.
+my $result = $db{ascii}{session}->run("SELECT redlock_try(bytes('e9'))");
+is($result->{state}, '22021', 'bytes that are no UTF-8 are no name');
+
+$_->{session}->quit foreach values %db;
+done_testing();
