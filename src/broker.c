@@ -984,12 +984,14 @@ static void
 on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
+	/* it lacks the script: no failure, whether or not somebody still waits for it */
+	bool needs_text = answer->unknown_script && !sent->by_text;
 	core_event event = {0};
 
 	if (lease->generation != sent->generation)
 		return; /* the slot has another lease by now */
 
-	if (answer->unknown_script && !sent->by_text && node_can_send(node) &&
+	if (needs_text && node_can_send(node) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		Sent again = *sent; /* node.c sends the script along */
@@ -1002,7 +1004,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 		return;
 	}
 
-	count_vote(node, sent, answer, now_us);
+	if (!needs_text)
+		count_vote(node, sent, answer, now_us);
 	if (answer->told > 0)
 		pg_atomic_write_u64(&lease_table->others_seen_us[lease->hash % TURNS], now_us);
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)

@@ -240,6 +240,43 @@ $_->cli('SCRIPT', 'FLUSH') for @nodes;
 works('without the script');
 is($host_a->safe_psql('postgres', $failed), $failed_before, 'no node is said to have failed');
 
+# Two of them say so when the others have decided.  They are stopped meanwhile, for
+# less than node_timeout.
+my @late = @nodes[ 1, 3 ];
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '59s'");
+$host_a->reload;
+$host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '59s') or die 'no reload';
+foreach my $what ('granted', 'refused')
+{
+	my $on_other = "SELECT redlock_acquire('late', scope => 'session')";
+
+	$session_b->query($on_other) if $what eq 'refused';
+	$_->cli('SCRIPT', 'FLUSH') for @late;
+	$_->pause for @late;
+	is($session_a->query("BEGIN; SELECT redlock_try('late')"),
+		$what eq 'granted' ? 't' : 'f', "a lock is $what by a majority");
+	$_->resume for @late;
+	# who has this script again was sent its text after the answer to the one before
+	my ($next, $there) = (0, 0);
+	wait_until(
+		sub {
+			$next++;
+			$session_a->query("SELECT redlock_acquire('next $next', scope => 'session')");
+			wait_until(sub { key_count("redlock:next $next", @nodes) >= 3 }, 'the next one is granted');
+			$there = key_count("redlock:next $next", @late);
+			return $there == @late;
+		},
+		'the late nodes have the script again');
+	$session_a->query('COMMIT; SELECT redlock_release_all()');
+	$session_b->query('SELECT redlock_release_all()') if $what eq 'refused';
+	no_key_left('late', "$what late: no key is left");
+	is($host_a->safe_psql('postgres', $failed), $failed_before,
+		"$what late: no node is said to have failed");
+}
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
+$host_a->reload;
+$host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
+
 # ---- who waits is served when the nodes are back ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
