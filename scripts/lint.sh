@@ -2,10 +2,10 @@
 # scripts/lint.sh: what a change must pass besides its tests
 #
 # Formatting, builds of the extension and of the simulator without warnings by
-# clang, the rule that the protocol core and the nodes' scripts include nothing but
-# C's own headers, and the core's unit tests with the address and
-# undefined-behaviour sanitizers.  scripts/deps.sh --lint installs what this needs;
-# without clang-format the formatting is not looked at.
+# clang, the rules that the protocol core and the nodes' scripts include nothing but
+# C's own headers and that nobody spins for long, and the core's unit tests with the
+# address and undefined-behaviour sanitizers.  scripts/deps.sh --lint installs what
+# this needs; without clang-format the formatting is not looked at.
 # Works in a temporary copy; changes nothing in the checkout.
 set -eu
 
@@ -42,6 +42,19 @@ core_is_pure()
         grep -vE "#include (<($c99)\.h>|\"(core|lua)\.h\")$"
 }
 
+# No loop, and no call but for those that copy a text or are inline, between
+# SpinLockAcquire and SpinLockRelease: who waits for a spinlock burns a processor,
+# and after a minute ends the server.
+spinlocks_are_short()
+{
+    ! perl -ne '
+        $held = 0 if /SpinLockRelease/ || eof;
+        print "$ARGV:$.: $_"
+          if $held && /\b(for|while|do)\b|\b(?!(?:if|sizeof|strlcpy|Assert|lease_held_by|lease_text_size|lease_is_queued)\b)\w+ ?\(/;
+        $held = 1 if /SpinLockAcquire/;
+        close ARGV if eof' redlock_pg.c src/*.c | grep .
+}
+
 # The flags of the compiler that PostgreSQL was built with may be unknown to
 # clang; that is no fault of ours.
 builds_with_clang()
@@ -68,6 +81,7 @@ else
     echo "-       formatting: no clang-format here"
 fi
 check "src/core.* and src/lua.* include C99 headers only" core_is_pure
+check "spinlocks are held for a few instructions" spinlocks_are_short
 if command -v clang >/dev/null; then
     check "build with clang" builds_with_clang
     check "simulator with clang" simulator_builds_with_clang

@@ -1159,8 +1159,8 @@ static bool
 all_released(void)
 {
 	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use &&
-			(pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING || lease_at(i)->queued))
+		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
+									lease_is_queued(lease_at(i))))
 			return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_in_flight(node_at(i)) > 0)

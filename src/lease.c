@@ -129,6 +129,7 @@ init_table(void)
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
 	lease_table->queue_head = lease_table->queue_tail = -1;
+	lease_table->queue_number = 1;
 	SpinLockInit(&lease_table->queue_mutex);
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
@@ -476,9 +477,9 @@ push(Lease *lease)
 	Latch *latch;
 
 	SpinLockAcquire(&lease_table->queue_mutex);
-	if (!lease->queued)
+	if (lease->queued != lease_table->queue_number)
 	{
-		lease->queued = true;
+		lease->queued = lease_table->queue_number;
 		lease->next_queued = -1;
 		if (lease_table->queue_tail < 0)
 			lease_table->queue_head = slot;
@@ -495,16 +496,16 @@ push(Lease *lease)
 }
 
 /*
- * The queue is emptied, since an earlier broker may have left it half taken:
- * the new one has to look at every lease anyway.
+ * An earlier broker may have left the queue half taken.  The new one has to look
+ * at every lease anyway, so it begins a queue of its own: the number takes all
+ * leases out of the old one at once, however many there are.
  */
 void
 lease_broker_attach(Latch *latch)
 {
 	SpinLockAcquire(&lease_table->queue_mutex);
 	lease_table->queue_head = lease_table->queue_tail = -1;
-	for (int i = 0; i < lease_table->slots; i++)
-		lease_table->lease[i].queued = false;
+	lease_table->queue_number++;
 	lease_table->broker_latch = latch;
 	lease_table->broker_pid = MyProcPid;
 	SpinLockRelease(&lease_table->queue_mutex);
@@ -542,11 +543,18 @@ lease_next_in_chain(int slot)
 	int next;
 
 	SpinLockAcquire(&lease_table->queue_mutex);
-	Assert(lease_table->lease[slot].queued);
-	lease_table->lease[slot].queued = false;
+	Assert(lease_is_queued(&lease_table->lease[slot]));
+	lease_table->lease[slot].queued = 0;
 	next = lease_table->lease[slot].next_queued;
 	SpinLockRelease(&lease_table->queue_mutex);
 	return next;
+}
+
+/* The broker alone changes the queue's number, so it need not lock. */
+bool
+lease_is_queued(const Lease *lease)
+{
+	return lease->queued == lease_table->queue_number;
 }
 
 void

@@ -111,7 +111,7 @@ typedef struct Lease
 	Oid owner_database;
 
 	/* (q) */
-	bool queued;
+	uint32 queued;   /* queue_number of the queue that it is in, or was in */
 	int next_queued; /* slot number, or -1 */
 
 	/* (o) */
@@ -209,6 +209,7 @@ typedef struct LeaseTable
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
 	int queue_tail;
+	uint32 queue_number; /* (q) each broker has a new queue; never 0 */
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
@@ -258,10 +259,11 @@ extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
 extern int lease_broker_pid(void);            /* 0: no broker runs */
 
 /* the broker */
-extern void lease_broker_attach(Latch *latch); /* and empties the queue */
+extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */
 extern int lease_next_in_chain(int slot);
+extern bool lease_is_queued(const Lease *lease);
 extern bool lease_disown(Lease *lease); /* if its owner has gone */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
