@@ -114,7 +114,8 @@ COMMENT ON FUNCTION redlock_lease_rows() IS
 'The lease table of this server; read it through the view redlock_locks';
 
 CREATE FUNCTION redlock_node_rows(OUT node text, OUT state text,
-                                  OUT last_error text, OUT rtt_us bigint,
+                                  OUT last_error text, OUT last_error_at timestamptz,
+                                  OUT rtt_us bigint,
                                   OUT votes_yes bigint, OUT votes_no bigint,
                                   OUT votes_error bigint, OUT since timestamptz,
                                   OUT quarantine text, OUT quarantined_for interval)
@@ -166,6 +167,8 @@ COMMENT ON VIEW redlock_nodes IS
 'The Redis nodes as the broker of this server sees them';
 COMMENT ON COLUMN redlock_nodes.state IS
 'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error)';
+COMMENT ON COLUMN redlock_nodes.last_error_at IS
+'When last_error was; before since, if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
 'Why the node may have forgotten leases; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS

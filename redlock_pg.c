@@ -529,8 +529,8 @@ redlock_node_rows(PG_FUNCTION_ARGS)
 static void
 node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
 {
-	Datum values[10] = {0};
-	bool nulls[10] = {0};
+	Datum values[11] = {0};
+	bool nulls[11] = {0};
 	int64 quarantine_us = board->guard.until_us - redlock_clock_us();
 	int64 rtt_us = (int64) pg_atomic_read_u64(&board->rtt_us);
 
@@ -539,16 +539,17 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
 	values[0] = CStringGetTextDatum(board->address);
 	values[1] = CStringGetTextDatum(board->leaving ? "leaving" : board->state);
 	values[2] = CStringGetTextDatum(board->last_error);
-	nulls[2] = board->last_error[0] == '\0';
-	values[3] = Int64GetDatum(rtt_us);
-	nulls[3] = rtt_us == 0;
-	values[4] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_yes));
-	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
-	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
-	values[7] = TimestampTzGetDatum(board->since);
-	values[8] = CStringGetTextDatum(board->guard.reason);
-	values[9] = IntervalPGetDatum(make_interval_us(quarantine_us));
-	nulls[8] = nulls[9] = quarantine_us <= 0;
+	values[3] = TimestampTzGetDatum(board->last_error_at);
+	nulls[2] = nulls[3] = board->last_error[0] == '\0';
+	values[4] = Int64GetDatum(rtt_us);
+	nulls[4] = rtt_us == 0;
+	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_yes));
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
+	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
+	values[8] = TimestampTzGetDatum(board->since);
+	values[9] = CStringGetTextDatum(board->guard.reason);
+	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
+	nulls[9] = nulls[10] = quarantine_us <= 0;
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

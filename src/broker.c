@@ -1032,9 +1032,9 @@ count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 
 	NodeBoard *board = &lease_table->board[node->slot];
 
 	pg_atomic_write_u64(&board->rtt_us, now_us - sent->sent_us);
-	if (answer->reply >= CORE_REPLY_ERROR && strcmp(node->error, answer->text) != 0)
+	if (answer->reply >= CORE_REPLY_ERROR)
 	{
-		strlcpy(node->error, answer->text, sizeof(node->error));
+		node_set_error(node, answer->text);
 		show_node(node, node->state);
 	}
 	if (sent->op == CORE_OP_RELEASE)
@@ -1099,6 +1099,7 @@ show_node(const RedisNode *node, NodeState before)
 		board->since = GetCurrentTimestamp();
 	}
 	strlcpy(board->last_error, node->error, sizeof(board->last_error));
+	board->last_error_at = node->error_at;
 	LWLockRelease(lease_table->board_lock);
 
 	if (node->state == NODE_READY && before != NODE_READY)
@@ -1108,8 +1109,8 @@ show_node(const RedisNode *node, NodeState before)
 							 node->url.address,
 							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
 							 node->error)));
-	else if (node->error[0] != '\0' && (news || before == NODE_READY) &&
-			 (node->state != before || may_log_answer(node)))
+	else if (node->error[0] != '\0' &&
+			 (node->state != before ? news || before == NODE_READY : news && may_log_answer(node)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
 }
 

@@ -160,6 +160,7 @@ typedef struct NodeBoard
 	char address[256]; /* without credentials; also its identity */
 	char state[16];
 	char last_error[160];
+	TimestampTz last_error_at;
 	TimestampTz since; /* of the state */
 	GuardMemory guard;
 	pg_atomic_uint64 rtt_us;

@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "guc.h"
@@ -314,8 +315,15 @@ set_state(RedisNode *node, NodeState state, const char *error)
 
 	node->state = state;
 	if (error != NULL)
-		strlcpy(node->error, error, sizeof(node->error));
+		node_set_error(node, error);
 	handler->changed(node, before);
+}
+
+void
+node_set_error(RedisNode *node, const char *error)
+{
+	strlcpy(node->error, error, sizeof(node->error));
+	node->error_at = error[0] != '\0' ? GetCurrentTimestamp() : 0;
 }
 
 /* Find the address, then connect to it. */

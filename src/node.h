@@ -28,6 +28,8 @@
 #ifndef REDLOCK_NODE_H
 #define REDLOCK_NODE_H
 
+#include "datatype/timestamp.h"
+
 #include "core.h"
 #include "guard.h"
 #include "script.h"
@@ -75,6 +77,7 @@ typedef struct RedisNode
 	NodeUrl url;
 	char error[SCRIPT_TEXT_MAX + 1]; /* why it is not READY, or what its
 									  * last error was */
+	TimestampTz error_at;            /* when that was; 0: there is none */
 	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
 	GuardFacts facts;                /* what it said when we connected */
 
@@ -122,6 +125,9 @@ extern const char *node_state_name(NodeState state);
 /* Give the slot to a node and begin to connect; give it up. */
 extern void node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us);
 extern void node_close(RedisNode *node, int64 now_us);
+
+/* What went wrong just now; empty: nothing that need be told any more. */
+extern void node_set_error(RedisNode *node, const char *error);
 
 /* Connect again at once, with new credentials. */
 extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);

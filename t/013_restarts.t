@@ -193,9 +193,20 @@ sub is_free_for
 
 	# one
 	my $yes = node_is($host_a, $nodes[0], 'votes_yes');
+	my $began = time;
 	$nodes[0]->restart;
 	my $restarted = time;
-	wait_quarantined($_, 'restarted \d+ s ago', $nodes[0]) foreach $host_a, $host_b;
+	wait_quarantined($_, 'restarted at [-0-9]+ [:0-9]+ \S+', $nodes[0]) foreach $host_a, $host_b;
+	# also later: it is read by whoever looks, and stands in the messages
+	wait_until(sub { time > $restarted + 3 }, 'some time passes');
+	my $near = "substring(%s FROM 'restarted at (.*) and may')::timestamptz BETWEEN"
+	  . " to_timestamp($began) - interval '2 s' AND to_timestamp($restarted) + interval '2 s'";
+	foreach my $column ('quarantine', 'last_error')
+	{
+		is(node_is($host_a, $nodes[0], sprintf $near, $column), 't', "$column tells when it restarted");
+	}
+	is( node_is($host_a, $nodes[0], "last_error_at BETWEEN to_timestamp($began) AND clock_timestamp()"),
+		't', 'the view tells since when');
 	is( node_is($host_a, $nodes[0], "quarantined_for BETWEEN '0' AND '" . ($max_ttl + 0.1) . " s'"),
 		't', 'the view tells how long it will last');
 	$on_a->query("BEGIN; SELECT redlock_acquire('one')");
@@ -208,6 +219,16 @@ sub is_free_for
 	cmp_ok(time - $restarted, '>=', $max_ttl - 0.1, 'the quarantine lasts as long as a lease could');
 	cmp_ok(time - $restarted, '<', $max_ttl + 20, 'and not much longer');
 	is(node_is($host_a, $nodes[0], 'quarantine IS NULL AND quarantined_for IS NULL'), 't', 'the view does not tell of it any more');
+	is(node_is($host_a, $nodes[0], 'last_error IS NULL AND last_error_at IS NULL'), 't', 'also not as an error');
+
+	# an error that is over: the view tells when it was
+	my $before = $host_a->safe_psql('postgres', 'SELECT clock_timestamp()');
+	$nodes[4]->restart;
+	$host_a->poll_query_until('postgres',
+		"SELECT state = 'ready' AND since > '$before' FROM redlock_nodes WHERE node = '" . $nodes[4]->address . "'");
+	is( node_is($host_a, $nodes[4], "last_error IS NOT NULL AND last_error_at BETWEEN '$before' AND since"),
+		't', 'a node that came back has had its last error before');
+	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 	$on_a->query("BEGIN; SELECT redlock_acquire('one')");
 	wait_until(sub { key_count('redlock:one', @nodes) == 5 }, 'all five vote');
 	$on_a->query('COMMIT');
@@ -227,7 +248,7 @@ sub is_free_for
 			is($result->{state}, '08006', 'three of five nodes in quarantine: no new lock');
 			is(named($result->{detail}, @nodes), named($result->{detail}, @forget), 'the detail names no other node');
 			is(named($result->{detail}, @nodes), join(' ', sort map { $_->address } @forget), 'but these');
-			like($result->{detail}, qr/it restarted \d+ s ago and may have forgotten leases \(in quarantine for another \d+ s\)/,
+			like($result->{detail}, qr/it restarted at [-0-9]+ [:0-9]+ \S+ and may have forgotten leases \(in quarantine for another \d+ s\)/,
 				'and says why, and for how long');
 		}
 	}
