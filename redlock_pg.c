@@ -536,7 +536,7 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
 
 	Assert(desc->natts == lengthof(values));
 
-	values[0] = CStringGetTextDatum(board->address);
+	values[0] = CStringGetTextDatum(board->url.address);
 	values[1] = CStringGetTextDatum(board->leaving ? "leaving" : board->state);
 	values[2] = CStringGetTextDatum(board->last_error);
 	values[3] = TimestampTzGetDatum(board->last_error_at);

@@ -109,6 +109,7 @@ static void forget_debts(int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
 static bool nodes_settled(void);
+static void adopt_nodes(int64 now_us);
 static void configure_nodes(int64 now_us);
 static bool assign_slots(const NodeUrls *urls, int *slot);
 static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
@@ -169,6 +170,7 @@ redlock_broker_main(Datum arg)
 	timer_heap = pairingheap_allocate(compare_timers, NULL);
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
+	adopt_nodes(now_us);
 	configure_nodes(now_us);
 	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	adopt_leases(now_us);
@@ -612,7 +614,7 @@ log_trouble(Lease *lease, const char *what)
 		if (!(lease->core.members & CORE_BIT(i)))
 			continue;
 		appendStringInfo(&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "",
-						 lease_table->board[i].address,
+						 lease_table->board[i].url.address,
 						 vote == CORE_VOTE_YES       ? "yes"
 						 : vote == CORE_VOTE_NO      ? "another holds it there, or did since"
 						 : node->state == NODE_READY ? "no usable answer yet"
@@ -829,6 +831,25 @@ nodes_settled(void)
 }
 
 /*
+ * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
+ * leases may live on them, and what is listed now may have to wait for their slots.
+ */
+static void
+adopt_nodes(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeBoard *board = &lease_table->board[i];
+
+		if (!board->in_use)
+			continue;
+		node_open(i, &board->url, &board->guard, now_us);
+		if (!board->leaving)
+			members |= CORE_BIT(i);
+	}
+}
+
+/*
  * Put redlock.nodes into force.  A node keeps its slot as long as it is listed.
  * One that is no longer listed does not vote on new leases; it stays connected
  * until the leases on which it voted have ended.
@@ -838,7 +859,6 @@ configure_nodes(int64 now_us)
 {
 	const NodeUrls *urls = redlock_nodes();
 	int slot[URL_NODES_MAX];
-	core_mask before = members;
 
 	reconfigure_at_us = PG_INT64_MAX;
 	if (!assign_slots(urls, slot))
@@ -849,8 +869,7 @@ configure_nodes(int64 now_us)
 		return;
 	}
 	open_nodes(urls, slot, now_us);
-	if (members != before)
-		move_askers(now_us);
+	move_askers(now_us);
 	if (!close_left_nodes(now_us))
 		reconfigure_at_us = now_us + RECONFIGURE_US;
 }
@@ -867,7 +886,7 @@ assign_slots(const NodeUrls *urls, int *slot)
 	{
 		slot[u] = -1;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (board[i].in_use && strcmp(board[i].address, urls->url[u].address) == 0)
+			if (board[i].in_use && strcmp(board[i].url.address, urls->url[u].address) == 0)
 				slot[u] = i;
 		if (slot[u] >= 0)
 			wanted |= CORE_BIT(slot[u]);
@@ -890,10 +909,10 @@ assign_slots(const NodeUrls *urls, int *slot)
 	{
 		NodeBoard *b = &board[slot[u]];
 
+		b->url = urls->url[u];
 		if (b->in_use)
 			continue;
 		b->in_use = true;
-		strlcpy(b->address, urls->url[u].address, sizeof(b->address));
 		b->last_error[0] = '\0';
 		memset(&b->guard, 0, sizeof(b->guard));
 		pg_atomic_write_u64(&b->rtt_us, 0);
@@ -968,6 +987,7 @@ close_left_nodes(int64 now_us)
 			node_close(node_at(i), now_us);
 		LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
 		board->in_use = false;
+		memset(&board->url, 0, sizeof(board->url)); /* nobody needs its password any more */
 		LWLockRelease(lease_table->board_lock);
 	}
 	return all_closed;

@@ -47,6 +47,7 @@
 #include "core.h"
 #include "guard.h"
 #include "lua.h"
+#include "url.h"
 
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
@@ -155,9 +156,10 @@ typedef struct Lease
 typedef struct NodeBoard
 {
 	bool in_use;
-	bool leaving;      /* no longer in redlock.nodes, but some lease that
-						* was granted by it lives on */
-	char address[256]; /* without credentials; also its identity */
+	bool leaving; /* no longer in redlock.nodes, but some lease that
+				   * was granted by it lives on */
+	NodeUrl url;  /* how to reach it; its address is its identity, and all
+				   * that may be shown: the rest has passwords */
 	char state[16];
 	char last_error[160];
 	TimestampTz last_error_at;

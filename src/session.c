@@ -827,7 +827,7 @@ missing_nodes_text(Lease *lease)
 			continue;
 		if (denying & CORE_BIT(i))
 			reason = "another holds it there, or did since";
-		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->address, reason);
+		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->url.address, reason);
 		if (!(denying & CORE_BIT(i)) && quarantine_us > 0)
 			appendStringInfo(&text, " (in quarantine for another %d s)",
 							 (int) (quarantine_us / 1000000) + 1);

@@ -1,0 +1,78 @@
+/*
+ * faults.c
+ *		Lets calls of a process fail, or hang, while a file is there.
+ *
+ *	 cc -shared -fPIC -o faults.so faults.c -ldl -lpthread
+ *	 LD_PRELOAD=./faults.so FAULTS_DIR=/some/directory pg_ctl start ...
+ *
+ *	 no-memory	hiredis can't keep a command: an error in the broker when it greets
+ *				a node or sends it something
+ *	 slow-names	host names that begin with "slow" are not resolved before the file
+ *				has gone; with a lock held that the end of the process needs, as the
+ *				real name service may have one
+ *	 no-threads	no thread can be started
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ORIGINAL(function) ((__typeof__(&(function))) dlsym(RTLD_NEXT, #function))
+
+static pthread_mutex_t resolving = PTHREAD_MUTEX_INITIALIZER;
+
+static bool
+is_on(const char *fault)
+{
+	const char *directory = getenv("FAULTS_DIR");
+	char path[1024];
+
+	if (directory == NULL)
+		return false;
+	snprintf(path, sizeof(path), "%s/%s", directory, fault);
+	return access(path, F_OK) == 0;
+}
+
+int
+redisAppendCommandArgv(void *connection, int argc, const char **argv, const size_t *argvlen)
+{
+	if (is_on("no-memory"))
+		return -1;
+	return ORIGINAL(redisAppendCommandArgv)(connection, argc, argv, argvlen);
+}
+
+int
+getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+			struct addrinfo **list)
+{
+	if (host != NULL && strncmp(host, "slow", 4) == 0)
+	{
+		pthread_mutex_lock(&resolving);
+		while (is_on("slow-names"))
+			usleep(20000);
+		pthread_mutex_unlock(&resolving);
+	}
+	return ORIGINAL(getaddrinfo)(host, service, hints, list);
+}
+
+int
+pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*routine)(void *),
+			   void *arg)
+{
+	if (is_on("no-threads"))
+		return EAGAIN;
+	return ORIGINAL(pthread_create)(thread, attributes, routine, arg);
+}
+
+__attribute__((destructor)) static void
+end(void)
+{
+	pthread_mutex_lock(&resolving);
+	pthread_mutex_unlock(&resolving);
+}
