@@ -101,6 +101,7 @@ redlock_acquire(PG_FUNCTION_ARGS)
 	get_name(fcinfo, &request);
 	request.wait_ms = get_wait_ms(fcinfo, 1);
 	request.terms.once = request.wait_ms == 0;
+	request.terms.patient = request.wait_ms > 0;
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 2);
 	request.scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
@@ -201,6 +202,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	request.wait_ms = get_wait_ms(fcinfo, 2);
 	request.terms.once = request.wait_ms == 0;
+	request.terms.patient = request.wait_ms > 0;
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
 	request.scope = SCOPE_CALL;

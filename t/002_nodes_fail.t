@@ -220,8 +220,29 @@ wait_until(sub { key_count('redlock:half', @nodes[ 0, 3 ]) == 0 },
 $_->kill9 for @nodes[ 0, 3 ];
 no_quorum($session_a, "SELECT redlock_try('half')", 'all nodes are dead', @nodes);
 
+# a skipped job is one that another does
+foreach my $wait ('0', '300 ms', '2 s')
+{
+	no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => '$wait')", "redlock_run, wait $wait", @nodes);
+}
+$session_a->query("SET lock_timeout = '300 ms'");
+no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => NULL)", 'redlock_run, lock_timeout', @nodes);
+$session_a->query('RESET lock_timeout');
+
+# Who gave a time to wait waits for the nodes, too: at the start of an estate they may
+# come last.
+$session_a->send("BEGIN; SELECT redlock_acquire('patient', wait => '10 min') > 0");
+my $patient = session($host_a);    # behind it at the gate
+$patient->send("SELECT redlock_acquire('patient', wait => '10 min', scope => 'session') > 0");
+no_quorum($session_b, "SELECT redlock_acquire('patient')", 'who gave none does not', @nodes) for 1 .. 2;
+ok(!$session_a->done, 'a waiter with a time to wait goes on when that is over for others');
+
 $_->start for @nodes;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
+is($session_a->result->{out}, 't', 'and gets the lock when the nodes are there');
+$session_a->query('COMMIT');
+is($patient->result->{out}, 't', 'so does the one behind it');
+$patient->quit;
 works('after all came back');
 
 # ---- nodes that forgot the script are sent it again ----
