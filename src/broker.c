@@ -42,7 +42,7 @@
 /* Mean pause between two rounds for a lock that another holds. */
 #define RETRY_US INT64CONST(50000)
 
-/* ... when its release will be told: what a lost message costs at the most. */
+/* ... when its release will be told: the mean of what a lost message costs. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
 /* A pause that lets other hosts have their turn: round trips and a bit. */
@@ -1042,6 +1042,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.round = sent->round;
 	event.busy_us = answer->busy_ms * 1000;
 	event.holder = answer->holder;
+	event.silent = !answer->ours;
 	event.token = answer->token;
 	step(lease, &event);
 }

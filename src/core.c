@@ -102,7 +102,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->ttl_us = event->ttl_us;
 			lease->answer_us = event->answer_us;
 			lease->patience_us = event->patience_us;
-			lease->retry_us = event->retry_us;
+			lease->retry_us = lease->unheard_us = event->retry_us;
 			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
 			lease->splits = 0;
@@ -349,6 +349,8 @@ count_agreed(const core_lease *lease)
 static void
 fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)
 {
+	bool silent = !unreachable && lease->rival_lead > 0 && lease->rival_is_silent;
+	int64_t retry_us = silent ? lease->unheard_us : lease->retry_us;
 	bool split =
 		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
 
@@ -370,8 +372,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 		return;
 	}
 	lease->state = CORE_BUSY;
-	lease->next_at_us =
-		event->now_us + lease->retry_us / 2 + event->random % (uint32_t) (lease->retry_us + 1);
+	lease->next_at_us = event->now_us + retry_us / 2 + event->random % (uint32_t) (retry_us + 1);
 	if (!unreachable && lease->woken)
 		lease->next_at_us = event->now_us;
 	else if (!unreachable && split)
@@ -568,7 +569,10 @@ on_refusal(core_lease *lease, const core_event *event)
 	if (event->busy_us > 0)
 		lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
 	if (lease->rival_lead == 0)
+	{
 		lease->rival = event->holder;
+		lease->rival_is_silent = event->silent;
+	}
 	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }
 

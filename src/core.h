@@ -92,6 +92,7 @@ typedef struct core_lease
 	bool renewed;         /* a renewal of this grant was sent to some node */
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes, */
 	int32_t rival_lead;   /* and by how many more than all others */
+	bool rival_is_silent; /* ASKING: it tells no release */
 	bool woken;           /* ASKING: a wake came after this round began */
 	uint32_t splits;      /* rounds in a row that nobody seems to have won */
 	uint32_t attempt;     /* number of the last round of acquires; a part
@@ -102,6 +103,7 @@ typedef struct core_lease
 	int64_t answer_us;   /* a round is decided this long after it began */
 	int64_t patience_us; /* how long "no quorum reachable" is retried */
 	int64_t retry_us;    /* mean pause between two asking rounds */
+	int64_t unheard_us;  /* ... while a silent rival holds the lock */
 	int64_t round_began_us;
 	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
 	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
@@ -170,10 +172,11 @@ typedef struct core_event
 	core_reply reply;      /* REPLY */
 	uint32_t round;        /* REPLY: the round it was asked in */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
+	bool silent;           /* REPLY, a refused acquire: whose release will not be told */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter; > 0 */
 	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
 							* expires; 0: unknown */
-	int64_t retry_us;      /* ACQUIRE, WAKE */
+	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once */
 	/* ACQUIRE only: */
 	core_mask members;

@@ -28,6 +28,9 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
+/* Of a value: the secret, ':', the attempt, ' '. */
+#define VALUE_HEAD (2 * LEASE_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
+
 /* The longest script, and what goes before a batch. */
 #define HEAD_MAX 4096
 
@@ -203,6 +206,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->token = 0;
 	answer->busy_ms = 0;
 	answer->holder = 0;
+	answer->ours = false;
 	answer->told = 0;
 	answer->text[0] = '\0';
 
@@ -247,20 +251,20 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	}
 }
 
-/* Our own values say it behind the first space; others' are shown as they are. */
+/* Our own values say it behind their fixed part; others' are shown as they are. */
 static void
 read_holder(const redisReply *reply, ScriptAnswer *answer)
 {
 	const char *from = reply->str;
 	const char *end = reply->str + reply->len;
+	const size_t secret = 2 * LEASE_SECRET_BYTES;
 
-	if (reply->len > 2 * LEASE_SECRET_BYTES && from[2 * LEASE_SECRET_BYTES] == ':' &&
-		strspn(from, "0123456789abcdef") == 2 * LEASE_SECRET_BYTES)
-	{
-		const char *space = memchr(from, ' ', reply->len);
-
-		from = space ? space + 1 : from;
-	}
+	answer->ours = reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
+				   from[secret] == ':' &&
+				   strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
+				   from[VALUE_HEAD - 1] == ' ';
+	if (answer->ours)
+		from += VALUE_HEAD;
 	script_printable(answer->text, sizeof(answer->text), from, end - from);
 }
 

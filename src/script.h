@@ -59,6 +59,8 @@ typedef struct ScriptAnswer
 	int64 busy_ms;                  /* a refused acquire: time to live of the key
 									 * in its way; 0: none, or unknown */
 	uint32 holder;                  /* a refused acquire: hash of the value in its way */
+	bool ours;                      /* a refused acquire: it is of this extension, so
+									 * its release will be told */
 	int64 told;                     /* a release: hosts that wait for it */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */

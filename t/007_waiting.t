@@ -12,6 +12,7 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use IPC::Run;
 use RedlockTest;
 use Test::More;
@@ -178,6 +179,43 @@ sub queued
 	is($on_b->result->{out}, 't', 'B gets the lock after its DEL');
 	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
 	$on_b->query("SELECT redlock_release('plain')");
+
+	# One that takes it again and again does not get it all: the broker must not sleep
+	# as if it would be told.
+	my @connections = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
+	my $call = sub {
+		my $request = '*' . @_ . "\r\n" . join('', map { '$' . length($_) . "\r\n$_\r\n" } @_);
+		$_->syswrite($request) foreach @connections;
+		return scalar grep { $_->getline =~ /^(\+OK|:1)/ } @connections;
+	};
+	my $rounds = 150;
+	my $grants = stat_of($host_b, 'granted');
+	$on_b->send(<<'SQL');
+DO $$
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_tables WHERE tablename = 'enough') LOOP
+		PERFORM redlock_acquire('shared', scope => 'session');
+		PERFORM redlock_release('shared');
+		COMMIT;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END
+$$
+SQL
+	for (my $taken = 0; $taken < $rounds;)
+	{
+		my $yes = $call->('SET', 'redlock:shared', 'plain client', 'NX', 'PX', '60000');
+		sleep 0.01 if $yes > 2;
+		$call->('EVAL', q{return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0},
+			1, 'redlock:shared', 'plain client');
+		$taken++ if $yes > 2;
+		sleep 0.01;
+	}
+	$grants = stat_of($host_b, 'granted') - $grants;
+	note "$grants grants, and $rounds of the plain client";
+	cmp_ok($grants, '>=', $rounds / 10, 'a plain client that takes the lock all the time leaves it to others, too');
+	$host_b->safe_psql('postgres', 'CREATE TABLE enough ()');
+	is($on_b->result->{err}, '', 'nobody failed');
 
 	$_->cli('SET', 'redlock:expiry', 'somebody else', 'NX', 'PX', '1500') foreach @nodes;
 	my $set = time;

@@ -27,6 +27,7 @@ static struct
 	int64_t began_us;
 	int64_t valid_until_us;
 	core_mask yes;
+	bool used[SECRETS_MAX]; /* secrets */
 } plain;
 
 static void inject(fault fault);
@@ -45,6 +46,7 @@ fault_begin(void)
 {
 	plain.secret = 0;
 	plain.valid_until_us = 0;
+	memset(plain.used, 0, sizeof(plain.used));
 	later(w.calm_at_us, EVENT_CALM, 0, 0, 0, 0);
 	if (w.plan.faults != 0)
 		later(w.now_us + dice_us(w.plan.fault_every_us), EVENT_FAULT, 0, 0, 0, 0);
@@ -325,6 +327,7 @@ plain_begins(void)
 		return;
 	seen.fault[FAULT_PLAIN]++;
 	plain.secret = ++w.secrets;
+	plain.used[plain.secret] = true;
 	plain.began_us = w.now_us;
 	plain.yes = 0;
 	tell("plain client: asks, request %u", plain.secret);
@@ -382,4 +385,10 @@ bool
 fault_plain_is_valid(void)
 {
 	return w.now_us < plain.valid_until_us;
+}
+
+bool
+fault_is_plain(uint32_t secret)
+{
+	return plain.used[secret];
 }

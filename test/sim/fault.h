@@ -15,4 +15,7 @@ extern void fault_plain(const event *event); /* EVENT_PLAIN */
 /* The plain client holds the lock. */
 extern bool fault_plain_is_valid(void);
 
+/* This secret is, or was, the plain client's. */
+extern bool fault_is_plain(uint32_t secret);
+
 #endif /* SIM_FAULT_H */

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "fault.h"
 #include "lua.h"
 #include "peer.h"
 #include "session.h"
@@ -464,6 +465,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.round = command->round,
 						.token = answer->token,
 						.holder = answer->holder,
+						.silent = fault_is_plain(answer->holder),
 						.busy_us = answer->busy_ms * 1000};
 
 	if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_YES && answer->token == 0)

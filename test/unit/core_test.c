@@ -3311,6 +3311,52 @@ refused_in_favour_of(int node, uint32_t holder)
 }
 
 static void
+refused_by_silent(int node, uint32_t holder, bool silent)
+{
+	happens((core_event){.type = CORE_REPLY,
+						 .node = node,
+						 .op = CORE_OP_ACQUIRE,
+						 .reply = CORE_REPLY_NO,
+						 .round = lease.round,
+						 .holder = holder,
+						 .silent = silent});
+}
+
+/* Who releases without a word must not get the lock again and again unheard. */
+static void
+test_silent_rival(void)
+{
+	start(5);
+	acquire_waiting();
+	refused_by("012");
+	wake(10 * RETRY_US);
+	refused_by_silent(0, 7, true);
+	refused_by_silent(1, 7, true);
+	refused_by_silent(2, 7, true);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us >= now_us + RETRY_US / 2 &&
+		   lease.wake_at_us <= now_us + RETRY_US * 3 / 2,
+	   "whose rival tells no release asks as often as if it heard nothing");
+	tick_at(lease.wake_at_us);
+	refused_by_silent(0, 8, false);
+	refused_by_silent(1, 8, false);
+	refused_by_silent(2, 8, false);
+	ok(lease.wake_at_us >= now_us + 5 * RETRY_US, "not so when the next one does");
+	tick_at(lease.wake_at_us);
+	refused_by_silent(0, 7, true);
+	refused_by_silent(1, 8, false);
+	refused_by_silent(2, 8, false);
+	ok(lease.wake_at_us >= now_us + 5 * RETRY_US, "the one that has most nodes counts");
+	tick_at(lease.wake_at_us);
+	refused_by_silent(0, 8, false);
+	refused_by_silent(1, 7, true);
+	refused_by_silent(2, 7, true);
+	ok(lease.wake_at_us <= now_us + RETRY_US * 3 / 2, "whichever it is");
+	tick_at(lease.wake_at_us);
+	acquire_fails_at("012");
+	ok(lease.wake_at_us >= now_us + 5 * RETRY_US, "where no quorum answered there is none");
+}
+
+static void
 test_split_vote(void)
 {
 	start(5);
@@ -4205,6 +4251,7 @@ main(void)
 	test_undo_answers_after_next_attempt();
 	test_next_attempt_not_sent_at_all();
 	test_split_vote();
+	test_silent_rival();
 
 	test_awaits();
 	test_count();
