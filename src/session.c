@@ -254,26 +254,27 @@ called_by_client(void)
 	return true;
 }
 
+/* Once in a session.  What can fail comes before what must not be done twice. */
 static void
 start_session(void)
 {
 	HASHCTL control = {0};
+	HTAB *index;
 
 	if (holding_index != NULL)
 		return;
 
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(Holding);
+	control.hcxt = TopMemoryContext;
+	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	loss_timer = RegisterTimeout(USER_TIMEOUT, on_loss_timer);
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);
 	prev_emit_log = emit_log_hook;
 	emit_log_hook = explain_loss;
-
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(Holding);
-	control.hcxt = TopMemoryContext;
-	holding_index =
-		hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	holding_index = index;
 }
 
 /* That it is preloaded was checked by who called us. */
@@ -295,7 +296,7 @@ acquire_again(Holding *holding, const LockRequest *request)
 
 	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
 	if (request->scope != SCOPE_TRANSACTION)
-		keep_gate(holding);
+		(void) keep_gate(holding);
 	else if (!holds_in_subxact(holding))
 		(void) gate_enter(request->hash, false, GATE_DO_NOT_WAIT);
 	count_up(holding, request->scope);
