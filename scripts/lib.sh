@@ -194,6 +194,10 @@ run_in_private_copy()
     copy_sources "$TMP/src"
     pg_config=$(copy_postgres "$TMP" "$pg_config")
     mkdir -p "$TMP/tmp"
+    # for a script that brings something more
+    if declare -F after_copy >/dev/null; then
+        after_copy
+    fi
 
     if [ "$(id -u)" -eq 0 ]; then
         user=$(find_unprivileged_user)

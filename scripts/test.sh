@@ -7,6 +7,7 @@
 #                                      its mutants, and its node against a real one
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
+#   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
 #   scripts/test.sh bench              whether bench/run still has all its figures
 #
 # Installs what is missing (scripts/deps.sh), then works in a temporary
@@ -21,12 +22,12 @@ set -eu
 part=all
 case "${1-}" in
 '') ;;
-unit | sim | regress | tap | bench)
+unit | sim | regress | tap | guest | bench)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | bench]" >&2
+    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | guest | bench]" >&2
     exit 2
     ;;
 esac
@@ -35,6 +36,15 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
     all | bench) "$ROOT/scripts/deps.sh" --bench ;;
     *) "$ROOT/scripts/deps.sh" ;;
+    esac
+    case $part in
+    all | guest)
+        if source=$("$ROOT/scripts/postgres_source.sh"); then
+            after_copy() { cp "$source" "$TMP/postgres-source"; }
+        elif [ "${CI-}" = true ]; then
+            die "PostgreSQL's own tests must not be left out here"
+        fi
+        ;;
     esac
     if [ "$part" = all ]; then
         run_in_private_copy scripts/test.sh
@@ -214,6 +224,8 @@ run_tap()
     done
 }
 
+. scripts/guest.sh
+
 heading "build with $("$PG_CONFIG" --version)"
 # As users build it, for its warnings; then with assertions, for the tests.
 if ! build_and_install COPT=-Werror ||
@@ -228,12 +240,14 @@ else
         run_sim
         run_regress
         run_tap
+        run_guest
         run_bench
         ;;
     unit) run_unit ;;
     sim) run_sim ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
+    guest) run_guest ;;
     bench) run_bench ;;
     esac
 fi
