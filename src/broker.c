@@ -111,10 +111,12 @@ static void adopt_leases(int64 now_us);
 static bool nodes_settled(void);
 static void adopt_nodes(int64 now_us);
 static void configure_nodes(int64 now_us);
-static bool assign_slots(const NodeUrls *urls, int *slot);
+static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
 static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
 static void move_askers(int64 now_us);
 static bool close_left_nodes(int64 now_us);
+static core_mask serving_nodes(void);
+static void close_left_node(int slot, int64 now_us);
 static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
@@ -857,28 +859,37 @@ adopt_nodes(int64 now_us)
 static void
 configure_nodes(int64 now_us)
 {
+	static bool short_of_slots = false;
 	const NodeUrls *urls = redlock_nodes();
 	int slot[URL_NODES_MAX];
 
 	reconfigure_at_us = PG_INT64_MAX;
-	if (!assign_slots(urls, slot))
+	if (!assign_slots(urls, slot, now_us))
 	{
-		ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
-					  errdetail("Too many nodes that were removed from it still serve leases.")));
+		if (!short_of_slots)
+			ereport(LOG,
+					(errmsg("redlock.nodes is not yet in force"),
+					 errdetail("Too many nodes that were removed from it still serve leases.")));
+		short_of_slots = true;
 		reconfigure_at_us = now_us + RECONFIGURE_US;
 		return;
 	}
+	short_of_slots = false;
 	open_nodes(urls, slot, now_us);
 	move_askers(now_us);
 	if (!close_left_nodes(now_us))
 		reconfigure_at_us = now_us + RECONFIGURE_US;
 }
 
-/* Find or reserve a slot for each URL, and mark who is leaving. */
+/*
+ * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
+ * have left and serve no lease are taken when others do not suffice.
+ */
 static bool
-assign_slots(const NodeUrls *urls, int *slot)
+assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 {
 	NodeBoard *board = lease_table->board;
+	core_mask serving = serving_nodes();
 	core_mask wanted = 0;
 	bool enough = true;
 
@@ -896,6 +907,9 @@ assign_slots(const NodeUrls *urls, int *slot)
 		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
 			if (!board[i].in_use && !(wanted & CORE_BIT(i)))
 				slot[u] = i;
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!((serving | wanted) & CORE_BIT(i)))
+				slot[u] = i;
 		if (slot[u] < 0)
 			enough = false;
 		else
@@ -903,6 +917,9 @@ assign_slots(const NodeUrls *urls, int *slot)
 	}
 	if (!enough)
 		return false;
+	for (int u = 0; u < urls->count; u++)
+		if (board[slot[u]].in_use && strcmp(board[slot[u]].url.address, urls->url[u].address) != 0)
+			close_left_node(slot[u], now_us);
 
 	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
 	for (int u = 0; u < urls->count; u++)
@@ -964,12 +981,8 @@ move_askers(int64 now_us)
 static bool
 close_left_nodes(int64 now_us)
 {
-	core_mask serving = 0;
+	core_mask serving = serving_nodes();
 	bool all_closed = true;
-
-	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
-			serving |= lease_at(i)->core.members;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -978,19 +991,36 @@ close_left_nodes(int64 now_us)
 		if (!board->in_use || !board->leaving)
 			continue;
 		if (serving & CORE_BIT(i))
-		{
 			all_closed = false;
-			continue;
-		}
-		close_subscriber(i, now_us);
-		if (node_at(i)->state != NODE_UNUSED)
-			node_close(node_at(i), now_us);
-		LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
-		board->in_use = false;
-		memset(&board->url, 0, sizeof(board->url)); /* nobody needs its password any more */
-		LWLockRelease(lease_table->board_lock);
+		else
+			close_left_node(i, now_us);
 	}
 	return all_closed;
+}
+
+static core_mask
+serving_nodes(void)
+{
+	core_mask serving = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
+			serving |= lease_at(i)->core.members;
+	return serving;
+}
+
+static void
+close_left_node(int slot, int64 now_us)
+{
+	NodeBoard *board = &lease_table->board[slot];
+
+	close_subscriber(slot, now_us);
+	if (node_at(slot)->state != NODE_UNUSED)
+		node_close(node_at(slot), now_us);
+	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+	board->in_use = false;
+	memset(&board->url, 0, sizeof(board->url)); /* nobody needs its password any more */
+	LWLockRelease(lease_table->board_lock);
 }
 
 static void

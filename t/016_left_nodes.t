@@ -186,6 +186,7 @@ wait_until(sub { slurp_file($host->logfile) =~ /redlock.nodes is not yet in forc
 lives_on('a list that waits');
 is($s->query("SELECT redlock_try('new')"), 't', 'meanwhile the old list is in force');
 $s->query("SELECT redlock_release('held')");
+ok(nodes_are("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 0"), 'then it is put into force');
 
 $s->quit;
 $host->stop;
