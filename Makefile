@@ -26,8 +26,8 @@ TAP_TESTS = 1
 
 PG_CPPFLAGS = -I$(srcdir)/src
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
-	-Wno-missing-field-initializers
-SHLIB_LINK = -lhiredis
+	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
+SHLIB_LINK = -lhiredis $(PTHREAD_LIBS)
 EXTRA_CLEAN = test/unit/core_test test/sim/sim test/sim/conformance
 
 PG_CONFIG ?= pg_config

@@ -171,18 +171,6 @@ typedef struct NodeBoard
 	pg_atomic_uint64 votes_error;
 } NodeBoard;
 
-/* One host name to be resolved; see resolver.c.  Under the board lock. */
-#define RESOLVED_MAX 4
-typedef struct NameSlot
-{
-	char host[256];
-	uint32 asked;                   /* number of the newest question */
-	uint32 answered;                /* number of the question answered last */
-	int addresses;                  /* 0: failed, see error */
-	char address[RESOLVED_MAX][46]; /* numeric, IPv4 or IPv6 */
-	char error[128];
-} NameSlot;
-
 typedef enum LeaseCounter
 {
 	COUNT_GRANTED,
@@ -219,7 +207,6 @@ typedef struct LeaseTable
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
 	NodeBoard board[CORE_NODES_MAX];
-	NameSlot name[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 

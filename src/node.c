@@ -19,13 +19,12 @@
 #include "guc.h"
 #include "loop.h"
 #include "node.h"
-#include "resolver.h"
 
 /* Pause before connecting again: doubles from MIN to MAX, less up to half. */
 #define BACKOFF_MIN_US INT64CONST(50000)
 #define BACKOFF_MAX_US INT64CONST(1000000)
 
-/* A resolver that has not answered by now is asked again. */
+/* Who waits for an address that long is told so; the question goes on. */
 #define RESOLVE_US INT64CONST(30000000)
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
@@ -248,7 +247,7 @@ int64
 node_on_time(RedisNode *node, int64 now_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
-	NameSlot answer;
+	ResolverAnswer answer;
 	const Sent *oldest;
 
 	switch (node->state)
@@ -261,7 +260,7 @@ node_on_time(RedisNode *node, int64 now_us)
 			{
 				case RESOLVER_PENDING:
 					if (now_us < node->deadline_us)
-						return node->deadline_us;
+						return Min(node->deadline_us, now_us + RESOLVER_POLL_US);
 					fail(node, NODE_BACKING_OFF, "no answer from the host name resolver", now_us);
 					return node->retry_at_us;
 				case RESOLVER_FAILED:
@@ -330,6 +329,8 @@ node_set_error(RedisNode *node, const char *error)
 static void
 start(RedisNode *node, int64 now_us)
 {
+	const char *problem;
+
 	Assert(node->connection == NULL);
 
 	if (node_is_subscriber(node))
@@ -359,11 +360,10 @@ start(RedisNode *node, int64 now_us)
 	}
 
 	/* not asked yet, or all its addresses failed */
-	if (!resolver_ask(node->slot, node->url.host))
+	problem = resolver_ask(node->slot, node->url.host);
+	if (problem != NULL)
 	{
-		fail(node, NODE_BACKING_OFF,
-			 "no background worker is free to resolve the host name; raise max_worker_processes",
-			 now_us);
+		fail(node, NODE_BACKING_OFF, problem, now_us);
 		return;
 	}
 	node->deadline_us = now_us + RESOLVE_US;

@@ -32,6 +32,7 @@
 
 #include "core.h"
 #include "guard.h"
+#include "resolver.h"
 #include "script.h"
 #include "url.h"
 
@@ -98,7 +99,7 @@ typedef struct RedisNode
 	uint32 sent_head;   /* next to be answered */
 	uint32 sent_tail;   /* next free; tail - head are in flight */
 
-	char address[4][46]; /* resolved, numeric */
+	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
 	int next_address;
 	int used_address;  /* of the connection */

@@ -1,11 +1,17 @@
 /*
  * resolver.h
  *		Host names into addresses, without making the broker wait.
+ *
+ * Used by the broker only.
  */
 #ifndef REDLOCK_RESOLVER_H
 #define REDLOCK_RESOLVER_H
 
-#include "lease.h"
+#define RESOLVED_MAX 4
+#define RESOLVER_ADDRESS_SIZE 64 /* numeric, IPv4, or IPv6 with its scope */
+
+/* How often resolver_read is to be called: nothing tells that an answer came. */
+#define RESOLVER_POLL_US INT64CONST(20000)
 
 typedef enum ResolverResult
 {
@@ -14,16 +20,23 @@ typedef enum ResolverResult
 	RESOLVER_FAILED
 } ResolverResult;
 
-/* The broker: ask for a node's host.  False: no worker could be started. */
-extern bool resolver_ask(int node, const char *host);
+typedef struct ResolverAnswer
+{
+	int addresses; /* DONE: how many */
+	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE];
+	char error[128]; /* FAILED */
+} ResolverAnswer;
 
-/* The broker, after its latch was set.  `answer` is a copy. */
-extern ResolverResult resolver_read(int node, NameSlot *answer);
+/*
+ * Ask for the host of a node.  A question that is under way for this node is not
+ * asked again.  Returns NULL, or why it can't be asked, in static memory.
+ */
+extern const char *resolver_ask(int node, const char *host);
+
+/* DONE and FAILED are told once for each question. */
+extern ResolverResult resolver_read(int node, ResolverAnswer *answer);
 
 /* A numeric address needs no resolver. */
 extern bool resolver_is_address(const char *host);
-
-/* Entry point of the worker. */
-extern PGDLLEXPORT void redlock_resolver_main(Datum node);
 
 #endif /* REDLOCK_RESOLVER_H */

@@ -1,0 +1,163 @@
+# Name service that fails, or hangs, is in nobody's way.
+#
+# Protects from (invariant 15): a server, or a broker, that can't be stopped while a
+# host name is being resolved; a signal that strikes in the middle of that; a node
+# that others have to wait for since its name is not resolved; threads that pile up.
+#
+# That a name hangs is made by a library, see test/hostile/faults.c.  It hangs until
+# the test says so, so "in time" is: at all.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my $cc = $ENV{CC} // 'cc';
+my $faults = PostgreSQL::Test::Utils::tempdir();
+system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
+  or plan skip_all => 'no C compiler';
+
+my @nodes = redis_nodes(3);
+my $host;
+
+sub set_fault
+{
+	my ($name, $on) = @_;
+
+	if ($on)
+	{
+		append_to_file("$faults/$name", '');
+	}
+	else
+	{
+		unlink "$faults/$name";
+	}
+	return;
+}
+
+sub with_faults
+{
+	my ($start) = @_;
+
+	local $ENV{LD_PRELOAD} = "$faults/faults.so";
+	local $ENV{FAULTS_DIR} = $faults;
+	return $start->();
+}
+
+sub set_nodes
+{
+	my (@urls) = @_;
+
+	$host->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls(@urls) . "'");
+	$host->reload;
+	return;
+}
+
+sub wait_for_node
+{
+	my ($address, $condition, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok( $host->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM redlock_nodes WHERE node = '$address' AND $condition"),
+		$description)
+	  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
+	return;
+}
+
+# What a file of each thread of the broker says, without its first thread.
+sub threads
+{
+	my ($file) = @_;
+	my $pid = broker_pid($host);
+
+	return map { eval { slurp_file("$_/$file") } // () } grep { !m{/$pid$} } glob "/proc/$pid/task/*";
+}
+
+# Fast, which must not wait for anything that hangs.
+sub stops
+{
+	my ($what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($host->stop('fast', fail_ok => 1), "$what: the server stops")
+	  or $host->stop('immediate');
+	return;
+}
+
+# ---- a name that hangs ----
+
+set_fault('slow-names', 1);
+$host = with_faults(
+	sub {
+		redlock_cluster('host',
+			nodes => [ @nodes, 'redis://slow-0.invalid:1' ],
+			ready => 3,
+			conf  => "redlock.ttl = '10s'\nredlock.node_timeout = '200ms'");
+	});
+my $s = session($host);
+wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'a name hangs');
+is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'the other nodes are a quorum');
+
+my @status = threads('status');
+is(scalar @status, 1, 'it hangs in a thread of its own');
+my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
+# all but KILL and STOP, and the two that glibc has for itself
+is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
+
+my $pid = broker_pid($host);
+kill 'TERM', $pid;
+wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'the broker can be replaced');
+wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'its successor asks anew');
+is($s->query("SELECT redlock_check('job') > '0'"), 't', 'the lease is valid');
+
+# ---- many that hang ----
+
+foreach my $n (1 .. 40)
+{
+	set_nodes(@nodes, "redis://slow-$n.invalid:1");
+	$host->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM redlock_nodes WHERE node = 'slow-$n.invalid:1'")
+	  or die "no node $n";
+}
+wait_for_node('slow-40.invalid:1', "last_error = 'too many host names are being resolved already'",
+	'many names that hang are too many');
+is(scalar(() = threads('status')), 32, 'the number of threads is bounded');
+is($s->query("SELECT redlock_try('other', scope => 'session')"), 't', 'the other nodes work');
+set_fault('slow-names', 0);
+wait_until(sub { threads('status') <= 1 }, 'the threads end');
+wait_for_node('slow-40.invalid:1', "last_error ~ '^could not resolve the host name: '",
+	'then the last name is asked for');
+
+is($s->query('SELECT redlock_release_all()'), 2, 'locks are given back');
+$s->quit;
+
+# ---- a name that is found, and no thread ----
+
+set_fault('no-threads', 1);
+set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'));
+my $by_name = 'localhost:' . $nodes[2]->port;
+wait_for_node($by_name, "last_error = 'could not start a thread to resolve the host name: Resource temporarily unavailable'",
+	'where no thread can be started, the view says so');
+set_fault('no-threads', 0);
+wait_for_node($by_name, "state = 'ready'", 'it is tried again');
+
+# ---- stop ----
+
+# Names that hang, and names that fail at once, and are asked for again and again.
+foreach my $round (1 .. 9)
+{
+	my $name = $round % 3 == 0 ? 'no-such-host' : 'slow';
+
+	set_fault('slow-names', $round % 3 == 1);
+	$host->append_conf('postgresql.conf', "redlock.nodes = ''");
+	with_faults(sub { $host->start }) unless $round == 1;
+	set_nodes('redis://127.0.0.1:1', "redis://$name.invalid:1");
+	wait_for_node("$name.invalid:1", 'true', "round $round: $name is a node");
+	is(psql_result($host, "SELECT redlock_try('job')")->{state}, '08006', "round $round: there is no quorum");
+	stops("round $round, $name");
+}
+
+done_testing();
