@@ -17,6 +17,8 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -64,6 +66,20 @@ typedef struct ShownLease
 	uint64 hash;
 } ShownLease;
 
+/* What redlock_run runs, for errors. */
+typedef struct RunContext
+{
+	const char *name;
+	const char *command;
+} RunContext;
+
+/* For what redlock_run can't do; PostgreSQL forbids it in functions and procedures. */
+#define OWN_STATEMENT_HINT                                                                         \
+	"Acquire the lock at session scope, run the command as a statement of its own, and release "   \
+	"the lock."
+
+static void check_command(const char *command);
+static void explain_run(void *arg);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
@@ -191,6 +207,8 @@ redlock_run(PG_FUNCTION_ARGS)
 	LockRequest request = {0};
 	bool atomic =
 		!IsA(fcinfo->context, CallContext) || castNode(CallContext, fcinfo->context)->atomic;
+	ErrorContextCallback context;
+	RunContext run;
 	char *command;
 	int rc;
 
@@ -208,17 +226,75 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.scope = SCOPE_CALL;
 	request.skip = true;
 
+	context.callback = explain_run;
+	context.arg = &run;
+	run.name = request.name;
+	run.command = command;
+
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	check_command(command);
+	error_context_stack = context.previous;
+
 	if (session_acquire(&request) == 0)
 	{
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request.name)));
 		return (Datum) 0;
 	}
+
+	context.previous = error_context_stack;
+	error_context_stack = &context;
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
 	rc = REDLOCK_SPI_EXECUTE(command, !atomic);
 	if (rc < 0)
-		elog(ERROR, "could not run \"%s\": %s", command, SPI_result_code_string(rc));
+		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
 	SPI_finish();
+	error_context_stack = context.previous;
 	return (Datum) 0;
+}
+
+/* What SPI would do nothing for, or name by a code only. */
+static void
+check_command(const char *command)
+{
+	List *statements = pg_parse_query(command);
+	ListCell *cell;
+
+	if (statements == NIL)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the command to run under a redlock must not be empty")));
+	foreach (cell, statements)
+	{
+		Node *statement = lfirst_node(RawStmt, cell)->stmt;
+
+		if (IsA(statement, TransactionStmt))
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("redlock_run can't run %s", CreateCommandName(statement)),
+							errhint("Let a procedure or DO commit, and run that.")));
+		if (IsA(statement, CopyStmt) && castNode(CopyStmt, statement)->filename == NULL)
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("redlock_run can't run COPY to or from the client"),
+							errhint(OWN_STATEMENT_HINT)));
+	}
+}
+
+/* Of an error in a command that redlock_run runs, or can't run. */
+static void
+explain_run(void *arg)
+{
+	const RunContext *run = arg;
+	int position = geterrposition();
+
+	/* in our command, not in the statement of the client; SPI does that for its own */
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery(run->command);
+	}
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+		errhint(OWN_STATEMENT_HINT);
+	errcontext("redlock_run of redlock \"%s\"", run->name);
 }
 
 /*

@@ -3,7 +3,8 @@
 --
 -- Protects from: a job that runs without its lock, or that leaves it behind, in
 -- particular when it fails; a lock that is given away when the job commits; a job
--- whose changes are lost.
+-- whose changes are lost; a command that does nothing without a word, or fails
+-- without telling what to do; an error context that outlives its call.
 
 CREATE VIEW held AS
     SELECT resource, state, scope FROM redlock_locks
@@ -22,7 +23,7 @@ TABLE gates;
 -- more than one command; a result goes nowhere
 CALL redlock_run('job', 'INSERT INTO work VALUES (2); SELECT * FROM work; DELETE FROM work WHERE n = 1');
 TABLE work;
-CALL redlock_run('job', '');
+CALL redlock_run('job', '; SELECT 1;;');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE NOTICE ''in DO''; END $$');
 -- all arguments, by position and by name
 CALL redlock_run('job', 'INSERT INTO work SELECT 3, ttl FROM redlock_locks WHERE resource = ''job'' AND state = ''held''', '1 s', '20 s', '1 ms', '1 min');
@@ -43,8 +44,35 @@ SELECT redlock_run('job', 'DELETE FROM work');
 \set VERBOSITY sqlstate
 CALL redlock_run('job', NULL);
 \set VERBOSITY default
+-- nothing to do
+CALL redlock_run('job', '');
+\echo :SQLSTATE
+CALL redlock_run('job', E' \n\t');
+CALL redlock_run('job', ' ;; -- DELETE FROM work
+	/* DELETE FROM work */ ;');
+-- transactions of its own
 CALL redlock_run('job', 'COMMIT');
+\echo :SQLSTATE
+CALL redlock_run('job', 'DELETE FROM work; COMMIT');
+CALL redlock_run('job', 'BEGIN');
+CALL redlock_run('job', 'ROLLBACK');
+CALL redlock_run('job', 'SAVEPOINT s');
+CALL redlock_run('job', 'ROLLBACK TO s');
+CALL redlock_run('job', 'PREPARE TRANSACTION ''t''');
+-- from and to the client
 CALL redlock_run('job', 'COPY work TO STDOUT');
+\echo :SQLSTATE
+CALL redlock_run('job', 'DELETE FROM work; COPY work FROM STDIN');
+-- what PostgreSQL keeps from functions
+CALL redlock_run('job', 'VACUUM work');
+\echo :SQLSTATE
+CALL redlock_run('job', 'CREATE INDEX CONCURRENTLY ON work (n)');
+CALL redlock_run('job', 'CREATE DATABASE regress_redlock');
+CALL redlock_run('job', 'DO $$ BEGIN EXECUTE ''VACUUM work''; END $$');
+-- and so it can be done
+SELECT redlock_acquire('job', scope => 'session') > 0;
+VACUUM work;
+SELECT redlock_release('job');
 TABLE work;
 TABLE held;
 
@@ -57,6 +85,23 @@ CALL redlock_run('job', 'SELECT * FROM no_such_table');
 TABLE held;
 TABLE gates;
 TABLE work;
+
+-- Each of them left the error context as it was: nothing of it is here.
+SELECT 1 / 0;
+DO $$
+BEGIN
+	FOR i IN 1 .. 100 LOOP
+		BEGIN
+			CALL redlock_run('job', CASE i % 3 WHEN 0 THEN 'SELECT 1 / 0' WHEN 1 THEN 'VACUUM' ELSE '' END);
+		EXCEPTION WHEN OTHERS THEN
+			NULL;
+		END;
+	END LOOP;
+	PERFORM 1 / 0;
+END $$;
+CALL redlock_run('kept by run', 'SELECT 1', hold_at_least => '1 min');
+CALL redlock_run('kept by run', 'SELECT 1 / 0');
+SELECT 1 / 0;
 
 -- a command that commits keeps the lock
 CREATE PROCEDURE in_steps() LANGUAGE plpgsql AS
