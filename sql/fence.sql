@@ -255,9 +255,9 @@ DROP TABLE redlock_fences CASCADE;
 --
 CREATE TABLE names (id integer PRIMARY KEY, name text);
 INSERT INTO names VALUES
-    (1, 'it''s "quoted"'), (2, ' a  b '), (3, '%s%n%d %1$s'), (4, E'two\nlines\r\n\t'),
+    (1, 'it''s "quoted"'), (2, ' a  b '), (3, '%s%n%d %1$s'), (4, U&'two\2028lines'),
     (5, U&'\+01F512'), (6, U&'\00E4\20AC\+01F512'), (7, E'back\\slash'), (8, '{curly}[x]*?'),
-    (9, E'\x01\x1f\x7f'), (10, '$1'), (11, 'a'), (12, 'A'), (13, U&'a\0308'), (14, ' '),
+    (9, U&'\00A0\FEFF'), (10, '$1'), (11, 'a'), (12, 'A'), (13, U&'a\0308'), (14, ' '),
     (15, repeat(U&'\20AC', 85)), (16, repeat('x', 255)), (17, '''; DROP TABLE names; --');
 BEGIN;
 SELECT count(*) FROM names WHERE redlock_acquire(name) = redlock_fence(name);
