@@ -26,6 +26,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/pidfile.h"
 #include "utils/timestamp.h"
@@ -52,6 +53,15 @@
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_TURN 1000
 
+/*
+ * Unanswered releases, and repairs of a node that is back, at one node: what it
+ * executes in a few milliseconds.  Acquires and renewals need not wait for more.
+ */
+#define UNHURRIED_MAX 512
+
+/* Releases begun before sockets are looked at again. */
+#define RELEASES_PER_TURN 1000
+
 /* How often it is tried to put a changed redlock.nodes wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
@@ -63,14 +73,46 @@ StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place 
 typedef struct LeaseTimer
 {
 	pairingheap_node heap_node;
-	int64 at_us;    /* 0: not in the heap */
-	bool releasing; /* is in `releasing_leases` */
-	dlist_node release_node;
+	int64 at_us; /* 0: not in the heap */
 } LeaseTimer;
+
+/*
+ * The release of a lease, by slot.  First it may wait for room at a majority, then
+ * for room at each node where there was none.  A repair waits for the latter alone.
+ */
+typedef struct Release
+{
+	bool waits;                      /* is in `waiting`; must not be renewed */
+	bool under_way;                  /* is in `under_way` */
+	bool indexed;                    /* is in `release_index` */
+	bool urgent;                     /* goes out whether there is room or not */
+	dlist_node node;                 /* of the one or the other */
+	core_mask unsent;                /* is in `unsent` of these nodes, or was */
+	int next_unsent[CORE_NODES_MAX]; /* slot number, or -1 */
+} Release;
+
+/* Leases whose release, or repair, a node was not sent, first come, first served. */
+typedef struct UnsentQueue
+{
+	int head; /* slot numbers, or -1 */
+	int tail;
+} UnsentQueue;
+
+/* Releases that are not yet sent everywhere, by the hash of the name. */
+typedef struct ReleaseIndexEntry
+{
+	uint64 hash;
+	int slot;
+} ReleaseIndexEntry;
 
 static LeaseTimer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
-static dlist_head releasing_leases = DLIST_STATIC_INIT(releasing_leases); /* oldest first */
+static Release *releases;                                   /* as above */
+static dlist_head waiting = DLIST_STATIC_INIT(waiting);     /* oldest first */
+static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
+static UnsentQueue unsent[CORE_NODES_MAX];
+static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
+static HTAB *release_index;
 static core_mask members;    /* the nodes of redlock.nodes */
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
@@ -85,7 +127,7 @@ static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
-static void send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us);
+static void send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us);
 static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
 						  core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
@@ -101,10 +143,22 @@ static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
 static void log_trouble(Lease *lease, const char *what);
-static void set_masks(core_event *event);
+static void set_masks(core_event *event, bool urgent);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
-static void set_releasing(Lease *lease);
+static void init_releases(void);
+static bool must_wait(const Lease *lease);
+static bool may_release(const Lease *lease);
+static void let_wait(Lease *lease);
+static void begin_release(Lease *lease, int64 now_us);
+static int64 begin_releases(int64 now_us);
+static void send_unsent(int64 now_us);
+static void send_later(int node, int slot);
+static void hurry_release(Lease *lease, int64 now_us);
+static void hurry_release_of(uint64 hash, int64 now_us);
+static void follow_release(Lease *lease, const core_event *event);
+static void set_indexed(Lease *lease, bool indexed);
+static bool has_room(int node);
 static void forget_debts(int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
@@ -170,6 +224,7 @@ redlock_broker_main(Datum arg)
 	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(LeaseTimer),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timer_heap = pairingheap_allocate(compare_timers, NULL);
+	init_releases();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	adopt_nodes(now_us);
@@ -221,6 +276,8 @@ turn(int64 now_us)
 	for (int i = 0; i < NODE_SLOTS; i++)
 		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us));
 	wake_at_us = Min(wake_at_us, run_timers(now_us));
+	send_unsent(now_us);
+	wake_at_us = Min(wake_at_us, begin_releases(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_flush(node_at(i), now_us);
 
@@ -311,13 +368,16 @@ look_at(Lease *lease, int64 now_us)
 		case LEASE_WISH_NOTHING:
 			if (lease->core.state == CORE_FREE)
 				lease_free(lease);
-			else if (lease->core.state != CORE_RELEASING)
+			else if (lease->core.state != CORE_RELEASING && !releases[slot_of(lease)].waits)
 			{
 				/* a loss that the owner noticed first is told all the same */
 				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
 					step_simple(lease, CORE_TICK, 0, now_us);
 				lease_count(COUNT_RELEASED);
-				step_simple(lease, CORE_RELEASE, 0, now_us);
+				if (must_wait(lease))
+					let_wait(lease);
+				else
+					begin_release(lease, now_us);
 			}
 			break;
 	}
@@ -356,6 +416,7 @@ ask(Lease *lease, int64 now_us)
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
+	hurry_release_of(lease->hash, now_us); /* our own key would be in the way */
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
@@ -425,37 +486,222 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	set_masks(event);
+	set_masks(event, releases[slot_of(lease)].urgent);
 	core_step(&lease->core, event, &out);
 
-	send_to(out.release, lease, CORE_OP_RELEASE, event->now_us);
-	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->now_us);
-	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->now_us);
-	send_to(out.renew, lease, CORE_OP_RENEW, event->now_us);
+	send_to(out.release, lease, CORE_OP_RELEASE, true, event->now_us);
+	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, false, event->now_us);
+	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
 	if (out.acquire != 0)
 		lease->announced = 0;
 	publish(lease, out.outcome, event->now_us);
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		unsubscribe(lease);
 	set_timer(lease);
-	set_releasing(lease);
+	follow_release(lease, event);
 	if (lease->core.state == CORE_FREE)
 		look_at(lease, event->now_us);
 }
 
-static void
-set_releasing(Lease *lease)
-{
-	LeaseTimer *timer = &timers[slot_of(lease)];
-	bool releasing = lease->core.state == CORE_RELEASING;
+/*
+ * Releases, and repairs of a node that is back.  Many may come at once, and renewals
+ * and acquires must not queue behind them.  So a few are out at a time at each node,
+ * and the others wait.  The release of a name goes ahead of the next acquire of it, since our own
+ * key would refuse it.
+ */
 
-	if (timer->releasing == releasing)
-		return;
-	timer->releasing = releasing;
-	if (releasing)
-		dlist_push_tail(&releasing_leases, &timer->release_node);
+static void
+init_releases(void)
+{
+	HASHCTL control = {0};
+
+	releases = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Release),
+										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		unsent[i].head = unsent[i].tail = -1;
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(ReleaseIndexEntry);
+	release_index = hash_create("redlock releases", 256, &control, HASH_ELEM | HASH_BLOBS);
+}
+
+static bool
+has_room(int node)
+{
+	return node_can_send(node_at(node)) && unhurried_out[node] < UNHURRIED_MAX;
+}
+
+/* What was never granted need not wait: requests are few. */
+static bool
+must_wait(const Lease *lease)
+{
+	return (lease->core.state == CORE_HELD || lease->core.state == CORE_LOST) &&
+		   (!dlist_is_empty(&waiting) || !may_release(lease));
+}
+
+/* Is there room for its release?  A slow minority is not waited for. */
+static bool
+may_release(const Lease *lease)
+{
+	core_mask room = 0;
+	core_mask full = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(lease->core.members & CORE_BIT(i)))
+			continue;
+		if (has_room(i))
+			room |= CORE_BIT(i);
+		else if (node_can_send(node_at(i)))
+			full |= CORE_BIT(i);
+	}
+	return full == 0 || pg_popcount32(room) >= core_quorum(lease->core.members);
+}
+
+/* It has no timer while it waits, so it is not renewed (invariant 14). */
+static void
+let_wait(Lease *lease)
+{
+	Release *release = &releases[slot_of(lease)];
+
+	release->waits = true;
+	dlist_push_tail(&waiting, &release->node);
+	set_indexed(lease, true);
+	set_timer(lease);
+}
+
+static void
+begin_release(Lease *lease, int64 now_us)
+{
+	Release *release = &releases[slot_of(lease)];
+
+	if (release->waits)
+	{
+		release->waits = false;
+		dlist_delete(&release->node);
+	}
+	step_simple(lease, CORE_RELEASE, 0, now_us);
+}
+
+/* Those that have waited longest.  Returns when to be called again. */
+static int64
+begin_releases(int64 now_us)
+{
+	for (int i = 0; !dlist_is_empty(&waiting); i++)
+	{
+		Lease *lease = lease_at(dlist_head_element(Release, node, &waiting) - releases);
+
+		if (i == RELEASES_PER_TURN)
+			return now_us;
+		if (!may_release(lease))
+			break; /* an answer makes room */
+		begin_release(lease, now_us);
+	}
+	return PG_INT64_MAX;
+}
+
+/* Nodes that had no room may have some by now. */
+static void
+send_unsent(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		while (unsent[i].head >= 0 && has_room(i))
+		{
+			Lease *lease = lease_at(unsent[i].head);
+			Release *release = &releases[unsent[i].head];
+
+			unsent[i].head = release->next_unsent[i];
+			if (unsent[i].head < 0)
+				unsent[i].tail = -1;
+			release->unsent &= ~CORE_BIT(i);
+			if (lease->core.state == CORE_RELEASING ||
+				(lease->core.state == CORE_HELD && !release->waits))
+				step_simple(lease, CORE_NODE_READY, i, now_us);
+		}
+}
+
+/* Send what is not yet sent of its release. */
+static void
+hurry_release(Lease *lease, int64 now_us)
+{
+	Release *release = &releases[slot_of(lease)];
+
+	release->urgent = true;
+	if (release->waits)
+		begin_release(lease, now_us);
 	else
-		dlist_delete(&timer->release_node);
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (release->unsent & CORE_BIT(i))
+				step_simple(lease, CORE_NODE_READY, i, now_us);
+}
+
+static void
+hurry_release_of(uint64 hash, int64 now_us)
+{
+	ReleaseIndexEntry *entry = hash_search(release_index, &hash, HASH_FIND, NULL);
+
+	if (entry != NULL)
+		hurry_release(lease_at(entry->slot), now_us);
+}
+
+static void
+send_later(int node, int slot)
+{
+	Release *release = &releases[slot];
+
+	if (release->unsent & CORE_BIT(node))
+		return; /* is there already */
+	release->unsent |= CORE_BIT(node);
+	release->next_unsent[node] = -1;
+	if (unsent[node].head < 0)
+		unsent[node].head = slot;
+	else
+		releases[unsent[node].tail].next_unsent[node] = slot;
+	unsent[node].tail = slot;
+}
+
+/* After each step of a lease. */
+static void
+follow_release(Lease *lease, const core_event *event)
+{
+	int slot = slot_of(lease);
+	Release *release = &releases[slot];
+	bool releasing = lease->core.state == CORE_RELEASING;
+	core_mask full = event->can_send & ~event->can_release;
+
+	if (releasing && !release->under_way)
+		dlist_push_tail(&under_way, &release->node);
+	else if (!releasing && release->under_way)
+	{
+		dlist_delete(&release->node);
+		release->urgent = false;
+	}
+	release->under_way = releasing;
+
+	if (releasing && full != 0)
+		full &= core_unpaid(&lease->core);
+	else
+		full = 0;
+	for (int i = 0; i < CORE_NODES_MAX && full != 0; i++)
+		if (full & CORE_BIT(i))
+			send_later(i, slot);
+	set_indexed(lease, release->waits || (releasing && release->unsent != 0 && !release->urgent));
+}
+
+static void
+set_indexed(Lease *lease, bool indexed)
+{
+	Release *release = &releases[slot_of(lease)];
+	ReleaseIndexEntry *entry;
+
+	if (release->indexed == indexed)
+		return;
+	release->indexed = indexed;
+	entry = hash_search(release_index, &lease->hash, indexed ? HASH_ENTER : HASH_FIND, NULL);
+	if (indexed)
+		entry->slot = slot_of(lease);
+	else if (entry != NULL && entry->slot == slot_of(lease))
+		hash_search(release_index, &lease->hash, HASH_REMOVE, NULL);
 }
 
 /*
@@ -465,11 +711,15 @@ set_releasing(Lease *lease)
 static void
 forget_debts(int64 now_us)
 {
-	while (lease_table->used > redlock_max_locks && !dlist_is_empty(&releasing_leases))
+	while (lease_table->used > redlock_max_locks)
 	{
-		LeaseTimer *oldest = dlist_head_element(LeaseTimer, release_node, &releasing_leases);
-
-		step_simple(lease_at(oldest - timers), CORE_FORGET, 0, now_us);
+		if (!dlist_is_empty(&under_way))
+			step_simple(lease_at(dlist_head_element(Release, node, &under_way) - releases),
+						CORE_FORGET, 0, now_us);
+		else if (!dlist_is_empty(&waiting))
+			hurry_release(lease_at(dlist_head_element(Release, node, &waiting) - releases), now_us);
+		else
+			break;
 	}
 }
 
@@ -485,7 +735,7 @@ step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
 }
 
 static void
-send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
+send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
 {
 	Sent sent;
 	ScriptCommand command;
@@ -497,6 +747,7 @@ send_to(core_mask nodes, Lease *lease, core_op op, int64 now_us)
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
+	sent.unhurried = unhurried;
 	sent.sent_us = now_us;
 	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -530,6 +781,8 @@ send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent
 	script_set_attempt(command->value, core->node[node->slot].attempt);
 	if (command->op == CORE_OP_CONFIRM)
 		command->counter = core->token_at[node->slot];
+	if (sent->unhurried)
+		unhurried_out[node->slot]++;
 	node_send(node, command, sent);
 }
 
@@ -593,6 +846,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				log_trouble(lease, "was not renewed by a quorum; will try again");
 			break;
 		case CORE_EXPIRED:
+			if (releases[slot_of(lease)].waits)
+				break; /* it was given back in time */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
@@ -629,16 +884,20 @@ log_trouble(Lease *lease, const char *what)
 }
 
 static void
-set_masks(core_event *event)
+set_masks(core_event *event, bool urgent)
 {
-	event->can_send = event->can_vote = 0;
+	event->can_send = event->can_vote = event->can_release = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (node_can_send(node_at(i)))
 			event->can_send |= CORE_BIT(i);
 		if (node_can_vote(node_at(i)))
 			event->can_vote |= CORE_BIT(i);
+		if (has_room(i))
+			event->can_release |= CORE_BIT(i);
 	}
+	if (urgent)
+		event->can_release = event->can_send;
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -673,6 +932,8 @@ set_timer(Lease *lease)
 	int64 at_us = lease->core.wake_at_us;
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
+	if (releases[slot_of(lease)].waits)
+		at_us = 0;
 	if (at_us != 0 && lease->core.state == CORE_HELD)
 		at_us += grain_us - at_us % grain_us;
 	if (timer->at_us == at_us)
@@ -814,7 +1075,6 @@ adopt_leases(int64 now_us)
 		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
 			look_at(lease, now_us); /* it must not be renewed */
 		set_timer(lease);
-		set_releasing(lease);
 	}
 }
 
@@ -1038,6 +1298,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	bool needs_text = answer->unknown_script && !sent->by_text;
 	core_event event = {0};
 
+	if (sent->unhurried)
+		unhurried_out[node->slot]--;
 	if (lease->generation != sent->generation)
 		return; /* the slot has another lease by now */
 
@@ -1101,6 +1363,8 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
 
+	if (sent->unhurried)
+		unhurried_out[node->slot]--;
 	if (sent->op != CORE_OP_RELEASE)
 		pg_atomic_fetch_add_u64(&lease_table->board[node->slot].votes_error, 1);
 	if (lease->generation == sent->generation)
@@ -1130,8 +1394,12 @@ on_change(RedisNode *node, NodeState before)
 	{
 		Lease *lease = lease_at(i);
 
-		if (lease->in_use && lease->core.state != CORE_FREE &&
-			(lease->core.members & CORE_BIT(node->slot)))
+		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
+			!(lease->core.members & CORE_BIT(node->slot)))
+			continue;
+		if (lease->core.state == CORE_HELD && !has_room(node->slot))
+			send_later(node->slot, i);
+		else
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
 }
@@ -1214,8 +1482,10 @@ all_released(void)
 		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
 									lease_is_queued(lease_at(i))))
 			return false;
+	if (!dlist_is_empty(&waiting))
+		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_in_flight(node_at(i)) > 0)
+		if (node_in_flight(node_at(i)) > 0 || (unsent[i].head >= 0 && node_can_send(node_at(i))))
 			return false;
 	return true;
 }

@@ -67,6 +67,7 @@ static void on_node_ready(core_lease *lease, const core_event *event, core_out *
 static void adopt(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
 static void pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out);
+static int64_t owed_for_us(const core_lease *lease);
 static bool owes(const core_lease *lease);
 static void forget_debts(core_lease *lease);
 static void give_up_pending(core_lease *lease);
@@ -81,6 +82,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 {
 	assert(lease->state <= CORE_RELEASING);
 	assert((event->can_vote & ~event->can_send) == 0);
+	assert((event->can_release & ~event->can_send) == 0);
 
 	memset(out, 0, sizeof(*out));
 	if (lease->state == CORE_HELD && event->now_us >= lease->valid_until_us &&
@@ -171,6 +173,17 @@ int64_t
 core_tombstone(const core_lease *lease)
 {
 	return lease->state == CORE_RELEASING && lease->renewed ? lease->token + 1 : 0;
+}
+
+core_mask
+core_unpaid(const core_lease *lease)
+{
+	core_mask nodes = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease->node[i].key != CORE_KEY_ABSENT)
+			nodes |= CORE_BIT(i);
+	return nodes & ~lease->releasing;
 }
 
 bool
@@ -485,9 +498,7 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	lease->renewing = false;
 	lease->confirming = 0;
 	lease->valid_until_us = 0;
-	/* what is on the wire now may be executed as late as answer_us from now */
-	lease->owed_until_us =
-		event->now_us + lease->answer_us + lease->ttl_us + DRIFT_US(lease->ttl_us);
+	lease->owed_until_us = event->now_us + owed_for_us(lease);
 	lease->next_at_us = event->now_us + lease->retry_us;
 	pay_debts(lease, event, lease->members, out);
 	on_tick(lease, event, out);
@@ -675,23 +686,36 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				forget_debts(lease);
 			else if (event->now_us >= lease->next_at_us)
 			{
-				lease->next_at_us = event->now_us + lease->retry_us;
+				/* as long again as it has taken so far */
+				lease->next_at_us =
+					event->now_us + max_us(lease->retry_us, event->now_us - lease->owed_until_us +
+																owed_for_us(lease));
 				pay_debts(lease, event, lease->members, out);
 			}
 			break;
 	}
 }
 
-/* Ask for the deletion of whatever may be there on these nodes. */
+/* What is on the wire now may be executed as late as answer_us from now. */
+static int64_t
+owed_for_us(const core_lease *lease)
+{
+	return lease->answer_us + lease->ttl_us + DRIFT_US(lease->ttl_us);
+}
+
+/*
+ * Ask for the deletion of whatever may be there on these nodes.  The undoing of a
+ * round can't wait: it blocks others, who hold nothing either.
+ */
 static void
 pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out)
 {
+	nodes &= lease->state == CORE_RELEASING ? event->can_release : event->can_send;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		core_mask bit = CORE_BIT(i);
 
-		if ((nodes & event->can_send & ~lease->releasing & bit) &&
-			lease->node[i].key != CORE_KEY_ABSENT)
+		if ((nodes & ~lease->releasing & bit) && lease->node[i].key != CORE_KEY_ABSENT)
 		{
 			lease->releasing |= bit;
 			out->release |= bit;

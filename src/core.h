@@ -131,7 +131,7 @@ typedef enum core_event_type
 	CORE_REPLY,      /* uses node, op, round, reply, busy_us */
 	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
 					  * not answered may or may not have been executed */
-	CORE_NODE_READY, /* the node can be reached (again) */
+	CORE_NODE_READY, /* the node can be reached (again), or takes releases again */
 	CORE_ADOPT,      /* another shell takes over, and all connections are new:
 					  * what was asked and not answered is lost, as by NODE_LOST.
 					  * A round of acquires that was out was nobody's failure:
@@ -167,6 +167,8 @@ typedef struct core_event
 	uint32_t random;       /* 32 random bits, for the spread of retries */
 	core_mask can_send;    /* nodes that take commands now */
 	core_mask can_vote;    /* of these, nodes that may grant: not in quarantine */
+	core_mask can_release; /* of these, nodes that take releases of leases that are over
+							* (RELEASING) now; see core_unpaid */
 	int node;              /* REPLY, NODE_LOST, NODE_READY */
 	core_op op;            /* REPLY */
 	core_reply reply;      /* REPLY */
@@ -225,6 +227,13 @@ extern int64_t core_validity_us(int64_t ttl_us);
  * come late do nothing; 0: leave it, there were none.
  */
 extern int64_t core_tombstone(const core_lease *lease);
+
+/*
+ * Nodes that are owed a release, of which none is under way.  Where such a node
+ * could be sent to, and was not in can_release, the shell says NODE_READY when it
+ * is.
+ */
+extern core_mask core_unpaid(const core_lease *lease);
 
 /* May a command of this round still count?  (To decide on a re-send.) */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);

@@ -66,8 +66,9 @@ typedef struct Sent
 	uint32 generation;
 	uint32 round;
 	core_op op;
-	bool by_text; /* the script's text was sent along */
-	bool last;    /* of its batch: one reply answers all of it */
+	bool unhurried; /* others go first: see broker.c */
+	bool by_text;   /* the script's text was sent along */
+	bool last;      /* of its batch: one reply answers all of it */
 	int64 sent_us;
 } Sent;
 

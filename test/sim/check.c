@@ -65,6 +65,7 @@ static void check_renewed(int host, int slot);
 static void check_alone(int host, int slot);
 static void count_to(int server, int64_t counter);
 static bool is_ordered(const round_check *check);
+static bool is_own_release_due(const command *command, const node_data *before);
 static bool is_still_owed(const command *command, int node, const struct wire *wire);
 
 void
@@ -488,6 +489,9 @@ check_executed(int node, const command *command, const node_data *before, const 
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
+			demand(12, yes || !w.plan.faultless || !is_own_release_due(command, before),
+				   "node %d refuses request %u of host %c, which has not released request %u there",
+				   node + 1, command->secret, HOST_NAME(command->host), before->secret);
 			if (!yes || same)
 				break;
 			count_to(s, answer->token);
@@ -542,6 +546,21 @@ count_to(int server, int64_t counter)
 {
 	if (counted[server] < counter)
 		counted[server] = counter;
+}
+
+/* Is in its way what its own host has let go? */
+static bool
+is_own_release_due(const command *command, const node_data *before)
+{
+	for (int s = 0; s < SLOTS_MAX; s++)
+	{
+		const slot *slot = &hosts[command->host].slot[s];
+
+		if (slot->in_use && slot->secret == before->secret && slot->wish == WISH_NOTHING &&
+			slot->keep_us == 0)
+			return true;
+	}
+	return false;
 }
 
 /* Does the lease know of the key, or is a release behind its acquire? */

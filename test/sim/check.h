@@ -68,6 +68,7 @@ typedef struct statistics
 	int64_t writes;
 	int64_t stale;  /* writes after a newer holder was there: what the lease lets through */
 	int64_t fenced; /* of these, refused by the token */
+	int64_t waited; /* releases that had to wait for room */
 	int64_t late;   /* commands executed from old sockets */
 	int64_t quarantines;
 	int64_t guarded; /* schedules in which invariant 1 was demanded */

@@ -31,6 +31,16 @@ static int64_t release_term_ms(int host, const slot *slot);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
+static bool is_crowded(int host, int node);
+static bool has_room(int host, int node);
+static bool must_wait(int host, int slot);
+static bool may_release(int host, int slot);
+static int first_waiting(int host);
+static void let_wait(int host, int slot);
+static void begin_release(int host, int slot);
+static void send_releases(int host);
+static void hurry_releases(int host);
+static void follow_release(int host, int slot, const core_event *event);
 
 static void on_timer(const event *event);
 static void on_wake(const event *event);
@@ -192,6 +202,8 @@ host_handle(const event *event)
 		default:
 			assert(false);
 	}
+	if (!host->broker_down)
+		send_releases(event->host);
 }
 
 static void
@@ -205,7 +217,7 @@ step(int h, int s, core_event *event)
 	assert(!hosts[h].broker_down);
 	event->now_us = host_now_us(h);
 	event->random = dice(UINT32_MAX);
-	event->can_send = event->can_vote = 0;
+	event->can_send = event->can_vote = event->can_release = 0;
 	for (int n = 0; n < w.plan.nodes; n++)
 	{
 		if (!wire_can_send(h, n))
@@ -213,6 +225,8 @@ step(int h, int s, core_event *event)
 		event->can_send |= CORE_BIT(n);
 		if (event->now_us >= hosts[h].node[n].until_us)
 			event->can_vote |= CORE_BIT(n);
+		if (slot->urgent || has_room(h, n))
+			event->can_release |= CORE_BIT(n);
 	}
 	core_step(core, event, &out);
 
@@ -229,6 +243,7 @@ step(int h, int s, core_event *event)
 	send_to(out.renew, h, s, CORE_OP_RENEW);
 	publish(h, s, out.outcome);
 	set_timer(h, s);
+	follow_release(h, s, event);
 	if (core->state == CORE_FREE)
 		host_look_at(h, s);
 }
@@ -326,7 +341,7 @@ publish(int h, int s, core_outcome outcome)
 {
 	slot *slot = slot_at(h, s);
 
-	if (outcome == CORE_NOTHING)
+	if (outcome == CORE_NOTHING || (outcome == CORE_EXPIRED && slot->waits != 0))
 		return;
 	check_outcome(h, s, outcome);
 	switch (outcome)
@@ -363,7 +378,7 @@ set_timer(int h, int s)
 	slot *slot = slot_at(h, s);
 	int64_t at_us;
 
-	if (slot->core.wake_at_us == 0)
+	if (slot->core.wake_at_us == 0 || slot->waits != 0)
 	{
 		slot->timer_at_us = 0;
 		slot->timer_tag++;
@@ -424,9 +439,160 @@ host_look_at(int h, int s)
 				slot->in_use = false;
 				slot->generation++;
 			}
-			else if (slot->core.state != CORE_RELEASING)
-				host_step(h, s, CORE_RELEASE, 0);
+			else if (slot->core.state != CORE_RELEASING && slot->waits == 0)
+			{
+				if (must_wait(h, s))
+					let_wait(h, s);
+				else
+					begin_release(h, s);
+			}
 			break;
+	}
+}
+
+/*
+ * Releases, a few at a time at each node
+ */
+
+/* One time in three, each node at another; and never for the last to ask. */
+static bool
+is_crowded(int h, int n)
+{
+	return w.plan.crowd_us != 0 && !w.calm && (w.now_us / w.plan.crowd_us + h + n) % 3 == 0;
+}
+
+static bool
+has_room(int h, int n)
+{
+	const wire *wire = wire_at(h, n);
+	int count = 0;
+
+	for (uint32_t i = wire->head; i != wire->tail; i++)
+		count += wire->command[i % WIRE_MAX].op == CORE_OP_RELEASE;
+	return wire_can_send(h, n) && count < w.plan.releases_max && !is_crowded(h, n);
+}
+
+static bool
+must_wait(int h, int s)
+{
+	const core_lease *core = &slot_at(h, s)->core;
+
+	return (core->state == CORE_HELD || core->state == CORE_LOST) &&
+		   (first_waiting(h) >= 0 || !may_release(h, s));
+}
+
+static bool
+may_release(int h, int s)
+{
+	int room = 0;
+	int full = 0;
+
+	for (int n = 0; n < w.plan.nodes; n++)
+		if (has_room(h, n))
+			room++;
+		else if (wire_can_send(h, n))
+			full++;
+	return full == 0 || room >= core_quorum(slot_at(h, s)->core.members);
+}
+
+static int
+first_waiting(int h)
+{
+	int first = -1;
+
+	for (int s = 0; s < SLOTS_MAX; s++)
+		if (slot_at(h, s)->waits != 0 &&
+			(first < 0 || slot_at(h, s)->waits < slot_at(h, first)->waits))
+			first = s;
+	return first;
+}
+
+static void
+let_wait(int h, int s)
+{
+	tell("host %c: the release of request %u waits for room", HOST_NAME(h), slot_at(h, s)->secret);
+	seen.waited++;
+	slot_at(h, s)->waits = ++hosts[h].waited;
+	set_timer(h, s);
+}
+
+static void
+begin_release(int h, int s)
+{
+	slot_at(h, s)->waits = 0;
+	host_step(h, s, CORE_RELEASE, 0);
+}
+
+static void
+send_releases(int h)
+{
+	bool late = false;
+	int s;
+
+	for (s = 0; s < SLOTS_MAX; s++)
+		for (int n = 0; n < w.plan.nodes; n++)
+			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
+			{
+				slot_at(h, s)->unsent &= ~CORE_BIT(n);
+				if (slot_at(h, s)->waits == 0)
+					host_step(h, s, CORE_NODE_READY, n);
+			}
+	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
+		begin_release(h, s);
+	for (s = 0; s < SLOTS_MAX; s++)
+		late = late || slot_at(h, s)->waits != 0 || slot_at(h, s)->unsent != 0;
+	if (late && w.plan.crowd_us != 0 && hosts[h].room_at_us <= w.now_us)
+	{
+		hosts[h].room_at_us = w.now_us + w.plan.crowd_us;
+		later(hosts[h].room_at_us, EVENT_TIMER, h, 0, 0, 0); /* of no lease: tags begin at 1 */
+	}
+}
+
+/* It may lack the key. */
+void
+host_greet(int h, int s, int n)
+{
+	slot *slot = slot_at(h, s);
+
+	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0)
+		return;
+	if (slot->core.state == CORE_HELD && !has_room(h, n))
+		slot->unsent |= CORE_BIT(n);
+	else
+		host_step(h, s, CORE_NODE_READY, n);
+}
+
+/* Ahead of the next request: there is but one lock. */
+static void
+hurry_releases(int h)
+{
+	for (int s = 0; s < SLOTS_MAX; s++)
+	{
+		slot *slot = slot_at(h, s);
+
+		if (slot->waits == 0 && slot->unsent == 0)
+			continue;
+		slot->urgent = true;
+		if (slot->waits != 0)
+			begin_release(h, s);
+		for (int n = 0; n < w.plan.nodes; n++)
+			if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
+				host_step(h, s, CORE_NODE_READY, n);
+		slot->unsent = 0;
+	}
+}
+
+static void
+follow_release(int h, int s, const core_event *event)
+{
+	slot *slot = slot_at(h, s);
+
+	if (slot->core.state == CORE_RELEASING)
+		slot->unsent |= event->can_send & ~event->can_release & core_unpaid(&slot->core);
+	else if (slot->core.state == CORE_FREE)
+	{
+		slot->unsent = 0;
+		slot->urgent = false;
 	}
 }
 
@@ -448,6 +614,7 @@ ask(int h, int s)
 	slot->secret = ++w.secrets;
 	slot->granted = false;
 	slot->keep_until_us = 0;
+	hurry_releases(h);
 	tell("host %c: request %u%s%s", HOST_NAME(h), slot->secret, slot->once ? ", a try" : "",
 		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
@@ -599,6 +766,8 @@ host_stop_broker(int h, int64_t for_us)
 	{
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
+		slot_at(h, s)->waits = 0;
+		slot_at(h, s)->unsent = 0;
 	}
 	hosts[h].broker_down = true;
 	hosts[h].settled = false;

@@ -39,6 +39,9 @@ typedef struct slot
 	int64_t turn_began_us;
 	int session; /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
+	uint32_t waits;      /* its release waits for room, since it was so many-th; 0: not */
+	bool urgent;         /* its release goes out whether there is room or not */
+	core_mask unsent;    /* nodes that had no room for it */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
@@ -51,8 +54,10 @@ typedef struct host
 	bool broker_down;
 	bool settled; /* each node was tried once */
 	int64_t broker_began_us;
-	int named; /* the slot that is found by the lock's name; -1 */
-	int queue; /* sessions that wait at the gate */
+	uint32_t waited;    /* releases that had to wait for room */
+	int64_t room_at_us; /* it is looked then whether there is some; true time */
+	int named;          /* the slot that is found by the lock's name; -1 */
+	int queue;          /* sessions that wait at the gate */
 	/* the restart guard's memory */
 	struct
 	{
@@ -81,7 +86,8 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 
 /* For peer.c and session.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
-extern void host_look_at(int host, int slot); /* at what its owner wishes */
+extern void host_greet(int host, int slot, int node); /* the node is ready */
+extern void host_look_at(int host, int slot);         /* at what its owner wishes */
 
 static inline slot *
 slot_at(int host, int slot)

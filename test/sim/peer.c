@@ -91,8 +91,7 @@ peer_on_greeted(const event *event)
 	tell("host %c: node %d is ready", HOST_NAME(h), n + 1);
 	review(h, n);
 	for (int s = 0; s < SLOTS_MAX; s++)
-		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE)
-			host_step(h, s, CORE_NODE_READY, n);
+		host_greet(h, s, n);
 }
 
 /*

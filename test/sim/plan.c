@@ -36,6 +36,7 @@ plan_make(plan *plan, uint64_t seed)
 		plan->hosts = 2;
 	plan->span = spans[dice(4)];
 	plan->asks = 3 + (int) dice(9);
+	plan->releases_max = 1 + (int) dice(3);
 	plan->write_odds = 1 + (int) dice(4);
 	plan->keep = chance(8);
 	plan->limit = chance(8);
@@ -102,6 +103,7 @@ choose_times(plan *plan)
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
 	plan->length_us = plan->ttl_us * (3 + dice(6));
+	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }
 

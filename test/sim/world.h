@@ -143,7 +143,9 @@ typedef struct plan
 	int64_t hold_us;  /* mean */
 	int64_t length_us;
 	int64_t fault_every_us;
-	int span; /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
+	int releases_max; /* unanswered at a node, UNHURRIED_MAX in the broker */
+	int64_t crowd_us; /* so long a node is full of other locks' releases, now and then; 0 */
+	int span;         /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
 	int asks;
 	int write_odds;
 	bool keep;  /* some hold the key for some time after their release */

@@ -77,6 +77,9 @@ check_laws(const core_lease *before, const core_event *event, const core_lease *
 		"commands go only to members that can be sent to");
 	law((out->acquire & ~event->can_vote) == 0,
 		"invariant 8: a node in quarantine is not asked for a grant");
+	law((out->release & ~event->can_release) == 0 || after->state != CORE_RELEASING ||
+			before->state == CORE_ASKING || before->state == CORE_BUSY,
+		"what is over is released only where there is room");
 	law((out->acquire & out->release) == 0 && ((out->acquire | out->release) & out->confirm) == 0 &&
 			((out->acquire | out->release | out->confirm) & out->renew) == 0,
 		"one command to a node in one step");
@@ -145,6 +148,7 @@ static int64_t now_us;
 static core_mask members;
 static core_mask up;          /* nodes that can be sent to */
 static core_mask quarantined; /* nodes that may not grant */
+static core_mask full;        /* nodes that take no more releases for now */
 static uint32_t random_bits;
 
 static core_mask
@@ -169,6 +173,7 @@ happens(core_event event)
 	event.now_us = now_us;
 	event.can_send = up;
 	event.can_vote = up & ~quarantined;
+	event.can_release = up & ~full;
 	event.random = random_bits;
 	lawful_step(&lease, &event, &out);
 }
@@ -179,7 +184,7 @@ start(int n)
 	memset(&lease, 0, sizeof(lease));
 	now_us = 1000 * SECOND;
 	members = up = first_nodes(n);
-	quarantined = 0;
+	quarantined = full = 0;
 	random_bits = 12345;
 }
 
@@ -2076,6 +2081,63 @@ test_debt_after_an_error(void)
 	ok(lease.state == CORE_FREE, "until it succeeds");
 }
 
+/* Many that wait for a node must not keep the shell busy with asking. */
+static void
+test_debt_of_a_node_that_stays_away(void)
+{
+	int64_t released_us;
+	int ticks = 0;
+
+	hold(3);
+	node_lost(2);
+	released_us = now_us;
+	release();
+	released_by("01");
+	for (; lease.state == CORE_RELEASING; ticks++)
+		tick_at(lease.wake_at_us);
+	ok(ticks <= 8 && now_us == released_us + OWED_US,
+	   "is looked at each time that as long has passed again, %d times", ticks);
+}
+
+static void
+test_no_room_for_releases(void)
+{
+	hold(3);
+	full = set("2");
+	release();
+	ok(out.release == set("01"), "a node that takes no more releases is not sent one");
+	ok(core_unpaid(&lease) == set("2"), "and is the one that is unpaid");
+	released_by("01");
+	full = 0;
+	happens((core_event){.type = CORE_NODE_READY, .node = 2});
+	ok(out.release == set("2") && core_unpaid(&lease) == 0, "it is sent one when it takes them");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "and that was all");
+
+	hold(3);
+	full = set("012");
+	release();
+	ok(nothing_said() && lease.state == CORE_RELEASING && core_unpaid(&lease) == set("012"),
+	   "there may be no room at all");
+	tick_at(lease.wake_at_us);
+	ok(nothing_said(), "also when it is looked at again");
+	full = 0;
+	tick_at(lease.wake_at_us);
+	ok(out.release == set("012"), "which goes on");
+
+	start(3);
+	acquire_waiting();
+	full = set("012");
+	granted_by("0");
+	refused_by("12");
+	ok(out.release == set("0"), "what was not won is undone, room or not");
+
+	hold(3);
+	full = set("012");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012"), "and renewals need none");
+}
+
 static void
 test_debt_while_busy(void)
 {
@@ -3718,6 +3780,8 @@ world_step(world *w, int host, core_event event)
 			event.can_send |= CORE_BIT(i);
 			if (w->now_us >= w->node[i].quarantined_until_us)
 				event.can_vote |= CORE_BIT(i);
+			if (w->calm || dice(w, 8) != 0)
+				event.can_release |= CORE_BIT(i);
 		}
 	lawful_step(l, &event, &o);
 
@@ -4045,7 +4109,12 @@ calm_down(world *w)
 			break;
 		w->now_us += RUN_RETRY_US;
 		for (int host = 0; host < HOSTS; host++)
+		{
+			for (int i = 0; i < w->n; i++)
+				if (core_unpaid(&w->lease[host]) & CORE_BIT(i))
+					world_step(w, host, (core_event){.type = CORE_NODE_READY, .node = i});
 			world_step(w, host, (core_event){.type = CORE_TICK});
+		}
 	}
 	bad.not_free += !all_free(w);
 	bad.slow_to_free += w->now_us - began_us > 3 * RUN_RETRY_US;
@@ -4209,6 +4278,8 @@ main(void)
 	test_debt_of_a_node_away();
 	test_debt_expires();
 	test_debt_after_an_error();
+	test_debt_of_a_node_that_stays_away();
+	test_no_room_for_releases();
 	test_debt_while_busy();
 
 	test_counters_agree();

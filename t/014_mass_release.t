@@ -1,0 +1,151 @@
+# Many locks are given back at once, while others are held and asked for.
+#
+# Protects from: renewals and requests that queue behind thousands of releases, so
+# that short leases are lost and sessions are told that there is no quorum; a lock
+# whose own release overtakes its next request, or comes after it; releases that
+# are forgotten in a queue, also at shutdown.
+#
+# LOCKS=n in the environment: so many are given back.
+
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use RedlockTest;
+use Test::More;
+
+my $sessions = 4;
+my $locks = ($ENV{LOCKS} // 24000) / $sessions;
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes,
+	conf => "redlock.ttl = '60s'\nredlock.max_locks = " . ($sessions * $locks + 100)
+	  . "\nmax_locks_per_transaction = 1000");
+
+sub stats
+{
+	my ($columns) = @_;
+	return $host->safe_psql('postgres', "SELECT $columns FROM redlock_stats");
+}
+
+sub all_paid
+{
+	return $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource LIKE 'many%'") == 0;
+}
+
+# Those of the many; all expire long after this test.
+sub keys_left
+{
+	my $pattern = 'redlock:many*';
+	return join ' ', map {
+		$_->cli('EVAL', q{local n = 0 for _, k in ipairs(redis.call('KEYS', ARGV[1])) do
+			if not string.find(k, '\0', 1, true) then n = n + 1 end end return n}, 0, $pattern)
+	} @_;
+}
+
+sub take_many
+{
+	my ($many) = @_;
+
+	foreach my $i (0 .. $#$many)
+	{
+		$many->[$i]->query('BEGIN');
+		$many->[$i]->send("SELECT count(redlock_acquire('many $i ' || n)) FROM generate_series(1, $locks) n");
+	}
+	is($_->result->{out}, $locks, "a session has $locks locks") foreach @$many;
+}
+
+my @many = map { session($host) } 1 .. $sessions;
+take_many(\@many);
+
+# ---- who asks later does not queue behind them ----
+
+# What each node executes, in order.
+my @monitors = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
+$_->syswrite("MONITOR\r\n") foreach @monitors;
+$_->getline foreach @monitors;
+
+my $late = session($host);
+my $holder = session($host);
+$holder->query("SELECT redlock_acquire('held', ttl => '3 s', scope => 'session')");
+my $broker = broker_pid($host);
+kill 'STOP', $broker;
+$_->query('COMMIT') foreach @many;
+$late->send("SELECT redlock_acquire('late', scope => 'session') > 0");
+ok( $host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'late'"),
+	'a request comes after all releases');
+kill 'CONT', $broker;
+is($late->result->{out}, 't', 'it is granted');
+foreach my $monitor (@monitors)
+{
+	my $before = 0;
+	while (my $line = $monitor->getline)
+	{
+		last if $line =~ /"redlock:late"/;
+		$before++ if $line =~ /lua\] "DEL"/;
+	}
+	cmp_ok($before, '<', 1000, "a node executes few of $locks x $sessions releases before");
+}
+close $_ foreach @monitors;
+
+# ---- nothing is lost, and nothing forgotten ----
+
+my @busy = map { session($host) } 0 .. 1;
+foreach my $i (0 .. $#busy)
+{
+	$busy[$i]->send(<<SQL);
+DO \$\$
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_tables WHERE tablename = 'enough') LOOP
+		PERFORM redlock_acquire('busy $i', scope => 'session');
+		PERFORM redlock_release('busy $i');
+		COMMIT;
+	END LOOP;
+END
+\$\$
+SQL
+}
+my $granted = stats('granted');
+wait_until(sub { all_paid() }, 'no node is owed anything');
+is(keys_left(@nodes), '0 0 0', 'all keys are gone');
+wait_until(sub { stats('granted') > $granted }, 'others were granted theirs meanwhile');
+is(stats('lost, unreachable'), '0|0', 'no lease was lost, and no quorum missed');
+$host->safe_psql('postgres', 'CREATE TABLE enough ()');
+is($_->result->{err}, '', 'no request failed') foreach @busy;
+is($holder->run("SELECT redlock_release('held')")->{out}, 't', 'a short lease was valid all the time');
+
+# ---- the next session asks for the same names at once ----
+
+take_many(\@many);
+my @next = map { session($host) } 0 .. 1;
+my $refused = stats('refused');
+$_->send('COMMIT') foreach @many;
+foreach my $i (0 .. $#next)
+{
+	# a try is refused if it comes before the release
+	$next[$i]->send("SELECT count(*) FROM generate_series($locks - 300, $locks) n"
+		  . " WHERE NOT redlock_try('many $i ' || n)");
+}
+$_->result foreach @many;
+is($_->result->{state}, '', 'tries are answered') foreach @next;
+is(stats('refused'), $refused, 'no request found a key of its own host in its way');
+$_->quit foreach @next;
+wait_until(sub { all_paid() }, 'no node is owed anything');
+
+# ---- a node hangs meanwhile, and comes back ----
+
+take_many(\@many);
+$nodes[2]->pause;
+$_->query('COMMIT') foreach @many;
+wait_until(sub { keys_left(@nodes[ 0, 1 ]) eq '0 0' }, 'a hanging node does not hold up the others');
+$nodes[2]->resume;
+wait_until(sub { all_paid() }, 'it is told when it is back');
+is(keys_left(@nodes), '0 0 0', 'all keys are gone');
+is(stats('lost, unreachable'), '0|0', 'no lease was lost, and no quorum missed');
+
+# ---- shutdown ----
+
+take_many(\@many);
+$host->stop('fast');
+is(keys_left(@nodes), '0 0 0', 'a shutdown waits for all releases');
+
+done_testing();
