@@ -65,6 +65,13 @@
 /* How often it is tried to put a changed redlock.nodes wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
+/*
+ * So many leases of each kind of trouble are named in the log in that time; what
+ * comes then is counted, and summed up at its end.
+ */
+#define LOG_LEASES 5
+#define LOG_LEASES_US INT64CONST(10000000)
+
 /* How often the changed error answer of a node is logged. */
 #define LOG_ANSWER_US INT64CONST(10000000)
 
@@ -75,6 +82,26 @@ typedef struct LeaseTimer
 	pairingheap_node heap_node;
 	int64 at_us; /* 0: not in the heap */
 } LeaseTimer;
+
+typedef enum TroubleKind
+{
+	TROUBLE_UNRENEWED,
+	TROUBLE_LOST,
+	TROUBLE_LEFT, /* by its owner */
+	TROUBLES      /* how many */
+} TroubleKind;
+
+/* What is logged of leases, so that many in trouble don't fill the log. */
+typedef struct Trouble
+{
+	int64 ends_us; /* of the time in which LOG_LEASES are named; 0: none are yet */
+	int named;
+	int64 times;          /* the others: how often, */
+	int leases;           /* and how many */
+	StringInfoData first; /* of these, with the nodes' reasons */
+	uint32 number;        /* of this time */
+	uint32 *counted_in;   /* by slot: number of the time in which it was counted */
+} Trouble;
 
 /*
  * The release of a lease, by slot.  First it may wait for room at a majority, then
@@ -113,6 +140,7 @@ static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
 static UnsentQueue unsent[CORE_NODES_MAX];
 static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
 static HTAB *release_index;
+static Trouble troubles[TROUBLES];
 static core_mask members;    /* the nodes of redlock.nodes */
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
@@ -134,7 +162,7 @@ static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, cons
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
-static bool is_orphan(Lease *lease);
+static bool is_orphan(Lease *lease, int64 now_us);
 static int64 release_term(const Lease *lease, int64 now_us);
 static void subscribe(Lease *lease, int64 now_us);
 static void unsubscribe(Lease *lease);
@@ -142,7 +170,12 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, bool told,
 static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
-static void log_trouble(Lease *lease, const char *what);
+static void log_trouble(Lease *lease, TroubleKind kind, int64 now_us);
+static void log_lease(Lease *lease, TroubleKind kind, const char *nodes);
+static void count_trouble(Lease *lease, Trouble *trouble, const char *nodes);
+static int64 sum_up_troubles(int64 now_us);
+static void sum_up(TroubleKind kind);
+static char *votes_text(Lease *lease);
 static void set_masks(core_event *event, bool urgent);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
@@ -278,6 +311,7 @@ turn(int64 now_us)
 	wake_at_us = Min(wake_at_us, run_timers(now_us));
 	send_unsent(now_us);
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
+	wake_at_us = Min(wake_at_us, sum_up_troubles(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_flush(node_at(i), now_us);
 
@@ -323,7 +357,7 @@ run_timers(int64 now_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (is_orphan(lease))
+		if (is_orphan(lease, now_us))
 			look_at(lease, now_us);
 		else
 			step_simple(lease, CORE_TICK, 0, now_us);
@@ -337,7 +371,7 @@ run_timers(int64 now_us)
  * that went away without giving up its lease can't be; but it must not renew.
  */
 static bool
-is_orphan(Lease *lease)
+is_orphan(Lease *lease, int64 now_us)
 {
 	LeaseWish wish = pg_atomic_read_u32(&lease->wish);
 
@@ -345,8 +379,7 @@ is_orphan(Lease *lease)
 		return false;
 	if (!lease_disown(lease))
 		return false;
-	ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d",
-						 lease->key + lease->prefix_len, lease->owner_pid)));
+	log_trouble(lease, TROUBLE_LEFT, now_us);
 	return true;
 }
 
@@ -843,7 +876,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease_count(COUNT_UNRENEWED);
 			publish_votes(lease);
 			if (settled)
-				log_trouble(lease, "was not renewed by a quorum; will try again");
+				log_trouble(lease, TROUBLE_UNRENEWED, now_us);
 			break;
 		case CORE_EXPIRED:
 			if (releases[slot_of(lease)].waits)
@@ -852,13 +885,142 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
-			log_trouble(lease, "was lost");
+			log_trouble(lease, TROUBLE_LOST, now_us);
 			break;
 	}
 }
 
 static void
-log_trouble(Lease *lease, const char *what)
+log_trouble(Lease *lease, TroubleKind kind, int64 now_us)
+{
+	Trouble *trouble = &troubles[kind];
+	char *nodes = votes_text(lease);
+
+	if (trouble->ends_us == 0)
+		trouble->ends_us = now_us + LOG_LEASES_US;
+	if (trouble->named < LOG_LEASES)
+	{
+		trouble->named++;
+		log_lease(lease, kind, nodes);
+	}
+	else
+		count_trouble(lease, trouble, nodes);
+	pfree(nodes);
+}
+
+static void
+log_lease(Lease *lease, TroubleKind kind, const char *nodes)
+{
+	const char *name = lease->key + lease->prefix_len;
+
+	switch (kind)
+	{
+		case TROUBLE_UNRENEWED:
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was not renewed by a "
+								 "quorum; will try again",
+								 name, lease->owner_pid),
+						  errdetail_internal("%s", nodes)));
+			break;
+		case TROUBLE_LOST:
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was lost", name,
+								 lease->owner_pid),
+						  errdetail_internal("%s", nodes)));
+			break;
+		case TROUBLE_LEFT:
+			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d", name,
+								 lease->owner_pid)));
+			break;
+		case TROUBLES:
+			break;
+	}
+}
+
+static void
+count_trouble(Lease *lease, Trouble *trouble, const char *nodes)
+{
+	int slot = slot_of(lease);
+
+	if (trouble->times++ == 0)
+	{
+		if (trouble->counted_in == NULL)
+		{
+			trouble->counted_in =
+				MemoryContextAllocZero(TopMemoryContext, lease_table->slots * sizeof(uint32));
+			initStringInfo(&trouble->first);
+		}
+		trouble->number++;
+		resetStringInfo(&trouble->first);
+		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
+	}
+	if (trouble->counted_in[slot] == trouble->number)
+		return;
+	trouble->counted_in[slot] = trouble->number;
+	trouble->leases++;
+	if (trouble->leases <= LOG_LEASES)
+		appendStringInfo(&trouble->first, "%s\"%s\" of process %d", trouble->leases > 1 ? ", " : "",
+						 lease->key + lease->prefix_len, lease->owner_pid);
+	else if (trouble->leases == LOG_LEASES + 1)
+		appendStringInfoString(&trouble->first, ", ...");
+}
+
+/* Returns when to be called again. */
+static int64
+sum_up_troubles(int64 now_us)
+{
+	int64 next_us = PG_INT64_MAX;
+
+	for (int kind = 0; kind < TROUBLES; kind++)
+	{
+		if (troubles[kind].ends_us == 0)
+			continue;
+		if (troubles[kind].ends_us <= now_us)
+			sum_up(kind);
+		else
+			next_us = Min(next_us, troubles[kind].ends_us);
+	}
+	return next_us;
+}
+
+static void
+sum_up(TroubleKind kind)
+{
+	Trouble *trouble = &troubles[kind];
+	int leases = kind == TROUBLE_UNRENEWED ? trouble->leases : (int) trouble->times;
+
+	if (trouble->times > 0)
+		switch (kind)
+		{
+			case TROUBLE_UNRENEWED:
+				ereport(LOG, (errmsg_plural("%d more lease on a redlock was not renewed by a "
+											"quorum; will try again",
+											"%d more leases on redlocks were not renewed by a "
+											"quorum; will try again",
+											leases, leases),
+							  errdetail_internal("Failed renewals: " INT64_FORMAT ". %s.",
+												 trouble->times, trouble->first.data)));
+				break;
+			case TROUBLE_LOST:
+				ereport(LOG, (errmsg_plural("%d more lease on a redlock was lost",
+											"%d more leases on redlocks were lost", leases, leases),
+							  errdetail_internal("%s.", trouble->first.data)));
+				break;
+			case TROUBLE_LEFT:
+				ereport(LOG, (errmsg_plural("releasing %d more redlock, which was left",
+											"releasing %d more redlocks, which were left", leases,
+											leases),
+							  errdetail_internal("%s.", trouble->first.data)));
+				break;
+			case TROUBLES:
+				break;
+		}
+	trouble->ends_us = 0;
+	trouble->named = trouble->leases = 0;
+	trouble->times = 0;
+}
+
+/* What each node said in the last round. */
+static char *
+votes_text(Lease *lease)
 {
 	StringInfoData nodes;
 
@@ -877,10 +1039,7 @@ log_trouble(Lease *lease, const char *what)
 						 : node->state == NODE_READY ? "no usable answer yet"
 													 : node->error);
 	}
-	ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d %s", lease->key + lease->prefix_len,
-						 lease->owner_pid, what),
-				  errdetail_internal("%s", nodes.data)));
-	pfree(nodes.data);
+	return nodes.data;
 }
 
 static void
@@ -1493,5 +1652,7 @@ all_released(void)
 static void
 detach(int code, Datum arg)
 {
+	for (int kind = 0; kind < TROUBLES; kind++)
+		sum_up(kind);
 	lease_broker_detach();
 }
