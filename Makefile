@@ -10,7 +10,7 @@
 #   scripts/test.sh         everything, from nothing
 
 MODULE_big = redlock_pg
-OBJS = redlock_pg.o \
+OBJS = redlock_pg.o src/alarm.o \
 	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
 	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
 	src/script.o src/session.o src/url.o

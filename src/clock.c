@@ -4,8 +4,6 @@
  */
 #include "postgres.h"
 
-#include <time.h>
-
 #include "clock.h"
 
 int64
@@ -13,11 +11,7 @@ redlock_clock_us(void)
 {
 	struct timespec now;
 
-#ifdef CLOCK_BOOTTIME
-	clock_gettime(CLOCK_BOOTTIME, &now);
-#else
-	clock_gettime(CLOCK_MONOTONIC, &now);
-#endif
+	clock_gettime(REDLOCK_CLOCK, &now);
 	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 

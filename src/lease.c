@@ -21,6 +21,7 @@
 #include "utils/hsearch.h"
 #include "utils/timestamp.h"
 
+#include "alarm.h"
 #include "clock.h"
 #include "compat.h"
 #include "guc.h"
@@ -61,6 +62,7 @@ static bool can_take_over(Lease *lease, const char *key, int key_len, const Leas
 static bool is_worth_having(Lease *lease);
 static void unname(Lease *lease);
 static void push(Lease *lease);
+static void tell_loss(Lease *lease);
 
 void
 lease_require_preload(void)
@@ -327,6 +329,7 @@ lease_ask(Lease *lease)
 	Assert(lease->in_use && lease->owner_pid == MyProcPid);
 	Assert(lease->ttl_ms > 0);
 
+	pg_write_barrier(); /* what is asked for comes first */
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_HOLD);
 	push(lease);
 }
@@ -580,6 +583,21 @@ lease_set_state(Lease *lease, LeaseState state)
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+	if (state == LEASE_LOST)
+		tell_loss(lease);
+}
+
+/*
+ * The owner may be busy, and learns of a loss before its validity was to end in no
+ * other way.  Before a process ends it gives up its leases, under the table lock.
+ */
+static void
+tell_loss(Lease *lease)
+{
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && lease_owner_lives(lease))
+		alarm_ring(lease->owner_pid);
+	LWLockRelease(lease_table->lock);
 }
 
 /*

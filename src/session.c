@@ -54,6 +54,7 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "alarm.h"
 #include "clock.h"
 #include "compat.h"
 #include "gate.h"
@@ -97,7 +98,7 @@ typedef struct Holding
 static HTAB *holding_index = NULL;
 static dlist_head holdings = DLIST_STATIC_INIT(holdings);
 
-/* The timer may not read `holdings` while this is set. */
+/* The alarm may not read `holdings` while this is set. */
 static volatile sig_atomic_t holdings_busy = false;
 
 /* Number of XactHolds: lets the callbacks of most transactions return at once. */
@@ -106,8 +107,6 @@ static int xact_hold_total = 0;
 /* A lease asked for and not yet in `holdings`. */
 static Lease *asking = NULL;
 
-static TimeoutId loss_timer;
-static volatile int64 loss_timer_at_us;
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
 static volatile TimestampTz loss_statement;  /* in the statement that began then */
 static int call_depth = 0;
@@ -151,7 +150,9 @@ static char *missing_nodes_text(Lease *lease);
 static char *loss_reason(Lease *lease);
 static void fail_table_full(void);
 static void fail_no_broker(void);
+static void fail_held(const LockRequest *request, Lease *lease);
 static void time_out(const LockRequest *request, Lease *lease);
+static char *holder_text(Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_lost(const char *name, Lease *lease, const char *when);
 static void guard_commit(void);
@@ -165,10 +166,10 @@ static void drop_xact_hold(Holding *holding);
 static void end_subxact(SubTransactionId subid);
 static void keep_subxact(SubTransactionId subid, SubTransactionId parent);
 static void release_at_exit(int code, Datum arg);
-static void arm_loss_timer(void);
-static void arm_loss_timer_for(const Holding *holding);
-static void arm_loss_timer_at(int64 at_us);
-static void on_loss_timer(void);
+static void change_holdings(bool done);
+static void set_alarm(void);
+static void set_alarm_for(const Holding *holding);
+static void on_alarm(void);
 static void signal_loss(void);
 static void explain_loss(ErrorData *error);
 static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
@@ -268,7 +269,7 @@ start_session(void)
 	control.entrysize = sizeof(Holding);
 	control.hcxt = TopMemoryContext;
 	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	loss_timer = RegisterTimeout(USER_TIMEOUT, on_loss_timer);
+	alarm_set_up(on_alarm);
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);
@@ -369,12 +370,14 @@ ask(const LockRequest *request, int64 deadline_us)
 	}
 	else if (!request->terms.once && redlock_clock_us() < deadline_us)
 		return LEASE_WAITING;
+	else if (request->terms.once)
+		state = LEASE_REFUSED;
 
-	if (state == LEASE_HELD)
-		return LEASE_HELD;
-	if (!request->terms.once || request->wait_ms == 0)
+	if (state == LEASE_WAITING)
 		time_out(request, asking);
-	return LEASE_REFUSED;
+	else if (state == LEASE_REFUSED && request->wait_ms == 0)
+		fail_held(request, asking);
+	return state == LEASE_HELD ? LEASE_HELD : LEASE_REFUSED;
 }
 
 static void
@@ -417,9 +420,12 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 	if (entered)
 		return true;
 	if (wait_ms != GATE_DO_NOT_WAIT)
+	{
 		lease_poke(request->hash);
-	if (wait_ms != GATE_DO_NOT_WAIT || request->wait_ms == 0)
 		time_out(request, NULL);
+	}
+	else if (request->wait_ms == 0)
+		fail_held(request, NULL);
 	return false;
 }
 
@@ -507,6 +513,8 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 		LeaseState state = lease_state(asking);
 		int64 now_us;
 
+		if (state == LEASE_HELD && lease_validity_us(asking) == 0)
+			return LEASE_LOST; /* whatever the broker has noticed */
 		if (state != LEASE_WAITING)
 			return state;
 
@@ -557,9 +565,9 @@ make_holding(const LockRequest *request)
 	holding->xact_holds = NULL;
 	holding->gate_era = request->scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	holding->loss_signalled = false;
-	holdings_busy = true;
+	change_holdings(false);
 	dlist_push_tail(&holdings, &holding->link);
-	holdings_busy = false;
+	change_holdings(true);
 	asking = NULL;
 
 	PG_TRY();
@@ -572,7 +580,7 @@ make_holding(const LockRequest *request)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	arm_loss_timer_for(holding);
+	set_alarm_for(holding);
 	return holding;
 }
 
@@ -769,9 +777,9 @@ let_go(Holding *holding, bool hand_over)
 	uint64 hash = holding->hash;
 
 	/* first out of the timer's sight: the lease may have another owner at once */
-	holdings_busy = true;
+	change_holdings(false);
 	dlist_delete(&holding->link);
-	holdings_busy = false;
+	change_holdings(true);
 	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
@@ -783,10 +791,10 @@ deadline_of(const LockRequest *request)
 {
 	int64 wait_ms = request->wait_ms;
 
-	if (request->terms.once)
-		return PG_INT64_MAX; /* bounded by the node timeout */
 	if (ends_by_lock_timeout(request))
 		wait_ms = LockTimeout;
+	else if (request->terms.once)
+		return PG_INT64_MAX; /* bounded by the node timeout, if there is a broker */
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
 	return redlock_clock_us() + wait_ms * 1000;
@@ -795,7 +803,8 @@ deadline_of(const LockRequest *request)
 static bool
 ends_by_lock_timeout(const LockRequest *request)
 {
-	return LockTimeout > 0 && (request->wait_ms < 0 || LockTimeout < request->wait_ms);
+	return LockTimeout > 0 &&
+		   (request->terms.once || request->wait_ms < 0 || LockTimeout < request->wait_ms);
 }
 
 static bool
@@ -880,11 +889,19 @@ fail_table_full(void)
 }
 
 static void
+fail_held(const LockRequest *request, Lease *lease)
+{
+	if (request->skip)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					errmsg("redlock \"%s\" is held by another", request->name),
+					errdetail_internal("%s", holder_text(lease))));
+}
+
+static void
 time_out(const LockRequest *request, Lease *lease)
 {
-	char held_by[LEASE_HOLDER_MAX + 1] = "";
 	bool by_lock_timeout = ends_by_lock_timeout(request);
-	int limit_ms = by_lock_timeout ? LockTimeout : (int) request->wait_ms;
 
 	/* these are never called busy, nor skipped */
 	if (lease != NULL && lease_broker_pid() == 0)
@@ -893,22 +910,27 @@ time_out(const LockRequest *request, Lease *lease)
 		fail_unreachable(request, lease);
 	if (request->skip)
 		return;
-	if (lease != NULL)
-	{
-		SpinLockAcquire(&lease->mutex);
-		strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
-		SpinLockRelease(&lease->mutex);
-	}
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-		 limit_ms == 0 ? errmsg("redlock \"%s\" is held by another", request->name)
-					   : errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->name,
-								limit_ms, by_lock_timeout ? "lock_timeout" : "wait"),
-		 held_by[0] != '\0' ? errdetail("It is held by: %s.", held_by)
-		 : lease == NULL ? errdetail("Another session of this server holds it or waits for it; see "
-									 "the view redlock_locks.")
-						 : 0));
+	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->name,
+						   by_lock_timeout ? LockTimeout : (int) request->wait_ms,
+						   by_lock_timeout ? "lock_timeout" : "wait"),
+					errdetail_internal("%s", holder_text(lease))));
+}
+
+/* A sentence. */
+static char *
+holder_text(Lease *lease)
+{
+	char held_by[LEASE_HOLDER_MAX + 1] = "";
+
+	if (lease == NULL)
+		return "Another session of this server holds it or waits for it; see the view "
+			   "redlock_locks.";
+	SpinLockAcquire(&lease->mutex);
+	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
+	SpinLockRelease(&lease->mutex);
+	return held_by[0] != '\0' ? psprintf("It is held by: %s.", held_by)
+							  : "The nodes have not told who holds it.";
 }
 
 static void
@@ -1051,10 +1073,6 @@ end_transaction(void)
 		}
 	call_ended = false;
 	Assert(xact_hold_total == 0);
-
-	/* error recovery disables all timers */
-	if (!dlist_is_empty(&holdings) && !get_timeout_active(loss_timer))
-		arm_loss_timer();
 }
 
 static void
@@ -1138,9 +1156,18 @@ release_at_exit(int code, Datum arg)
  * Loss
  */
 
-/* Fire when the first lease of this session would end. */
+/* Before and after the list is changed, for the alarm's eyes. */
 static void
-arm_loss_timer(void)
+change_holdings(bool done)
+{
+	pg_compiler_barrier();
+	holdings_busy = !done;
+	pg_compiler_barrier();
+}
+
+/* To ring when the first lease of this session would end. */
+static void
+set_alarm(void)
 {
 	int64 first_us = PG_INT64_MAX;
 	dlist_iter iter;
@@ -1153,42 +1180,35 @@ arm_loss_timer(void)
 			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
 	}
 	if (first_us != PG_INT64_MAX)
-		arm_loss_timer_at(first_us);
+		alarm_at(first_us);
 }
 
 /*
- * For a new one.  Most often the timer is set already, for an earlier lease that
- * may have been released since: then it fires for nothing, once in a ttl.
+ * For a new one.  Most often it is set already, for an earlier lease that may have
+ * been released since: then it rings for nothing, once in a ttl.
  */
 static void
-arm_loss_timer_for(const Holding *holding)
+set_alarm_for(const Holding *holding)
 {
 	int64 at_us = (int64) pg_atomic_read_u64(&holding->lease->valid_until_us);
 
-	if (!get_timeout_active(loss_timer) || at_us < loss_timer_at_us)
-		arm_loss_timer_at(at_us);
-}
-
-static void
-arm_loss_timer_at(int64 at_us)
-{
-	loss_timer_at_us = at_us;
-	enable_timeout_after(loss_timer, (int) Max((at_us - redlock_clock_us()) / 1000 + 1, 1));
+	if (at_us < alarm_due_us())
+		alarm_at(at_us);
 }
 
 /*
- * In the SIGALRM handler.  Most often the lease was renewed meanwhile, and this
- * arms itself again.
+ * In the signal handler: validity ends now, or the broker says that a lease was
+ * lost before.  Most often the lease was renewed meanwhile, and it is set anew.
  */
 static void
-on_loss_timer(void)
+on_alarm(void)
 {
 	bool lost = false;
 	dlist_iter iter;
 
 	if (holdings_busy)
 	{
-		enable_timeout_after(loss_timer, 1);
+		alarm_at(redlock_clock_us() + 1000);
 		return;
 	}
 	dlist_foreach(iter, &holdings)
@@ -1200,7 +1220,7 @@ on_loss_timer(void)
 	}
 	if (lost)
 		signal_loss();
-	arm_loss_timer();
+	set_alarm();
 }
 
 /* What StatementCancelHandler and die do.  Async-signal-safe. */

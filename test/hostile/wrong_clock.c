@@ -4,6 +4,10 @@
  *
  *	 cc -shared -fPIC -o wrong_clock.so wrong_clock.c
  *	 LD_PRELOAD=./wrong_clock.so WRONG_CLOCK_S=-2400 redis-server ...
+ *	 LD_PRELOAD=./wrong_clock.so WRONG_CLOCK_FILE=/path/offset postgres ...
+ *
+ * The file has the offset in seconds as one long, and may change at any time: the
+ * clock then jumps, in all processes that have it.
  *
  * Only what reads the wall clock is replaced; timers and the monotonic clocks stay
  * as they are.  Stands in for libfaketime, under which a redis-server with jemalloc
@@ -11,21 +15,34 @@
  * the clock before it allocates.  Nothing here allocates.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-static long offset_s;
+static long fixed_s;
+static const volatile long *offset_s = &fixed_s;
 
 __attribute__((constructor)) static void
 read_offset(void)
 {
 	const char *text = getenv("WRONG_CLOCK_S");
+	const char *path = getenv("WRONG_CLOCK_FILE");
+	int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 
-	offset_s = text != NULL ? strtol(text, NULL, 10) : 0;
+	fixed_s = text != NULL ? strtol(text, NULL, 10) : 0;
+	if (fd >= 0)
+	{
+		void *at = mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, fd, 0);
+
+		if (at != MAP_FAILED)
+			offset_s = at;
+		close(fd);
+	}
 }
 
 int
@@ -34,7 +51,7 @@ clock_gettime(clockid_t clock, struct timespec *now)
 	int rc = (int) syscall(SYS_clock_gettime, clock, now);
 
 	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-		now->tv_sec += offset_s;
+		now->tv_sec += *offset_s;
 	return rc;
 }
 

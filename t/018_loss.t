@@ -1,0 +1,143 @@
+# A session learns that its lease is lost, whatever else happened before.
+#
+# Protects from: a loss that is told late, or never: after errors, when the wall
+# clock is set back, when the broker knew of it before; a lock that is returned
+# when its lease has ended already.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes = redis_nodes(3);
+
+# A wall clock that can be set, for the whole server.
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $library = "$directory/wrong_clock.so";
+my $offset = "$directory/offset";
+my $cc = $ENV{CC} // 'cc';
+
+# Written in place, since it is mapped.
+sub set_clock
+{
+	open my $file, -e $offset ? '+<' : '+>', $offset or die "$offset: $!";
+	syswrite $file, pack('l!', $_[0]);
+	close $file;
+	return;
+}
+
+system("$cc -shared -fPIC -o $library test/hostile/wrong_clock.c") == 0 or die 'no wrong clock';
+set_clock(0);
+my $host;
+{
+	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{WRONG_CLOCK_FILE} = $offset;
+	$host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '300ms'");
+}
+my $admin = session($host);
+
+sub is_told
+{
+	my ($session, $name, $description) = @_;
+	my $result = $session->result;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is("$result->{state} $result->{message}",
+		qq(57014 canceling statement because the lease on redlock "$name" was lost), $description);
+	return;
+}
+
+# ---- after errors, and errors in a failed transaction block ----
+
+my $errors = 0;
+foreach my $before ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "BEGIN; SELECT 1/0;\nSELECT 1;\nSELECT 1",
+	"BEGIN; SAVEPOINT s; SELECT 1/0;\nSELECT 1;\nROLLBACK TO s; SELECT 1/0;\nSELECT 1")
+{
+	my $s = session($host);
+
+	$errors++;
+	$s->query("SELECT redlock_acquire('errors', scope => 'session', ttl => '2 s')");
+	$_->pause foreach @nodes;
+	$s->run($before) if $before ne '';
+	$s->query('ROLLBACK') if $before ne '';
+	$s->send('SELECT pg_sleep(600)');
+	is_told($s, 'errors', "the statement is cancelled, errors before: $errors");
+	$_->resume foreach @nodes;
+	$s->quit;
+	wait_nodes_ready($host, 3);
+}
+
+# ---- the wall clock is set back, and forward ----
+
+foreach my $step (-600, 600)
+{
+	my $s = session($host);
+
+	$s->query("SELECT redlock_acquire('clock', scope => 'session', hold_at_most => '2 s')");
+	set_clock($step);
+	$s->send('SELECT count(*) FROM generate_series(1, 100000000000)');
+	is_told($s, 'clock', "the clock is set by $step s");
+	set_clock(0);
+	$s->quit;
+}
+
+# ---- the broker knows it before validity would have ended ----
+
+my $s = session($host);
+my $began = time;
+$s->query("SELECT redlock_acquire('early', scope => 'session', ttl => '30 s')");
+my $valid_s = $s->query("SELECT extract(epoch FROM redlock_check('early'))");
+$_->cli('SET', 'redlock:early', 'somebody') foreach @nodes;
+$s->send('SELECT count(*) FROM generate_series(1, 100000000000)');
+is_told($s, 'early', 'a lease that the nodes gave to another');
+cmp_ok(time - $began, '<', $valid_s, 'is told while it would have been valid');
+is($admin->query("SELECT state FROM redlock_locks WHERE resource = 'early'"), 'lost', 'and shown as lost');
+$s->quit;
+$_->cli('DEL', 'redlock:early') foreach @nodes;
+
+# ---- a lease that has ended before its session sees that it was granted ----
+
+$s = session($host);
+my $pid = $s->pid;
+my $broker = broker_pid($host);
+$host->append_conf('postgresql.conf', "redlock.node_timeout = '30s'");
+$host->reload;
+$host->poll_query_until('postgres', 'SHOW redlock.node_timeout', '30s') or die 'no reload';
+$_->pause foreach @nodes;
+$s->send("SELECT redlock_acquire('late', scope => 'session', ttl => '1 s')");
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'late'") eq 'waiting' }, 'it is asked for');
+kill 'STOP', $pid;
+$_->resume foreach @nodes;
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'late'") =~ /^(held|lost)$/ }, 'it is granted');
+kill 'STOP', $broker;
+my $other = 'SET redlock:late other NX PX 60000';
+wait_until(sub { (grep { $_->cli(split ' ', $other) eq 'OK' || $_->cli('GET', 'redlock:late') eq 'other' } @nodes) == 3 },
+	'its keys have expired, and another has it');
+kill 'CONT', $pid;
+my $result = $s->result;
+is($result->{state}, '40001', 'its session does not get it');
+like($result->{message}, qr/was lost right after it was granted/, 'and is told why');
+kill 'CONT', $broker;
+$s->quit;
+
+# ---- a try and lock_timeout, when the broker does not answer ----
+
+kill 'STOP', $broker;
+$s = session($host);
+$s->query("SET lock_timeout = '300 ms'");
+foreach my $call ("redlock_try('stopped')", "redlock_acquire('stopped', wait => '0')", "redlock_acquire('stopped', wait => '10 min')")
+{
+	$result = $s->run("SELECT $call");
+	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "stopped" within 300 ms (lock_timeout)',
+		"$call ends by lock_timeout");
+}
+kill 'CONT', $broker;
+$s->query('RESET lock_timeout');
+is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'and is free when it goes on');
+$s->quit;
+
+$admin->quit;
+done_testing();
