@@ -358,6 +358,7 @@ class Rig:
         self.csv = csv
         self.nodes = []
         self.hosts = {}
+        self.unused = {}  # servers on which nobody takes a lock
         self.problems = []
         self.versions = {}
         with open(tmp + "/rig") as f:
@@ -366,6 +367,8 @@ class Rig:
                     self.nodes.append(Node(*rest[1:]))
                 elif word == "host":
                     self.hosts[rest[0]] = Host(self, rest[0], rest[1], rest[2:])
+                elif word == "unused":
+                    self.unused[rest[0]] = Host(self, rest[0], rest[1], [])
                 elif word == "shared_memory":
                     self.shared_memory = list(map(int, rest))
         print("waiting until all nodes vote", flush=True)

@@ -47,7 +47,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 15}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -390,6 +390,23 @@ END;
         small_mb, few, large_mb, many = self.rig.shared_memory
         self.rig.record("leases", "redlock_pg", many, round_,
                         shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
+
+    # ---- no lock at all ----
+
+    def unused(self, round_):
+        """pgbench's own scripts, on a server with redlock_pg preloaded and on a bare
+        one: a pair in each round, one right after the other, who is first by turns."""
+        for script, option in (("select-only", "-S"), ("simple-update", "-N")):
+            for clients in (1, 16):
+                tps = {}
+                for host in self.turns(list(self.rig.unused.values()), round_):
+                    out = subprocess.run(["pgbench", "-n", option, *host.connection, "-c", str(clients), "-j",
+                                          str(min(clients, 2)), "-T", "1" if self.quick else "3", "-M", "prepared",
+                                          "postgres"], text=True, capture_output=True, check=True).stdout
+                    tps[host.name] = float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
+                self.rig.record("unused", script, clients, round_, bare_per_s=tps["bare"],
+                                preloaded_per_s=tps["preloaded"],
+                                slower_percent=100 - 100 * tps["preloaded"] / tps["bare"])
 
 
 def main():
