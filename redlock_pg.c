@@ -53,7 +53,7 @@ PG_FUNCTION_INFO_V1(redlock_stats_row);
 typedef struct ShownLease
 {
 	char name[LEASE_NAME_MAX + 1]; /* in UTF-8 */
-	char held_by[LEASE_HOLDER_MAX + 1];
+	char *held_by; /* NULL: not known */
 	const char *state;
 	bool held;
 	LockScope scope;
@@ -513,9 +513,7 @@ static void
 look_at_lease(Lease *lease, ShownLease *shown)
 {
 	strlcpy(shown->name, lease->key + lease->prefix_len, sizeof(shown->name));
-	SpinLockAcquire(&lease->mutex);
-	strlcpy(shown->held_by, lease_held_by(lease), sizeof(shown->held_by));
-	SpinLockRelease(&lease->mutex);
+	shown->held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
 	shown->state = lease_state_name(lease);
 	shown->held =
 		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
@@ -548,8 +546,8 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const ShownLease *shown)
 	nulls[6] = !shown->held;
 	values[7] = IntervalPGetDatum(make_interval_us(shown->ttl_ms * INT64CONST(1000)));
 	values[8] = TimestampTzGetDatum(shown->since);
-	values[9] = CStringGetTextDatum(shown->held_by);
-	nulls[9] = shown->held_by[0] == '\0' || shown->token != 0;
+	nulls[9] = shown->held_by == NULL;
+	values[9] = nulls[9] ? 0 : CStringGetTextDatum(shown->held_by);
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(shown->hash));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(shown->hash));
 	tuplestore_putvalues(rows, desc, values, nulls);

@@ -1481,7 +1481,10 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 		pg_atomic_write_u64(&lease_table->others_seen_us[lease->hash % TURNS], now_us);
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
 	{
+		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
+
 		SpinLockAcquire(&lease->mutex);
+		lease->kept_until = until;
 		strlcpy(lease_held_by(lease), answer->text, lease_text_size(lease));
 		SpinLockRelease(&lease->mutex);
 	}

@@ -270,6 +270,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease->key[key_len] = '\0';
 	lease_holder(lease)[0] = '\0';
 	lease_held_by(lease)[0] = '\0';
+	lease->kept_until = 0;
 	lease->once = terms->once;
 	lease->patient = terms->patient;
 	lease->ttl_ms = terms->ttl_ms;
@@ -456,6 +457,26 @@ lease_token(const Lease *lease)
 {
 	Assert(lease->handovers < LUA_SPAN);
 	return lease->first_token + lease->handovers;
+}
+
+/* Who holds the lock elsewhere; or who held it, where its key outlives the release. */
+char *
+lease_held_by_text(Lease *lease)
+{
+	char held_by[LEASE_HOLDER_MAX + 1];
+	TimestampTz kept_until;
+
+	SpinLockAcquire(&lease->mutex);
+	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
+	kept_until = lease->kept_until;
+	SpinLockRelease(&lease->mutex);
+
+	if (held_by[0] == '\0')
+		return NULL;
+	if (kept_until == 0)
+		return pstrdup(held_by);
+	return psprintf("%s (its holder has gone; kept until %s)", held_by,
+					timestamptz_to_str(kept_until));
 }
 
 int

@@ -139,6 +139,8 @@ typedef struct Lease
 
 	/* (m) */
 	slock_t mutex;
+	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
+							 * hold_at_least; 0: it was not */
 
 	/* (b) */
 	uint32 generation; /* changes when the slot is freed, so that
@@ -244,9 +246,10 @@ extern void lease_ask(Lease *lease);
 extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* never fails */
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
-extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
-extern int lease_broker_pid(void);            /* 0: no broker runs */
+extern int64 lease_validity_us(Lease *lease);  /* 0 unless held and valid */
+extern int64 lease_token(const Lease *lease);  /* of the present owner's turn */
+extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
+extern int lease_broker_pid(void);             /* 0: no broker runs */
 
 /* the broker */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */

@@ -115,7 +115,9 @@
 
 /*
  * Takes this attempt and earlier ones of the same request, not later ones.
- * Who may not publish can still release: waiters then find out by asking.
+ * Who may not publish can still release: waiters then find out by asking.  What is
+ * kept is no attempt's any more.  That it says so is for people: a node that has no
+ * memory left for it keeps the key all the same.
  */
 #define RELEASE \
 	"local last, tombstone, keep = a, b, d " \
@@ -128,7 +130,9 @@
 	"if not v or v ~= value and not " IS_EARLIER "then " REPLY("0") "end " \
 	"if last == '0' then " DELETE_AND_TELL "end " \
 	"if last == '-1' then " REPLY("call('DEL', key)") "end " \
-	REPLY("call('PEXPIRE', key, last)")
+	"call('PEXPIRE', key, last) " \
+	"redis.pcall('SET', key, sub(value, 1, 43) .. '" LUA_KEPT "' .. sub(value, 44), 'PX', last) " \
+	REPLY("1")
 
 const char *const lua_command_name[CORE_OP_RELEASE + 1] = {
 	[CORE_OP_ACQUIRE] = "acquire",

@@ -40,7 +40,8 @@
  *			  Returns 1, or 0: another's key is there, or a counter over the token.
  *	 release key value last tombstone keep
  *			  last: what becomes of the key: 0: it is deleted and waiters are told, -1:
- *			  it is deleted, else it is kept for so many ms; tombstone, or 0: none.
+ *			  it is deleted, else it is kept for so many ms, with LUA_KEPT in front of who
+ *			  held it; tombstone, or 0: none.
  *			  Returns 0: the key was not there; else 1 + the waiters that were told.
  *
  * A "keep" is how long a counter that has to be written lives, in milliseconds.
@@ -71,6 +72,9 @@
 
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */
+
+/* In the value of a key that is kept after its release. */
+#define LUA_KEPT "kept "
 
 /* Errors of the acquire begin with these. */
 #define LUA_FORGOT "FORGOT"

@@ -206,7 +206,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->token = 0;
 	answer->busy_ms = 0;
 	answer->holder = 0;
-	answer->ours = false;
+	answer->ours = answer->kept = false;
 	answer->told = 0;
 	answer->text[0] = '\0';
 
@@ -265,6 +265,9 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 				   from[VALUE_HEAD - 1] == ' ';
 	if (answer->ours)
 		from += VALUE_HEAD;
+	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
+	if (answer->kept)
+		from += strlen(LUA_KEPT);
 	script_printable(answer->text, sizeof(answer->text), from, end - from);
 }
 

@@ -61,6 +61,8 @@ typedef struct ScriptAnswer
 	uint32 holder;                  /* a refused acquire: hash of the value in its way */
 	bool ours;                      /* a refused acquire: it is of this extension, so
 									 * its release will be told */
+	bool kept;                      /* a refused acquire: it was released, and is kept
+									 * by its hold_at_least */
 	int64 told;                     /* a release: hosts that wait for it */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */

@@ -921,16 +921,13 @@ time_out(const LockRequest *request, Lease *lease)
 static char *
 holder_text(Lease *lease)
 {
-	char held_by[LEASE_HOLDER_MAX + 1] = "";
+	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
 
 	if (lease == NULL)
 		return "Another session of this server holds it or waits for it; see the view "
 			   "redlock_locks.";
-	SpinLockAcquire(&lease->mutex);
-	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
-	SpinLockRelease(&lease->mutex);
-	return held_by[0] != '\0' ? psprintf("It is held by: %s.", held_by)
-							  : "The nodes have not told who holds it.";
+	return held_by != NULL ? psprintf("It is held by: %s.", held_by)
+						   : "The nodes have not told who holds it.";
 }
 
 static void

@@ -167,6 +167,34 @@ sub queued
 	$on_b->query("SELECT redlock_release('broken')");
 }
 
+# ---- what is kept after its release has no holder ----
+
+{
+	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
+	my $holder = 'host=\S+ database=postgres pid=' . $on_a->pid . ' user=\S+';
+
+	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
+	my $result = $ask->();
+	is($result->{state}, '55P03', 'a lock is held');
+	like($result->{detail}, qr/^It is held by: $holder\.$/, 'by a session');
+	$on_a->query("SELECT redlock_release('kept')");
+	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9} kept $holder$/ } @nodes },
+		'it is released, and its keys say so');
+	$result = $ask->();
+	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
+	like($result->{detail}, qr/^It is held by: $holder \(its holder has gone; kept until .*\)\.$/,
+		'the detail says that nobody holds it');
+	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
+	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');
+	$on_b->send("SELECT redlock_acquire('kept', scope => 'session') > 0");
+	ok( $host_b->poll_query_until(
+			'postgres', "SELECT held_by ~ 'kept until' FROM redlock_locks WHERE resource = 'kept'"),
+		'so does the view');
+	$_->cli('DEL', 'redlock:kept') foreach @nodes;
+	is($on_b->result->{out}, 't', 'who waits asks on');
+	$on_b->query("SELECT redlock_release('kept')");
+}
+
 # ---- plain Redlock clients never publish ----
 
 {

@@ -59,6 +59,7 @@ static long commands;
 static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
 static long marks[MARKED_LONG_LOST + 1];
+static long kept; /* commands that found what was kept after its release */
 
 static bool start_server(void);
 static void stop_server(void);
@@ -123,6 +124,7 @@ main(void)
 	ok(replies[CORE_OP_RELEASE][CORE_REPLY_YES] > 0 && replies[CORE_OP_RELEASE][CORE_REPLY_NO] > 0,
 	   "release: %ld yes, %ld no", replies[CORE_OP_RELEASE][CORE_REPLY_YES],
 	   replies[CORE_OP_RELEASE][CORE_REPLY_NO]);
+	ok(kept > 0, "%ld of these met a key that is kept after its release", kept);
 	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
 	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
 	   marks[MARKED_LONG_LOST]);
@@ -413,6 +415,7 @@ execute_both(int count)
 	{
 		node_data before = data;
 
+		kept += data.secret != 0 && data.kept;
 		random_command(&command[i]);
 		command[i].marker = known;
 		node_execute(&data, now_us, &command[i], &answer[i]);
@@ -584,6 +587,7 @@ compare_data(const char *after)
 	else if (data.secret != 0 &&
 			 (strtoul(value->str, NULL, 16) != data.secret ||
 			  strtoul(value->str + 33, NULL, 10) != data.attempt ||
+			  (strstr(value->str, " " LUA_KEPT "a holder") != NULL) != data.kept ||
 			  llabs(value_ttl->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS))
 		differ("the key %s with %lld ms after %s", value->str, value_ttl->integer, after);
 

@@ -130,7 +130,10 @@ release(node_data *data, int64_t now_us, const command *command, answer *answer)
 	if (command->ttl_ms <= 0)
 		data->secret = 0;
 	else
-		data->key_end_ms = now_us / 1000 + command->ttl_ms;
+	{
+		set_key(data, now_us, command);
+		data->kept = true;
+	}
 }
 
 marked
@@ -155,6 +158,7 @@ node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms)
 		return false;
 	data->secret = secret;
 	data->attempt = 0;
+	data->kept = false;
 	data->key_end_ms = now_us / 1000 + ttl_ms;
 	return true;
 }
@@ -163,7 +167,7 @@ bool
 node_plain_delete(node_data *data, int64_t now_us, uint32_t secret)
 {
 	node_expire(data, now_us);
-	if (data->secret != secret)
+	if (data->secret != secret || data->kept)
 		return false;
 	data->secret = 0;
 	return true;
@@ -206,14 +210,15 @@ digits(int64_t number)
 static bool
 is_same(const node_data *data, const command *command)
 {
-	return data->secret == command->secret && data->attempt == command->attempt;
+	return data->secret == command->secret && data->attempt == command->attempt && !data->kept;
 }
 
 /* Of this attempt, or of an earlier one of the same request. */
 static bool
 is_ours(const node_data *data, const command *command)
 {
-	return data->secret == command->secret && data->attempt <= command->attempt;
+	return is_same(data, command) ||
+		   (data->secret == command->secret && data->attempt < command->attempt);
 }
 
 static void
@@ -221,6 +226,7 @@ set_key(node_data *data, int64_t now_us, const command *command)
 {
 	data->secret = command->secret;
 	data->attempt = command->attempt;
+	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }
 

@@ -29,6 +29,7 @@ typedef struct node_data
 {
 	uint32_t secret;    /* of the key's value; 0: there is no key */
 	uint32_t attempt;   /* of the key's value */
+	bool kept;          /* and that it was released */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
