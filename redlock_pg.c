@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "broker.h"
@@ -49,23 +50,6 @@ PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 
-/* What the view shows of a lease. */
-typedef struct ShownLease
-{
-	char name[LEASE_NAME_MAX + 1]; /* in UTF-8 */
-	char *held_by; /* NULL: not known */
-	const char *state;
-	bool held;
-	LockScope scope;
-	int owner_pid;
-	Oid owner_database;
-	int64 token;
-	int64 validity_us;
-	int ttl_ms;
-	TimestampTz since;
-	uint64 hash;
-} ShownLease;
-
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
 {
@@ -90,8 +74,7 @@ static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
 static char *interval_text(Interval *interval);
 static Interval *make_interval_us(int64 us);
-static void look_at_lease(Lease *lease, ShownLease *shown);
-static void lease_row(Tuplestorestate *rows, TupleDesc desc, const ShownLease *shown);
+static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
@@ -486,70 +469,58 @@ make_interval_us(int64 us)
  * Rows
  */
 
-/* Rows are made of a copy: the conversion of names reads catalogs. */
+/* Rows are made of copies, taken without a lock; see lease.h. */
 Datum
 redlock_lease_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ShownLease *shown;
-	int count = 0;
+	Lease *copy = palloc(sizeof(Lease));
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext row_context;
 
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
-	LWLockAcquire(lease_table->lock, LW_SHARED);
-	shown = palloc_extended(lease_table->used * sizeof(ShownLease), MCXT_ALLOC_HUGE);
+	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
 	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_table->lease[i].in_use)
-			look_at_lease(&lease_table->lease[i], &shown[count++]);
-	Assert(count == lease_table->used);
-	LWLockRelease(lease_table->lock);
-	for (int i = 0; i < count; i++)
-		lease_row(rsinfo->setResult, rsinfo->setDesc, &shown[i]);
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!lease_table->lease[i].in_use || !lease_copy(&lease_table->lease[i], copy))
+			continue;
+		MemoryContextSwitchTo(row_context);
+		lease_row(rsinfo->setResult, rsinfo->setDesc, copy);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(row_context);
+	}
+	MemoryContextDelete(row_context);
 	return (Datum) 0;
 }
 
-/* Fields of the owner and the broker may change under our eyes; see lease.h. */
 static void
-look_at_lease(Lease *lease, ShownLease *shown)
-{
-	strlcpy(shown->name, lease->key + lease->prefix_len, sizeof(shown->name));
-	shown->held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
-	shown->state = lease_state_name(lease);
-	shown->held =
-		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
-	shown->scope = lease->scope;
-	shown->owner_pid = lease->owner_pid;
-	shown->owner_database = lease->owner_database;
-	shown->token = lease->token;
-	shown->validity_us = lease_validity_us(lease);
-	shown->ttl_ms = lease->ttl_ms;
-	shown->since = lease->since;
-	shown->hash = lease->hash;
-}
-
-static void
-lease_row(Tuplestorestate *rows, TupleDesc desc, const ShownLease *shown)
+lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
 	Datum values[12] = {0};
 	bool nulls[12] = {0};
+	bool held =
+		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
+	char *held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
 
 	Assert(desc->natts == lengthof(values));
 
-	values[0] = PointerGetDatum(resource_text(shown->name));
-	values[1] = CStringGetTextDatum(shown->state);
-	values[2] = CStringGetTextDatum(scope_name(shown->scope));
-	values[3] = Int32GetDatum(shown->owner_pid);
-	values[4] = ObjectIdGetDatum(shown->owner_database);
-	values[5] = Int64GetDatum(shown->token);
-	nulls[5] = shown->token == 0;
-	values[6] = IntervalPGetDatum(make_interval_us(shown->validity_us));
-	nulls[6] = !shown->held;
-	values[7] = IntervalPGetDatum(make_interval_us(shown->ttl_ms * INT64CONST(1000)));
-	values[8] = TimestampTzGetDatum(shown->since);
-	nulls[9] = shown->held_by == NULL;
-	values[9] = nulls[9] ? 0 : CStringGetTextDatum(shown->held_by);
-	values[10] = ObjectIdGetDatum(GATE_CLASSID(shown->hash));
-	values[11] = ObjectIdGetDatum(GATE_OBJID(shown->hash));
+	values[0] = PointerGetDatum(resource_text(lease->key + lease->prefix_len));
+	values[1] = CStringGetTextDatum(lease_state_name(lease));
+	values[2] = CStringGetTextDatum(scope_name(lease->scope));
+	values[3] = Int32GetDatum(lease->owner_pid);
+	values[4] = ObjectIdGetDatum(lease->owner_database);
+	values[5] = Int64GetDatum(lease->token);
+	nulls[5] = lease->token == 0;
+	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
+	nulls[6] = !held;
+	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
+	values[8] = TimestampTzGetDatum(lease->since);
+	values[9] = held_by != NULL ? CStringGetTextDatum(held_by) : 0;
+	nulls[9] = held_by == NULL;
+	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
+	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
@@ -591,14 +562,13 @@ Datum
 redlock_node_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	NodeBoard board;
 
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
-	LWLockAcquire(lease_table->board_lock, LW_SHARED);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (lease_table->board[i].in_use)
-			node_row(rsinfo->setResult, rsinfo->setDesc, &lease_table->board[i]);
-	LWLockRelease(lease_table->board_lock);
+		if (board_copy(i, &board))
+			node_row(rsinfo->setResult, rsinfo->setDesc, &board);
 	return (Datum) 0;
 }
 

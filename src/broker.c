@@ -1340,25 +1340,26 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 		if (board[slot[u]].in_use && strcmp(board[slot[u]].url.address, urls->url[u].address) != 0)
 			close_left_node(slot[u], now_us);
 
-	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
 	for (int u = 0; u < urls->count; u++)
 	{
 		NodeBoard *b = &board[slot[u]];
 
+		seqlock_begin_write(&b->version);
 		b->url = urls->url[u];
-		if (b->in_use)
-			continue;
-		b->in_use = true;
-		b->last_error[0] = '\0';
-		memset(&b->guard, 0, sizeof(b->guard));
-		pg_atomic_write_u64(&b->rtt_us, 0);
-		pg_atomic_write_u64(&b->votes_yes, 0);
-		pg_atomic_write_u64(&b->votes_no, 0);
-		pg_atomic_write_u64(&b->votes_error, 0);
+		if (!b->in_use)
+		{
+			b->in_use = true;
+			b->last_error[0] = '\0';
+			memset(&b->guard, 0, sizeof(b->guard));
+			pg_atomic_write_u64(&b->rtt_us, 0);
+			pg_atomic_write_u64(&b->votes_yes, 0);
+			pg_atomic_write_u64(&b->votes_no, 0);
+			pg_atomic_write_u64(&b->votes_error, 0);
+		}
+		seqlock_end_write(&b->version);
 	}
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		board[i].leaving = board[i].in_use && !(wanted & CORE_BIT(i));
-	LWLockRelease(lease_table->board_lock);
 	members = wanted;
 	return true;
 }
@@ -1436,10 +1437,10 @@ close_left_node(int slot, int64 now_us)
 	close_subscriber(slot, now_us);
 	if (node_at(slot)->state != NODE_UNUSED)
 		node_close(node_at(slot), now_us);
-	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+	seqlock_begin_write(&board->version);
 	board->in_use = false;
 	memset(&board->url, 0, sizeof(board->url)); /* nobody needs its password any more */
-	LWLockRelease(lease_table->board_lock);
+	seqlock_end_write(&board->version);
 }
 
 static void
@@ -1483,10 +1484,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	{
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
 
-		SpinLockAcquire(&lease->mutex);
-		lease->kept_until = until;
-		strlcpy(lease_held_by(lease), answer->text, lease_text_size(lease));
-		SpinLockRelease(&lease->mutex);
+		lease_tell_holder(lease, answer->text, until);
 	}
 	event.type = CORE_REPLY;
 	event.now_us = now_us;
@@ -1573,7 +1571,7 @@ show_node(const RedisNode *node, NodeState before)
 	NodeBoard *board = &lease_table->board[node->slot];
 	bool news = strcmp(board->last_error, node->error) != 0;
 
-	LWLockAcquire(lease_table->board_lock, LW_EXCLUSIVE);
+	seqlock_begin_write(&board->version);
 	if (strcmp(board->state, node_state_name(node->state)) != 0)
 	{
 		strlcpy(board->state, node_state_name(node->state), sizeof(board->state));
@@ -1581,7 +1579,7 @@ show_node(const RedisNode *node, NodeState before)
 	}
 	strlcpy(board->last_error, node->error, sizeof(board->last_error));
 	board->last_error_at = node->error_at;
-	LWLockRelease(lease_table->board_lock);
+	seqlock_end_write(&board->version);
 
 	if (node->state == NODE_READY && before != NODE_READY)
 		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));

@@ -96,7 +96,7 @@ request_shmem(void)
 #endif
 	RequestAddinShmemSpace(
 		add_size(table_size(), hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
-	RequestNamedLWLockTranche("redlock_pg", 2);
+	RequestNamedLWLockTranche("redlock_pg", 1);
 }
 
 static void
@@ -123,11 +123,8 @@ startup_shmem(void)
 static void
 init_table(void)
 {
-	LWLockPadded *locks = GetNamedLWLockTranche("redlock_pg");
-
 	memset(lease_table, 0, table_size());
-	lease_table->lock = &locks[0].lock;
-	lease_table->board_lock = &locks[1].lock;
+	lease_table->lock = &GetNamedLWLockTranche("redlock_pg")->lock;
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
 	lease_table->queue_head = lease_table->queue_tail = -1;
@@ -145,6 +142,7 @@ init_table(void)
 	{
 		NodeBoard *board = &lease_table->board[i];
 
+		pg_atomic_init_u32(&board->version.number, 0);
 		pg_atomic_init_u64(&board->rtt_us, 0);
 		pg_atomic_init_u64(&board->votes_yes, 0);
 		pg_atomic_init_u64(&board->votes_no, 0);
@@ -158,7 +156,8 @@ init_table(void)
 
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
 		lease->next_queued = -1;
-		SpinLockInit(&lease->mutex);
+		pg_atomic_init_u32(&lease->version.number, 0);
+		pg_atomic_init_u32(&lease->holder_version.number, 0);
 		pg_atomic_init_u32(&lease->wish, LEASE_WISH_NONE);
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
@@ -220,8 +219,10 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 			opened = LEASE_TAKEN;
 		else if (can_take_over(idle, key, key_len, terms))
 		{
+			seqlock_begin_write(&idle->version);
 			set_owner(idle);
 			idle->handovers++;
+			seqlock_end_write(&idle->version);
 			pg_write_barrier();
 			pg_atomic_write_u32(&idle->wish, LEASE_WISH_HOLD);
 			*result = idle;
@@ -262,6 +263,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease_table->named++;
 	lease_table->used++;
 
+	seqlock_begin_write(&lease->version);
 	lease->in_use = true;
 	lease->hash = hash;
 	lease->prefix_len = prefix_len;
@@ -284,6 +286,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, 0);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
+	seqlock_end_write(&lease->version);
 	return lease;
 }
 
@@ -463,20 +466,63 @@ lease_token(const Lease *lease)
 char *
 lease_held_by_text(Lease *lease)
 {
-	char held_by[LEASE_HOLDER_MAX + 1];
-	TimestampTz kept_until;
+	Lease *copy = palloc(sizeof(Lease));
+	char *held_by;
 
-	SpinLockAcquire(&lease->mutex);
-	strlcpy(held_by, lease_held_by(lease), sizeof(held_by));
-	kept_until = lease->kept_until;
-	SpinLockRelease(&lease->mutex);
-
+	if (!lease_copy(lease, copy))
+		return NULL;
+	held_by = lease_held_by(copy);
 	if (held_by[0] == '\0')
 		return NULL;
-	if (kept_until == 0)
-		return pstrdup(held_by);
+	if (copy->kept_until == 0)
+		return held_by;
 	return psprintf("%s (its holder has gone; kept until %s)", held_by,
-					timestamptz_to_str(kept_until));
+					timestamptz_to_str(copy->kept_until));
+}
+
+void
+lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
+{
+	seqlock_begin_write(&lease->holder_version);
+	strlcpy(lease_held_by(lease), held_by, lease_text_size(lease));
+	lease->kept_until = kept_until;
+	seqlock_end_write(&lease->holder_version);
+}
+
+bool
+lease_copy(Lease *lease, Lease *copy)
+{
+	for (int i = 0; i < SEQLOCK_TRIES; i++)
+	{
+		uint32 version = seqlock_begin_read(&lease->version);
+		uint32 holder_version = seqlock_begin_read(&lease->holder_version);
+
+		memcpy(copy, lease, offsetof(Lease, secret));
+		if (seqlock_end_read(&lease->version, version) &&
+			seqlock_end_read(&lease->holder_version, holder_version))
+			return copy->in_use;
+		pg_usleep(SEQLOCK_PAUSE_US);
+	}
+	return false;
+}
+
+bool
+board_copy(int node, NodeBoard *copy)
+{
+	NodeBoard *board = &lease_table->board[node];
+
+	for (int i = 0; i < SEQLOCK_TRIES; i++)
+	{
+		uint32 version = seqlock_begin_read(&board->version);
+
+		*copy = *board;
+		memset(copy->url.user, 0, sizeof(copy->url.user));
+		memset(copy->url.password, 0, sizeof(copy->url.password));
+		if (seqlock_end_read(&board->version, version))
+			return copy->in_use;
+		pg_usleep(SEQLOCK_PAUSE_US);
+	}
+	return false;
 }
 
 int
@@ -588,7 +634,9 @@ lease_free(Lease *lease)
 	Assert(pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	seqlock_begin_write(&lease->version);
 	lease->in_use = false;
+	seqlock_end_write(&lease->version);
 	lease_table->used--;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);

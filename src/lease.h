@@ -9,7 +9,7 @@
  *						   list, and the fields of a lease marked (t): written
  *						   while the slot is taken, constant until it is freed
  *	 queue mutex		   the queue and the fields marked (q)
- *	 lease->mutex		   the fields marked (m)
+ *	 (m)				   written by the broker alone, under holder_version
  *	 owner only (o)		   written by the owning backend, before it queues the
  *						   lease; read by the broker after it took it from the
  *						   queue, and by views, which may see an older value
@@ -18,11 +18,14 @@
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
  *						   writes `state`, `valid_until_us`, and the nodes
- *	 board lock (LWLock)   the board of nodes; written by the broker alone
+ *	 the board of nodes	   written by the broker alone, under NodeBoard.version
  *
- * Order: table lock before queue mutex, lease->mutex, or the lock manager's own;
- * the board lock and the table lock are never held together.  No lock is held
- * across a wait.
+ * Who only looks takes no lock, but copies (lease_copy, board_copy): readers must
+ * not keep the broker waiting, however many they are.  What is marked (t) changes
+ * under Lease.version.
+ *
+ * Order: table lock before queue mutex, or the lock manager's own.  No lock is
+ * held across a wait.
  *
  * Hand-over: who releases a valid lease while another session of this server
  * waits at the gate may leave it without an owner (wish IDLE): it keeps its name,
@@ -47,6 +50,7 @@
 #include "core.h"
 #include "guard.h"
 #include "lua.h"
+#include "seqlock.h"
 #include "url.h"
 
 #define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
@@ -98,6 +102,7 @@ typedef enum LockScope
 typedef struct Lease
 {
 	/* (t) */
+	SeqLock version;
 	bool in_use;
 	int next_free; /* slot number, or -1 */
 	uint64 hash;   /* of the name; key of the index and the gate */
@@ -138,7 +143,7 @@ typedef struct Lease
 	int64 first_token; /* of LUA_SPAN, one for each hand-over */
 
 	/* (m) */
-	slock_t mutex;
+	SeqLock holder_version;
 	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
 							 * hold_at_least; 0: it was not */
 
@@ -157,6 +162,7 @@ typedef struct Lease
 /* One Redis node as people see it.  The index is its bit in a core_mask. */
 typedef struct NodeBoard
 {
+	SeqLock version;
 	bool in_use;
 	bool leaving; /* no longer in redlock.nodes, but some lease that
 				   * was granted by it lives on */
@@ -193,7 +199,6 @@ typedef enum LeaseCounter
 typedef struct LeaseTable
 {
 	LWLock *lock;
-	LWLock *board_lock;
 	int slots;
 	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
 	int used;       /* (t) slots in use */
@@ -249,9 +254,18 @@ extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease);  /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease);  /* of the present owner's turn */
 extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
-extern int lease_broker_pid(void);             /* 0: no broker runs */
+
+/*
+ * Copies for those who only look.  False: not in use, or its writer is stopped in
+ * the middle of a change.  Of the board, without user and password.
+ */
+extern bool lease_copy(Lease *lease, Lease *copy); /* all before secret */
+extern bool board_copy(int node, NodeBoard *copy);
+
+extern int lease_broker_pid(void); /* 0: no broker runs */
 
 /* the broker */
+extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */

@@ -826,23 +826,23 @@ missing_nodes_text(Lease *lease)
 	StringInfoData text;
 
 	initStringInfo(&text);
-	LWLockAcquire(lease_table->board_lock, LW_SHARED);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		NodeBoard *board = &lease_table->board[i];
-		const char *reason = board->last_error[0] ? board->last_error : "no answer in time";
-		int64 quarantine_us = board->guard.until_us - redlock_clock_us();
+		NodeBoard board;
+		const char *reason;
+		int64 quarantine_us;
 
-		if (!board->in_use || !((silent | denying) & CORE_BIT(i)))
+		if (!((silent | denying) & CORE_BIT(i)) || !board_copy(i, &board))
 			continue;
+		quarantine_us = board.guard.until_us - redlock_clock_us();
+		reason = board.last_error[0] ? board.last_error : "no answer in time";
 		if (denying & CORE_BIT(i))
 			reason = "another holds it there, or did since";
-		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board->url.address, reason);
+		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board.url.address, reason);
 		if (!(denying & CORE_BIT(i)) && quarantine_us > 0)
 			appendStringInfo(&text, " (in quarantine for another %d s)",
 							 (int) (quarantine_us / 1000000) + 1);
 	}
-	LWLockRelease(lease_table->board_lock);
 	return text.data;
 }
 
@@ -1243,8 +1243,7 @@ signal_loss(void)
 
 /*
  * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
- * way to the log and the client; what is allocated here goes with it.  PostgreSQL
- * heeds no interrupt while an LWLock is held, so loss_reason may take one.
+ * way to the log and the client; what is allocated here goes with it.
  */
 static void
 explain_loss(ErrorData *error)
