@@ -130,7 +130,8 @@ CREATE FUNCTION redlock_stats_row(OUT granted bigint, OUT refused bigint,
                                   OUT unrenewed bigint, OUT lost bigint,
                                   OUT released bigint,
                                   OUT handed_over bigint, OUT woken bigint,
-                                  OUT broker_pid integer)
+                                  OUT locks integer, OUT max_locks integer,
+                                  OUT releasing integer, OUT broker_pid integer)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_stats_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -179,6 +180,12 @@ COMMENT ON COLUMN redlock_nodes.rtt_us IS
 CREATE VIEW redlock_stats AS SELECT * FROM redlock_stats_row();
 COMMENT ON VIEW redlock_stats IS
 'What the broker of this server counted since the server started';
+COMMENT ON COLUMN redlock_stats.locks IS
+'Locks that are held, lost and not yet given back, or asked for: at most max_locks';
+COMMENT ON COLUMN redlock_stats.max_locks IS
+'redlock.max_locks, as it was when the server started';
+COMMENT ON COLUMN redlock_stats.releasing IS
+'Locks that were given back, which some node has not yet acknowledged; these do not count towards max_locks';
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
 

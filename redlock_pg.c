@@ -603,9 +603,11 @@ Datum
 redlock_stats_row(PG_FUNCTION_ARGS)
 {
 	TupleDesc desc;
-	Datum values[COUNTERS + 1] = {0};
-	bool nulls[COUNTERS + 1] = {0};
+	Datum values[COUNTERS + 4] = {0};
+	bool nulls[COUNTERS + 4] = {0};
 	int broker_pid;
+	int locks;
+	int releasing;
 
 	lease_require_preload();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -615,9 +617,13 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < COUNTERS; i++)
 		values[i] = Int64GetDatum((int64) pg_atomic_read_u64(&lease_table->counters[i]));
+	lease_usage(&locks, &releasing);
 	broker_pid = lease_broker_pid();
-	values[COUNTERS] = Int32GetDatum(broker_pid);
-	nulls[COUNTERS] = broker_pid == 0;
+	values[COUNTERS] = Int32GetDatum(locks);
+	values[COUNTERS + 1] = Int32GetDatum(lease_table->max_locks);
+	values[COUNTERS + 2] = Int32GetDatum(releasing);
+	values[COUNTERS + 3] = Int32GetDatum(broker_pid);
+	nulls[COUNTERS + 3] = broker_pid == 0;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 

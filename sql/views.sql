@@ -69,6 +69,9 @@ SELECT * FROM redlock_stats \gset
 SELECT redlock_try('a', '60 s', 'session'), redlock_try('a', '60 s', 'session'),
        redlock_try('b', '60 s', 'session');
 SELECT granted - :granted AS granted, released - :released AS released FROM redlock_stats;
+-- the room they take
+SELECT locks - :locks AS locks, max_locks = current_setting('redlock.max_locks')::int AS max_locks
+  FROM redlock_stats;
 SELECT wait_until(format('SELECT sum(votes_yes) - %s = 10 FROM redlock_nodes', :yes));
 SELECT sum(votes_no) - :no AS no, sum(votes_error) - :error AS error FROM redlock_nodes;
 SELECT bool_and(rtt_us > 0) AS rtt FROM redlock_nodes;
@@ -77,7 +80,9 @@ SELECT redlock_release('a');
 SELECT pg_sleep(0.1);
 SELECT released - :released AS released FROM redlock_stats;
 SELECT redlock_release_all();
+SELECT locks - :locks AS locks FROM redlock_stats;
 SELECT wait_until(format('SELECT released - %s = 2 FROM redlock_stats', :released));
+SELECT wait_until('SELECT releasing = 0 FROM redlock_stats');
 SELECT granted - :granted AS granted, refused - :refused AS refused,
        unreachable - :unreachable AS unreachable, unrenewed - :unrenewed AS unrenewed,
        lost - :lost AS lost, broker_pid = :broker_pid AS same_broker

@@ -462,6 +462,17 @@ lease_token(const Lease *lease)
 	return lease->first_token + lease->handovers;
 }
 
+/*
+ * Leases that count towards redlock.max_locks, and slots that do not any more.
+ * Without the lock: they may be of different moments.
+ */
+void
+lease_usage(int *named, int *releasing)
+{
+	*named = lease_table->named;
+	*releasing = Max(lease_table->used - *named, 0);
+}
+
 /* Who holds the lock elsewhere; or who held it, where its key outlives the release. */
 char *
 lease_held_by_text(Lease *lease)

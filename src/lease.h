@@ -251,8 +251,9 @@ extern void lease_ask(Lease *lease);
 extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* never fails */
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
-extern int64 lease_validity_us(Lease *lease);  /* 0 unless held and valid */
-extern int64 lease_token(const Lease *lease);  /* of the present owner's turn */
+extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
+extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern void lease_usage(int *named, int *releasing);
 extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
 
 /*

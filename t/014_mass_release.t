@@ -137,14 +137,20 @@ take_many(\@many);
 $nodes[2]->pause;
 $_->query('COMMIT') foreach @many;
 wait_until(sub { keys_left(@nodes[ 0, 1 ]) eq '0 0' }, 'a hanging node does not hold up the others');
+is(stats('locks <= 1, releasing > 0'), 't|t', 'what it is owed does not count as locks');
 $nodes[2]->resume;
 wait_until(sub { all_paid() }, 'it is told when it is back');
+is(stats('releasing'), 0, 'then nothing is left of them');
 is(keys_left(@nodes), '0 0 0', 'all keys are gone');
 is(stats('lost, unreachable'), '0|0', 'no lease was lost, and no quorum missed');
 
 # ---- shutdown ----
 
 take_many(\@many);
+my $result = $late->run("SELECT redlock_acquire('more ' || n, scope => 'session') FROM generate_series(1, 1000) n");
+is($result->{state}, '53400', 'there is an end to the room');
+is(stats('locks = max_locks'), 't', 'which the view shows');
+$late->query('SELECT redlock_release_all()');
 $host->stop('fast');
 is(keys_left(@nodes), '0 0 0', 'a shutdown waits for all releases');
 
