@@ -1,9 +1,10 @@
 #!/bin/bash
 # scripts/deps.sh: install what the build, the tests and the demo need
 #
-#   scripts/deps.sh          what scripts/test.sh and scripts/demo.sh need
-#   scripts/deps.sh --lint   also what scripts/lint.sh needs
-#   scripts/deps.sh --bench  also what bench/run needs
+#   scripts/deps.sh             what scripts/test.sh and scripts/demo.sh need
+#   scripts/deps.sh --lint      also what scripts/lint.sh needs
+#   scripts/deps.sh --bench     also what bench/run needs
+#   scripts/deps.sh --postgres  also what scripts/build_postgres.sh needs
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs only what is
 # missing, and doesn't call apt when nothing is.  Starts no service, lets none
@@ -16,12 +17,14 @@ set -eu
 
 lint=
 bench=
+postgres=
 case "${1-}" in
 '') ;;
 --lint) lint=1 ;;
 --bench) bench=1 ;;
+--postgres) postgres=1 ;;
 *)
-    echo "usage: $0 [--lint | --bench]" >&2
+    echo "usage: $0 [--lint | --bench | --postgres]" >&2
     exit 2
     ;;
 esac
@@ -57,6 +60,7 @@ have_hiredis()
 have gcc && echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1 ||
     packages+=(gcc libc6-dev)
 have make || packages+=(make)
+have bzip2 || packages+=(bzip2) # PostgreSQL's source
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
 have redis-cli || packages+=(redis-tools)
@@ -92,6 +96,11 @@ if [ -n "$bench" ]; then
     have gnuplot || packages+=(gnuplot-nox)
     [ -e "$("${bindir:-/nowhere}/pg_config" --includedir 2>/dev/null)/libpq-fe.h" ] ||
         packages+=(libpq-dev)
+fi
+
+if [ -n "$postgres" ]; then
+    have bison || packages+=(bison)
+    have flex || packages+=(flex)
 fi
 
 if [ ${#packages[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && [ -z "$need_server" ]; then

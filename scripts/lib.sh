@@ -19,7 +19,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # How long to wait for anything, in seconds.
-WAIT_S=60
+WAIT_S=${PG_TEST_TIMEOUT_DEFAULT:-60}
 
 die()
 {
@@ -70,12 +70,33 @@ copy_sources()
         --exclude=./test/sim/conformance . | tar -C "$1" -xf - --no-same-owner
 }
 
+# Where all of PostgreSQL is in one directory of its own, as when it was built with
+# --prefix; empty where it shares the system's.
+prefix_of()
+{
+    local prefix
+
+    prefix=$(dirname "$("$1" --bindir)")
+    case "$("$1" --libdir) $("$1" --includedir) $("$1" --sharedir)" in
+    /usr/*) ;;
+    "$prefix"/*" $prefix"/*" $prefix"/*) echo "$prefix" ;;
+    esac
+}
+
 # Copies PostgreSQL under $1 with its directories' full paths, and prints the
 # copy's pg_config.  Headers, translations and the system's libraries are only
 # linked to.  Bitcode for the JIT compiler is left out: more than half of all.
+# What is in a directory of its own is copied whole: the user who runs the servers
+# may not be able to read it.
 copy_postgres()
 {
-    local to=$1 pg_config=$2 dir copied
+    local to=$1 pg_config=$2 dir prefix copied
+
+    prefix=$(prefix_of "$pg_config")
+    if [ -n "$prefix" ]; then
+        mkdir -p "$to$prefix"
+        tar -C "$prefix" -cf - . | tar -C "$to$prefix" -xf - --no-same-owner
+    fi
 
     for dir in $("$pg_config" --bindir) $("$pg_config" --pkglibdir) \
         $("$pg_config" --sharedir); do
@@ -171,7 +192,7 @@ outer_cleanup()
 # temporary directory stays, for looking at what went wrong.
 run_in_private_copy()
 {
-    local script=$1 base=${TMPDIR:-/tmp} pg_config user drop=()
+    local script=$1 base=${TMPDIR:-/tmp} pg_config user drop=() more=()
     shift
 
     pg_config=$(find_pg_config)
@@ -206,6 +227,19 @@ run_in_private_copy()
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
+    # its own libraries are not where it was built to look for them
+    if [ -n "$(prefix_of "$pg_config")" ]; then
+        more+=(LD_LIBRARY_PATH="$("$pg_config" --libdir)")
+    fi
+    # Built with sanitizers: what they find ends the process.  libfaketime comes
+    # before them, and what programs leave when they end is no leak.
+    case "$("$pg_config" --cflags)" in
+    *-fsanitize=*)
+        more+=(ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:verify_asan_link_order=0
+            UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1)
+        ;;
+    esac
+
     cd "$TMP/src"
     # A process group of its own: an interrupt from the keyboard reaches us
     # only, and our trap lets it stop its servers.
@@ -215,8 +249,8 @@ run_in_private_copy()
         NODES_TMP="${NODES_TMP:-$TMP}" \
         PATH="$(dirname "$pg_config"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         LC_ALL=C TERM="${TERM-dumb}" \
-        PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="${PG_TEST_TIMEOUT_DEFAULT:-$WAIT_S}" \
-        REDLOCK_INNER=1 \
+        PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="$WAIT_S" \
+        REDLOCK_INNER=1 "${more[@]}" \
         bash "$TMP/src/$script" "$@" </dev/null &
     INNER_PID=$!
     set +m
