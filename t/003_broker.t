@@ -19,13 +19,6 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '${tt
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# Was the lock asked for?
-sub asked
-{
-	my ($host, $name) = @_;
-	return $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'waiting';
-}
-
 # Terminates the broker of a host.
 sub terminate
 {
@@ -122,12 +115,15 @@ wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'no key is left');
 
 # A majority is silent for a moment.  The second without a broker is no time without
 # a quorum.
+my $watch = session($host_a);
 foreach my $round (1 .. 3)
 {
 	my $pid = broker_pid($host_a);
 	$_->pause foreach @nodes[ 0 .. 2 ];
 	$session_a->send("SELECT redlock_acquire('silent', wait => '20 s', scope => 'session') > 0");
-	wait_until(sub { asked($host_a, 'silent') }, 'a request is out');
+	wait_until(
+		sub { $watch->query("SELECT state FROM redlock_locks WHERE resource = 'silent'") eq 'waiting' },
+		'a request is out');
 	kill 'TERM', $pid;
 	wait_until(sub { broker_pid($host_a) !~ /^$pid$/ }, 'the broker ends');
 	$_->resume foreach @nodes[ 0 .. 2 ];
@@ -135,6 +131,8 @@ foreach my $round (1 .. 3)
 	$session_a->query("SELECT redlock_release('silent')");
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
+
+$watch->quit;
 
 # Requests one after another, so that most often one is out.
 my @busy = map { session($host_a) } 1 .. 3;
