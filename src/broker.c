@@ -463,6 +463,7 @@ ask(Lease *lease, int64 now_us)
 	event.not_before_us = turn_pause_until(lease);
 	lease->granted = false;
 	lease->keep_until_us = 0;
+	pg_atomic_write_u32(&lease->silent_nodes, members); /* until they have answered */
 	step(lease, &event);
 }
 
@@ -856,6 +857,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u32(&lease->silent_nodes, 0);
 			lease_set_state(lease, LEASE_HELD);
 			break;
 		case CORE_REFUSED:
@@ -1486,6 +1488,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 
 		lease_tell_holder(lease, answer->text, until);
 	}
+	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
+		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));
 	event.type = CORE_REPLY;
 	event.now_us = now_us;
 	event.node = node->slot;

@@ -284,7 +284,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
-	pg_atomic_write_u32(&lease->silent_nodes, 0);
+	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
 	seqlock_end_write(&lease->version);
 	return lease;

@@ -59,6 +59,9 @@
 #define LEASE_TEXT_SIZE 416   /* bytes for all three */
 #define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
 
+/* Lease.silent_nodes before the broker has asked them */
+#define LEASE_NOT_ASKED PG_UINT32_MAX
+
 /*
  * The first control character of a text in UTF-8 (C0, DEL or C1), or NULL: names
  * and prefixes go into logs and onto terminals as they are, so they have none.
@@ -136,7 +139,8 @@ typedef struct Lease
 	pg_atomic_uint32 wish;           /* LeaseWish */
 	pg_atomic_uint32 state;          /* LeaseState */
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
-	pg_atomic_uint32 silent_nodes;   /* of the last round: no usable answer */
+	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
+									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 
 	/* (g) */

@@ -148,6 +148,7 @@ static bool ends_by_lock_timeout(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
 static char *missing_nodes_text(Lease *lease);
 static char *loss_reason(Lease *lease);
+static void fail_silent_broker(const LockRequest *request);
 static void fail_table_full(void);
 static void fail_no_broker(void);
 static void fail_held(const LockRequest *request, Lease *lease);
@@ -870,6 +871,17 @@ fail_no_broker(void)
 }
 
 static void
+fail_silent_broker(const LockRequest *request)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker has not asked for \"%s\" in time", request->name),
+					errdetail("It is stopped or overloaded, or has started just now and is still "
+							  "connecting to the nodes."),
+					errhint("Try again; if it stays so, see the server log and process %d.",
+							lease_broker_pid())));
+}
+
+static void
 fail_table_full(void)
 {
 	ereport(
@@ -904,10 +916,17 @@ time_out(const LockRequest *request, Lease *lease)
 	bool by_lock_timeout = ends_by_lock_timeout(request);
 
 	/* these are never called busy, nor skipped */
-	if (lease != NULL && lease_broker_pid() == 0)
-		fail_no_broker();
-	if (lease != NULL && pg_atomic_read_u32(&lease->silent_nodes) != 0)
-		fail_unreachable(request, lease);
+	if (lease != NULL)
+	{
+		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
+
+		if (lease_broker_pid() == 0)
+			fail_no_broker();
+		if (silent == LEASE_NOT_ASKED)
+			fail_silent_broker(request);
+		if (silent != 0)
+			fail_unreachable(request, lease);
+	}
 	if (request->skip)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),

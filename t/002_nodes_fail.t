@@ -199,6 +199,11 @@ cmp_ok($ms // 'inf', '<=', 1000, 'that comes within twice node_timeout');
 no_quorum($session_a, "SELECT redlock_try('half')", 'three nodes hang', @hang);
 no_quorum($session_b, "SELECT redlock_try('half')", 'three nodes hang, the other host', @hang);
 no_quorum($session_a, "SELECT redlock_acquire('half', wait => '2 s')", 'three nodes hang, acquire', @hang);
+# also where the wait is over before the nodes have failed
+no_quorum($session_a, "SELECT redlock_acquire('half', wait => '$_ ms')", "three nodes hang, wait $_ ms", @hang)
+  foreach 50, 300;
+no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => '$_ ms')", "three nodes hang, redlock_run, wait $_ ms", @hang)
+  foreach 50, 300;
 wait_until(sub { key_count('redlock:half', @nodes[ 1, 4 ]) == 0 },
 	'the living nodes keep no key of the half-won rounds', 30);
 

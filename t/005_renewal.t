@@ -51,6 +51,7 @@ foreach my $name (qw(session transaction))
 sub calls { return $nodes[0]->cli('INFO', 'commandstats') =~ /^cmdstat_evalsha:calls=(\d+)/m ? $1 : 0; }
 
 my $many = 300;
+$session_a->query('SET redlock.max_locks_per_session = 1000000');
 $session_a->query("SELECT count(redlock_acquire('many ' || n, scope => 'session', ttl => '9 s')) "
 	  . "FROM generate_series(1, $many) n");
 my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');

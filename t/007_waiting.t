@@ -245,8 +245,8 @@ SQL
 	$host_b->safe_psql('postgres', 'CREATE TABLE enough ()');
 	is($on_b->result->{err}, '', 'nobody failed');
 
-	$_->cli('SET', 'redlock:expiry', 'somebody else', 'NX', 'PX', '1500') foreach @nodes;
 	my $set = time;
+	$_->cli('SET', 'redlock:expiry', 'somebody else', 'NX', 'PX', '1500') foreach @nodes;
 	$on_b->send("SELECT redlock_acquire('expiry', scope => 'session') > 0");
 	is($on_b->result->{out}, 't', 'B gets the lock when the key of a plain client has expired');
 	cmp_ok(time - $set, '>=', 1.4, 'and not before');

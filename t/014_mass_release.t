@@ -19,7 +19,7 @@ my $locks = ($ENV{LOCKS} // 24000) / $sessions;
 my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes,
 	conf => "redlock.ttl = '60s'\nredlock.max_locks = " . ($sessions * $locks + 100)
-	  . "\nmax_locks_per_transaction = 1000");
+	  . "\nredlock.max_locks_per_session = 1000000\nmax_locks_per_transaction = 4096");
 
 sub stats
 {
