@@ -67,6 +67,9 @@
 /* How long it may be missing, for a caller that gave no time to wait. */
 #define BROKER_MISSING_US INT64CONST(3000000)
 
+/* How long it may take to ask the nodes, or for a try, to tell what they said. */
+#define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
+
 /* How often a waiter looks whether it still has a client. */
 #define CLIENT_CHECK_MS 1000
 
@@ -507,7 +510,8 @@ describe_holder(Lease *lease)
 static LeaseState
 wait_for_answer(const LockRequest *request, int64 deadline_us)
 {
-	int64 broker_seen_us = redlock_clock_us();
+	int64 began_us = redlock_clock_us();
+	int64 broker_seen_us = began_us;
 
 	for (;;)
 	{
@@ -524,8 +528,16 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 			return LEASE_WAITING;
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
-		else if (request->wait_ms < 0 && now_us - broker_seen_us > BROKER_MISSING_US)
-			fail_no_broker();
+		if (request->wait_ms <= 0)
+		{
+			/* no time was given that would bound this */
+			if (now_us - broker_seen_us > BROKER_MISSING_US)
+				fail_no_broker();
+			if (now_us - began_us > BROKER_SILENT_US &&
+				(request->terms.once ||
+				 pg_atomic_read_u32(&asking->silent_nodes) == LEASE_NOT_ASKED))
+				fail_silent_broker(request);
+		}
 		wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	}
 }
@@ -968,10 +980,12 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 static void
 fail_lost(const char *name, Lease *lease, const char *when)
 {
-	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					errmsg("the lease on redlock \"%s\" was lost%s", name, when),
-					errdetail_internal("%s", loss_reason(lease)),
-					errhint("Another session may hold the lock by now. Start the work over.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("the lease on redlock \"%s\" was lost%s", name, when),
+			 errdetail_internal("%s", loss_reason(lease)),
+			 errhint("Another session may hold the lock by now. Release it, if it is held at "
+					 "session scope, and start the work over.")));
 }
 
 /*
@@ -1283,7 +1297,8 @@ explain_loss(ErrorData *error)
 				psprintf("%s because the lease on redlock \"%s\" was lost",
 						 cancels ? "canceling statement" : "terminating connection", holding->name);
 			error->detail = loss_reason(holding->lease);
-			error->hint = pstrdup("Another session may hold the lock by now. Start the work over.");
+			error->hint = pstrdup("Another session may hold the lock by now. Release it, if it is "
+								  "held at session scope, and start the work over.");
 			break;
 		}
 	if (prev_emit_log)

@@ -125,6 +125,9 @@ $s->quit;
 
 # ---- a try and lock_timeout, when the broker does not answer ----
 
+$host->append_conf('postgresql.conf', "redlock.node_timeout = '300ms'");
+$host->reload;
+$host->poll_query_until('postgres', 'SHOW redlock.node_timeout', '300ms') or die 'no reload';
 kill 'STOP', $broker;
 $s = session($host);
 $s->query("SET lock_timeout = '300 ms'");
@@ -134,10 +137,30 @@ foreach my $call ("redlock_try('stopped')", "redlock_acquire('stopped', wait => 
 	is("$result->{state} $result->{message}", '55000 the redlock broker has not asked for "stopped" in time',
 		"$call ends by lock_timeout, and is not called busy");
 }
-kill 'CONT', $broker;
+# nor without a limit of the caller's
 $s->query('RESET lock_timeout');
+foreach my $call ("SELECT redlock_try('stopped')", "SELECT redlock_acquire('stopped', wait => '0')",
+	"SELECT redlock_acquire('stopped')", "CALL redlock_run('stopped', 'SELECT 1')", "CALL redlock_run('stopped', 'SELECT 1', wait => NULL)")
+{
+	$result = $s->run($call);
+	is("$result->{state} $result->{message}", '55000 the redlock broker has not asked for "stopped" in time',
+		"$call ends, and is neither busy nor skipped");
+}
+kill 'CONT', $broker;
 is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'and is free when it goes on');
 $s->quit;
 
+# the same where there is none at all
+$host->append_conf('postgresql.conf', 'max_worker_processes = 0');
 $admin->quit;
+$host->restart;
+$s = session($host);
+foreach my $call ("SELECT redlock_try('none')", "SELECT redlock_acquire('none', wait => '0')",
+	"SELECT redlock_acquire('none')", "SELECT redlock_acquire('none', wait => '1 s')",
+	"CALL redlock_run('none', 'SELECT 1')", "CALL redlock_run('none', 'SELECT 1', wait => '1 s')")
+{
+	$result = $s->run($call);
+	is("$result->{state} $result->{message}", '55000 the redlock broker is not running', "without a broker, $call says so");
+}
+$s->quit;
 done_testing();
