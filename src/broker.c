@@ -280,7 +280,7 @@ redlock_broker_main(Datum arg)
 				proc_exit(1); /* the postmaster will start a successor */
 		}
 		if (stopping && all_released())
-			proc_exit(0);
+			proc_exit(1); /* if the server waits for sessions yet, with a successor */
 
 		turn(redlock_clock_us());
 	}

@@ -43,6 +43,7 @@
 #include "miscadmin.h"
 #include "nodes/params.h"
 #include "nodes/parsenodes.h"
+#include "replication/walsender.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -286,6 +287,10 @@ start_session(void)
 static void
 check_ready(void)
 {
+	/* the server waits for walsenders after the broker, and the broker for locks */
+	if (am_walsender)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("redlocks can't be used in a replication connection")));
 	if (redlock_nodes()->count == 0)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock.nodes is not set"),
@@ -473,7 +478,11 @@ open_lease(const LockRequest *request, int64 deadline_us)
 	while ((opened = lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len,
 								&request->terms, &asking)) == LEASE_NO_SLOT &&
 		   redlock_clock_us() < deadline_us)
+	{
+		if (lease_broker_pid() == 0)
+			fail_no_broker(); /* nobody frees what is released */
 		wait_a_moment(deadline_us, 1);
+	}
 	if (opened == LEASE_HANDED_OVER || opened == LEASE_TAKEN)
 		return opened;
 	if (opened != LEASE_OPENED)

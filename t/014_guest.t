@@ -284,15 +284,14 @@ COMMIT;
 UNLISTEN guest;
 SQL
 	'statement timeout' => <<'SQL',
-SET statement_timeout = '10ms';
+SET statement_timeout = '1s';
 SELECT pg_sleep(60);
+RESET statement_timeout;
 BEGIN;
 SELECT take();
-RESET statement_timeout;
-SET LOCAL statement_timeout = '200ms';
+SET LOCAL statement_timeout = '1s';
 SELECT pg_sleep(60);
 COMMIT;
-RESET statement_timeout;
 SQL
 );
 
