@@ -326,7 +326,9 @@ acquire_anew(const LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						errmsg("this session holds too many redlocks"),
 						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
-								  redlock_max_locks_per_session)));
+								  redlock_max_locks_per_session),
+						errhint("Release some, or let a superuser raise "
+								"redlock.max_locks_per_session.")));
 
 	watching = !request->terms.once && watch_client();
 	PG_TRY();
