@@ -77,6 +77,7 @@ CONF
         BEGIN
             RAISE NOTICE 'nightly job: asking for the lock';
             token := redlock_acquire('nightly job');
+            PERFORM redlock_fence('nightly job');
             RAISE NOTICE 'nightly job: I have the lock, by token %, and start to work', token;
             FOR part IN 1 .. 15 LOOP
                 PERFORM pg_sleep(1);
@@ -84,7 +85,6 @@ CONF
                     RAISE NOTICE 'nightly job: % of 15 parts done', part;
                 END IF;
             END LOOP;
-            PERFORM redlock_fence('nightly job');
             RAISE NOTICE 'nightly job: finished';
         END $$;
 SQL
@@ -153,11 +153,12 @@ tell "6. It does the whole job, with three of five nodes:"
 wait_until job_said B "finished" || die "host B did not finish the job"
 
 tell "7. Its token is larger than that of host A, though no host knows of the other." \
-    "With its last statement, redlock_fence('nightly job'), the job has recorded it beside" \
-    "its data. A holder with a smaller token could not commit there any more:"
+    "In a statement of its own, after it got the lock and before the work, the job called" \
+    "redlock_fence('nightly job'), which recorded the token beside its data. A holder with a" \
+    "smaller token could not pass there any more:"
 show B "SELECT resource, token FROM redlock_fences;"
 [ "$(token_of B)" -gt "$(token_of A)" ] || die "the token of host B is not larger"
 [ "$(value_on B "SELECT token FROM redlock_fences")" = "$(token_of B)" ] ||
     die "host B did not pass the fence"
 
-tell "The job was done once, and never by two hosts at a time."
+tell "The job was done once, and never by two hosts at the same time."

@@ -64,7 +64,6 @@ documented_messages_exist()
     perl -0777 -e '
         my @of_postgres = (
             "... cannot be executed from a function",
-            "cannot create PGC_POSTMASTER variables after startup",
             "cannot execute INSERT in a read-only transaction",
             "canceling statement due to conflict with recovery",
             "canceling statement due to lock timeout",
