@@ -15,7 +15,7 @@ use Test::More;
 
 my @nodes = redis_nodes(5);
 my $conf = "redlock.ttl = '60s'";
-my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf, init => { allows_streaming => 1 });
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $session_b = session($host_b);
 my $admin = session($host_a);
@@ -206,4 +206,24 @@ wait_nodes_ready($host_a, 5);
 is(psql_result($host_a, "SELECT redlock_try('job')")->{out}, 't', 'and takes the lock');
 
 $session_b->quit;
+# ---- shutdowns that wait for a session ----
+
+# A walsender: the server ends those after the broker, which waits for locks.
+my ($out, $err);
+wait_nodes_ready($host_a, 5);
+$host_a->psql('postgres', "SELECT redlock_try('walsender')", stdout => \$out, stderr => \$err, replication => 'database');
+like($err, qr/redlocks can't be used in a replication connection/, 'no lock in a replication connection');
+
+# A smart one: the broker stays as long as the sessions do, if another one has to.
+my $last = session($host_a);
+my $broker = broker_pid($host_a);
+is(system('pg_ctl', '-D', $host_a->data_dir, '-m', 'smart', '-W', '-s', 'stop'), 0, 'a smart shutdown begins');
+kill 'TERM', $broker;
+wait_until(sub { my $pid = broker_pid($host_a); $pid ne '' && $pid ne $broker }, 'a broker that is terminated meanwhile has a successor');
+is($last->query("SELECT redlock_try('last', scope => 'session')"), 't', 'the session that is left can take locks');
+$last->quit;
+wait_until(sub { !-e $host_a->data_dir . '/postmaster.pid' }, 'the server stops when it has gone');
+$host_a->{_pid} = undef;
+wait_until(sub { key_count('redlock:last', @nodes) == 0 }, 'and its lock is released');
+
 done_testing();

@@ -162,5 +162,23 @@ foreach my $call ("SELECT redlock_try('none')", "SELECT redlock_acquire('none', 
 	$result = $s->run($call);
 	is("$result->{state} $result->{message}", '55000 the redlock broker is not running', "without a broker, $call says so");
 }
+# also when there is no slot left, since nobody frees them
+is($s->query(<<'SQL'), '2000', 'which is said any number of times');
+CREATE FUNCTION without_broker(times int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	told int := 0;
+BEGIN
+	FOR i IN 1 .. times LOOP
+		BEGIN
+			PERFORM redlock_acquire('none ' || i, wait => '1 ms');
+		EXCEPTION WHEN object_not_in_prerequisite_state THEN
+			told := told + (SQLERRM = 'the redlock broker is not running')::int;
+		END;
+	END LOOP;
+	RETURN told;
+END
+$$;
+SELECT without_broker(2000)
+SQL
 $s->quit;
 done_testing();
