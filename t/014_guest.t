@@ -25,7 +25,9 @@ my @nodes = redis_nodes(3);
 my $pkglibdir = qx(pg_config --pkglibdir);
 chomp $pkglibdir;
 
+# without autovacuum, until it is the subject: its statistics change plans
 my $common_conf = <<'CONF';
+autovacuum = off
 max_prepared_transactions = 5
 dynamic_shared_memory_type = mmap
 log_line_prefix = '%m [%p] %q%a: '
@@ -686,6 +688,7 @@ INSERT INTO analyzed SELECT generate_series(1, 99);
 CREATE INDEX ON analyzed (tells(id));
 INSERT INTO vacuumed SELECT generate_series(1, 1000);
 DELETE FROM vacuumed;
+ALTER SYSTEM SET autovacuum = on;
 ALTER SYSTEM SET autovacuum_naptime = '1s';
 SELECT pg_reload_conf();
 SQL
