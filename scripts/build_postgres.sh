@@ -38,8 +38,6 @@ if [ ! -e "$prefix/bin/pg_config" ]; then
     trap 'exit 143' TERM HUP
     echo "building PostgreSQL $version with $flags" >&2
     (
-        # what the build runs may leak
-        export ASAN_OPTIONS=detect_leaks=0
         cd "$work"
         tar --strip-components=1 -xf "$source"
         ./configure --prefix="$work/installed" --enable-cassert --enable-debug \

@@ -31,6 +31,14 @@ die()
 # Outer stage
 # ------------------------------------------------------------------
 
+# For a PostgreSQL that was built with sanitizers (scripts/build_postgres.sh): what
+# they find ends the process.  libfaketime comes before them, and what programs
+# leave when they end is no leak.
+if [ -z "${REDLOCK_INNER-}" ]; then
+    export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:verify_asan_link_order=0
+    export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1
+fi
+
 # pg_config of the PostgreSQL to use: PG_CONFIG, else that of PG_MAJOR, else the
 # newest installed.  Debian's own /usr/bin/pg_config is a wrapper; what counts
 # is the one beside the server.
@@ -231,13 +239,8 @@ run_in_private_copy()
     if [ -n "$(prefix_of "$pg_config")" ]; then
         more+=(LD_LIBRARY_PATH="$("$pg_config" --libdir)")
     fi
-    # Built with sanitizers: what they find ends the process.  libfaketime comes
-    # before them, and what programs leave when they end is no leak.
     case "$("$pg_config" --cflags)" in
-    *-fsanitize=*)
-        more+=(ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:verify_asan_link_order=0
-            UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1)
-        ;;
+    *-fsanitize=*) more+=(ASAN_OPTIONS="$ASAN_OPTIONS" UBSAN_OPTIONS="$UBSAN_OPTIONS") ;;
     esac
 
     cd "$TMP/src"

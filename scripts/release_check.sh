@@ -8,7 +8,9 @@
 #   scripts/release_check.sh [cassert | sanitize]...    these only
 set -eu
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+cd "$ROOT"
 [ $# -gt 0 ] || set -- cassert sanitize
 
 summary=
