@@ -5,6 +5,7 @@
 #   scripts/deps.sh --lint      also what scripts/lint.sh needs
 #   scripts/deps.sh --bench     also what bench/run needs
 #   scripts/deps.sh --postgres  also what scripts/build_postgres.sh needs
+#   scripts/deps.sh --chaos     also what test/chaos/run needs
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs only what is
 # missing, and doesn't call apt when nothing is.  Starts no service, lets none
@@ -18,16 +19,19 @@ set -eu
 lint=
 bench=
 postgres=
-case "${1-}" in
-'') ;;
---lint) lint=1 ;;
---bench) bench=1 ;;
---postgres) postgres=1 ;;
-*)
-    echo "usage: $0 [--lint | --bench | --postgres]" >&2
-    exit 2
-    ;;
-esac
+chaos=
+for option in "$@"; do
+    case $option in
+    --lint) lint=1 ;;
+    --bench) bench=1 ;;
+    --postgres) postgres=1 ;;
+    --chaos) chaos=1 ;;
+    *)
+        echo "usage: $0 [--lint] [--bench] [--postgres] [--chaos]" >&2
+        exit 2
+        ;;
+    esac
+done
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -101,6 +105,12 @@ fi
 if [ -n "$postgres" ]; then
     have bison || packages+=(bison)
     have flex || packages+=(flex)
+fi
+
+# Debian's own: another python3 that is first in PATH has not its packages.
+if [ -n "$chaos" ]; then
+    [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg2' 2>/dev/null ||
+        packages+=(python3 python3-psycopg2)
 fi
 
 if [ ${#packages[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && [ -z "$need_server" ]; then

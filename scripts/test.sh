@@ -8,6 +8,7 @@
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
 #   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
+#   scripts/test.sh chaos              two minutes of real faults on real servers
 #   scripts/test.sh bench              whether bench/run still has all its figures
 #
 # Installs what is missing (scripts/deps.sh), then works in a temporary
@@ -22,19 +23,21 @@ set -eu
 part=all
 case "${1-}" in
 '') ;;
-unit | sim | regress | tap | guest | bench)
+unit | sim | regress | tap | guest | chaos | bench)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | guest | bench]" >&2
+    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
     exit 2
     ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
-    all | bench) "$ROOT/scripts/deps.sh" --bench ;;
+    all) "$ROOT/scripts/deps.sh" --bench --chaos ;;
+    bench) "$ROOT/scripts/deps.sh" --bench ;;
+    chaos) "$ROOT/scripts/deps.sh" --chaos ;;
     *) "$ROOT/scripts/deps.sh" ;;
     esac
     case $part in
@@ -128,6 +131,18 @@ run_bench()
         tail -n 40 "$TMP/bench.log"
         count 0 1
     fi
+}
+
+# The short form.  Its seed is another each time; the output tells it.
+run_chaos()
+{
+    heading "chaos: real faults on real servers"
+    if env -u REDLOCK_INNER test/chaos/run >"$TMP/chaos.log" 2>&1; then
+        count 1 0
+    else
+        count 0 1
+    fi
+    cat "$TMP/chaos.log"
 }
 
 # pg_regress and the isolation tester in turn; the second runs also when the
@@ -241,6 +256,7 @@ else
         run_regress
         run_tap
         run_guest
+        run_chaos
         run_bench
         ;;
     unit) run_unit ;;
@@ -248,6 +264,7 @@ else
     regress) run_regress ;;
     tap) run_tap "$@" ;;
     guest) run_guest ;;
+    chaos) run_chaos ;;
     bench) run_bench ;;
     esac
 fi

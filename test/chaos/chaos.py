@@ -1,0 +1,252 @@
+"""test/chaos/chaos.py: rounds of faults and work, and what is checked after each
+
+    python3 chaos.py --tmp DIR --nodes-tmp DIR --minutes N --seed S
+
+Called by test/chaos/run, in its temporary directory.  Histories are in DIR/chaos.
+Ends with the line "N passed, N failed".
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psycopg2
+
+import check
+import plan
+import selftest
+from cluster import HERE, MAX_TTL_MS, Broken, Cluster, wait_until
+from faults import Executor
+from history import Writer, now_us, read
+
+ROUND_S = 40
+# An acquire that is asked for when all is mended: the node connects again (1 s), is in
+# quarantine (max_ttl), or a dead holder's keys are there (max_ttl); and some for luck.
+AGAIN_S = 1 + MAX_TTL_MS / 1000 + 1
+BUSY_MACHINE_S = 5
+STOP_S = 30
+
+
+class Round:
+    def __init__(self, cluster, seed, number, mode, seconds, directory):
+        self.cluster = cluster
+        self.seed = seed
+        self.number = number
+        self.mode = mode
+        self.seconds = seconds
+        self.prefix = f"r{number}"
+        self.resources = [f"{self.prefix}_{n}" for n in range(plan.RESOURCES)]
+        self.directory = f"{directory}/{number}.{mode}"
+        os.makedirs(self.directory)
+        self.durable = plan.is_durable(seed, number, mode)
+        self.problems = []  # texts, without a moment
+        self.checks = 0
+
+    def run(self):
+        for server in self.cluster.servers():
+            values = ", ".join(f"('{r}', 0, 0)" for r in self.resources)
+            server.sql(f"INSERT INTO chaos_data (resource, value, token) VALUES {values}")
+        self.cluster.fresh_nodes(self.durable)
+        self.cluster.wait_ready()
+        self.cluster.watch_stalls(f"{self.directory}/stalls")
+        workloads = [self.start_workload(host) for host in self.cluster.hosts.values()]
+        faults = plan.faults_of_round(self.seed, self.number, self.mode, self.seconds)
+        executor = Executor(self.cluster, Writer(f"{self.directory}/faults"), self.durable)
+        begin = time.monotonic()
+        threads = executor.run(faults)
+        time.sleep(max(0, begin + self.seconds - time.monotonic()))
+        executor.over.set()
+        for thread in threads:
+            thread.join()
+        self.problems += executor.problems
+        back = -min([0] + [node.clock.offset_s for node in self.cluster.nodes])
+        if self.mode == "beyond":
+            for node in self.cluster.nodes:
+                node.clock.set(0)
+            back = 0
+        # some more work while all is well
+        time.sleep(2)
+        for workload in workloads:
+            workload.stdin.close()
+        for workload in workloads:
+            try:
+                if workload.wait(60) != 0:
+                    self.problems.append("a workload failed")
+            except subprocess.TimeoutExpired:
+                workload.kill()
+                self.problems.append("a workload did not end within 60 s: some call does not return")
+        mended = now_us()
+        self.settle(back)
+        self.settled_ms = (now_us() - mended) // 1000
+        for host in self.cluster.hosts.values():
+            host.clock.set(0)
+        self.judge()
+
+    def start_workload(self, host):
+        return subprocess.Popen(
+            [sys.executable, HERE + "/workload.py", host.name, host.tmp + "/tmp", str(host.port),
+             str(self.cluster.data.port), str(self.seed), self.prefix, self.directory], stdin=subprocess.PIPE)
+
+    # ---- when all is mended (7), (12), (14) ----
+
+    def expect(self, ok, problem):
+        self.checks += 1
+        if not ok:
+            self.problems.append(problem)
+
+    def settle(self, clocks_back_s):
+        """`clocks_back_s`: keys live for longer where a node's clock was set back."""
+        limit_s = AGAIN_S + clocks_back_s + BUSY_MACHINE_S
+        for host in self.cluster.hosts.values():
+            for resource in self.resources:
+                begin = time.monotonic()
+                try:
+                    host.sql(f"SELECT redlock_acquire('{resource}', wait => '{int(limit_s * 1000)} ms')")
+                    problem = None
+                except psycopg2.Error as error:
+                    problem = str(error).strip()
+                self.expect(problem is None, f"{resource} can't be had on host {host.name} within "
+                                             f"{time.monotonic() - begin:.1f} s: {problem}")
+        for host in self.cluster.hosts.values():
+            for what, query in (
+                    ("leases without a session", "SELECT * FROM redlock_locks"),
+                    ("gates that nobody should hold", "SELECT * FROM pg_locks WHERE locktype = 'userlock'"),
+                    ("nodes that are not ready", "SELECT * FROM redlock_nodes WHERE state <> 'ready'"),
+                    ("no broker", "SELECT * FROM redlock_stats WHERE broker_pid IS NULL")):
+                try:
+                    wait_until(what, lambda: host.sql(query) == [], limit_s)
+                    found = []
+                except Broken:
+                    found = host.sql(query)
+                self.expect(found == [], f"host {host.name}: {what}: {found}")
+            broker = host.sql("SELECT broker_pid FROM redlock_stats")[0][0]
+            self.expect(broker == host.broker(), f"host {host.name}: its broker is {host.broker()}, not {broker}")
+        for node in self.cluster.nodes:
+            keys = node.keys_of_locks()
+            self.expect(all(0 <= ms <= MAX_TTL_MS + clocks_back_s * 1000 for ms in keys.values()),
+                        f"node {node.number}: keys that live for too long: {keys}")
+            try:
+                wait_until("keys", lambda: not node.keys_of_locks(), limit_s)
+                left = {}
+            except Broken:
+                left = node.keys_of_locks()
+            self.expect(not left, f"node {node.number}: keys of nobody: {left}")
+
+    # ---- histories ----
+
+    def judge(self):
+        records = read(self.directory + "/worker.*")
+        faults = read(self.directory + "/faults") + read(self.directory + "/stalls")
+        violations = check.check_history(records, faults, self.mode)
+        self.checks += len(records)
+        for server in self.cluster.servers():
+            where = f"host {server.name}" if server is not self.cluster.data else "data server"
+            names = f"resource LIKE '{self.prefix}\\_%'"
+            rows = server.sql(f"SELECT resource, value, token FROM chaos_log WHERE {names}")
+            data = dict(server.sql(f"SELECT resource, value FROM chaos_data WHERE {names}"))
+            acked = [(r["resource"], value) for r in records if r["host"] == server.name for value in r["acked"]]
+            violations += check.fenced_rows(where, rows, data, acked)
+            self.checks += len(rows)
+        outside = self.cluster.data.sql(f"SELECT sum(value), sum(unfenced_writes - unfenced) FROM chaos_data "
+                                        f"WHERE {names}")[0]
+        writes = sum(r.get("outside_writes", 0) for r in records)
+        self.expect(writes == outside[0], f"data server: {writes} fenced writes, and the values are {outside[0]}")
+        self.count(records, faults, outside[1])
+        self.violations = violations
+        with open(self.directory + "/stories", "w") as f:
+            for problem in self.problems:
+                f.write(f"VIOLATION: {problem}\n")
+            for violation in violations:
+                f.write("\n".join(check.story(violation, records, faults)) + "\n")
+
+    def count(self, records, faults, lost_unfenced):
+        self.counts = Counter(
+            acquisitions=sum(bool(r["held"]) for r in records),
+            refusals=sum(r["result"] == "busy" for r in records),
+            lost=sum(check.is_loss(r) for r in records),
+            lost_updates_without_fence=int(lost_unfenced))
+        # after the first of a grant, tokens go up by one
+        tokens = {(r["resource"], r["token"]) for r in records if r["held"]}
+        self.counts["handed_over"] = sum((resource, token - 1) in tokens for resource, token in tokens)
+        self.errors = Counter(r["error"]["state"] for r in records if "error" in r)
+        self.faults = Counter(f["kind"] for f in faults)
+
+
+def show(what, counts):
+    print(f"{what}: " + (", ".join(f"{name} {n}" for name, n in sorted(counts.items())) or "none"), flush=True)
+
+
+def check_servers(cluster, killed):
+    """Stops them, and reads their logs.  Returns problems."""
+    problems = []
+    for server in cluster.servers():
+        begin = time.monotonic()
+        try:
+            server.stop(signal.SIGINT)
+            if time.monotonic() - begin > STOP_S:
+                problems.append(f"server {server.name} took {time.monotonic() - begin:.0f} s to stop")
+        except Broken as error:
+            problems.append(str(error))
+        problems += [f"log of {server.name}: {line}" for line in check.bad_lines(server.log_text(), killed)]
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tmp", required=True)
+    parser.add_argument("--nodes-tmp", required=True)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+
+    passed, failed = selftest.main()
+    print(f"checker: {passed} of {passed + failed} made-up histories judged as they should", flush=True)
+    rounds = max(len(plan.MODES), int(options.minutes * 60 / (ROUND_S + 15)))
+    seconds = min(ROUND_S, options.minutes * 60 / rounds - 10)
+    directory = options.tmp + "/chaos"
+    os.mkdir(directory)
+
+    cluster = Cluster(options.tmp, options.nodes_tmp)
+    totals, errors, faults, killed = Counter(), Counter(), Counter(), set()
+    try:
+        cluster.start()
+        for number, mode in enumerate(plan.modes_of_run(options.seed, rounds)):
+            round_ = Round(cluster, options.seed, number, mode, seconds, directory)
+            round_.run()
+            bad = len(round_.problems) + len(round_.violations)
+            passed += round_.checks
+            failed += bad
+            totals += round_.counts
+            errors += round_.errors
+            faults += round_.faults
+            killed |= {f["pid"] for f in read(round_.directory + "/faults") if f["kind"] in (
+                "broker_kill", "backend_kill")}
+            print(f"round {number}, {mode}, nodes {'durable' if round_.durable else 'forgetful'}: "
+                  f"{sum(round_.faults.values())} faults, {round_.counts['acquisitions']} acquisitions, "
+                  f"{sum(round_.errors.values())} errors, settled in {round_.settled_ms} ms, {bad} violations",
+                  flush=True)
+            if bad:
+                with open(round_.directory + "/stories") as f:
+                    print("".join(f.readlines()[:200]), flush=True)
+        problems = check_servers(cluster, killed)
+    except Broken as error:
+        problems = [str(error)]
+    finally:
+        cluster.stop()
+    for problem in problems:
+        print(f"VIOLATION: {problem}")
+    failed += len(problems)
+    passed += 2 * 4
+    show("counts", totals)
+    show("errors", errors)
+    show("faults", faults)
+    print(f"{passed} passed, {failed} failed", flush=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""test/chaos/check.py: what must hold of the histories of a round
+
+Pure: takes records (see workload.py), faults (see chaos.py) and rows, gives violations.
+Numbers in parentheses are those of the invariants in CONTRIBUTING.md.
+"""
+
+import re
+from collections import defaultdict
+
+S = 1000000
+
+# A busy machine needs time to do what is due.
+WAIT_MARGIN_US = 3 * S
+# A node or server that was hit is well again after so long: it connects anew within
+# a second, may have to load its data, and is in quarantine for 3 s; twice if a command
+# that comes late tells of the loss.
+RECOVERY_US = 8 * S
+RENEWAL_RECOVERY_US = 3 * S
+# A quorum that answers within this time is not there if all its commands are stopped.
+ANSWER_US = 1 * S
+
+NODES = 5
+QUORUM = 3
+
+EXPECTED_STATES = {"55P03", "08006", "57014", "40001", "57P01", "55000", "40P01", "57P02", "57P03", "gone"}
+CRASHES = {"broker_kill", "backend_kill", "server_kill", "server_immediate", "server_fast"}
+SILENT = {"node_pause", "node_restart", "node_empty", "link_cut", "link_hold", "link_half_in", "link_half_out"}
+
+
+class Violation:
+    def __init__(self, what, resource, at, records=()):
+        self.what = what
+        self.resource = resource
+        self.at = at
+        self.records = records
+
+
+def by_resource(records):
+    found = defaultdict(list)
+    for record in records:
+        found[record["resource"]].append(record)
+    return found
+
+
+def granted(records):
+    return [r for r in records if r["held"]]
+
+
+def is_loss(record):
+    """Whether its error is that its lease ended."""
+    return "error" in record and re.search(
+        r"the lease on redlock .* (was lost|might end)", record["error"]["message"]) is not None
+
+
+# ---- what the faults explain ----
+
+class Faults:
+    def __init__(self, faults):
+        self.faults = faults
+
+    def during(self, begin, end):
+        return [f for f in self.faults if f["t0"] <= end and f["t1"] >= begin]
+
+    def nodes_hit(self, host, begin, end):
+        hit = set()
+        for fault in self.during(begin, end):
+            kind, *where = fault["target"].split("/")
+            if kind == "node":
+                hit.add(where[0])
+            elif kind == "link" and where[0] == host:
+                hit.add(where[1])
+        return hit
+
+    def host_hit(self, host, begin, end):
+        return [f for f in self.during(begin, end)
+                if f["target"] in (f"server/{host}", f"broker/{host}", "machine")
+                or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")]
+
+    def session_hit(self, kind, pid, begin, end):
+        return [f for f in self.during(begin, end) if f["kind"] == kind and f.get("pid") == pid]
+
+    def nodes_silent_all_the_time(self, host, begin, end):
+        silent = set()
+        for fault in self.faults:
+            if fault["kind"] in SILENT and fault["t0"] <= begin and fault["t1"] >= end:
+                kind, *where = fault["target"].split("/")
+                if kind == "node" or where[0] == host:
+                    silent.add(where[-1])
+        return silent
+
+
+# ---- one holder, and the order of tokens ----
+
+def holds(records):
+    """[(from, to, record)]: surely held all of this time."""
+    found = []
+    for record in granted(records):
+        end = record["held"][-1][0]
+        if record["released"] is not None:
+            end = max(end, record["released"])
+        found.append((record["held"][0][0], end, record))
+    return sorted(found, key=lambda hold: hold[0])
+
+
+def two_holders(records):
+    """(1)"""
+    for resource, some in by_resource(records).items():
+        last = None
+        for hold in holds(some):
+            if last is not None and hold[0] < last[1]:
+                yield Violation(f"two holders: {last[2]['token']} until {last[1]}, {hold[2]['token']} from {hold[0]}",
+                                resource, hold[0], (last[2], hold[2]))
+            if last is not None and hold[2]["token"] <= last[2]["token"]:
+                yield Violation(f"a later holder has the token {hold[2]['token']}, an earlier one "
+                                f"{last[2]['token']}", resource, hold[0], (last[2], hold[2]))
+            if last is None or hold[1] > last[1]:
+                last = hold
+
+
+def tokens(records):
+    """(2), (13): unique, and who began to ask after another had returned has a larger one."""
+    for resource, some in by_resource(records).items():
+        seen = {}
+        some = granted(some)
+        for record in some:
+            if record["token"] in seen:
+                yield Violation(f"token {record['token']} was given twice", resource, record["held"][0][0],
+                                (seen[record["token"]], record))
+            seen[record["token"]] = record
+            if "other_tokens" in record:
+                yield Violation(f"a holder's token changed from {record['token']} to {record['other_tokens']}",
+                                resource, record["held"][0][0], (record,))
+        returned = sorted(some, key=lambda r: r["held"][0][0])
+        largest = None
+        i = 0
+        for record in sorted(some, key=lambda r: r["begin"]):
+            while i < len(returned) and returned[i]["held"][0][0] < record["begin"]:
+                if largest is None or returned[i]["token"] > largest["token"]:
+                    largest = returned[i]
+                i += 1
+            if largest is not None and largest["token"] >= record["token"]:
+                yield Violation(f"token {record['token']} was asked for when {largest['token']} had been returned",
+                                resource, record["held"][0][0], (largest, record))
+
+
+def hold_at_least(records, faults):
+    for resource, some in by_resource(records).items():
+        all_holds = holds(some)
+        for begin, end, record in all_holds:
+            least = record.get("hold_at_least")
+            if not least or record["released"] is None:
+                continue
+            until = record["begin"] + least * 1000
+            if (faults.host_hit(record["host"], record["begin"], until)
+                    or len(faults.nodes_hit(record["host"], record["begin"] - RECOVERY_US, until)) > NODES - QUORUM):
+                continue
+            for other in all_holds:
+                if end < other[0] < until and other[2] is not record:
+                    yield Violation(f"granted {until - other[0]} us before the hold_at_least of {record['token']} "
+                                    "was over", resource, other[0], (record, other[2]))
+
+
+# ---- what the fence protects ----
+
+def fenced_rows(where, rows, data, acked):
+    """rows: [(resource, value, token)] of chaos_log; data: {resource: value};
+    acked: [(resource, value)] that were committed for sure."""
+    logs = defaultdict(dict)
+    for resource, value, token in rows:
+        logs[resource][value] = token
+    for resource, log in logs.items():
+        if sorted(log) != list(range(1, data.get(resource, 0) + 1)):
+            yield Violation(f"{where}: lost update: the value is {data.get(resource)} after {len(log)} writes",
+                            resource, None)
+        newest = 0
+        for value in sorted(log):
+            if log[value] < newest:
+                yield Violation(f"{where}: {log[value]} wrote {value} when {newest} had passed the fence",
+                                resource, None)
+            newest = max(newest, log[value])
+    for resource, value in acked:
+        if value not in logs[resource]:
+            yield Violation(f"{where}: value {value} was committed and is gone", resource, None)
+
+
+# ---- the ends of calls ----
+
+def waits(records, faults):
+    """(11): not long after its time, and not before."""
+    for record in records:
+        if record["result"] == "granted" or record["how"] in ("call", "run") and record["result"] == "busy":
+            continue
+        took = record["end"] - record["begin"]
+        limit = 6 * S if record["limit"] == "none" else record["limit_ms"] * 1000
+        allowed = limit + WAIT_MARGIN_US
+        if (faults.host_hit(record["host"], record["begin"] - RECOVERY_US, record["end"])
+                or faults.session_hit("backend_pause", record["pid"], record["begin"], record["end"])):
+            allowed += 15 * S
+        if took > allowed:
+            yield Violation(f"a wait of at most {limit} us ({record['limit']}) took {took} us", record["resource"],
+                            record["end"], (record,))
+        error = record.get("error", {})
+        if error.get("state") == "55P03" and record["limit"] in ("wait", "lock_timeout") and took < limit - 5000:
+            yield Violation(f"refused after {took} us, before its {record['limit']} of {limit} us was over",
+                            record["resource"], record["end"], (record,))
+
+
+def states(records, faults, mode):
+    """Each error has a reason."""
+    for record in records:
+        if "error" not in record:
+            continue
+        error = record["error"]
+        state, message = error["state"], error["message"]
+        # a signal may strike before the call that notices it
+        since = record["begin"] - 1 * S
+        if state in ("gone", "57P02", "57P03"):
+            explained = (record.get("vanished")
+                         or [f for f in faults.host_hit(record["host"], since - RECOVERY_US, error["at"])
+                             if f["kind"] in CRASHES]
+                         or faults.session_hit("backend_term", record["pid"], since, error["at"])
+                         or record["on_loss"] == "terminate")
+        elif is_loss(record):
+            explained = True  # see losses()
+        elif state == "57P01":
+            explained = (faults.session_hit("backend_term", record["pid"], since, error["at"])
+                         or [f for f in faults.host_hit(record["host"], since, error["at"])
+                             if f["kind"] == "server_fast"])
+        elif state == "57014":
+            explained = ("statement timeout" in message
+                         or faults.session_hit("backend_cancel", record["pid"], since, error["at"]))
+        elif state == "55000":
+            explained = ("the redlock broker is not running" in message
+                         and faults.host_hit(record["host"], since - RECOVERY_US, error["at"]))
+        elif state == "40001":
+            explained = "has passed the fence" in message
+        elif state == "08006":
+            explained = ("no quorum" in message
+                         and (mode == "beyond"
+                              or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
+                              > NODES - QUORUM
+                              or faults.host_hit(record["host"], since - RECOVERY_US, error["at"])))
+        else:
+            explained = state in EXPECTED_STATES
+        if not explained:
+            yield Violation(f"an error without a reason: {state} {message}", record["resource"], error["at"],
+                            (record,))
+
+
+def busy_without_quorum(records, faults):
+    """Who could reach no majority all the time can't know that another holds it."""
+    locals_ = defaultdict(list)
+    for record in records:
+        locals_[record["host"], record["resource"]].append(record)
+    for record in records:
+        message = record.get("error", {}).get("message", "")
+        refused = record["result"] == "busy" or (
+            not record["held"] and "held by another" in message or "could not acquire" in message)
+        if not refused or "Another session of this server" in message:
+            continue
+        if record["result"] == "busy" and any(
+                other is not record and other["begin"] <= record["end"]
+                and (other["error"]["at"] if "error" in other else max(other["end"], other["released"] or 0)) + S
+                >= record["begin"]
+                for other in locals_[record["host"], record["resource"]]):
+            continue  # refused by a session of this host, perhaps
+        if len(faults.nodes_silent_all_the_time(record["host"], record["begin"] - ANSWER_US, record["end"])) >= QUORUM:
+            yield Violation("refused as held by another, without a quorum", record["resource"], record["end"],
+                            (record,))
+
+
+def losses(records, faults):
+    """No lease is lost while a majority of the nodes, the host and its broker are well."""
+    for record in records:
+        if not is_loss(record) or record.get("hold_at_most"):
+            continue
+        ttl_us = record.get("ttl", 2000) * 1000
+        last_seen = record["held"][-1][0] if record["held"] else record["begin"]
+        since = last_seen - ttl_us - RENEWAL_RECOVERY_US
+        if (len(faults.nodes_hit(record["host"], since, record["error"]["at"])) <= NODES - QUORUM
+                and not faults.host_hit(record["host"], since, record["error"]["at"])):
+            yield Violation("a lease was lost without a reason: " + record["error"]["message"], record["resource"],
+                            record["error"]["at"], (record,))
+
+
+# ---- all of it ----
+
+def check_history(records, fault_list, mode):
+    faults = Faults(fault_list)
+    found = list(tokens(records)) + list(waits(records, faults)) + list(states(records, faults, mode))
+    found += busy_without_quorum(records, faults)
+    if mode != "beyond":
+        found += list(two_holders(records)) + list(losses(records, faults)) + list(hold_at_least(records, faults))
+    return found
+
+
+def bad_lines(log, killed_pids):
+    """Lines of a server's log that tell of damage."""
+    for line in log.splitlines():
+        if re.search(r"PANIC|TRAP:|you don't own a lock|XX00[0-9]|stuck spinlock|corrupt", line):
+            yield line
+        elif found := re.search(r"\(PID (\d+)\) was terminated by signal (\d+)", line):
+            if int(found.group(1)) not in killed_pids or found.group(2) != "9":
+                yield line
+
+
+def story(violation, records, faults):
+    """The events around a violation, by time."""
+    lines = [f"VIOLATION: {violation.what}", f"  resource {violation.resource}, at {violation.at}"]
+    if violation.at is None:
+        return lines
+    first = min([violation.at] + [r["begin"] for r in violation.records]) - 3 * S
+    last = max([violation.at] + [r["end"] for r in violation.records]) + S
+    events = []
+    for fault in faults:
+        if fault["t0"] <= last and fault["t1"] >= first:
+            extra = {k: v for k, v in fault.items() if k not in ("kind", "target", "t0", "t1")}
+            events.append((fault["t0"], f"fault {fault['kind']} {fault['target']} until {fault['t1']} {extra}"))
+    for record in records:
+        if record["resource"] != violation.resource or record["end"] < first or record["begin"] > last:
+            continue
+        mark = "*" if any(record is r for r in violation.records) else " "
+        who = (f"{mark} {record['host']}{record['worker']} pid {record['pid']} {record['how']} "
+               f"{record.get('limit')} {record.get('limit_ms')}")
+        terms = {k: record[k] for k in ("ttl", "hold_at_least", "hold_at_most") if k in record}
+        events.append((record["begin"], f"{who} asks {terms or ''}"))
+        if record["held"]:
+            events.append((record["held"][0][0], f"{who} has {record['token']}, valid until {record['held'][0][1]}"))
+            events.append((record["held"][-1][0], f"{who} last saw {record['token']}, valid until "
+                                                  f"{record['held'][-1][1]}"))
+        if record["released"]:
+            events.append((record["released"], f"{who} releases {record['token']}"))
+        if "error" in record:
+            events.append((record["error"]["at"],
+                           f"{who} ends: {record['error']['state']} {record['error']['message']!r}"))
+        elif record["result"] == "busy":
+            events.append((record["end"], f"{who} is refused"))
+    return lines + [f"  {at} {text}" for at, text in sorted(events)]

@@ -1,0 +1,340 @@
+"""test/chaos/cluster.py: the nodes, the servers and the links between them, and what
+can be done to them"""
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import psycopg2
+
+from plan import HOSTS, NODES
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WAIT_S = 60
+MAX_TTL_MS = 3000
+
+
+class Broken(Exception):
+    """Something does not start, stop or answer."""
+
+
+def wait_until(what, condition, timeout_s=WAIT_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise Broken("waited in vain for " + what)
+        time.sleep(0.02)
+
+
+def free_ports(number):
+    """Below the range that the system takes ports for outgoing connections from."""
+    sockets = []
+    candidates = iter(range(10240 + os.getpid() % 10000, 32000))
+    for port in candidates:
+        s = socket.socket()
+        try:
+            s.bind(("127.0.0.1", port))
+            s.listen()
+        except OSError:
+            s.close()
+            continue
+        sockets.append(s)
+        if len(sockets) == number:
+            break
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def send_signal(pid, number):
+    """False if there is no such process."""
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+class Clock:
+    """The wall clock of a process tree, by test/hostile/wrong_clock.c."""
+
+    def __init__(self, tmp, name):
+        self.path = f"{tmp}/clock.{name}"
+        self.set(0)
+        self.environment = {**os.environ, "LD_PRELOAD": f"{tmp}/wrong_clock.so", "WRONG_CLOCK_FILE": self.path}
+
+    def set(self, offset_s):
+        """In place: the file is mapped."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(fd, struct.pack("l", offset_s), 0)
+        os.close(fd)
+        self.offset_s = offset_s
+
+
+class Node:
+    def __init__(self, tmp, nodes_tmp, number, port):
+        self.number = number
+        self.port = port
+        self.dir = f"{nodes_tmp}/redis.{number}"
+        self.log = f"{tmp}/redis.{number}.log"
+        self.clock = Clock(tmp, f"node{number}")
+        self.process = None
+
+    def ask(self, *words):
+        """The reply to a command: a text, a number, or a list of these."""
+        with socket.create_connection(("127.0.0.1", self.port), 5) as s:
+            s.sendall(b"*%d\r\n" % len(words) + b"".join(
+                b"$%d\r\n%s\r\n" % (len(w), w) for w in (str(word).encode() for word in words)))
+            return self.read_reply(s.makefile("rb"))
+
+    def read_reply(self, file):
+        line = file.readline()
+        kind, rest = line[:1], line[1:].strip()
+        if kind == b"$":
+            return None if rest == b"-1" else file.read(int(rest) + 2)[:-2].decode()
+        if kind == b"*":
+            return [self.read_reply(file) for _ in range(int(rest))]
+        return int(rest) if kind == b":" else line.decode().strip()
+
+    def answers(self):
+        try:
+            return self.ask("PING") == "+PONG"
+        except OSError:
+            return False
+
+    def start(self, durable):
+        self.durable = durable
+        os.makedirs(self.dir, exist_ok=True)
+        persistence = ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.dir, "--save", "",
+                 "--daemonize", "no", *persistence],
+                cwd=self.dir, env=self.clock.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(f"node {self.number}", self.answers)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def empty(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def keys_of_locks(self):
+        """{key: ms to live}, without counters and markers."""
+        found = {}
+        for key in self.ask("KEYS", "redlock:*"):
+            if "\0" not in key:
+                found[key] = self.ask("PTTL", key)
+        return {key: ms for key, ms in found.items() if ms != -2}
+
+
+class Server:
+    def __init__(self, tmp, name, port, node_ports=None):
+        self.tmp = tmp
+        self.name = name
+        self.port = port
+        self.dir = f"{tmp}/pg.{name}"
+        self.log = f"{self.dir}.log"
+        self.clock = Clock(tmp, f"host_{name}")
+        self.process = None
+        self.lock = threading.Lock()  # who starts or stops it
+        self.stopped = set()
+        subprocess.run(["initdb", "-D", self.dir, "-A", "trust", "-N", "-E", "UTF8", "--no-locale"], check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(self.dir + "/postgresql.conf", "a") as f:
+            f.write(f"""
+                listen_addresses = ''
+                unix_socket_directories = '{tmp}/tmp'
+                port = {port}
+                fsync = off
+                dynamic_shared_memory_type = mmap
+                cluster_name = '{name}'
+                log_line_prefix = '%m [%p] %e %q%a '
+                max_connections = 60
+                shared_buffers = 32MB
+                autovacuum = off
+                deadlock_timeout = 200ms
+                """)
+            if node_ports:
+                urls = ", ".join(f"redis://127.0.0.1:{port}" for port in node_ports)
+                f.write(f"""
+                    shared_preload_libraries = 'redlock_pg'
+                    redlock.nodes = '{urls}'
+                    redlock.ttl = '2s'
+                    redlock.max_ttl = '{MAX_TTL_MS} ms'
+                    redlock.node_timeout = '200ms'
+                    """)
+
+    def connect(self):
+        return psycopg2.connect(host=self.tmp + "/tmp", port=self.port, dbname="postgres", connect_timeout=10,
+                                application_name="chaos conductor")
+
+    def sql(self, statement):
+        connection = self.connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                return cursor.fetchall() if cursor.description else None
+        finally:
+            connection.close()
+
+    def answers(self):
+        try:
+            return self.sql("SELECT 1") == [(1,)]
+        except psycopg2.Error:
+            return False
+
+    def start(self):
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(["postgres", "-D", self.dir], env=self.clock.environment, cwd=self.dir,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(f"server {self.name}", self.answers)
+
+    def stop(self, number):
+        """By a signal of the postmaster's: SIGINT is a fast shutdown, SIGQUIT an immediate one."""
+        self.go_on()
+        self.process.send_signal(number)
+        try:
+            self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"server {self.name} does not stop")
+
+    def children(self):
+        """{pid: title} of the postmaster's children."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                with open(f"/proc/{entry}/stat") as f:
+                    parent = int(f.read().rpartition(")")[2].split()[1])
+                if parent == self.process.pid:
+                    with open(f"/proc/{entry}/cmdline") as f:
+                        found[int(entry)] = f.read()
+            except (OSError, IndexError):
+                pass
+        return found
+
+    def broker(self):
+        return next((pid for pid, title in self.children().items() if "redlock broker" in title), None)
+
+    def backend(self, pick):
+        """A session of a worker, or None; `pick` is from 0 to 1."""
+        pids = sorted(pid for pid, title in self.children().items() if "[local]" in title)
+        return pids[int(pick * len(pids))] if pids else None
+
+    def pause(self):
+        """All its processes; the postmaster first, so that it can't start others meanwhile."""
+        send_signal(self.process.pid, signal.SIGSTOP)
+        self.stopped = {self.process.pid, *self.children()}
+        for pid in self.stopped:
+            send_signal(pid, signal.SIGSTOP)
+
+    def go_on(self):
+        for pid in self.stopped:
+            send_signal(pid, signal.SIGCONT)
+        self.stopped = set()
+
+    def kill(self):
+        """As a power failure: every process at once."""
+        send_signal(self.process.pid, signal.SIGSTOP)
+        for pid in self.children():
+            send_signal(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+    def log_text(self):
+        with open(self.log, errors="replace") as f:
+            return f.read()
+
+
+class Links:
+    def __init__(self, node_ports):
+        ports = free_ports(len(HOSTS) * len(NODES) + 20)[20:]  # some way off from those of the nodes
+        pairs = []
+        self.ports = {}
+        self.index = {}
+        for host in HOSTS:
+            self.ports[host] = []
+            for node in NODES:
+                self.index[host, node] = len(pairs)
+                self.ports[host].append(ports[len(pairs)])
+                pairs.append(f"{ports[len(pairs)]}:{node_ports[node]}")
+        self.lock = threading.Lock()
+        self.process = subprocess.Popen([sys.executable, HERE + "/proxy.py", *pairs], text=True, bufsize=1,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self.process.stdout.readline() != "ready\n":
+            raise Broken("the links don't start")
+
+    def set(self, host, node, *state):
+        with self.lock:
+            print(self.index[host, node], *state, file=self.process.stdin, flush=True)
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Cluster:
+    def __init__(self, tmp, nodes_tmp):
+        self.tmp = tmp
+        ports = free_ports(len(NODES) + len(HOSTS) + 1)
+        self.nodes = [Node(tmp, nodes_tmp, n, ports.pop()) for n in NODES]
+        self.links = Links([node.port for node in self.nodes])
+        self.hosts = {name: Server(tmp, name, ports.pop(), self.links.ports[name]) for name in HOSTS}
+        self.data = Server(tmp, "data", ports.pop())
+        self.stalls = None
+
+    def servers(self):
+        return [*self.hosts.values(), self.data]
+
+    def start(self):
+        with open(HERE + "/schema.sql") as f:
+            schema = f.read()
+        for server in self.servers():
+            server.start()
+            if server is not self.data:
+                server.sql("CREATE EXTENSION redlock_pg")
+                server.sql(f"CREATE FUNCTION chaos_clock() RETURNS bigint AS '{self.tmp}/chaos_clock' LANGUAGE C")
+            for statement in schema.split("\n-- end of statement\n"):
+                if server is not self.data or "PROCEDURE" not in statement:
+                    server.sql(statement)
+
+    def watch_stalls(self, path):
+        if self.stalls is not None:
+            self.stalls.kill()
+            self.stalls.wait()
+        self.stalls = path and subprocess.Popen([sys.executable, HERE + "/stalls.py", path])
+
+    def fresh_nodes(self, durable):
+        for node in self.nodes:
+            node.kill()
+            node.empty()
+            node.clock.set(0)
+            node.start(durable)
+
+    def wait_ready(self, timeout_s=WAIT_S):
+        for host in self.hosts.values():
+            wait_until(f"the nodes of host {host.name}", lambda: host.sql(
+                "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") == [(len(NODES),)], timeout_s)
+
+    def stop(self):
+        """Whatever is left, by force."""
+        self.watch_stalls(None)
+        for server in self.servers():
+            if server.process is not None and server.process.poll() is None:
+                server.kill()
+        for node in self.nodes:
+            node.kill()
+        self.links.stop()

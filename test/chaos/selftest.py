@@ -1,0 +1,112 @@
+"""test/chaos/selftest.py: made-up histories, each with one thing wrong, that the
+checker must find; and one without, in which it must find nothing
+
+    python3 selftest.py
+"""
+
+import sys
+
+import check
+
+S = check.S
+
+
+def record(begin, token=None, held=(), released=None, host="a", end=None, **more):
+    found = {"host": host, "worker": 0, "pid": 1, "how": "transaction", "on_loss": "cancel", "resource": "r",
+             "begin": begin, "end": end or (held[0][0] if held else begin), "limit": "wait", "limit_ms": 1000,
+             "held": [list(h) for h in held], "released": released, "acked": [],
+             "result": "granted" if held else "error", **more}
+    if token:
+        found["token"] = token
+    return found
+
+
+def error(begin, at, state, message, **more):
+    return record(begin, end=at, error={"at": at, "state": state, "message": message}, **more)
+
+
+GOOD = [record(10 * S, 100, [(11 * S, 13 * S)], 12 * S), record(10 * S, 200, [(12 * S + 1, 14 * S)], 13 * S, "b")]
+LOST = "the lease on redlock \"r\" was lost before the commit"
+
+
+def node_fault(node, t0, t1, kind="node_pause"):
+    return {"kind": kind, "target": f"node/{node}", "t0": t0, "t1": t1}
+
+
+NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
+
+# name, records, faults, part of the violation's text; None: nothing is wrong
+HISTORIES = [
+    ("a good one", GOOD, [], None),
+    ("two holders", [GOOD[0], record(10 * S, 200, [(11 * S + 500000, 14 * S)], 13 * S, "b")], [], "two holders"),
+    ("two holders by what one saw last", [record(10 * S, 100, [(11 * S, 13 * S), (12 * S, 14 * S)]),
+                                          record(11 * S, 200, [(11 * S + 900000, 13 * S)])], [], "two holders"),
+    ("a token going back", [record(10 * S, 300, [(11 * S, 13 * S)], 12 * S),
+                            record(13 * S, 200, [(13 * S + 1, 14 * S)], 13 * S + 2, "b")], [], "was asked for when"),
+    ("a later holder with a smaller token", [record(10 * S, 300, [(11 * S, 13 * S)], 12 * S), GOOD[1]], [],
+     "a later holder"),
+    ("a token twice", [GOOD[0], record(13 * S, 100, [(13 * S + 1, 14 * S)], 13 * S + 2)], [], "given twice"),
+    ("a token that changes", [record(10 * S, 100, [(11 * S, 13 * S)], 12 * S, other_tokens=[101])], [], "changed"),
+    ("hold_at_least cut short", [record(10 * S, 100, [(10 * S + 1, 12 * S)], 10 * S + 5, hold_at_least=1000),
+                                 record(10 * S, 200, [(10 * S + 500000, 12 * S)])], [], "hold_at_least"),
+    ("a wait that is too long", [error(10 * S, 19 * S, "55P03", "could not acquire")], [], "took"),
+    ("a wait that is too short", [error(10 * S, 10 * S + 400000, "55P03", "could not acquire")], [], "before its"),
+    ("an error of another class", [error(10 * S, 10 * S, "XX000", "oops")], [], "without a reason"),
+    ("a cancel by nobody", [error(10 * S, 10 * S, "57014", "canceling statement due to user request")], [],
+     "without a reason"),
+    ("no quorum, with one", [error(10 * S, 10 * S, "08006", "no quorum of redlock nodes")], NO_QUORUM[:2],
+     "without a reason"),
+    ("no quorum", [error(10 * S, 10 * S, "08006", "no quorum of redlock nodes")], NO_QUORUM, None),
+    ("busy, without a quorum", [error(10 * S, 11 * S, "55P03", "could not acquire redlock")], NO_QUORUM,
+     "without a quorum"),
+    ("a lease lost for nothing", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
+                                                                                "message": LOST})], NO_QUORUM[:2],
+     "was lost without"),
+    ("a lease lost", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
+                                                                    "message": LOST})], NO_QUORUM, None),
+]
+
+ROWS = [("r", 1, 100), ("r", 2, 100), ("r", 3, 200)]
+FENCED = [
+    ("good rows", ROWS, {"r": 3}, [("r", 2)], None),
+    ("a lost update", ROWS, {"r": 2}, [], "lost update"),
+    ("a stale writer", ROWS + [("r", 4, 150)], {"r": 4}, [], "had passed the fence"),
+    ("a commit that is gone", ROWS, {"r": 3}, [("r", 4)], "is gone"),
+]
+
+LOGS = [
+    ("a good log", "LOG:  server process (PID 5) was terminated by signal 9: Killed", None),
+    ("a crash", "LOG:  server process (PID 5) was terminated by signal 11: Segmentation fault", "signal 11"),
+    ("a kill that is not ours", "LOG:  server process (PID 6) was terminated by signal 9: Killed", "PID 6"),
+    ("an assertion", "TRAP: FailedAssertion", "TRAP"),
+    ("a lock that nobody owns", "WARNING:  you don't own a lock of type ExclusiveLock", "own a lock"),
+]
+
+
+def main():
+    failed = 0
+
+    def judge(name, texts, expected):
+        nonlocal failed
+        ok = any(expected in text for text in texts) if expected else not texts
+        if not ok:
+            failed += 1
+            print(f"selftest: {name}: expected {expected}, found {texts}")
+
+    for name, records, faults, expected in HISTORIES:
+        found = check.check_history(records, faults, "durable")
+        judge(name, [v.what for v in found], expected)
+        for violation in found:
+            check.story(violation, records, faults)
+    for name, rows, data, acked, expected in FENCED:
+        judge(name, [v.what for v in check.fenced_rows("here", rows, data, acked)], expected)
+    for name, log, expected in LOGS:
+        judge(name, list(check.bad_lines(log, {5})), expected)
+    total = len(HISTORIES) + len(FENCED) + len(LOGS)
+    return total - failed, failed
+
+
+if __name__ == "__main__":
+    passed, failed = main()
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)

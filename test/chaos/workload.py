@@ -1,0 +1,369 @@
+"""test/chaos/workload.py: the sessions of one host, which use locks in all ways
+
+    python3 workload.py HOST SOCKET_DIR PORT DATA_PORT SEED PREFIX HISTORY_DIR
+
+Each worker is a thread with a session of the host and one of the data server, and
+writes one record for each acquisition that it tried.  Ends with its standard input.
+
+A record: who and where (host, worker, pid, how), the resource, the call (begin, end,
+terms), its result ("granted", "busy", or "error" with state and message), and for a
+lock that was granted
+
+  held      [[at, valid_until], ...]: at this moment the session saw a valid lease
+            that is good until then at least; the first is right after the grant
+  released  when the release, or the COMMIT, began that said that the lease was valid
+  acked     values that fenced transactions wrote, and that were committed for sure
+
+All times are microseconds of CLOCK_BOOTTIME.  `begin` and `released` are taken before
+the call is sent, `end` after it returned.
+"""
+
+import random
+import re
+import socket
+import sys
+import threading
+import time
+
+import psycopg2
+
+from history import Writer, now_us
+from plan import RESOURCES
+
+
+WORKERS = 5
+# nothing waits for longer, whatever it is
+STATEMENT_TIMEOUT_MS = 6000
+
+HOLD = ", chaos_clock(), (extract(epoch FROM redlock_check({r})) * 1e6)::bigint"
+
+
+class Stopped(Exception):
+    """The work is over."""
+
+
+class Worker(threading.Thread):
+    def __init__(self, number):
+        super().__init__()
+        self.host, self.sockets, self.port, self.data_port, seed, self.prefix, directory = sys.argv[1:]
+        self.number = number
+        self.draw = random.Random(f"{seed}/{self.prefix}/{self.host}/{number}")
+        self.history = Writer(f"{directory}/worker.{self.host}{number}")
+        self.connection = None
+        self.data = None
+
+    # ---- sessions ----
+
+    def connect(self):
+        while not over.is_set():
+            try:
+                self.connection = psycopg2.connect(
+                    host=self.sockets, port=self.port, dbname="postgres", application_name="chaos",
+                    options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS}")
+                self.connection.autocommit = True
+                self.pid = self.connection.info.backend_pid
+                self.on_loss = self.draw.choice(["cancel", "cancel", "error", "terminate"])
+                self.sql(f"SET redlock.on_loss = {self.on_loss}")
+                return
+            except psycopg2.Error:
+                time.sleep(0.1)
+        raise Stopped
+
+    def sql(self, statement):
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchone() if cursor.description else None
+
+    def vanish(self, connection):
+        """The client is gone, without a word."""
+        try:
+            with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as s:
+                s.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg2.Error):
+            pass
+
+    # ---- records ----
+
+    def begin(self, how, resource, **terms):
+        self.record = {"host": self.host, "worker": self.number, "pid": self.pid, "how": how, "on_loss": self.on_loss,
+                       "resource": resource, **terms, "held": [], "acked": [], "released": None}
+        self.record["begin"] = now_us()
+        self.pending = []
+        self.connection.notices.clear()
+
+    def saw_held(self, token, at, remaining_us):
+        self.record.setdefault("token", token)
+        if token != self.record["token"]:
+            self.record.setdefault("other_tokens", []).append(token)
+        self.record["held"].append([at, at + remaining_us])
+
+    def read_notices(self):
+        """What procedures told."""
+        for text in self.connection.notices:
+            if found := re.search(r"chaos (\d+) (\d+) (\d+)", text):
+                token, at, until = map(int, found.groups())
+                self.saw_held(token, at, until - at)
+            elif found := re.search(r"wrote (\d+)", text):
+                self.pending.append(int(found.group(1)))
+            elif "committed" in text:
+                self.committed()
+            elif "; skipped" in text:
+                self.record["skipped"] = True
+        self.connection.notices.clear()
+
+    def committed(self):
+        self.record["acked"] += self.pending
+        self.pending = []
+
+    def error(self, error):
+        state = error.pgcode
+        message = str(error).strip()
+        if state is None:
+            # libpq made it; the reason is in the server's last words, if it had any
+            state = "gone"
+            if found := re.search(r"FATAL:  (.*)", message):
+                self.record["last_words"] = found.group(1)
+        self.record["error"] = {"at": now_us(), "state": state, "message": message}
+
+    # ---- terms ----
+
+    def terms(self):
+        """How long to wait, and how: (arguments, what ends it, ms, settings)."""
+        ms = self.draw.choice([50, 200, 700, 1500, 3000])
+        kind = self.draw.choices(["wait", "zero", "lock_timeout", "statement_timeout"], [6, 1, 2, 2])[0]
+        return {"limit": kind, "limit_ms": 0 if kind == "zero" else ms}
+
+    def arguments(self, record_terms):
+        """SQL of the arguments, and of the settings."""
+        limit, ms = record_terms["limit"], record_terms["limit_ms"]
+        arguments = f", wait => '{ms} ms'" if limit in ("wait", "zero") else ""
+        for name in ("ttl", "hold_at_least", "hold_at_most"):
+            if record_terms.get(name):
+                arguments += f", {name} => '{record_terms[name]} ms'"
+        return arguments
+
+    def hold_terms(self):
+        terms = {}
+        if self.draw.random() < 0.15:
+            terms["ttl"] = self.draw.choice([700, 1000, 3000])
+        if self.draw.random() < 0.06:
+            terms["hold_at_least"] = self.draw.choice([100, 500, 1200])
+        if self.draw.random() < 0.06:
+            terms["hold_at_most"] = self.draw.choice([1300, 2500])
+        return terms
+
+    def set_limit(self, terms):
+        if terms["limit"] in ("lock_timeout", "statement_timeout"):
+            self.sql(f"SET {terms['limit']} = {terms['limit_ms']}")
+            return lambda: self.sql(
+                f"SET {terms['limit']} = {0 if terms['limit'] == 'lock_timeout' else STATEMENT_TIMEOUT_MS}")
+        return lambda: None
+
+    # ---- what is done under a lock ----
+
+    def check(self, resource):
+        self.saw_held(*self.sql("SELECT redlock_token('{r}')".format(r=resource) + HOLD.format(r=f"'{resource}'")))
+
+    def write_outside(self, resource, token):
+        """To the data server: read, think, write; with the token, and without."""
+        with self.data.cursor() as cursor:
+            cursor.execute("UPDATE chaos_data SET token = %s WHERE resource = %s AND token <= %s RETURNING value",
+                           (token, resource, token))
+            if row := cursor.fetchone():
+                cursor.execute(
+                    """WITH written AS (UPDATE chaos_data SET value = %s WHERE resource = %s AND token = %s
+                                        RETURNING resource, value, token)
+                       INSERT INTO chaos_log SELECT * FROM written""", (row[0] + 1, resource, token))
+                self.record["outside_writes"] = self.record.get("outside_writes", 0) + cursor.rowcount
+            cursor.execute("SELECT unfenced FROM chaos_data WHERE resource = %s", (resource,))
+            unfenced = cursor.fetchone()[0]
+            cursor.execute("UPDATE chaos_data SET unfenced = %s, unfenced_writes = unfenced_writes + 1 "
+                           "WHERE resource = %s", (unfenced + 1, resource))
+
+    def work(self, resource, in_transaction):
+        # some hold it for longer than it is valid without a renewal
+        pieces = self.draw.choices([0, 1, 3, 40], [3, 6, 4, 0.3])[0]
+        for _ in range(pieces):
+            what = self.draw.choice(["sleep", "check", "outside", "fenced", "nested"])
+            if what == "sleep":
+                time.sleep(self.draw.random() * (0.1 if pieces == 40 else 0.03))
+            elif what == "outside":
+                self.write_outside(resource, self.record["token"])
+            elif what == "fenced":
+                if not in_transaction:
+                    self.sql("BEGIN")
+                self.sql(f"CALL chaos_fenced_write('{resource}')")
+                self.read_notices()
+                if not in_transaction:
+                    self.sql("COMMIT")
+                    self.committed()
+            elif what == "nested":
+                scope = "transaction" if in_transaction else "session"
+                self.sql(f"SELECT redlock_acquire('{resource}', scope => '{scope}')")
+                if not in_transaction:
+                    self.sql(f"SELECT redlock_release('{resource}')")
+            self.check(resource)
+
+    # ---- ways to use a lock ----
+
+    def acquire(self, resource, terms, scope, tries=False):
+        """True if granted; a refusal is an error, or false of a try."""
+        record = self.record
+        arguments = self.arguments(terms)
+        if tries:
+            if not self.sql(f"SELECT redlock_try('{resource}', scope => '{scope}'{arguments})")[0]:
+                record.update(end=now_us(), result="busy")
+                return False
+            record["end"] = now_us()
+            self.check(resource)
+        else:
+            self.saw_held(*self.sql(f"SELECT redlock_acquire('{resource}', scope => '{scope}'{arguments})"
+                                    + HOLD.format(r=f"'{resource}'")))
+            record["end"] = now_us()
+        record["result"] = "granted"
+        return True
+
+    def transaction(self, resource):
+        tries = self.draw.random() < 0.2
+        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | self.hold_terms()
+        savepoint = self.draw.random() < 0.1
+        reset = self.set_limit(terms)
+        self.sql("BEGIN")
+        if savepoint:
+            self.sql("SAVEPOINT s")
+        self.begin("try" if tries else "transaction", resource, **terms)
+        if self.acquire(resource, terms, "transaction", tries):
+            reset()
+            self.work(resource, True)
+            if self.draw.random() < 0.1:
+                second = self.draw.choice(self.resources)
+                self.sql(f"SELECT redlock_acquire('{second}', wait => '300 ms')")
+            at = now_us()
+            if savepoint and self.draw.random() < 0.5:
+                self.sql("ROLLBACK TO s")
+                self.pending = []
+                self.sql("COMMIT")
+            elif self.draw.random() < 0.1:
+                self.sql("ROLLBACK")
+            else:
+                self.sql("COMMIT")
+                self.record["released"] = at
+                self.committed()
+        else:
+            self.sql("COMMIT")
+        # outside, where no rollback takes it back
+        reset()
+
+    def session(self, resource):
+        tries = self.draw.random() < 0.2
+        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | self.hold_terms()
+        reset = self.set_limit(terms)
+        self.begin("try" if tries else "session", resource, **terms)
+        if self.acquire(resource, terms, "session", tries):
+            reset()
+            self.work(resource, False)
+            at = now_us()
+            how = self.draw.random()
+            if how < 0.85:
+                if self.sql(f"SELECT redlock_release('{resource}')")[0]:
+                    self.record["released"] = at
+            elif how < 0.95:
+                self.sql("DISCARD ALL")
+                self.sql(f"SET redlock.on_loss = {self.on_loss}")
+                self.sql(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}")
+            else:
+                self.connection.close()
+        else:
+            reset()
+
+    def procedure(self, resource):
+        runs = self.draw.random() < 0.4
+        pieces = self.draw.choice([1, 3, 6])
+        fenced = self.draw.choice(["true", "false"])
+        terms = {"limit": "wait", "limit_ms": self.draw.choice([0, 200, 1500])} | self.hold_terms()
+        self.begin("run" if runs else "call", resource, **terms)
+        ms = {name: f"'{terms[name]} ms'" if terms.get(name) else "NULL"
+              for name in ("ttl", "hold_at_least", "hold_at_most")}
+        if runs:
+            self.sql(f"CALL redlock_run('{resource}', 'CALL chaos_work(''{resource}'', {pieces}, {fenced})', "
+                     f"'{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, {ms['hold_at_most']})")
+        else:
+            self.sql(f"CALL chaos_call('{resource}', '{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, "
+                     f"{ms['hold_at_most']}, {pieces}, {fenced})")
+        self.record["end"] = now_us()
+        self.read_notices()
+        self.record["result"] = "busy" if self.record.get("skipped") else "granted"
+        if self.record["held"]:
+            self.record["released"] = self.record["held"][-1][0]
+
+    def once(self):
+        self.record = None
+        resource = self.draw.choices(self.resources, [6, 2, 1])[0]
+        what = self.draw.choices([self.transaction, self.session, self.procedure], [5, 4, 3])[0]
+        timer = None
+        if self.draw.random() < 0.015:
+            timer = threading.Timer(self.draw.random() * 0.5, self.vanish, [self.connection])
+            timer.start()
+        try:
+            what(resource)
+        except psycopg2.Error as error:
+            self.recover(error)
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+            if self.record is not None:
+                self.record["vanished"] = True
+        if self.record is not None and "begin" in self.record:
+            self.history.write(self.record)
+        if self.connection.closed:
+            self.connect()
+
+    def recover(self, error):
+        """Writes down what happened, and brings the session back to nothing held."""
+        if self.record is None:  # of a BEGIN or SET
+            self.connection.close()
+            return
+        try:
+            self.read_notices()
+        except psycopg2.Error:
+            pass
+        record = self.record
+        record.setdefault("end", now_us())
+        record.setdefault("result", "granted" if record["held"] else "error")
+        self.error(error)
+        if self.connection.closed:
+            return
+        try:
+            self.sql("ROLLBACK")
+            if self.draw.random() < 0.3:
+                self.connection.close()
+            else:
+                self.sql("SELECT redlock_release_all()")
+                self.sql("SET lock_timeout = 0")
+                self.sql(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}")
+        except psycopg2.Error:
+            self.connection.close()
+
+    def run(self):
+        self.resources = [f"{self.prefix}_{n}" for n in range(RESOURCES)]
+        self.data = psycopg2.connect(host=self.sockets, port=self.data_port, dbname="postgres")
+        self.data.autocommit = True
+        try:
+            self.connect()
+            while not over.is_set():
+                self.once()
+                if self.draw.random() < 0.3:
+                    time.sleep(self.draw.random() * 0.05)
+            self.connection.close()
+        except Stopped:
+            pass
+
+
+over = threading.Event()
+workers = [Worker(n) for n in range(WORKERS)]
+for worker in workers:
+    worker.start()
+sys.stdin.read()
+over.set()
+for worker in workers:
+    worker.join()
