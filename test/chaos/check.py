@@ -264,6 +264,8 @@ def busy_without_quorum(records, faults):
                 >= record["begin"]
                 for other in locals_[record["host"], record["resource"]]):
             continue  # refused by a session of this host, perhaps
+        if faults.host_hit(record["host"], record["begin"] - ANSWER_US, record["end"]):
+            continue  # the broker may not have asked at all
         if len(faults.nodes_silent_all_the_time(record["host"], record["begin"] - ANSWER_US, record["end"])) >= QUORUM:
             yield Violation("refused as held by another, without a quorum", record["resource"], record["end"],
                             (record,))
@@ -332,7 +334,7 @@ def story(violation, records, faults):
             events.append((record["released"], f"{who} releases {record['token']}"))
         if "error" in record:
             events.append((record["error"]["at"],
-                           f"{who} ends: {record['error']['state']} {record['error']['message']!r}"))
+                           f"{who} ends: {record['error']['state']} {record['error']['message'][:300]!r}"))
         elif record["result"] == "busy":
             events.append((record["end"], f"{who} is refused"))
     return lines + [f"  {at} {text}" for at, text in sorted(events)]
