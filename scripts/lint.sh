@@ -126,7 +126,7 @@ simulator_builds_with_clang()
 if command -v clang-format >/dev/null; then
     check "formatting" clang-format --dry-run -Werror \
         redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h \
-        test/sim/*.c test/sim/*.h test/guest/*.c
+        test/sim/*.c test/sim/*.h test/guest/*.c test/chaos/*.c
 else
     echo "-       formatting: no clang-format here"
 fi
