@@ -133,11 +133,12 @@ run_bench()
     fi
 }
 
-# The short form.  Its seed is another each time; the output tells it.
+# The short form.  Its seed is another each time; the output tells it.  What it keeps
+# when it fails is not in our directory, which goes.
 run_chaos()
 {
     heading "chaos: real faults on real servers"
-    if env -u REDLOCK_INNER test/chaos/run >"$TMP/chaos.log" 2>&1; then
+    if env -u REDLOCK_INNER CHAOS_KEEP="$(dirname "$TMP")/redlock_pg-chaos.$$" test/chaos/run >"$TMP/chaos.log" 2>&1; then
         count 1 0
     else
         count 0 1
