@@ -16,8 +16,10 @@ WAIT_MARGIN_US = 3 * S
 # that comes late tells of the loss.
 RECOVERY_US = 8 * S
 RENEWAL_RECOVERY_US = 3 * S
-# A quorum that answers within this time is not there if all its commands are stopped.
+# A majority that was stopped for so long before a call gives it no late answer; and a
+# wait of so long is enough to find out that there is none.
 ANSWER_US = 1 * S
+FIND_OUT_US = S * 6 // 10
 
 NODES = 5
 QUORUM = 3
@@ -270,6 +272,8 @@ def busy_without_quorum(records, faults):
             continue  # refused by a session of this host, perhaps
         if faults.host_hit(record["host"], record["begin"] - ANSWER_US, record["end"]):
             continue  # the broker may not have asked at all
+        if record["limit"] in ("wait", "lock_timeout") and record["end"] - record["begin"] < FIND_OUT_US:
+            continue  # neither here
         if len(faults.nodes_silent_all_the_time(record["host"], record["begin"] - ANSWER_US, record["end"])) >= QUORUM:
             yield Violation("refused as held by another, without a quorum", record["resource"], record["end"],
                             (record,))
