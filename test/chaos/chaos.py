@@ -145,7 +145,7 @@ class Round:
 
     def judge(self):
         records = read(self.directory + "/worker.*")
-        faults = read(self.directory + "/faults") + read(self.directory + "/stalls")
+        faults = read(self.directory + "/faults") + read(self.directory + "/stalls.*")
         violations = check.check_history(records, faults, self.mode)
         self.checks += len(records)
         for server in self.cluster.servers():

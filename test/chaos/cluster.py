@@ -281,6 +281,10 @@ class Links:
         with self.lock:
             print(self.index[host, node], *state, file=self.process.stdin, flush=True)
 
+    def watch_stalls(self, path):
+        with self.lock:
+            print("stalls", path, file=self.process.stdin, flush=True)
+
     def stop(self):
         self.process.stdin.close()
         self.process.wait()
@@ -315,7 +319,9 @@ class Cluster:
         if self.stalls is not None:
             self.stalls.kill()
             self.stalls.wait()
-        self.stalls = path and subprocess.Popen([sys.executable, HERE + "/stalls.py", path])
+        self.stalls = path and subprocess.Popen([sys.executable, HERE + "/stalls.py", path + ".machine"])
+        if path:
+            self.links.watch_stalls(path + ".links")
 
     def fresh_nodes(self, durable):
         for node in self.nodes:

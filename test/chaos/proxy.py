@@ -11,12 +11,15 @@ Commands come on standard input, one a line, LINK is the number of the argument:
     LINK hold             nothing gets through, nothing is reset
     LINK half_in          what the node sends is held back
     LINK half_out         what the host sends is held back
+    stalls FILE           from now on, write there when this process was not run
 
 Ends with its standard input.
 """
 
 import asyncio
 import sys
+
+from stalls import Stalls
 
 
 class Link:
@@ -84,8 +87,16 @@ class Link:
         writer.close()
 
 
+async def watch(stalls):
+    while True:
+        await asyncio.sleep(stalls.PAUSE_S)
+        stalls.look()
+
+
 async def main(pairs):
     loop = asyncio.get_running_loop()
+    stalls = Stalls()
+    watching = asyncio.ensure_future(watch(stalls))
     links = []
     for pair in pairs:
         port, target = map(int, pair.split(":"))
@@ -96,7 +107,11 @@ async def main(pairs):
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     print("ready", flush=True)
     while line := (await commands.readline()).decode().split():
-        links[int(line[0])].set(*line[1:])
+        if line[0] == "stalls":
+            stalls.write_to(line[1])
+        else:
+            links[int(line[0])].set(*line[1:])
+    watching.cancel()
 
 
 asyncio.run(main(sys.argv[1:]))
