@@ -73,10 +73,12 @@ class Faults:
                 hit.add(where[1])
         return hit
 
-    def host_hit(self, host, begin, end):
-        return [f for f in self.during(begin, end)
-                if f["target"] in (f"server/{host}", f"broker/{host}", "machine")
-                or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")]
+    def host_hit(self, host, begin, end, recovery=0):
+        """From a stall of the machine nothing has to recover."""
+        return [f for f in self.during(begin - recovery, end)
+                if f["target"] in (f"server/{host}", f"broker/{host}")
+                or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")
+                or (f["target"] == "machine" and f["t1"] >= begin)]
 
     def session_hit(self, kind, pid, begin, end):
         return [f for f in self.during(begin, end) if f["kind"] == kind and f.get("pid") == pid]
@@ -195,7 +197,7 @@ def waits(records, faults):
         took = record["end"] - record["begin"]
         limit = 6 * S if record["limit"] == "none" else record["limit_ms"] * 1000
         allowed = limit + WAIT_MARGIN_US
-        if (faults.host_hit(record["host"], record["begin"] - RECOVERY_US, record["end"])
+        if (faults.host_hit(record["host"], record["begin"], record["end"], RECOVERY_US)
                 or faults.session_hit("backend_pause", record["pid"], record["begin"], record["end"])):
             allowed += 15 * S
         if took > allowed:
@@ -222,7 +224,7 @@ def states(records, faults, mode):
         since = record["begin"] - 1 * S
         if state in ("gone", "57P02", "57P03"):
             explained = (record.get("vanished")
-                         or [f for f in faults.host_hit(record["host"], since - RECOVERY_US, error["at"])
+                         or [f for f in faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
                              if f["kind"] in CRASHES]
                          or faults.session_hit("backend_term", record["pid"], since, error["at"])
                          or record["on_loss"] == "terminate")
@@ -237,7 +239,7 @@ def states(records, faults, mode):
                          or faults.session_hit("backend_cancel", record["pid"], since, error["at"]))
         elif state == "55000":
             explained = ("the redlock broker is not running" in message
-                         and faults.host_hit(record["host"], since - RECOVERY_US, error["at"]))
+                         and faults.host_hit(record["host"], since, error["at"], RECOVERY_US))
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":
@@ -245,7 +247,7 @@ def states(records, faults, mode):
                          and (mode == "beyond"
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > NODES - QUORUM
-                              or faults.host_hit(record["host"], since - RECOVERY_US, error["at"])))
+                              or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)))
         else:
             explained = state in EXPECTED_STATES
         if not explained:
