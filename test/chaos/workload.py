@@ -184,7 +184,7 @@ class Worker(threading.Thread):
         # some hold it for longer than it is valid without a renewal
         pieces = self.draw.choices([0, 1, 3, 40], [3, 6, 4, 0.3])[0]
         for _ in range(pieces):
-            what = self.draw.choice(["sleep", "check", "outside", "fenced", "nested"])
+            what = self.draw.choice(["sleep", "sleep", "check", "outside", "fenced", "nested", "caught", "pool"])
             if what == "sleep":
                 time.sleep(self.draw.random() * (0.1 if pieces == 40 else 0.03))
             elif what == "outside":
@@ -202,6 +202,16 @@ class Worker(threading.Thread):
                 self.sql(f"SELECT redlock_acquire('{resource}', scope => '{scope}')")
                 if not in_transaction:
                     self.sql(f"SELECT redlock_release('{resource}')")
+            elif what == "caught":
+                other = self.draw.choice(self.resources)
+                self.sql(f"""DO $$ BEGIN
+                                 PERFORM redlock_acquire('{other}', wait => '100 ms');
+                                 RAISE 'never mind';
+                             EXCEPTION WHEN others THEN NULL;
+                             END $$""")
+            elif what == "pool":
+                # takes the session out of the queue, and leaves it the lock
+                self.sql("SELECT pg_advisory_unlock_all()")
             self.check(resource)
 
     # ---- ways to use a lock ----
