@@ -28,7 +28,7 @@ SESSION_FAULTS = {"backend_pause": 5, "backend_cancel": 5, "backend_term": 5}
 BROKER_FAULTS = {"broker_term": 4, "broker_pause": 4}
 PAUSES = {"server_pause": 3}
 CRASHES = {"broker_kill": 1, "backend_kill": 1, "server_kill": 1, "server_immediate": 1, "server_fast": 1}
-DATA_LOSS = {"node_flush": 5, "node_empty": 4}
+DATA_LOSS = {"node_flush": 12, "node_empty": 8}
 CLOCKS = {"host_clock": 3, "node_clock": 3}
 
 
@@ -40,6 +40,8 @@ def weights(mode):
         found |= CRASHES
     if mode == "flushed":
         found |= DATA_LOSS
+    if mode == "forgetful":
+        found["node_restart"] *= 3
     if mode in ("durable", "beyond"):
         found |= CLOCKS
     return found
@@ -77,7 +79,9 @@ def faults_of_round(seed, number, mode, seconds):
         at += draw.expovariate(1 / mean_pause_s)
         kind = draw.choices(list(chances), list(chances.values()))[0]
         where = kind.split("_")[0]
-        how_many = draw.choices([1, 2, 3, 5], [14, 3, 2, 2])[0]
+        # most nodes must forget at once to do harm
+        forgets = kind in DATA_LOSS or (kind == "node_restart" and mode == "forgetful")
+        how_many = draw.choices([1, 2, 3, 5], [2, 1, 4, 3] if forgets else [14, 3, 2, 2])[0]
         if where == "node":
             targets = [f"node/{n}" for n in draw.sample(nodes, min(how_many, len(nodes)))]
         elif where == "link":

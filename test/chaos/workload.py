@@ -182,11 +182,11 @@ class Worker(threading.Thread):
 
     def work(self, resource, in_transaction):
         # some hold it for longer than it is valid without a renewal
-        pieces = self.draw.choices([0, 1, 3, 40], [3, 6, 4, 0.3])[0]
+        pieces = self.draw.choices([0, 1, 3, 20], [3, 6, 4, 1])[0]
         for _ in range(pieces):
             what = self.draw.choice(["sleep", "sleep", "check", "outside", "fenced", "nested", "caught", "pool"])
             if what == "sleep":
-                time.sleep(self.draw.random() * (0.1 if pieces == 40 else 0.03))
+                time.sleep(self.draw.random() * (0.2 if pieces == 20 else 0.03))
             elif what == "outside":
                 self.write_outside(resource, self.record["token"])
             elif what == "fenced":
