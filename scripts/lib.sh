@@ -200,7 +200,7 @@ outer_cleanup()
 # temporary directory stays, for looking at what went wrong.
 run_in_private_copy()
 {
-    local script=$1 base=${TMPDIR:-/tmp} pg_config user drop=() more=()
+    local script=$1 base=${TMPDIR:-/tmp} pg_config user name drop=() more=()
     shift
 
     pg_config=$(find_pg_config)
@@ -235,6 +235,10 @@ run_in_private_copy()
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
+    # the long forms of some tests
+    for name in TOKENS LOCKS; do
+        [ -z "${!name-}" ] || more+=("$name=${!name}")
+    done
     # its own libraries are not where it was built to look for them
     if [ -n "$(prefix_of "$pg_config")" ]; then
         more+=(LD_LIBRARY_PATH="$("$pg_config" --libdir)")

@@ -18,7 +18,7 @@ pg_config=$(find_pg_config)
 [ -n "$pg_config" ] || die "no PostgreSQL found; set PG_CONFIG"
 version=$("$pg_config" --version | sed 's/^PostgreSQL \([^ ]*\).*/\1/')
 major=$(expr "$version" : '\([0-9]*\)')
-cache=${REDLOCK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/redlock_pg}
+cache=${REDLOCK_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/redlock_pg}
 archive=$cache/source-for-postgresql-$version
 
 if [ -e "$archive" ]; then
