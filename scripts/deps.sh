@@ -79,8 +79,8 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
     # .../postgresql/15/bin
     packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
-# Tests skip what these are for where no such package exists: t/008_cron.t, and
-# wrong clocks in t/009_tokens.t.
+# Tests skip what these are for where no such package exists: t/008_cron.t, wrong
+# clocks in t/009_tokens.t, and a real pool in t/015_clients.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
     [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
@@ -88,6 +88,7 @@ case "$bindir" in
     ;;
 esac
 have faketime || optional+=(faketime)
+/usr/bin/python3 -c 'import asyncpg' 2>/dev/null || optional+=(python3-asyncpg)
 
 if [ -n "$lint" ]; then
     have clang || packages+=(clang)
