@@ -98,6 +98,12 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			assert(lease->state == CORE_FREE);
 			assert(event->members != 0 && event->ttl_us > 0);
 			assert(event->retry_us > 0 && event->retry_us < INT32_MAX);
+			for (int i = 0; i < CORE_NODES_MAX; i++)
+			{
+				assert(lease->node[i].key == CORE_KEY_ABSENT);
+				lease->node[i].attempt = 0;
+			}
+			lease->attempt = 0; /* the value of a request is like no other's */
 			lease->members = event->members;
 			lease->once = event->once;
 			lease->renewing = false;
@@ -220,7 +226,8 @@ core_count(const core_lease *lease, core_vote vote)
 
 /*
  * A new attempt: set the key on all nodes.  Validity counts from here.  If too
- * few nodes can be asked, none is.
+ * few nodes can be asked, none is.  A number that is used twice would let late
+ * commands touch a key that counts.
  */
 static void
 begin_acquire(core_lease *lease, const core_event *event, core_out *out)
@@ -229,6 +236,13 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	bool enough = bit_count(voters) >= core_quorum(lease->members);
 
 	assert(lease->state == CORE_FREE || lease->state == CORE_BUSY);
+	assert(lease->attempt <= CORE_ATTEMPT_MAX);
+
+	if (lease->attempt == CORE_ATTEMPT_MAX)
+	{
+		begin_release(lease, event, out);
+		return;
+	}
 
 	lease->state = CORE_ASKING;
 	lease->attempt++;

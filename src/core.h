@@ -36,6 +36,9 @@ typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
 
 #define CORE_BIT(node) ((core_mask) 1 << (node))
 
+/* Attempts of one request; then it is given up, and asked anew by another. */
+#define CORE_ATTEMPT_MAX (((uint32_t) 1 << 27) - 1)
+
 typedef enum core_state
 {
 	CORE_FREE = 0, /* nothing is asked for, nothing is owed.
@@ -52,7 +55,10 @@ typedef enum core_state
 					* for RELEASE. */
 	CORE_RELEASING /* keys are being deleted; those on nodes that can't be
 					* reached are debts.  Left to FREE when nothing is
-					* owed, or all of it has expired. */
+					* owed, or all of it has expired.  Entered from BUSY
+					* by itself, without an outcome, when the request has
+					* used up its attempts: the shell asks anew, with
+					* another value. */
 } core_state;
 
 /* What this lease knows of its own key at one node. */
@@ -76,8 +82,8 @@ typedef struct core_node
 {
 	uint32_t key : 2;      /* core_key */
 	uint32_t vote : 3;     /* core_vote, of the current round */
-	uint32_t attempt : 27; /* the last attempt sent; `key` speaks of it, and
-							* of all before it */
+	uint32_t attempt : 27; /* the last attempt of this request that was sent; 0:
+							* none; `key` speaks of it, and of all before it */
 } core_node;
 
 /* One lease.  Plain data without pointers: it may live in shared memory. */
@@ -95,10 +101,12 @@ typedef struct core_lease
 	bool rival_is_silent; /* ASKING: it tells no release */
 	bool woken;           /* ASKING: a wake came after this round began */
 	uint32_t splits;      /* rounds in a row that nobody seems to have won */
-	uint32_t attempt;     /* number of the last round of acquires; a part
-						   * of the lock's value, so no late command of an
-						   * earlier attempt can touch a later one */
-	uint32_t round;       /* number of the last round of any kind */
+	uint32_t attempt;     /* number of the last round of acquires of this
+						   * request; a part of the lock's value, so no late
+						   * command of an earlier attempt can touch a later
+						   * one; at most CORE_ATTEMPT_MAX */
+	uint32_t round;       /* number of the last round of any kind.  It wraps: no
+						   * reply is under way for 2^32 rounds */
 	int64_t ttl_us;
 	int64_t answer_us;   /* a round is decided this long after it began */
 	int64_t patience_us; /* how long "no quorum reachable" is retried */

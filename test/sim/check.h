@@ -65,6 +65,7 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
+	int64_t aged;
 	int64_t writes;
 	int64_t stale;  /* writes after a newer holder was there: what the lease lets through */
 	int64_t fenced; /* of these, refused by the token */

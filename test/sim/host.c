@@ -24,6 +24,7 @@ static int64_t wall_us(int host);
 static void begin_clocks(host *host);
 
 static void step(int host, int slot, core_event *event);
+static void grow_old(core_lease *lease);
 static void send_to(core_mask nodes, int host, int slot, core_op op);
 static void send_one(int host, int node, const command *command);
 static int64_t keep_ms(int64_t counter, int64_t wall_us);
@@ -228,7 +229,11 @@ step(int h, int s, core_event *event)
 		if (slot->urgent || has_room(h, n))
 			event->can_release |= CORE_BIT(n);
 	}
+	if (event->type == CORE_ACQUIRE && w.plan.aged)
+		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
 	core_step(core, event, &out);
+	if (event->type == CORE_ACQUIRE && w.plan.aged)
+		grow_old(core);
 
 	if (out.acquire != 0)
 	{
@@ -246,6 +251,21 @@ step(int h, int s, core_event *event)
 	follow_release(h, s, event);
 	if (core->state == CORE_FREE)
 		host_look_at(h, s);
+}
+
+/* A request that has asked many times: near the last number of its attempts. */
+static void
+grow_old(core_lease *lease)
+{
+	uint32_t attempt = CORE_ATTEMPT_MAX - dice(4);
+
+	if (lease->state == CORE_BUSY)
+		attempt--; /* it has not asked yet */
+	for (int n = 0; n < w.plan.nodes; n++)
+		if (lease->node[n].attempt != 0)
+			lease->node[n].attempt = attempt;
+	lease->attempt = attempt;
+	seen.aged++;
 }
 
 void

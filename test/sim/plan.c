@@ -40,6 +40,7 @@ plan_make(plan *plan, uint64_t seed)
 	plan->write_odds = 1 + (int) dice(4);
 	plan->keep = chance(8);
 	plan->limit = chance(8);
+	plan->aged = chance(8);
 	plan->faults = choose_faults();
 	if (plan->nodes < 3)
 		plan->faults &= ~FAULT_BIT(FAULT_TWIN);

@@ -360,14 +360,14 @@ print_statistics(const statistics *sum, double seconds)
 		   "# invariant 1 was demanded in %" PRId64 " of them\n"
 		   "# granted %" PRId64 " (%" PRId64 " handed over), refused %" PRId64
 		   ", unreachable %" PRId64 "; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64
-		   "\n# releases that waited for room %" PRId64 "; executed late %" PRId64
-		   ", quarantines %" PRId64 "; written %" PRId64 ", stale %" PRId64
-		   ", of these fenced off %" PRId64 "\n",
+		   "\n# aged requests %" PRId64 "; releases that waited for room %" PRId64
+		   "; executed late %" PRId64 ", quarantines %" PRId64 "; written %" PRId64
+		   ", stale %" PRId64 ", of these fenced off %" PRId64 "\n",
 		   sum->schedules, seconds, (double) sum->schedules / seconds,
 		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		   sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
-		   sum->unrenewed, sum->expired, sum->waited, sum->late, sum->quarantines, sum->writes,
-		   sum->stale, sum->fenced);
+		   sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
+		   sum->writes, sum->stale, sum->fenced);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -405,7 +405,7 @@ print_tap(const statistics *sum, int broken, bool enough)
 	ok(enough, "each class of faults was injected");
 	ok(sum->granted > 0 && sum->handed_over > 0 && sum->refused > 0 && sum->unreachable > 0 &&
 		   sum->renewed > 0 && sum->unrenewed > 0 && sum->expired > 0 && sum->late > 0 &&
-		   sum->waited > 0 && sum->quarantines > 0,
+		   sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -1127,19 +1127,17 @@ static void
 test_life_after_life(void)
 {
 	uint32_t old;
-	uint32_t attempt;
 
 	hold(3);
 	old = lease.round;
-	attempt = lease.attempt;
 	release();
 	released_by("012");
 	members = set("1234");
 	up = set("01234");
 	acquire_once();
 	ok(out.acquire == set("1234"), "a FREE lease can be acquired again, on other nodes");
-	ok(lease.attempt != attempt && lease.round != old && lease.token == 0,
-	   "as another attempt, another round, without the token of the last");
+	ok(lease.attempt == 1 && lease.round != old && lease.token == 0,
+	   "as its first attempt, another round, without the token of the last");
 	for (int i = 0; i < 3; i++)
 		reply_of_round(old, i, CORE_OP_ACQUIRE, CORE_REPLY_YES);
 	ok(lease.state == CORE_ASKING && nothing_said() && core_count(&lease, CORE_VOTE_YES) == 0,
@@ -2837,6 +2835,55 @@ nodes_are_back(void)
 		happens((core_event){.type = CORE_NODE_READY, .node = i});
 }
 
+/* The number of an attempt is part of its value: none may come twice. */
+static void
+test_many_attempts(void)
+{
+	static const uint32_t ages[] = {
+		0,         CORE_ATTEMPT_MAX - 1, CORE_ATTEMPT_MAX, CORE_ATTEMPT_MAX + 6, UINT32_MAX - 1,
+		UINT32_MAX};
+
+	/* a slot that was used for long: the key of a yes that counts stays */
+	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++)
+	{
+		start(3);
+		lease.attempt = lease.round = ages[i];
+		acquire_waiting();
+		ok(out.acquire == set("012") && lease.attempt == 1,
+		   "after %u attempts in its slot a request begins", ages[i]);
+		granted_by("0");
+		node_lost(0);
+		node_ready(0);
+		ok(nothing_said(), "a node that comes back keeps a key that counts");
+		granted_by("1");
+		ok(lease.state == CORE_HELD, "and a majority grants the lock");
+		release();
+		ok(out.release == set("012"), "which is released everywhere");
+		released_by("012");
+		ok(lease.state == CORE_FREE, "and free");
+	}
+
+	/* a request that asks for long */
+	start(3);
+	acquire_waiting();
+	refused_by("012");
+	released_by("012");
+	lease.attempt = CORE_ATTEMPT_MAX - 1;
+	tick_at(lease.wake_at_us);
+	ok(out.acquire == set("012") && lease.attempt == CORE_ATTEMPT_MAX,
+	   "the last attempt of a request");
+	granted_by("0");
+	refused_by("12");
+	ok(lease.state == CORE_BUSY && out.release == set("0"), "is undone as any other");
+	tick_at(lease.wake_at_us);
+	ok(lease.state == CORE_RELEASING && nothing_said(), "no attempt follows it");
+	released_by("0");
+	ok(lease.state == CORE_FREE && out.outcome == CORE_NOTHING,
+	   "when all is paid the request is over, without a word");
+	acquire_waiting();
+	ok(out.acquire == set("012") && lease.attempt == 1, "and another begins");
+}
+
 static void
 test_adopted_while_asking(bool once)
 {
@@ -4301,6 +4348,7 @@ main(void)
 	test_debt_in_quarantine();
 	test_repair_in_quarantine();
 	test_adopted_while_asking(false);
+	test_many_attempts();
 	test_adopted_while_asking(true);
 	test_adopted_patience();
 	test_adopted_while_confirming();
