@@ -826,7 +826,8 @@ release_term(const Lease *lease, int64 now_us)
 {
 	if (!lease->granted)
 		return SCRIPT_DELETE;
-	if (now_us < lease->keep_until_us)
+	/* what was never returned to a caller is not held */
+	if (now_us < lease->keep_until_us && lease->token != 0)
 		return (lease->keep_until_us - now_us + 999) / 1000;
 	return SCRIPT_DELETE_AND_TELL;
 }

@@ -2,7 +2,7 @@
 #
 # Protects from: a loss that is told late, or never: after errors, when the wall
 # clock is set back, when the broker knew of it before; a lock that is returned
-# when its lease has ended already.
+# when its lease has ended already, or that is kept though nobody ever had it.
 
 use strict;
 use warnings;
@@ -121,6 +121,25 @@ my $result = $s->result;
 is($result->{state}, '40001', 'its session does not get it');
 like($result->{message}, qr/was lost right after it was granted/, 'and is told why');
 kill 'CONT', $broker;
+$s->quit;
+
+# ---- a request that is cancelled when it was granted, and did not see it ----
+
+# Nobody holds it, so nothing keeps it, whatever hold_at_least says.
+$s = session($host);
+$pid = $s->pid;
+$_->pause foreach @nodes;
+$s->send("SELECT redlock_acquire('kept', scope => 'session', ttl => '60 s', hold_at_least => '10 min')");
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'kept'") eq 'waiting' }, 'it is asked for');
+kill 'STOP', $pid;
+$_->resume foreach @nodes;
+wait_until(sub { $admin->query("SELECT count(*) FROM redlock_stats WHERE locks > 0") eq '1' && key_count('redlock:kept', @nodes) == 3 },
+	'it is granted');
+kill 'INT', $pid;
+kill 'CONT', $pid;
+is($s->result->{state}, '57014', 'its session is cancelled');
+wait_until(sub { key_count('redlock:kept', @nodes) == 0 }, 'and leaves no key');
+is($admin->query("SELECT redlock_try('kept', scope => 'session') AND redlock_release('kept')"), 't', 'others can have the lock');
 $s->quit;
 
 # ---- a try and lock_timeout, when the broker does not answer ----
