@@ -69,7 +69,7 @@ def faults_of_round(seed, number, mode, seconds):
     draw = random.Random(f"{seed}/{number}/{mode}")
     chances = weights(mode)
     nodes = draw.sample(NODES, 2) if mode == "calm" else NODES
-    mean_pause_s = draw.choice([0.25, 0.6, 1.2])
+    mean_pause_s = draw.choice([0.25, 0.6, 1.2] if mode not in ("flushed", "forgetful") else [0.25, 0.5])
     busy_until = {}
     clock_of = {}
     crashed_at = {}

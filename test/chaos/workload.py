@@ -181,7 +181,10 @@ class Worker(threading.Thread):
                            "WHERE resource = %s", (unfenced + 1, resource))
 
     def work(self, resource, in_transaction):
-        # some hold it for longer than it is valid without a renewal
+        # some hold it for long, and for longer than it is valid without a renewal
+        if self.draw.random() < 0.06:
+            time.sleep(0.3 + self.draw.random())
+            self.check(resource)
         pieces = self.draw.choices([0, 1, 3, 20], [3, 6, 4, 1])[0]
         for _ in range(pieces):
             what = self.draw.choice(["sleep", "sleep", "check", "outside", "fenced", "nested", "caught", "pool"])
