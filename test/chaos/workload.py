@@ -35,7 +35,8 @@ WORKERS = 5
 # nothing waits for longer, whatever it is
 STATEMENT_TIMEOUT_MS = 6000
 
-HOLD = ", chaos_clock(), (extract(epoch FROM redlock_check({r})) * 1e6)::bigint"
+# behind a token: when, and how long the lease is valid from then on at least
+HOLD = ", chaos_clock(), (extract(epoch FROM redlock_check('{}')) * 1e6)::bigint"
 
 
 class Stopped(Exception):
@@ -128,13 +129,13 @@ class Worker(threading.Thread):
     # ---- terms ----
 
     def terms(self):
-        """How long to wait, and how: (arguments, what ends it, ms, settings)."""
+        """What ends the wait, and after how many ms."""
         ms = self.draw.choice([50, 200, 700, 1500, 3000])
         kind = self.draw.choices(["wait", "zero", "lock_timeout", "statement_timeout"], [6, 1, 2, 2])[0]
         return {"limit": kind, "limit_ms": 0 if kind == "zero" else ms}
 
     def arguments(self, record_terms):
-        """SQL of the arguments, and of the settings."""
+        """As SQL."""
         limit, ms = record_terms["limit"], record_terms["limit_ms"]
         arguments = f", wait => '{ms} ms'" if limit in ("wait", "zero") else ""
         for name in ("ttl", "hold_at_least", "hold_at_most"):
@@ -162,7 +163,7 @@ class Worker(threading.Thread):
     # ---- what is done under a lock ----
 
     def check(self, resource):
-        self.saw_held(*self.sql("SELECT redlock_token('{r}')".format(r=resource) + HOLD.format(r=f"'{resource}'")))
+        self.saw_held(*self.sql(f"SELECT redlock_token('{resource}')" + HOLD.format(resource)))
 
     def write_outside(self, resource, token):
         """To the data server: read, think, write; with the token, and without."""
@@ -231,7 +232,7 @@ class Worker(threading.Thread):
             self.check(resource)
         else:
             self.saw_held(*self.sql(f"SELECT redlock_acquire('{resource}', scope => '{scope}'{arguments})"
-                                    + HOLD.format(r=f"'{resource}'")))
+                                    + HOLD.format(resource)))
             record["end"] = now_us()
         record["result"] = "granted"
         return True
