@@ -86,6 +86,7 @@ class Node:
         self.log = f"{tmp}/redis.{number}.log"
         self.clock = Clock(tmp, f"node{number}")
         self.process = None
+        self.lock = threading.Lock()  # who does something to it
 
     def ask(self, *words):
         """The reply to a command: a text, a number, or a list of these."""

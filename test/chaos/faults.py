@@ -1,5 +1,6 @@
 """test/chaos/faults.py: does to the cluster what the plan says, and writes down when"""
 
+import contextlib
 import signal
 import threading
 import time
@@ -28,9 +29,13 @@ class Executor:
 
     def one(self, fault):
         where, *names = fault["target"].split("/")
-        record = {"kind": fault["kind"], "target": fault["target"], "t0": now_us()}
+        # a node that takes long to start is not hit meanwhile
+        lock = self.cluster.nodes[int(names[0])].lock if where == "node" else contextlib.nullcontext()
+        record = {"kind": fault["kind"], "target": fault["target"]}
         try:
-            done = getattr(self, fault["kind"])(fault, record, *names)
+            with lock:
+                record["t0"] = now_us()
+                done = getattr(self, fault["kind"])(fault, record, *names)
         except (Broken, OSError) as error:
             self.problems.append(f"{fault['kind']} {fault['target']}: {error}")
             done = True
