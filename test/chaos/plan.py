@@ -28,7 +28,7 @@ SESSION_FAULTS = {"backend_pause": 5, "backend_cancel": 5, "backend_term": 5}
 BROKER_FAULTS = {"broker_term": 4, "broker_pause": 4}
 PAUSES = {"server_pause": 3}
 CRASHES = {"broker_kill": 1, "backend_kill": 1, "server_kill": 1, "server_immediate": 1, "server_fast": 1}
-DATA_LOSS = {"node_flush": 12, "node_empty": 8}
+DATA_LOSS = {"node_flush": 6, "node_empty": 4}
 CLOCKS = {"host_clock": 3, "node_clock": 3}
 
 
@@ -41,7 +41,7 @@ def weights(mode):
     if mode == "flushed":
         found |= DATA_LOSS
     if mode == "forgetful":
-        found["node_restart"] *= 3
+        found["node_restart"] *= 2
     if mode in ("durable", "beyond"):
         found |= CLOCKS
     return found
@@ -69,10 +69,11 @@ def faults_of_round(seed, number, mode, seconds):
     draw = random.Random(f"{seed}/{number}/{mode}")
     chances = weights(mode)
     nodes = draw.sample(NODES, 2) if mode == "calm" else NODES
-    mean_pause_s = draw.choice([0.25, 0.6, 1.2] if mode not in ("flushed", "forgetful") else [0.25, 0.5])
+    mean_pause_s = draw.choice([0.25, 0.6, 1.2] if mode not in ("flushed", "forgetful") else [0.4, 0.7])
     busy_until = {}
     clock_of = {}
     crashed_at = {}
+    forgot_at = -10
     faults = []
     at = 0.5
     while at < seconds:
@@ -81,7 +82,9 @@ def faults_of_round(seed, number, mode, seconds):
         where = kind.split("_")[0]
         # most nodes must forget at once to do harm
         forgets = kind in DATA_LOSS or (kind == "node_restart" and mode == "forgetful")
+        forgets = forgets and at > forgot_at + 6  # they vote again between two times
         how_many = draw.choices([1, 2, 3, 5], [2, 1, 4, 3] if forgets else [14, 3, 2, 2])[0]
+        forgot_at = at if forgets else forgot_at
         if where == "node":
             targets = [f"node/{n}" for n in draw.sample(nodes, min(how_many, len(nodes)))]
         elif where == "link":
