@@ -108,8 +108,10 @@ static volatile sig_atomic_t holdings_busy = false;
 /* Number of XactHolds: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
 
-/* A lease asked for and not yet in `holdings`. */
+/* A lease asked for and not yet in `holdings`; when the call began, and it was asked for. */
 static Lease *asking = NULL;
+static int64 call_began_us;
+static int64 asked_us;
 
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
 static volatile TimestampTz loss_statement;  /* in the statement that began then */
@@ -157,6 +159,7 @@ static void fail_table_full(void);
 static void fail_no_broker(void);
 static void fail_held(const LockRequest *request, Lease *lease);
 static void time_out(const LockRequest *request, Lease *lease);
+static bool was_asked_long(void);
 static char *holder_text(Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_lost(const char *name, Lease *lease, const char *when);
@@ -317,7 +320,7 @@ acquire_again(Holding *holding, const LockRequest *request)
 static int64
 acquire_anew(const LockRequest *request)
 {
-	int64 deadline_us = deadline_of(request);
+	int64 deadline_us;
 	bool watching;
 	volatile int64 token = 0;
 	volatile bool at_gate = false;
@@ -330,6 +333,8 @@ acquire_anew(const LockRequest *request)
 						errhint("Release some, or let a superuser raise "
 								"redlock.max_locks_per_session.")));
 
+	call_began_us = redlock_clock_us();
+	deadline_us = deadline_of(request);
 	watching = !request->terms.once && watch_client();
 	PG_TRY();
 	{
@@ -492,6 +497,7 @@ open_lease(const LockRequest *request, int64 deadline_us)
 
 	asking->scope = request->scope;
 	describe_holder(asking);
+	asked_us = redlock_clock_us();
 	lease_ask(asking);
 	return LEASE_OPENED;
 }
@@ -939,12 +945,12 @@ time_out(const LockRequest *request, Lease *lease)
 	bool by_lock_timeout = ends_by_lock_timeout(request);
 
 	/* these are never called busy, nor skipped */
-	if (lease != NULL)
+	if (lease != NULL && lease_broker_pid() == 0)
+		fail_no_broker();
+	if (lease != NULL && was_asked_long())
 	{
 		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
 
-		if (lease_broker_pid() == 0)
-			fail_no_broker();
 		if (silent == LEASE_NOT_ASKED)
 			fail_silent_broker(request);
 		if (silent != 0)
@@ -957,6 +963,19 @@ time_out(const LockRequest *request, Lease *lease)
 						   by_lock_timeout ? LockTimeout : (int) request->wait_ms,
 						   by_lock_timeout ? "lock_timeout" : "wait"),
 					errdetail_internal("%s", holder_text(lease))));
+}
+
+/*
+ * Does it mean something that the broker or the nodes have not answered?  Not where
+ * most of the time went by at the gate, and a moment was left for them.
+ */
+static bool
+was_asked_long(void)
+{
+	int64 out_us = redlock_clock_us() - asked_us;
+
+	return out_us >= asked_us - call_began_us ||
+		   out_us >= redlock_node_timeout_ms * INT64CONST(1000);
 }
 
 /* A sentence. */

@@ -132,7 +132,7 @@ sub fails
 	my ($what, $modes) = @_;
 	my $job = 'none ' . ++$number;
 
-	foreach my $call ("redlock_try('$job')", "redlock_acquire('$job', wait => '50 s')")
+	foreach my $call ("redlock_try('$job')", "redlock_acquire('$job')")
 	{
 		my $result = $session_a->run("SELECT $call");
 
