@@ -15,6 +15,9 @@
 #include "session.h"
 #include "story.h"
 
+/* Requests of a schedule that are aged. */
+#define AGED_MAX (SECRETS_MAX / 4)
+
 /* The clock of leases and connections. */
 #define LEASE_CLOCK(host) (&(host)->mono)
 
@@ -232,7 +235,7 @@ step(int h, int s, core_event *event)
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
 		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
 	core_step(core, event, &out);
-	if (event->type == CORE_ACQUIRE && w.plan.aged)
+	if (event->type == CORE_ACQUIRE && w.plan.aged && w.secrets < AGED_MAX)
 		grow_old(core);
 
 	if (out.acquire != 0)
@@ -253,7 +256,10 @@ step(int h, int s, core_event *event)
 		host_look_at(h, s);
 }
 
-/* A request that has asked many times: near the last number of its attempts. */
+/*
+ * A request that has asked many times: near the last number of its attempts.  Each is
+ * followed by another soon, and there is room for so many in a schedule.
+ */
 static void
 grow_old(core_lease *lease)
 {
