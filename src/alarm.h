@@ -13,7 +13,7 @@
 #define REDLOCK_ALARM_H
 
 /*
- * Once in a process, before any other function here.  `ring` runs in the signal
+ * Before any other function here; once more does nothing.  `ring` runs in the signal
  * handler, with errno saved.  An error if the signal or a timer can't be had.
  */
 extern void alarm_set_up(void (*ring)(void));

@@ -503,7 +503,9 @@ lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
 bool
 lease_copy(Lease *lease, Lease *copy)
 {
-	for (int i = 0; i < SEQLOCK_TRIES; i++)
+	int tries = 0;
+
+	do
 	{
 		uint32 version = seqlock_begin_read(&lease->version);
 		uint32 holder_version = seqlock_begin_read(&lease->holder_version);
@@ -512,8 +514,7 @@ lease_copy(Lease *lease, Lease *copy)
 		if (seqlock_end_read(&lease->version, version) &&
 			seqlock_end_read(&lease->holder_version, holder_version))
 			return copy->in_use;
-		pg_usleep(SEQLOCK_PAUSE_US);
-	}
+	} while (seqlock_try_again(&tries));
 	return false;
 }
 
@@ -521,8 +522,9 @@ bool
 board_copy(int node, NodeBoard *copy)
 {
 	NodeBoard *board = &lease_table->board[node];
+	int tries = 0;
 
-	for (int i = 0; i < SEQLOCK_TRIES; i++)
+	do
 	{
 		uint32 version = seqlock_begin_read(&board->version);
 
@@ -531,8 +533,7 @@ board_copy(int node, NodeBoard *copy)
 		memset(copy->url.password, 0, sizeof(copy->url.password));
 		if (seqlock_end_read(&board->version, version))
 			return copy->in_use;
-		pg_usleep(SEQLOCK_PAUSE_US);
-	}
+	} while (seqlock_try_again(&tries));
 	return false;
 }
 

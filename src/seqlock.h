@@ -52,10 +52,17 @@ seqlock_end_read(SeqLock *lock, uint32 number)
 }
 
 /*
- * A reader tries so often, so far apart, before it gives up: the writer may have
- * lost its processor, or be stopped.
+ * After a copy that was not good: pauses, and says whether to copy once more.  The
+ * writer may have lost its processor, or be stopped, so after a tenth of a second a
+ * reader gives up.  *tries begins with 0.
  */
-#define SEQLOCK_TRIES 1000
-#define SEQLOCK_PAUSE_US 100
+static inline bool
+seqlock_try_again(int *tries)
+{
+	if (++*tries == 1000)
+		return false;
+	pg_usleep(100);
+	return true;
+}
 
 #endif /* REDLOCK_SEQLOCK_H */

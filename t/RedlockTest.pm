@@ -44,7 +44,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count
   redlock_cluster redlock_conf wait_nodes_ready
-  session psql_result broker_pid
+  session psql_result repeat end_repeats broker_pid
   wait_until
 );
 
@@ -217,6 +217,42 @@ sub psql_result
 
 	$session->quit;
 	return $result;
+}
+
+=pod
+
+=item repeat(session, statements)
+
+=item end_repeats(cluster)
+
+The session executes these statements of PL/pgSQL again and again, with a commit
+after each time, until end_repeats is called for its server.
+
+=cut
+
+sub repeat
+{
+	my ($session, $statements) = @_;
+
+	$session->send(<<SQL);
+DO \$\$
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_tables WHERE tablename = 'end_repeats') LOOP
+		$statements;
+		COMMIT;
+	END LOOP;
+END
+\$\$
+SQL
+	return;
+}
+
+sub end_repeats
+{
+	my ($cluster) = @_;
+
+	$cluster->safe_psql('postgres', 'CREATE TABLE end_repeats ()');
+	return;
 }
 
 =pod
