@@ -93,12 +93,12 @@ have faketime || optional+=(faketime)
 if [ -n "$lint" ]; then
     have clang || packages+=(clang)
     have clang-format || packages+=(clang-format)
-    have valgrind || packages+=(valgrind)
 fi
 
 if [ -n "$bench" ]; then
     have python3 || packages+=(python3)
     have gnuplot || packages+=(gnuplot-nox)
+    have valgrind || packages+=(valgrind)
     [ -e "$("${bindir:-/nowhere}/pg_config" --includedir 2>/dev/null)/libpq-fe.h" ] ||
         packages+=(libpq-dev)
 fi
