@@ -78,6 +78,19 @@ COMMENT ON TABLE redlock_fences IS
 'The newest fencing token with which a transaction on a resource was committed in this database';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
+-- A publication FOR ALL TABLES takes the table along.  What comes to a subscriber by
+-- it, or by any replication that sets session_replication_role, is merged.
+CREATE FUNCTION redlock_fence_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_fence_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_fence_merge() IS
+'Trigger of redlock_fences for rows that logical replication brings: the larger token stays, and nothing is deleted';
+REVOKE EXECUTE ON FUNCTION redlock_fence_merge() FROM PUBLIC;
+CREATE TRIGGER redlock_fence_merge BEFORE INSERT OR UPDATE OR DELETE ON redlock_fences
+    FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
+ALTER TABLE redlock_fences ENABLE REPLICA TRIGGER redlock_fence_merge;
+
 -- SECURITY DEFINER: the row is written for whoever holds the lock, and only so.
 CREATE FUNCTION redlock_fence(resource text)
 RETURNS bigint

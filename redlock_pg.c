@@ -45,6 +45,7 @@ PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_check);
 PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_fence);
+PG_FUNCTION_INFO_V1(redlock_fence_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
@@ -176,6 +177,16 @@ redlock_fence(PG_FUNCTION_ARGS)
 	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), request.name,
 				 token);
 	PG_RETURN_INT64(token);
+}
+
+/* redlock_fence_merge(), a trigger of redlock_fences */
+Datum
+redlock_fence_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_fence_merge must be called as a trigger")));
+	return fence_merge((TriggerData *) fcinfo->context);
 }
 
 /*

@@ -250,6 +250,22 @@ DROP TABLE redlock_fences CASCADE;
 \echo :SQLSTATE
 \set VERBOSITY default
 
+-- the function of its trigger is for nothing else
+SELECT redlock_fence_merge();
+\echo :SQLSTATE
+CREATE TABLE narrow (resource text, token bigint);
+CREATE TRIGGER t BEFORE INSERT ON narrow FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
+INSERT INTO narrow VALUES ('job', 1);
+\echo :SQLSTATE
+DROP TABLE narrow;
+CREATE TABLE other_types (resource bigint, token bigint, passed_at timestamptz);
+CREATE TRIGGER t BEFORE INSERT ON other_types FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
+INSERT INTO other_types VALUES (1, 1, now());
+DROP TABLE other_types;
+CREATE TRIGGER t AFTER INSERT ON redlock_fences FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
+INSERT INTO redlock_fences VALUES ('job', 1, now());
+DROP TRIGGER t ON redlock_fences;
+
 --
 -- Names, and many of them
 --

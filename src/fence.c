@@ -7,38 +7,42 @@
  * transactions on a resource commit one after another, in the order of their
  * tokens, whatever clocks, pauses and networks do.
  *
+ * Rows that logical replication brings take the same way, by a trigger: written as
+ * they are, they would carry a token back, or find a row of that key and stop the
+ * subscription.
+ *
  * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016),
  * the section on fencing tokens.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "fence.h"
 
 static SPIPlanPtr plan = NULL;
 static char *plan_schema = NULL;
+static bool raising = false; /* the statement runs: its row is for the table as it is */
 
+static bool raise_token(const char *schema, Datum resource, Datum token, Datum passed_at);
 static void prepare(const char *schema);
 static int64 read_newer(const char *schema, const char *resource);
 
 void
 fence_record(const char *schema, const char *resource, int64 token)
 {
-	Datum values[] = {CStringGetTextDatum(resource), Int64GetDatum(token)};
 	int64 newer;
-	int rc;
 
 	SPI_connect();
-	if (plan == NULL || strcmp(plan_schema, schema) != 0)
-		prepare(schema);
-	rc = SPI_execute_plan(plan, values, NULL, false, 0);
-	if (rc != SPI_OK_INSERT)
-		elog(ERROR, "could not record a fencing token: %s", SPI_result_code_string(rc));
-	if (SPI_processed == 0)
+	if (!raise_token(schema, CStringGetTextDatum(resource), Int64GetDatum(token),
+					 TimestampTzGetDatum(GetCurrentTimestamp())))
 	{
 		newer = read_newer(schema, resource);
 		ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -51,10 +55,62 @@ fence_record(const char *schema, const char *resource, int64 token)
 	SPI_finish();
 }
 
+Datum
+fence_merge(TriggerData *trigger)
+{
+	HeapTuple row =
+		TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
+	Datum values[3];
+	bool null = false;
+	int i;
+
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		SPI_gettypeid(desc, 1) != TEXTOID || SPI_gettypeid(desc, 2) != INT8OID ||
+		SPI_gettypeid(desc, 3) != TIMESTAMPTZOID)
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_fence_merge is for the rows of redlock_fences only")));
+	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		return PointerGetDatum(NULL);
+	for (i = 0; i < 3 && !null; i++)
+		values[i] = SPI_getbinval(row, desc, i + 1, &null);
+	if (raising || null)
+		return PointerGetDatum(row);
+	SPI_connect();
+	raise_token(get_namespace_name(RelationGetNamespace(trigger->tg_relation)), values[0],
+				values[1], values[2]);
+	SPI_finish();
+	return PointerGetDatum(NULL);
+}
+
+/* Whether the row has this token now: false if one that is newer stands there. */
+static bool
+raise_token(const char *schema, Datum resource, Datum token, Datum passed_at)
+{
+	Datum values[] = {resource, token, passed_at};
+	int rc = 0;
+
+	if (plan == NULL || strcmp(plan_schema, schema) != 0)
+		prepare(schema);
+	raising = true;
+	PG_TRY();
+	{
+		rc = SPI_execute_plan(plan, values, NULL, false, 0);
+	}
+	PG_FINALLY();
+	{
+		raising = false;
+	}
+	PG_END_TRY();
+	if (rc != SPI_OK_INSERT)
+		elog(ERROR, "could not record a fencing token: %s", SPI_result_code_string(rc));
+	return SPI_processed > 0;
+}
+
 static void
 prepare(const char *schema)
 {
-	Oid types[] = {TEXTOID, INT8OID};
+	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID};
 	StringInfoData sql;
 	SPIPlanPtr made;
 
@@ -64,7 +120,7 @@ prepare(const char *schema)
 	initStringInfo(&sql);
 	appendStringInfo(&sql,
 					 "INSERT INTO %s.redlock_fences AS f (resource, token, passed_at)"
-					 " VALUES ($1, $2, pg_catalog.clock_timestamp())"
+					 " VALUES ($1, $2, $3)"
 					 " ON CONFLICT (resource) DO UPDATE"
 					 " SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at"
 					 " WHERE f.token OPERATOR(pg_catalog.<=) EXCLUDED.token",

@@ -6,6 +6,8 @@
 #ifndef REDLOCK_FENCE_H
 #define REDLOCK_FENCE_H
 
+#include "commands/trigger.h"
+
 /*
  * Record the token in schema.redlock_fences, in the current transaction.  Waits
  * for a transaction that has recorded one for the same resource and is not over.
@@ -13,5 +15,11 @@
  * this transaction; 25006 the transaction is read-only.
  */
 extern void fence_record(const char *schema, const char *resource, int64 token);
+
+/*
+ * What becomes of a row that replication brings, in a trigger before it is written:
+ * the newest token stays.
+ */
+extern Datum fence_merge(TriggerData *trigger);
 
 #endif /* REDLOCK_FENCE_H */

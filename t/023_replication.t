@@ -1,0 +1,165 @@
+# Logical replication brings the rows of redlock_fences: a publication FOR ALL TABLES
+# takes the table along.
+#
+# Protects from: a subscription that stops at a row which both sides have; a token that
+# goes back on the subscriber, by a row that comes late, an old initial copy or a
+# DELETE; a stale holder that passes on the subscriber when a newer one's work has come
+# there; a fence that fails where session_replication_role is replica; a dump that
+# loses or doubles what prevents all that.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my %options = (nodes => \@nodes, conf => "redlock.ttl = '60s'");
+my $publisher  = redlock_cluster('publisher',  %options, init => { allows_streaming => 'logical' });
+my $subscriber = redlock_cluster('subscriber', %options);
+
+$_->safe_psql('postgres', 'CREATE TABLE data (id int PRIMARY KEY)') for $publisher, $subscriber;
+
+# Takes the locks, passes their fences and releases all; returns the first token.
+sub pass
+{
+	my ($host, @names) = @_;
+	my $tokens = $host->safe_psql(
+		'postgres', join ";\n",
+		'BEGIN',
+		(map { "SELECT redlock_acquire('$_')" } @names),
+		(map { "SELECT redlock_fence('$_')" } @names),
+		'COMMIT');
+
+	return (split /\n/, $tokens)[0];
+}
+
+sub token
+{
+	my ($host, $name) = @_;
+	return $host->safe_psql('postgres', "SELECT token FROM redlock_fences WHERE resource = '$name'");
+}
+
+# Whatever the publisher committed is there, or the subscription is stuck.
+my $row = 0;
+
+sub catches_up
+{
+	my ($what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$row++;
+	$publisher->safe_psql('postgres', "INSERT INTO data VALUES ($row)");
+	ok( $subscriber->poll_query_until('postgres', "SELECT count(*) = 1 FROM data WHERE id = $row"),
+		"$what: replication goes on");
+	return;
+}
+
+# ---- the initial copy ----
+
+my $both_older = pass($publisher, 'copy: here newer');
+my $here_newer = pass($subscriber, 'copy: here newer', 'copy: there newer');
+my $both_newer = pass($publisher, 'copy: there newer', 'copy: only there');
+
+$publisher->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES');
+$subscriber->safe_psql('postgres',
+	"CREATE SUBSCRIPTION everything CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything");
+ok( $subscriber->poll_query_until('postgres',
+		"SELECT bool_and(srsubstate = 'r') AND count(*) = 2 FROM pg_subscription_rel"),
+	'the initial copy ends');
+is(token($subscriber, 'copy: here newer'), $here_newer, 'the newer token of the subscriber stays');
+is(token($subscriber, 'copy: there newer'), $both_newer, 'a newer one of the publisher is taken');
+is(token($subscriber, 'copy: only there'), token($publisher, 'copy: only there'), 'a new one, too');
+catches_up('initial copy');
+
+# ---- rows that both have ----
+
+my $here = pass($subscriber, 'first');
+my $there = pass($publisher, 'first');
+catches_up('a resource that both fenced first, the publisher later');
+is(token($subscriber, 'first'), $there, 'its token is the larger one');
+$there = pass($publisher, 'first');
+catches_up('a newer token');
+is(token($subscriber, 'first'), $there, 'is taken');
+is( $subscriber->safe_psql('postgres', 'SELECT passed_at FROM redlock_fences ORDER BY passed_at DESC LIMIT 1'),
+	$publisher->safe_psql('postgres', 'SELECT passed_at FROM redlock_fences ORDER BY passed_at DESC LIMIT 1'),
+	'with its time');
+
+# ---- rows that come late ----
+
+foreach my $name ('late', 'first')
+{
+	$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION everything DISABLE');
+	ok( $subscriber->poll_query_until('postgres',
+			'SELECT bool_and(pid IS NULL) FROM pg_stat_subscription'),
+		'replication is stopped');
+	pass($publisher, $name);
+	$here = pass($subscriber, $name);
+	$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION everything ENABLE');
+	catches_up("$name: a late older row");
+	is(token($subscriber, $name), $here, 'the token does not go back');
+}
+
+# ---- what is changed by hand on the publisher ----
+
+$here = token($subscriber, 'first');
+$publisher->safe_psql('postgres', "UPDATE redlock_fences SET token = 0 WHERE resource = 'first'");
+catches_up('a token that was reset');
+is(token($subscriber, 'first'), $here, 'stays on the subscriber');
+$publisher->safe_psql('postgres', "DELETE FROM redlock_fences WHERE resource = 'first'");
+catches_up('a row that was deleted');
+is(token($subscriber, 'first'), $here, 'stays on the subscriber');
+$there = pass($publisher, 'first');
+catches_up('and made anew');
+is(token($subscriber, 'first'), $there, 'is merged');
+
+# ---- what it is good for ----
+
+# The lock stays with the subscriber's session; the newer holder is made by hand.
+my $session = session($subscriber);
+$session->query("SELECT redlock_acquire('stale', scope => 'session')");
+$session->query("SELECT redlock_fence('stale')");
+$publisher->safe_psql('postgres',
+	"INSERT INTO redlock_fences SELECT 'stale', 9000000000000000, clock_timestamp()");
+catches_up('the fence of a newer holder');
+is($session->run("SELECT redlock_fence('stale')")->{state},
+	'40001', 'a stale holder on the subscriber is refused');
+
+# It waits, as for any row that both write, and is not stopped.
+$session->query("SELECT redlock_acquire('busy', scope => 'session')");
+$session->query("BEGIN; SELECT redlock_fence('busy')");
+$publisher->safe_psql('postgres',
+	"INSERT INTO redlock_fences SELECT 'busy', 9000000000000000, clock_timestamp()");
+ok( $subscriber->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid IN (SELECT pid FROM pg_stat_subscription)"),
+	'replication waits for a transaction that has passed the same fence');
+$session->query('COMMIT');
+catches_up('when that is over');
+is(token($subscriber, 'busy'), '9000000000000000', 'with the newer token');
+
+# ---- the fence itself, where the trigger fires ----
+
+$session->query("SET session_replication_role = replica; SELECT redlock_acquire('replica', scope => 'session')");
+foreach my $what ('a new row', 'its own row')
+{
+	is($session->run("SELECT redlock_fence('replica') = redlock_token('replica')")->{out},
+		't', "session_replication_role = replica: $what");
+}
+is(token($subscriber, 'replica'), $session->query("SELECT redlock_token('replica')"), 'it is there');
+$session->quit;
+
+# ---- dumps ----
+
+my $dump = $subscriber->backup_dir . '.sql';
+command_ok([ 'pg_dump', '-d', $subscriber->connstr('postgres'), '--no-subscriptions', '-f', $dump ], 'pg_dump');
+$subscriber->safe_psql('postgres', 'CREATE DATABASE restored');
+command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $subscriber->connstr('restored'), '-f', $dump ],
+	'what it dumped is restored');
+is( $subscriber->safe_psql('restored',
+		"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass"),
+	'redlock_fence_merge|R', 'with the trigger');
+is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0', 'and no tokens');
+
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
+done_testing();
