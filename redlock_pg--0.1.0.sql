@@ -75,7 +75,7 @@ CREATE TABLE redlock_fences (
     passed_at timestamptz NOT NULL
 ) WITH (fillfactor = 50); -- room for updates in place: they touch no index
 COMMENT ON TABLE redlock_fences IS
-'The newest fencing token with which a transaction on a resource was committed in this database';
+'The newest fencing token with which a transaction on a resource was committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
 -- A publication FOR ALL TABLES takes the table along.  What comes to a subscriber by
@@ -98,7 +98,7 @@ AS 'MODULE_PATHNAME', 'redlock_fence'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION redlock_fence(text) IS
-'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; an error with SQLSTATE 40001 if a newer holder did so already';
+'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; an error with SQLSTATE 40001 if a newer holder did so already. Call it in a statement of its own, before the work';
 
 CREATE PROCEDURE redlock_run(resource text, command text,
                              wait interval DEFAULT '0',

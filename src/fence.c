@@ -45,12 +45,16 @@ fence_record(const char *schema, const char *resource, int64 token)
 					 TimestampTzGetDatum(GetCurrentTimestamp())))
 	{
 		newer = read_newer(schema, resource);
-		ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-						errmsg("a newer holder of redlock \"%s\" has passed the fence", resource),
-						errdetail("The token of this session is " INT64_FORMAT
-								  ", that of the newer holder " INT64_FORMAT ".",
-								  token, newer),
-						errhint("The lease was lost without notice. Start the work over.")));
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a newer holder of redlock \"%s\" has passed the fence", resource),
+				 errdetail("The token of this session is " INT64_FORMAT
+						   ", that of the newer holder " INT64_FORMAT ".",
+						   token, newer),
+				 errhint("The lease was lost without notice: start the work over. Or, if each "
+						 "holder gets this error, the nodes have lost counters that were ahead "
+						 "of the clocks: wait until these have caught up, or set the token in "
+						 "redlock_fences to 0 when no older holder is left.")));
 	}
 	SPI_finish();
 }
