@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import pauses
 from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, quantile, wait_until)
 
 REDLOCK_SESSION = ("SELECT redlock_acquire($1, scope => 'session')", "SELECT redlock_release($1)")
@@ -47,7 +48,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 15}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 15, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -407,6 +408,10 @@ END;
                 self.rig.record("unused", script, clients, round_, bare_per_s=tps["bare"],
                                 preloaded_per_s=tps["preloaded"],
                                 slower_percent=100 - 100 * tps["preloaded"] / tps["bare"])
+
+    def pauses(self, round_):
+        for kind in pauses.KINDS:
+            pauses.measure(self.rig, kind, 1 if self.quick else 60, round_)
 
 
 def main():

@@ -8,6 +8,7 @@
 # a recipe for data elsewhere by which an update is lost.
 #
 # The hosts take the lock each on its own; the data is in one database, that of A.
+# `bench/run pauses` counts lost updates with pauses at random moments.
 
 use strict;
 use warnings;
