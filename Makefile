@@ -36,9 +36,9 @@ include $(PGXS)
 
 $(OBJS): $(wildcard $(srcdir)/src/*.h)
 
-# The core's assertions are for its tests, and for builds with PostgreSQL's.
+# Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
 ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))
-src/core.o: override CFLAGS += -DNDEBUG
+src/core.o src/guard.o: override CFLAGS += -DNDEBUG
 endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
@@ -55,9 +55,9 @@ unit: test/unit/core_test
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Isrc
 SIM_FILES = sim world plan story node wire host peer session fault check
-SIM_HEADERS = $(wildcard test/sim/*.h) src/core.h src/lua.h
+SIM_HEADERS = $(wildcard test/sim/*.h) src/core.h src/guard.h src/lua.h
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) src/core.c $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) src/core.c src/guard.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/lua.c $(SIM_HEADERS)

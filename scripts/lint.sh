@@ -2,9 +2,9 @@
 # scripts/lint.sh: what a change must pass besides its tests
 #
 # Formatting, the messages that README.md lists, builds of the extension and of the
-# simulator without warnings by clang, the rules that the protocol core and the
-# nodes' scripts include nothing but C's own headers and that nobody spins for long,
-# and the core's unit tests with the address and undefined-behaviour sanitizers.
+# simulator without warnings by clang, the rules that the pure rooms (the protocol
+# core, the guard, the nodes' scripts) include nothing but C's own headers and that
+# nobody spins for long, and the unit tests with the address and undefined-behaviour sanitizers.
 # scripts/deps.sh --lint installs what this needs; without clang-format the
 # formatting is not looked at.
 # Works in a temporary copy; changes nothing in the checkout.
@@ -35,12 +35,12 @@ check()
 
 # Standard headers and their own only: they are linked into programs that have
 # neither PostgreSQL nor sockets.
-core_is_pure()
+pure_rooms()
 {
     local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
 
-    ! grep -n '#include' src/core.c src/core.h src/lua.c src/lua.h |
-        grep -vE "#include (<($c99)\.h>|\"(core|lua)\.h\")$"
+    ! grep -n '#include' src/{core,guard,lua}.[ch] |
+        grep -vE "#include (<($c99)\.h>|\"(core|guard|lua)\.h\")$"
 }
 
 # No loop, and no call but for those that copy a text or are inline, between
@@ -130,7 +130,7 @@ if command -v clang-format >/dev/null; then
 else
     echo "-       formatting: no clang-format here"
 fi
-check "src/core.* and src/lua.* include C99 headers only" core_is_pure
+check "the core, the guard and the scripts include C99 headers only" pure_rooms
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "messages that README.md lists" documented_messages_exist
 if command -v clang >/dev/null; then

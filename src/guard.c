@@ -2,64 +2,111 @@
  * guard.c
  *		The restart guard; see guard.h.
  */
-#include "postgres.h"
-
-#include "pgtime.h"
-
-#include "clock.h"
-#include "core.h"
 #include "guard.h"
 
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#define SECOND INT64_C(1000000)
+
 /* A node counts its uptime in whole seconds, by a clock that may be set. */
-#define UPTIME_SLACK_MS INT64CONST(2000)
+#define UPTIME_SLACK_S 2
 
-static void describe_start(const GuardFacts *facts, char *text, size_t size);
-static void quarantine(GuardMemory *memory, int max_ttl_ms, int64 now_us, const char *format, ...)
-	pg_attribute_printf(4, 5);
+static bool is_same(const char *a, const char *b);
+static int find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *run_id,
+					 int64_t now_us);
+static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
+static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
-void
-guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms, int64 now_us)
+GuardVerdict
+guard_greet(GuardMemory *const *nodes, core_mask on_duty, int node, const GuardFacts *facts,
+			int64_t max_ttl_us, int64_t now_us)
 {
-	bool new_process = strcmp(memory->run_id, facts->run_id) != 0;
-	bool young = facts->uptime_s * 1000 < max_ttl_ms + UPTIME_SLACK_MS;
+	GuardMemory *memory = nodes[node];
+	GuardVerdict verdict;
+
+	memory->twin = find_twin(nodes, on_duty, node, facts->run_id, now_us) + 1;
+	memory->greeted_us = now_us;
+	if (memory->twin != 0)
+		return GUARD_TWIN;
+
+	verdict = review(memory, facts, max_ttl_us);
+	/* as long as a lease that began just now could live, by whatever clock */
+	if (verdict != GUARD_AS_BEFORE)
+		memory->until_us = now_us + 2 * max_ttl_us - core_validity_us(max_ttl_us);
+	assert(verdict == GUARD_AS_BEFORE || memory->until_us > now_us);
+	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
+	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
+	return verdict;
+}
+
+bool
+guard_may_vote(const GuardMemory *memory, int64_t now_us)
+{
+	return now_us >= memory->until_us;
+}
+
+static bool
+is_same(const char *a, const char *b)
+{
+	return strcmp(a, b) == 0;
+}
+
+/*
+ * Another node that is the same server, or was when they were last compared; or
+ * -1.  That is over only when the other greeted after this one did, and both had
+ * other processes, and this one still has the same: a process seen before and
+ * after another was seen elsewhere is not that other.
+ */
+static int
+find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *run_id,
+		  int64_t now_us)
+{
+	GuardMemory *memory = nodes[node];
+	int other = memory->twin - 1;
+	int twin = -1;
+
+	if (other >= 0 && nodes[other] != NULL)
+	{
+		bool apart = (on_duty & CORE_BIT(other)) &&
+					 nodes[other]->greeted_us > memory->twin_since_us &&
+					 !is_same(nodes[other]->run_id, memory->twin_run_id) &&
+					 is_same(run_id, memory->twin_run_id);
+
+		if (!apart)
+			twin = other;
+	}
+	for (int i = 0; i < CORE_NODES_MAX && twin < 0; i++)
+		if (i != node && (on_duty & CORE_BIT(i)) && is_same(nodes[i]->run_id, run_id))
+			twin = i;
+
+	if (twin >= 0 && (other < 0 || !is_same(run_id, memory->twin_run_id)))
+	{
+		memory->twin_since_us = now_us;
+		memcpy(memory->twin_run_id, run_id, sizeof(memory->twin_run_id));
+	}
+	return twin;
+}
+
+static GuardVerdict
+review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
+{
+	bool new_process = !is_same(memory->run_id, facts->run_id);
 	bool durable = facts->aof && facts->fsync_always;
 	bool first_seen = memory->marker[0] == '\0';
-	char started[64];
-	bool changed = !first_seen && strcmp(memory->marker, facts->marker) != 0;
+	bool changed = !first_seen && !is_same(memory->marker, facts->marker);
 
-	if (new_process && young && !durable)
-	{
-		describe_start(facts, started, sizeof(started));
-		quarantine(memory, max_ttl_ms, now_us, "it restarted at %s and may have forgotten leases",
-				   started);
-	}
-	else if ((changed && facts->loss != GUARD_LOST_ONCE) ||
-			 (first_seen && facts->loss == GUARD_LOST_LATELY))
-		quarantine(memory, max_ttl_ms, now_us, "its data was lost, and leases with it");
-
-	strlcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
-	strlcpy(memory->marker, facts->marker, sizeof(memory->marker));
+	if (new_process && is_young(facts, max_ttl_us) && !durable)
+		return GUARD_RESTARTED;
+	if ((changed && facts->loss != GUARD_LOST_ONCE) ||
+		(first_seen && facts->loss == GUARD_LOST_LATELY))
+		return GUARD_FORGOT;
+	return GUARD_AS_BEFORE;
 }
 
-/* A time of day, since the text is read later, by whomever. */
-static void
-describe_start(const GuardFacts *facts, char *text, size_t size)
+static bool
+is_young(const GuardFacts *facts, int64_t max_ttl_us)
 {
-	pg_time_t started = (pg_time_t) (redlock_wall_clock_us() / 1000000 - facts->uptime_s);
-
-	pg_strftime(text, size, "%Y-%m-%d %H:%M:%S %Z", pg_localtime(&started, log_timezone));
-}
-
-/* As long as a lease that began just now could live, by whatever clock. */
-static void
-quarantine(GuardMemory *memory, int max_ttl_ms, int64 now_us, const char *format, ...)
-{
-	int64 ttl_us = max_ttl_ms * INT64CONST(1000);
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(memory->reason, sizeof(memory->reason), format, args);
-	va_end(args);
-	memory->until_us = now_us + 2 * ttl_us - core_validity_us(ttl_us);
-	Assert(memory->until_us > now_us);
+	return facts->uptime_s < (max_ttl_us + SECOND - 1) / SECOND + UPTIME_SLACK_S;
 }

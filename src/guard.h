@@ -1,7 +1,7 @@
 /*
  * guard.h
  *		The restart guard: when a node that may have forgotten leases must not
- *		vote for new ones, and for how long.
+ *		vote for new ones, and for how long; and which nodes are one server.
  *
  * A node that lost its data could grant a lock that another host still holds by
  * the vote that was lost.  So it is quarantined for redlock.max_ttl, the longest
@@ -23,10 +23,17 @@
  * marker that is just there, or one that is looked at only where the counter is
  * new, let the simulator find two holders: late releases create counters, and a
  * host that ends its quarantine wipes out what another has noticed since.
+ *
+ * A server that is configured by two names must vote once.  Nodes with one run_id
+ * are twins, and the one that was greeted last is refused.
+ *
+ * Pure, like the core: what a node said and instants are arguments.  The simulator
+ * runs these decisions as they are.
  */
 #ifndef REDLOCK_GUARD_H
 #define REDLOCK_GUARD_H
 
+#include "core.h"
 #include "lua.h"
 
 #define GUARD_RUN_ID_SIZE 64
@@ -37,13 +44,13 @@ typedef struct GuardMemory
 {
 	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
 	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
-	char reason[GUARD_REASON_SIZE];
-	int64 until_us; /* must not vote before; 0: never was in quarantine */
+	char reason[GUARD_REASON_SIZE];  /* of the last quarantine, for people; by node.c */
+	int64_t until_us;                /* must not vote before; 0: never was in quarantine */
 
-	/* two nodes that are one server; see find_twin in node.c */
-	int64 greeted_us;                    /* when it said what it is */
+	/* two nodes that are one server */
+	int64_t greeted_us;                  /* when it said what it is */
 	int twin;                            /* slot + 1 of the other; 0: none */
-	int64 twin_since_us;                 /* when it was compared, */
+	int64_t twin_since_us;               /* when it was compared, */
 	char twin_run_id[GUARD_RUN_ID_SIZE]; /* being this */
 } GuardMemory;
 
@@ -51,7 +58,7 @@ typedef struct GuardMemory
 typedef struct GuardFacts
 {
 	char run_id[GUARD_RUN_ID_SIZE];
-	int64 uptime_s;
+	int64_t uptime_s;
 	bool aof;          /* appendonly yes */
 	bool fsync_always; /* appendfsync always */
 	char marker[LUA_MARKER_MAX + 1];
@@ -63,8 +70,24 @@ typedef struct GuardFacts
 	} loss;
 } GuardFacts;
 
-/* Compare, remember, and begin a quarantine if one is due. */
-extern void guard_review(GuardMemory *memory, const GuardFacts *facts, int max_ttl_ms,
-						 int64 now_us);
+/* What is to be done with a node that was greeted. */
+typedef enum GuardVerdict
+{
+	GUARD_AS_BEFORE, /* it forgot nothing new; an earlier quarantine may last */
+	GUARD_RESTARTED, /* a quarantine begins: it restarted ... */
+	GUARD_FORGOT,    /* ... or its data was lost */
+	GUARD_TWIN       /* it must not be used: it is the server of node `twin` - 1 */
+} GuardVerdict;
+
+/*
+ * Compare what a node said with what is remembered of all, and remember it.
+ * nodes: by slot, NULL where there is none; on_duty: those that were greeted, are
+ * connected and are no twins.
+ */
+extern GuardVerdict guard_greet(GuardMemory *const *nodes, core_mask on_duty, int node,
+								const GuardFacts *facts, int64_t max_ttl_us, int64_t now_us);
+
+/* May it vote for new leases? */
+extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);
 
 #endif /* REDLOCK_GUARD_H */

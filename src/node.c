@@ -12,9 +12,11 @@
 #include <sys/socket.h>
 
 #include "miscadmin.h"
+#include "pgtime.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "clock.h"
 #include "compat.h"
 #include "guc.h"
 #include "loop.h"
@@ -62,9 +64,10 @@ static void greet_with(RedisNode *node, Greeting what, int argc, const char **ar
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
-static void begin_duty(RedisNode *node, int64 now_us);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
-static const RedisNode *find_twin(RedisNode *node, int64 now_us);
+static GuardVerdict ask_guard(RedisNode *node, int64 now_us);
+static void describe(GuardVerdict verdict, const GuardFacts *facts, char *text, size_t size);
+static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
 static void read_replies(RedisNode *node, int64 now_us);
@@ -286,7 +289,7 @@ node_on_time(RedisNode *node, int64 now_us)
 
 		case NODE_READY:
 		case NODE_QUARANTINED:
-			if (node->state == NODE_QUARANTINED && now_us >= node->guard->until_us)
+			if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
 				set_state(node, NODE_READY, "");
 			if (node_in_flight(node) == 0)
 				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
@@ -494,7 +497,6 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 {
 	Greeting what = node->greeting[node->greeted++];
 	const char *fault = find_fault(node, what, reply);
-	const RedisNode *twin;
 	char error[SCRIPT_TEXT_MAX + 1];
 
 	if (fault != NULL)
@@ -507,10 +509,10 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->greeted < node->greetings)
 		return;
 
-	twin = node_is_subscriber(node) ? NULL : find_twin(node, now_us);
-	if (twin != NULL)
+	if (!node_is_subscriber(node) && ask_guard(node, now_us) == GUARD_TWIN)
 	{
-		snprintf(error, sizeof(error), "it is the same server as node %.100s", twin->url.address);
+		snprintf(error, sizeof(error), "it is the same server as node %.100s",
+				 nodes[node->guard->twin - 1].url.address);
 		fail(node, NODE_REFUSED, error, now_us);
 		return;
 	}
@@ -519,15 +521,46 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	begin_duty(node, now_us);
 }
 
+/* Is it fit, and may it vote?  What the guard says is remembered for people, too. */
+static GuardVerdict
+ask_guard(RedisNode *node, int64 now_us)
+{
+	GuardMemory *memories[CORE_NODES_MAX];
+	core_mask on_duty = 0;
+	GuardVerdict verdict;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
+		if (node_is_on_duty(&nodes[i]))
+			on_duty |= CORE_BIT(i);
+	}
+	verdict = guard_greet(memories, on_duty, node->slot, &node->facts,
+						  redlock_max_ttl_ms * INT64CONST(1000), now_us);
+	if (verdict == GUARD_RESTARTED || verdict == GUARD_FORGOT)
+		describe(verdict, &node->facts, node->guard->reason, sizeof(node->guard->reason));
+	return verdict;
+}
+
+/* A time of day, since the text is read later, by whomever. */
+static void
+describe(GuardVerdict verdict, const GuardFacts *facts, char *text, size_t size)
+{
+	pg_time_t started = (pg_time_t) (redlock_wall_clock_us() / 1000000 - facts->uptime_s);
+	char when[64];
+
+	pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z", pg_localtime(&started, log_timezone));
+	if (verdict == GUARD_RESTARTED)
+		snprintf(text, size, "it restarted at %s and may have forgotten leases", when);
+	else
+		strlcpy(text, "its data was lost, and leases with it", size);
+}
+
 static void
 begin_duty(RedisNode *node, int64 now_us)
 {
-	GuardMemory *guard = node->guard;
-
-	if (guard != NULL)
-		guard_review(guard, &node->facts, redlock_max_ttl_ms, now_us);
-	if (guard != NULL && now_us < guard->until_us)
-		set_state(node, NODE_QUARANTINED, guard->reason);
+	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
+		set_state(node, NODE_QUARANTINED, node->guard->reason);
 	else
 		set_state(node, NODE_READY, NULL);
 }
@@ -636,44 +669,6 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 			line++;
 	}
 	return false;
-}
-
-/*
- * Another node that is the same server, or was when they were last compared.
- * That is over only when the other greeted after this one did, and both had
- * other processes, and this one still has the same: a process seen before and
- * after another was seen elsewhere is not that other.
- */
-static const RedisNode *
-find_twin(RedisNode *node, int64 now_us)
-{
-	GuardMemory *guard = node->guard;
-	const char *run_id = node->facts.run_id;
-	const RedisNode *twin = NULL;
-
-	if (guard->twin > 0)
-	{
-		const RedisNode *other = &nodes[guard->twin - 1];
-		bool apart = node_is_on_duty(other) && other->guard->greeted_us > guard->twin_since_us &&
-					 strcmp(other->facts.run_id, guard->twin_run_id) != 0 &&
-					 strcmp(run_id, guard->twin_run_id) == 0;
-
-		if (other->state != NODE_UNUSED && !apart)
-			twin = other;
-	}
-	for (int i = 0; i < CORE_NODES_MAX && twin == NULL; i++)
-		if (&nodes[i] != node && node_is_on_duty(&nodes[i]) &&
-			strcmp(nodes[i].facts.run_id, run_id) == 0)
-			twin = &nodes[i];
-
-	if (twin != NULL && (guard->twin == 0 || strcmp(run_id, guard->twin_run_id) != 0))
-	{
-		guard->twin_since_us = now_us;
-		strlcpy(guard->twin_run_id, run_id, sizeof(guard->twin_run_id));
-	}
-	guard->twin = twin != NULL ? twin->slot + 1 : 0;
-	guard->greeted_us = now_us;
-	return twin;
 }
 
 static void

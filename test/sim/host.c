@@ -7,6 +7,7 @@
 #include "host.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fault.h"
@@ -84,13 +85,13 @@ host_begin(void)
 		host->named = -1;
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
-			host->node[n].run_id = server_at(n)->run_id;
-			host->node[n].marker = server_at(n)->data.marker;
-			wire_at(h, n)->facts.run_id = server_at(n)->run_id;
-			host->node[n].greeted_us = host_now_us(h);
-			host->node[n].twin = n < w.plan.servers ? -1 : w.server_of[n];
-			host->node[n].twin_since_us = host_now_us(h);
-			host->node[n].twin_run_id = server_at(n)->run_id;
+			GuardMemory *guard = &host->node[n].guard;
+
+			wire_text(guard->run_id, server_at(n)->run_id);
+			wire_text(guard->marker, server_at(n)->data.marker);
+			guard->greeted_us = guard->twin_since_us = host_now_us(h);
+			guard->twin = n < w.plan.servers ? 0 : w.server_of[n] + 1;
+			memcpy(guard->twin_run_id, guard->run_id, sizeof(guard->twin_run_id));
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
 				seen.fault[FAULT_TWIN]++;
@@ -128,10 +129,10 @@ begin_clocks(host *host)
 		host->wall.offset_us = dice_us(w.plan.max_ttl_us / 8) - w.plan.max_ttl_us / 16;
 }
 
-bool
-host_knows_marker(int host, int node)
+uint32_t
+host_marker(int host, int node)
 {
-	return hosts[host].node[node].marker != 0;
+	return (uint32_t) strtoul(hosts[host].node[node].guard.marker, NULL, 10);
 }
 
 bool
@@ -227,7 +228,7 @@ step(int h, int s, core_event *event)
 		if (!wire_can_send(h, n))
 			continue;
 		event->can_send |= CORE_BIT(n);
-		if (event->now_us >= hosts[h].node[n].until_us)
+		if (guard_may_vote(&hosts[h].node[n].guard, event->now_us))
 			event->can_vote |= CORE_BIT(n);
 		if (slot->urgent || has_room(h, n))
 			event->can_release |= CORE_BIT(n);
@@ -308,7 +309,7 @@ send_to(core_mask nodes, int h, int s, core_op op)
 		{
 			case CORE_OP_ACQUIRE:
 				command.proposal = wall;
-				command.marker = hosts[h].node[n].marker;
+				command.marker = host_marker(h, n);
 				break;
 			case CORE_OP_CONFIRM:
 				command.counter = core->token_at[n];

@@ -58,17 +58,10 @@ typedef struct host
 	int64_t room_at_us; /* it is looked then whether there is some; true time */
 	int named;          /* the slot that is found by the lock's name; -1 */
 	int queue;          /* sessions that wait at the gate */
-	/* the restart guard's memory */
 	struct
 	{
-		uint32_t run_id;
-		uint32_t marker;
-		int64_t until_us; /* must not vote before */
+		GuardMemory guard;
 		int failures;
-		int64_t greeted_us;    /* when it said what it is */
-		int twin;              /* the node that it turned out to be, or -1 */
-		int64_t twin_since_us; /* when they were compared, */
-		uint32_t twin_run_id;  /* being this */
 	} node[NODES_MAX];
 	slot slot[SLOTS_MAX];
 } host;
@@ -78,9 +71,9 @@ extern host hosts[HOSTS_MAX];
 extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
-extern void host_hear(int node); /* a release was told there */
-extern bool host_knows_marker(int host, int node);
-extern bool host_is_valid(int host, int slot); /* to the one who holds it */
+extern void host_hear(int node);                 /* a release was told there */
+extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
+extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
 extern int64_t host_now_us(int host);
 extern int64_t host_true_time_us(int host, int64_t clock_us);
 

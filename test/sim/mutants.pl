@@ -1,13 +1,13 @@
 #!/usr/bin/perl
 #
-# mutants.pl: break the core, the node or the shell in one place at a time, and
-# see that the simulator finds it.
+# mutants.pl: break the core, the guard, the node or the shell in one place at a
+# time, and see that the simulator finds it.
 #
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
 # Works in a temporary directory with copies; the table is mutants.txt.  A mutant
-# is compiled without the core's assertions, so that it is the invariants that
-# must find it.  Writes TAP: one test for each mutant, and one for the original.
+# is compiled without the assertions of core and guard, so that it is the
+# invariants that must find it.  Writes TAP: one test for each mutant, and one for the original.
 use strict;
 use warnings;
 
@@ -23,7 +23,7 @@ my ($jobs, $seconds, $cc) = (2, 60, $ENV{CC} || 'gcc');
 GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
 
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$src"); # both have a node.h
-my @units = qw(sim world plan story node wire host peer session fault check core);
+my @units = qw(sim world plan story node wire host peer session fault check core guard);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 
@@ -103,7 +103,7 @@ sub read_table
 sub source
 {
 	my ($unit) = @_;
-	return $unit eq 'core' ? "$src/core.c" : "$sim/$unit.c";
+	return $unit =~ /^(core|guard)$/ ? "$src/$unit.c" : "$sim/$unit.c";
 }
 
 sub compile

@@ -7,11 +7,7 @@
 #include "story.h"
 #include "wire.h"
 
-/* A node counts its uptime in whole seconds, by a clock that may be set. */
-#define UPTIME_SLACK_US (2 * SECOND)
-
-static bool is_twin(int host, int node);
-static void review(int host, int node);
+static GuardVerdict ask_guard(int host, int node);
 
 /* What was sent and not answered may have been executed or not, or may still be. */
 void
@@ -75,10 +71,12 @@ peer_on_greeted(const event *event)
 	int h = event->host;
 	int n = event->node;
 	wire *wire = wire_at(h, n);
+	GuardVerdict verdict;
 
 	if (event->tag != wire->epoch || wire->gone)
 		return;
-	if (is_twin(h, n))
+	verdict = ask_guard(h, n);
+	if (verdict == GUARD_TWIN)
 	{
 		tell("host %c: node %d is the same server as another", HOST_NAME(h), n + 1);
 		wire_close(h, n);
@@ -89,67 +87,28 @@ peer_on_greeted(const event *event)
 	wire->state = WIRE_UP;
 	hosts[h].node[n].failures = 0;
 	tell("host %c: node %d is ready", HOST_NAME(h), n + 1);
-	review(h, n);
+	if (verdict != GUARD_AS_BEFORE)
+	{
+		seen.quarantines++;
+		tell("host %c: node %d may have forgotten leases and must not vote: %s", HOST_NAME(h),
+			 n + 1, verdict == GUARD_FORGOT ? "its marker is another" : "it restarted");
+	}
 	for (int s = 0; s < SLOTS_MAX; s++)
 		host_greet(h, s, n);
 }
 
-/*
- * find_twin of node.c.  Twins stay so until the other was greeted anew and is
- * another process, and this one still has the same: a process seen before and
- * after another was seen elsewhere is not that other.
- */
-static bool
-is_twin(int h, int n)
+static GuardVerdict
+ask_guard(int h, int n)
 {
-	host *host = &hosts[h];
-	uint32_t run_id = wire_at(h, n)->facts.run_id;
-	int other = host->node[n].twin;
-	int twin = -1;
+	GuardMemory *memories[CORE_NODES_MAX] = {NULL};
+	core_mask on_duty = 0;
 
-	if (other >= 0)
+	for (int i = 0; i < w.plan.nodes; i++)
 	{
-		bool apart = wire_at(h, other)->state == WIRE_UP &&
-					 host->node[other].greeted_us > host->node[n].twin_since_us &&
-					 wire_at(h, other)->facts.run_id != host->node[n].twin_run_id &&
-					 run_id == host->node[n].twin_run_id;
-
-		if (!apart)
-			twin = other;
+		memories[i] = &hosts[h].node[i].guard;
+		if (wire_at(h, i)->state == WIRE_UP)
+			on_duty |= CORE_BIT(i);
 	}
-	for (int i = 0; i < w.plan.nodes && twin < 0; i++)
-		if (i != n && wire_at(h, i)->state == WIRE_UP && wire_at(h, i)->facts.run_id == run_id)
-			twin = i;
-	if (twin >= 0 && (other < 0 || run_id != host->node[n].twin_run_id))
-	{
-		host->node[n].twin_since_us = host_now_us(h);
-		host->node[n].twin_run_id = run_id;
-	}
-	host->node[n].twin = twin;
-	host->node[n].greeted_us = host_now_us(h);
-	return twin >= 0;
-}
-
-/* guard_review of guard.c */
-static void
-review(int h, int n)
-{
-	const facts *facts = &wire_at(h, n)->facts;
-	uint32_t known = hosts[h].node[n].marker;
-	bool new_process = hosts[h].node[n].run_id != facts->run_id;
-	bool young = facts->uptime_s * SECOND < w.plan.max_ttl_us + UPTIME_SLACK_US;
-	bool another = known != 0 && known != facts->marker;
-	bool lost =
-		another ? facts->marked != MARKED_LONG_LOST : known == 0 && facts->marked == MARKED_LOST;
-
-	if ((new_process && young && !facts->durable) || lost)
-	{
-		seen.quarantines++;
-		tell("host %c: node %d may have forgotten leases and must not vote: %s", HOST_NAME(h),
-			 n + 1, lost ? "its marker is another" : "it restarted");
-		hosts[h].node[n].until_us =
-			host_now_us(h) + 2 * w.plan.max_ttl_us - core_validity_us(w.plan.max_ttl_us);
-	}
-	hosts[h].node[n].run_id = facts->run_id;
-	hosts[h].node[n].marker = facts->marker;
+	return guard_greet(memories, on_duty, n, &wire_at(h, n)->facts, w.plan.max_ttl_us,
+					   host_now_us(h));
 }

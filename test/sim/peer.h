@@ -1,7 +1,7 @@
 /*
  * peer.h
- *		What src/node.c and src/guard.c do: time-outs, reconnecting, the greeting,
- *		twins and quarantine.
+ *		What src/node.c does: time-outs, reconnecting, the greeting.  What comes of
+ *		it is decided by src/guard.c as it is.
  */
 #ifndef SIM_PEER_H
 #define SIM_PEER_H

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check.h"
@@ -72,7 +73,7 @@ wire_on_greet(const event *event)
 	wire *wire = wire_at(event->host, event->node);
 	server *server = server_at(event->node);
 	int64_t now_us = server_clock_us(server);
-	facts *facts = &wire->facts;
+	GuardFacts *facts = &wire->facts;
 
 	if (event->tag != wire->epoch || wire->gone)
 		return;
@@ -83,17 +84,24 @@ wire_on_greet(const event *event)
 	}
 	save(server);
 	wire_expire(event->node);
-	facts->run_id = server->run_id;
+	wire_text(facts->run_id, server->run_id);
 	facts->uptime_s = (now_us - server->started_us) / SECOND;
-	facts->durable = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
-	facts->marked =
-		node_marker(&server->data, now_us, w.markers + 1,
-					host_knows_marker(event->host, event->node), w.plan.max_ttl_us / 1000);
-	facts->marker = server->data.marker;
-	if (facts->marker > w.markers)
-		w.markers = facts->marker;
+	facts->aof = facts->fsync_always = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
+	/* in the order of GuardFacts */
+	facts->loss =
+		(int) node_marker(&server->data, now_us, w.markers + 1,
+						  host_marker(event->host, event->node) != 0, w.plan.max_ttl_us / 1000);
+	wire_text(facts->marker, server->data.marker);
+	if (server->data.marker > w.markers)
+		w.markers = server->data.marker;
 	wire->from_at_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
 	later(wire->from_at_us, EVENT_GREETED, event->host, event->node, 0, wire->epoch);
+}
+
+void
+wire_text(char *text, uint32_t number)
+{
+	snprintf(text, sizeof("4294967295"), "%u", (unsigned) number);
 }
 
 void

@@ -11,6 +11,7 @@
 #ifndef SIM_WIRE_H
 #define SIM_WIRE_H
 
+#include "guard.h"
 #include "world.h"
 
 typedef enum wire_state
@@ -19,16 +20,6 @@ typedef enum wire_state
 	WIRE_GREETING,
 	WIRE_UP
 } wire_state;
-
-/* What a node says of itself to those who connect. */
-typedef struct facts
-{
-	uint32_t run_id;
-	int64_t uptime_s;
-	bool durable; /* appendonly yes, appendfsync always */
-	uint32_t marker;
-	marked marked;
-} facts;
 
 typedef struct wire
 {
@@ -39,7 +30,7 @@ typedef struct wire
 	bool watched;     /* an EVENT_OVERDUE is under way */
 	int64_t to_at_us;
 	int64_t from_at_us;
-	facts facts;
+	GuardFacts facts; /* what the node said when it was greeted */
 	/* a ring: [head, executed) wait for their reply to arrive, [executed, tail) to be executed */
 	uint32_t head;
 	uint32_t executed;
@@ -56,6 +47,7 @@ extern void wire_send(int host, int node, const command *command);
 extern void wire_close(int host, int node); /* by the host */
 extern void wire_break(int host, int node, bool late, bool silent);
 extern void wire_expire(int node);
+extern void wire_text(char *text, uint32_t number); /* what is random is a number here */
 
 /* Events */
 extern void wire_on_arrive(const event *event);
