@@ -1,7 +1,7 @@
 # redlock_pg: distributed locks for SQL
 #
 #   make, make install      build and install
-#   make unit               unit tests of the protocol core, no server needed
+#   make unit               unit tests of core and guard, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
@@ -28,7 +28,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = test/unit/core_test test/sim/sim test/sim/conformance
+EXTRA_CLEAN = test/unit/core_test test/unit/guard_test test/sim/sim test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -47,8 +47,12 @@ test/unit/core_test: test/unit/core_test.c src/core.c src/core.h
 	mkdir -p $(@D)
 	$(UNIT_CC) -o $@ $(filter %.c,$^)
 
-unit: test/unit/core_test
-	prove -e '' test/unit/core_test
+test/unit/guard_test: test/unit/guard_test.c src/guard.c src/core.c src/guard.h src/core.h src/lua.h
+	mkdir -p $(@D)
+	$(UNIT_CC) -o $@ $(filter %.c,$^)
+
+unit: test/unit/core_test test/unit/guard_test
+	prove -e '' $^
 
 .PHONY: unit
 

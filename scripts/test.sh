@@ -2,7 +2,7 @@
 # scripts/test.sh: build redlock_pg and run its tests, from nothing
 #
 #   scripts/test.sh                    everything
-#   scripts/test.sh unit               the protocol core alone
+#   scripts/test.sh unit               the protocol core and the guard alone
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, and its node against a real one
 #   scripts/test.sh regress            pg_regress and the isolation tester

@@ -89,18 +89,23 @@ find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *ru
 	return twin;
 }
 
+/*
+ * A node's uptime is by its wall clock, which may step after its start: then a
+ * process of some seconds looks old.  Where we knew another process before, it need
+ * not be believed.  That one answered us last at some time, so what it knew may have
+ * been lost at any time since.
+ */
 static GuardVerdict
 review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
 {
-	bool new_process = !is_same(memory->run_id, facts->run_id);
+	bool met = memory->marker[0] != '\0';
+	bool new_process = met ? !is_same(memory->run_id, facts->run_id) : is_young(facts, max_ttl_us);
 	bool durable = facts->aof && facts->fsync_always;
-	bool first_seen = memory->marker[0] == '\0';
-	bool changed = !first_seen && !is_same(memory->marker, facts->marker);
 
-	if (new_process && is_young(facts, max_ttl_us) && !durable)
+	if (new_process && !durable)
 		return GUARD_RESTARTED;
-	if ((changed && facts->loss != GUARD_LOST_ONCE) ||
-		(first_seen && facts->loss == GUARD_LOST_LATELY))
+	if (met ? !is_same(memory->marker, facts->marker) && facts->loss != GUARD_LOST_ONCE
+			: facts->loss == GUARD_LOST_LATELY)
 		return GUARD_FORGOT;
 	return GUARD_AS_BEFORE;
 }

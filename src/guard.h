@@ -8,8 +8,8 @@
  * that a forgotten lease can live without renewal, by our own clock.  Two signs
  * tell of a loss:
  *
- * - The server process is one that this host has not seen before, and it is
- *	 younger than max_ttl.  A node that writes each command to disk before it
+ * - The server process is not the one that this host has seen on the node; or it
+ *	 is the first, and younger than max_ttl by what it says.  A node that writes each command to disk before it
  *	 answers (appendonly yes, appendfsync always) forgets nothing by a restart.
  * - The marker is not the one that this host has seen on the node.  Each acquire
  *	 brings the one that it knows, and is refused where another is, or none; so

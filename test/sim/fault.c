@@ -35,6 +35,7 @@ static int64_t for_us(int64_t most_us);
 static void cut(int host, int node, bool to, int64_t until_us);
 static void partition(void);
 static void restart(fault fault);
+static void step_at_boot(int server);
 static void flush(int server);
 static void set_node_clock(bool forward);
 static void set_wall_clock(int host);
@@ -262,7 +263,23 @@ restart(fault fault)
 				wire_break(h, n, false, silent);
 	server->run_id = ++w.run_ids;
 	server->started_us = server_clock_us(server) + down_us;
+	if (fault != FAULT_RESTART && may(FAULT_BOOT_STEP) && chance(2))
+		step_at_boot(s);
 	server->paused_until_us = w.now_us + down_us;
+}
+
+/*
+ * Its clock was wrong when it started: its uptime is too long from then on.  Where all
+ * data are kept, this would be a clock that is set forward.
+ */
+static void
+step_at_boot(int s)
+{
+	int64_t by_us = chance(2) ? 30 * HOUR : dice_us(3 * w.plan.max_ttl_us + 3 * SECOND);
+
+	seen.fault[FAULT_BOOT_STEP]++;
+	tell("node %d: its clock is set %.3f ms forward while it starts", s + 1, (double) by_us / 1000);
+	w.server[s].wall.offset_us += by_us;
 }
 
 static void

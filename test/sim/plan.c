@@ -51,7 +51,9 @@ plan_make(plan *plan, uint64_t seed)
 	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
 	plan->faultless = plan->faults == 0;
 	plan->guarded = (plan->faults & BEYOND) == 0;
-	plan->measured = plan->guarded && (plan->faults & FAULT_BIT(FAULT_NODE_BACK)) == 0;
+	plan->measured =
+		plan->guarded &&
+		(plan->faults & (FAULT_BIT(FAULT_NODE_BACK) | FAULT_BIT(FAULT_BOOT_STEP))) == 0;
 	plan->sane = plan->measured && !wall_wrong;
 }
 

@@ -43,6 +43,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_PLAIN] = "plain",
 	[FAULT_STRANGER] = "stranger",
 	[FAULT_SILENCE] = "silence",
+	[FAULT_BOOT_STEP] = "boot-step",
 };
 
 /* Tokens are told as microseconds since the world began: short, and in order. */

@@ -85,7 +85,7 @@ wire_on_greet(const event *event)
 	save(server);
 	wire_expire(event->node);
 	wire_text(facts->run_id, server->run_id);
-	facts->uptime_s = (now_us - server->started_us) / SECOND;
+	facts->uptime_s = now_us / SECOND - server->started_us / SECOND;
 	facts->aof = facts->fsync_always = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
 	facts->loss =
@@ -296,7 +296,8 @@ wire_expire(int node)
 	server *server = server_at(node);
 
 	if (node_expire(&server->data, server_clock_us(server)) &&
-		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK))) != 0)
+		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
+						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
 		check_forgot(w.server_of[node]);
 }
 

@@ -67,6 +67,7 @@ typedef enum fault
 	FAULT_PLAIN,
 	FAULT_STRANGER,
 	FAULT_SILENCE,
+	FAULT_BOOT_STEP,
 	FAULTS
 } fault;
 

@@ -1,0 +1,227 @@
+/*
+ * guard_test.c
+ *		Unit tests of the restart guard, src/guard.c.
+ *
+ * Protects from (invariants 1, 4 and 8): a node that votes though it may have
+ * forgotten a lease, be it by what it says of its age, of its marker, or by a
+ * second loss; a quarantine for a node that forgot nothing; one server that votes
+ * by two names, or none that votes by either.
+ *
+ * Most stories play with the nodes 0 .. 2 of one host, which has met all of them.
+ */
+#include "../../src/guard.h"
+
+#include <string.h>
+
+#include "tap.h"
+
+#define SECOND INT64_C(1000000)
+#define MAX_TTL_US (60 * SECOND)
+#define NODES 3
+
+/* max_ttl and the bound for drift, spelled out */
+#define QUARANTINE_US (60 * SECOND + 600000 + 2000)
+
+#define DAY_S (24 * 3600)
+
+static GuardMemory memory[NODES];
+static core_mask on_duty;
+static int64_t now_us;
+
+static GuardFacts
+facts_of(const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
+{
+	GuardFacts facts = {.uptime_s = uptime_s, .aof = durable, .fsync_always = durable};
+
+	strcpy(facts.run_id, run_id);
+	strcpy(facts.marker, marker);
+	facts.loss = loss;
+	return facts;
+}
+
+static GuardVerdict
+greet_with(int node, const GuardFacts *facts)
+{
+	GuardMemory *nodes[CORE_NODES_MAX] = {&memory[0], &memory[1], &memory[2]};
+	GuardVerdict verdict;
+
+	now_us++;
+	on_duty &= ~CORE_BIT(node);
+	verdict = guard_greet(nodes, on_duty, node, facts, MAX_TTL_US, now_us);
+	if (verdict != GUARD_TWIN)
+		on_duty |= CORE_BIT(node);
+	return verdict;
+}
+
+static GuardVerdict
+greet(int node, const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
+{
+	GuardFacts facts = facts_of(run_id, uptime_s, durable, marker, loss);
+
+	return greet_with(node, &facts);
+}
+
+/* By its run_id alone: an old process that keeps all. */
+static GuardVerdict
+greet_as(int node, const char *run_id)
+{
+	return greet(node, run_id, DAY_S, true, "m1", GUARD_FRESH);
+}
+
+static void
+drop(int node)
+{
+	on_duty &= ~CORE_BIT(node);
+}
+
+static void
+begin(void)
+{
+	memset(memory, 0, sizeof(memory));
+	on_duty = 0;
+	now_us = 1000 * SECOND;
+}
+
+static void
+test_first_sight(void)
+{
+	static const struct
+	{
+		const char *what;
+		int64_t uptime_s;
+		bool durable;
+		int loss;
+		GuardVerdict verdict;
+	} table[] = {
+		{"an old process", DAY_S, false, GUARD_FRESH, GUARD_AS_BEFORE},
+		{"a young one", 5, false, GUARD_FRESH, GUARD_RESTARTED},
+		/* a second may begin just after the one and end just before the other */
+		{"one that says max_ttl", 60, false, GUARD_FRESH, GUARD_RESTARTED},
+		{"one that says a second more", 61, false, GUARD_FRESH, GUARD_RESTARTED},
+		{"one that says two seconds more", 62, false, GUARD_FRESH, GUARD_AS_BEFORE},
+		{"a young one that keeps all", 5, true, GUARD_FRESH, GUARD_AS_BEFORE},
+		{"one whose clock was set back", -DAY_S, false, GUARD_FRESH, GUARD_RESTARTED},
+		{"one as old as numbers go", INT64_MAX, false, GUARD_FRESH, GUARD_AS_BEFORE},
+		{"one as young as numbers go", INT64_MIN, false, GUARD_FRESH, GUARD_RESTARTED},
+		{"one of which others say that it forgot", DAY_S, true, GUARD_LOST_LATELY, GUARD_FORGOT},
+		{"... longer ago than max_ttl", DAY_S, true, GUARD_LOST_ONCE, GUARD_AS_BEFORE},
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+	{
+		begin();
+		ok(greet(0, "p1", table[i].uptime_s, table[i].durable, "m1", table[i].loss) ==
+			   table[i].verdict,
+		   "first sight of %s", table[i].what);
+		ok(guard_may_vote(&memory[0], now_us) == (table[i].verdict == GUARD_AS_BEFORE),
+		   "... and whether it may vote");
+	}
+}
+
+/* It was seen as p1 with m1, and is greeted again. */
+static void
+test_next_sight(void)
+{
+	static const struct
+	{
+		const char *what;
+		const char *run_id;
+		int64_t uptime_s;
+		bool durable;
+		const char *marker;
+		int loss;
+		GuardVerdict verdict;
+	} table[] = {
+		{"nothing new", "p1", DAY_S, false, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
+		{"the process is young, but the same", "p1", 5, false, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
+		{"a new process", "p2", 1, false, "m1", GUARD_FRESH, GUARD_RESTARTED},
+		{"a new one that keeps all", "p2", 1, true, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
+		{"a new one, and the clock steps at the node's boot", "p2", 300 * DAY_S, false, "m1",
+		 GUARD_FRESH, GUARD_RESTARTED},
+		{"... with another's marker of long ago", "p2", 300 * DAY_S, false, "m2 lost 1",
+		 GUARD_LOST_ONCE, GUARD_RESTARTED},
+		{"another marker", "p1", DAY_S, true, "m2", GUARD_FRESH, GUARD_FORGOT},
+		{"another that tells of a loss", "p1", DAY_S, true, "m2", GUARD_LOST_LATELY, GUARD_FORGOT},
+		{"another that tells of an old loss", "p1", DAY_S, true, "m2", GUARD_LOST_ONCE,
+		 GUARD_AS_BEFORE},
+		{"a loss that was seen before", "p1", DAY_S, true, "m1", GUARD_LOST_LATELY,
+		 GUARD_AS_BEFORE},
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+	{
+		GuardVerdict verdict;
+
+		begin();
+		greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+		verdict = greet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
+						table[i].loss);
+		ok(verdict == table[i].verdict, "seen again: %s", table[i].what);
+		ok(guard_may_vote(&memory[0], now_us) == (verdict == GUARD_AS_BEFORE),
+		   "... and whether it may vote");
+		ok(greet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
+				 table[i].loss) == GUARD_AS_BEFORE,
+		   "... which is remembered");
+	}
+}
+
+static void
+test_quarantine(void)
+{
+	int64_t ends_us;
+
+	begin();
+	greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	greet(0, "p2", 1, false, "m1", GUARD_FRESH);
+	ends_us = now_us + QUARANTINE_US;
+	ok(!guard_may_vote(&memory[0], ends_us - 1), "a quarantine lasts for max_ttl and the drift");
+	ok(guard_may_vote(&memory[0], ends_us), "and then ends");
+
+	now_us += 30 * SECOND;
+	greet(0, "p2", 31, false, "m1", GUARD_FRESH);
+	ok(memory[0].until_us == ends_us, "a connection that breaks does not extend it");
+	greet(0, "p3", 1, false, "m1", GUARD_FRESH);
+	ends_us = now_us + QUARANTINE_US;
+	ok(memory[0].until_us == ends_us, "a second restart does");
+	now_us += 30 * SECOND;
+	greet(0, "p3", 31, false, "m2", GUARD_LOST_LATELY);
+	ok(memory[0].until_us == now_us + QUARANTINE_US, "so does a loss of its data");
+}
+
+static void
+test_twins(void)
+{
+	begin();
+	greet_as(0, "p1");
+	greet_as(1, "p2");
+	ok(greet_as(2, "p1") == GUARD_TWIN && memory[2].twin == 1,
+	   "a second name of a server is refused, and says which it is");
+	ok(memory[2].run_id[0] == '\0', "what it says is not taken for the node's own");
+	drop(0);
+	ok(greet_as(2, "p1") == GUARD_TWIN, "also while the server can't be reached by its other name");
+	ok(greet_as(0, "p1") == GUARD_AS_BEFORE, "which may be used again");
+	ok(greet_as(2, "p1") == GUARD_TWIN, "the second name still not");
+
+	/* the server restarts */
+	drop(0);
+	ok(greet_as(2, "p3") == GUARD_TWIN, "a new process behind the second name may be that of both");
+	ok(greet_as(0, "p3") == GUARD_AS_BEFORE, "the first one is used");
+	ok(greet_as(2, "p3") == GUARD_TWIN, "the second one not");
+
+	/* now it is a server of its own */
+	ok(greet_as(2, "p4") == GUARD_TWIN, "what was a twin is not trusted at once");
+	ok(greet_as(2, "p4") == GUARD_TWIN, "nor as long as the other was not looked at");
+	ok(greet_as(0, "p3") == GUARD_AS_BEFORE, "when that is another process since");
+	ok(greet_as(2, "p4") == GUARD_AS_BEFORE, "and this is the same as before, they are two");
+	ok(memory[2].twin == 0, "which is remembered");
+}
+
+int
+main(void)
+{
+	test_first_sight();
+	test_next_sight();
+	test_quarantine();
+	test_twins();
+	return tap_done();
+}
