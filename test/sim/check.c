@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "debt.h"
 #include "fault.h"
 #include "host.h"
 #include "lua.h"
@@ -54,6 +55,7 @@ static uint32_t forgets;
 static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which the
 												   * release was executed */
 static bool forgiven[SECRETS_MAX];
+static bool renewal_sent[SECRETS_MAX];
 static int64_t counted[NODES_MAX]; /* how far each server has counted, as it said, and
 									* did not forget since */
 static int64_t stored;             /* the fence: the database's own row */
@@ -103,6 +105,8 @@ check_begin(void)
 	seen.guarded += w.plan.guarded;
 	memset(released, 0, sizeof(released));
 	memset(forgiven, 0, sizeof(forgiven));
+	memset(renewal_sent, 0, sizeof(renewal_sent));
+	debt_begin();
 	for (int i = 0; i < w.plan.servers; i++)
 		counted[i] = w.server[i].data.counter;
 }
@@ -123,6 +127,7 @@ check_asked(int h, int s)
 {
 	round_check *check = &hosts[h].slot[s].check;
 
+	debt_asked(h, s);
 	check->alone = check->even = w.plan.faultless;
 	if (!w.plan.faultless)
 		return;
@@ -183,6 +188,7 @@ check_sent(int h, int s, int node, core_op op)
 
 	if (op == CORE_OP_RENEW)
 	{
+		renewal_sent[slot->secret] = true;
 		demand(14, slot->wish != WISH_NOTHING,
 			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
 			   slot->secret, node + 1);
@@ -284,6 +290,7 @@ check_granted(int h, int s)
 	demand(4, votes >= w.plan.nodes / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
 		   slot->secret, HOST_NAME(h), votes, w.plan.nodes);
 	check->granted_us = now_us;
+	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
 	check_alone(h, s);
 	check_order(h, s);
@@ -486,6 +493,10 @@ check_executed(int node, const command *command, const node_data *before, const 
 	bool same = before->secret == command->secret && before->attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
 
+	if (after->secret != before->secret || after->attempt != before->attempt ||
+		after->key_end_ms != before->key_end_ms)
+		debt_placed(s, behind != NULL &&
+						   host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -534,6 +545,10 @@ check_executed(int node, const command *command, const node_data *before, const 
 				   "node %d deletes the key of request %u, attempt %u, at the release of request "
 				   "%u, attempt %u",
 				   node + 1, before->secret, before->attempt, command->secret, command->attempt);
+			demand(6, command->counter == 0 || renewal_sent[command->secret],
+				   "the release of request %u of host %c raises the counter at node %d, though "
+				   "nothing was ever renewed that could come late",
+				   command->secret, HOST_NAME(command->host), node + 1);
 			count_to(s, command->counter);
 			if (released[command->secret][s] < command->attempt)
 				released[command->secret][s] = command->attempt;
@@ -581,17 +596,27 @@ is_still_owed(const command *command, int node, const struct wire *wire)
 	return false;
 }
 
-/* The lease is over, and by what the core knows nothing is left of it. */
 void
-check_freed(int h, int s, bool debts_expired)
+check_over(int h, int s)
+{
+	hosts[h].slot[s].check.over_us = host_now_us(h);
+	debt_over(h, s);
+}
+
+/* The lease is over: the shell forgives what is owed, or it has expired, or is paid. */
+void
+check_freed(int h, int s, bool shell_forgives)
 {
 	const slot *slot = &hosts[h].slot[s];
+	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + w.plan.ttl_us;
 	core_mask stained = 0;
 
 	if (slot->secret == 0)
 		return;
 	tell("host %c: request %u is over", HOST_NAME(h), slot->secret);
-	if (debts_expired)
+	if (shell_forgives)
+		debt_forgiven(h, s);
+	if (shell_forgives || expired)
 	{
 		forgiven[slot->secret] = true;
 		return;

@@ -36,7 +36,9 @@ typedef struct round_check
 	int64_t renewal_began_us; /* by the host's clock */
 	int64_t renewal_floor;    /* the largest token that was granted before */
 	int64_t granted_us;
+	int64_t granted_true_us;
 	int64_t valid_until_us; /* as told last */
+	int64_t over_us;        /* by the host's clock: what is owed expires from here */
 } round_check;
 
 typedef struct session
@@ -67,10 +69,12 @@ typedef struct statistics
 	int64_t handed_over;
 	int64_t aged;
 	int64_t writes;
-	int64_t stale;  /* writes after a newer holder was there: what the lease lets through */
-	int64_t fenced; /* of these, refused by the token */
-	int64_t waited; /* releases that had to wait for room */
-	int64_t late;   /* commands executed from old sockets */
+	int64_t stale;   /* writes after a newer holder was there: what the lease lets through */
+	int64_t fenced;  /* of these, refused by the token */
+	int64_t waited;  /* releases that had to wait for room */
+	int64_t late;    /* commands executed from old sockets */
+	int64_t debts;   /* unwanted keys at nodes that can be reached, looked at */
+	int64_t repairs; /* keys of leases at nodes that came back, looked at */
 	int64_t quarantines;
 	int64_t guarded; /* schedules in which invariant 1 was demanded */
 	int64_t fault[FAULTS];
@@ -96,7 +100,8 @@ extern void check_sent(int host, int slot, int node, core_op op);
 extern void check_answered(int host, int slot, int node, const command *command,
 						   const answer *answer);
 extern void check_outcome(int host, int slot, core_outcome outcome);
-extern void check_freed(int host, int slot, bool debts_expired);
+extern void check_over(int host, int slot); /* the core begins to delete keys */
+extern void check_freed(int host, int slot, bool forgiven);
 
 /* ... a session is told or writes ... */
 extern int check_returned(int host, int slot, int64_t token, bool handed_over);

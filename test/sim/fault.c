@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "debt.h"
 #include "host.h"
 #include "session.h"
 #include "story.h"
@@ -247,7 +248,10 @@ restart(fault fault)
 	if (fault == FAULT_RESTART_LOST)
 		memset(&server->data, 0, sizeof(server->data));
 	else if (fault == FAULT_ROLLBACK && w.now_us < server->save_at_us)
+	{
 		server->data = server->saved;
+		debt_placed(s, false);
+	}
 	tell("node %d: its server restarts%s", s + 1,
 		 fault == FAULT_RESTART        ? ", all data are kept"
 		 : fault == FAULT_RESTART_LOST ? ", all data are lost"

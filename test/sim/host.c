@@ -217,6 +217,7 @@ step(int h, int s, core_event *event)
 	slot *slot = slot_at(h, s);
 	core_lease *core = &slot->core;
 	uint32_t round = core->round;
+	core_state before = core->state;
 	core_out out;
 
 	assert(!hosts[h].broker_down);
@@ -239,6 +240,8 @@ step(int h, int s, core_event *event)
 	if (event->type == CORE_ACQUIRE && w.plan.aged && w.secrets < AGED_MAX)
 		grow_old(core);
 
+	if (before != CORE_RELEASING && core->state == CORE_RELEASING)
+		check_over(h, s);
 	if (out.acquire != 0)
 	{
 		slot->announced = 0;
@@ -462,7 +465,7 @@ host_look_at(int h, int s)
 		case WISH_NOTHING:
 			if (slot->core.state == CORE_FREE)
 			{
-				check_freed(h, s, slot->forgiven || host_now_us(h) >= slot->core.owed_until_us);
+				check_freed(h, s, slot->forgiven);
 				slot->in_use = false;
 				slot->generation++;
 			}
@@ -773,7 +776,8 @@ host_all_idle(void)
 void
 host_pause(int h, int64_t for_us)
 {
-	hosts[h].paused_until_us = w.now_us + for_us;
+	if (hosts[h].paused_until_us < w.now_us + for_us)
+		hosts[h].paused_until_us = w.now_us + for_us;
 }
 
 void

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "debt.h"
 #include "fault.h"
 #include "host.h"
 #include "session.h"
@@ -232,6 +233,7 @@ run(uint64_t seed)
 	while (!w.over && next_event(&event))
 	{
 		handle(&event);
+		debt_check();
 		if (w.taken < STEPS_MAX)
 			continue;
 		if (w.plan.measured)
@@ -363,12 +365,14 @@ print_statistics(const statistics *sum, double seconds)
 		   ", unreachable %" PRId64 "; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64
 		   "\n# aged requests %" PRId64 "; releases that waited for room %" PRId64
 		   "; executed late %" PRId64 ", quarantines %" PRId64 "; written %" PRId64
-		   ", stale %" PRId64 ", of these fenced off %" PRId64 "\n",
+		   ", stale %" PRId64 ", of these fenced off %" PRId64
+		   "\n# looked at unwanted keys %" PRId64
+		   ", and at keys of leases at nodes that came back %" PRId64 "\n",
 		   sum->schedules, seconds, (double) sum->schedules / seconds,
 		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		   sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
 		   sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
-		   sum->writes, sum->stale, sum->fenced);
+		   sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "debt.h"
 #include "host.h"
 #include "story.h"
 
@@ -271,6 +272,7 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 	if (may(FAULT_ERROR) && chance(25))
 	{
 		seen.fault[FAULT_ERROR]++;
+		debt_failed(command->host, node);
 		*answer = (struct answer){.reply = CORE_REPLY_ERROR, .error = NODE_FAILED};
 		story_answer("executes, for", command, answer, node);
 		return;

@@ -1,0 +1,261 @@
+/*
+ * debt.c
+ *		Debts and repairs; see debt.h.
+ *
+ * Demanded where keys and leases end in time (plan.measured), and of connections
+ * on which nothing is late: up, not cut, neither side stopped, room for commands.
+ *
+ * - No key of a request that is over, or of an attempt that was not won, stands at
+ *	 a node for longer than its release takes to arrive (ARRIVES_US), from when it
+ *	 is unwanted and the connection is well.  If the node answered with an error
+ *	 meanwhile, then: as long again as it has been owed, and two pauses between
+ *	 retries.  Who waits (BUSY) does not repeat a release that was answered by an
+ *	 error: the next round is near.
+ * - A node that came back during a valid lease has its key after the same time,
+ *	 unless another's key or a larger counter stood in the way.
+ *
+ * Not demanded: of keys that came late, from an old socket, or when a host was
+ * stopped and could not drop the connection, and of those that a snapshot brought
+ * back: nobody knows of them for sure, and they expire within their ttl.
+ */
+#include "debt.h"
+
+#include <string.h>
+
+#include "check.h"
+#include "fault.h"
+#include "host.h"
+#include "story.h"
+#include "wire.h"
+
+/* What was sent before, and then the way there. */
+#define ARRIVES_US (4 * w.plan.delay_us + MS)
+
+/* Clocks of hosts run at most half a percent too slow. */
+#define SLOWEST(us) ((us) + (us) / 100)
+
+static struct
+{
+	int host;
+	int slot;
+	bool forgiven;
+	int64_t over_us; /* its keys are being deleted since then; 0: they are not yet */
+} requests[SECRETS_MAX];
+
+/* Of the key at a server. */
+static struct
+{
+	uint32_t secret;
+	uint32_t attempt;
+	bool in_time; /* it was placed before the command was overdue */
+	int64_t placed_us;
+	int64_t unwanted_us; /* since then; 0: it is wanted */
+	int64_t since_us;    /* and since then its host's connection is well; 0: it is not */
+} keys[NODES_MAX];
+
+/* A connection: up and well since then; 0: it is not. */
+static struct
+{
+	uint32_t epoch;
+	int64_t up_us;
+	int64_t well_us;
+	int64_t failed_us;    /* an error was answered last */
+	int64_t contested_us; /* last time when another's key or counter was in the way of a lease, or
+						   * the node had no room for its repair */
+} paths[HOSTS_MAX][NODES_MAX];
+
+static void look_at_paths(void);
+static bool is_well(int host, int node);
+static void check_debts(int server);
+static uint32_t standing(const server *server);
+static bool is_wanted(uint32_t secret);
+static void check_repairs(int host, int slot);
+
+void
+debt_begin(void)
+{
+	memset(requests, 0, sizeof(requests));
+	memset(keys, 0, sizeof(keys));
+	memset(paths, 0, sizeof(paths));
+}
+
+void
+debt_placed(int server, bool in_time)
+{
+	keys[server].in_time = in_time;
+	keys[server].placed_us = w.now_us;
+}
+
+void
+debt_asked(int host, int slot)
+{
+	uint32_t secret = slot_at(host, slot)->secret;
+
+	requests[secret].host = host;
+	requests[secret].slot = slot;
+}
+
+void
+debt_forgiven(int host, int slot)
+{
+	requests[slot_at(host, slot)->secret].forgiven = true;
+}
+
+void
+debt_over(int host, int slot)
+{
+	requests[slot_at(host, slot)->secret].over_us = w.now_us;
+}
+
+void
+debt_failed(int host, int node)
+{
+	paths[host][node].failed_us = w.now_us;
+}
+
+void
+debt_check(void)
+{
+	if (!w.plan.measured)
+		return;
+	look_at_paths();
+	for (int i = 0; i < w.plan.servers; i++)
+		check_debts(i);
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int s = 0; s < SLOTS_MAX; s++)
+			if (slot_at(h, s)->wish != WISH_NOTHING && host_is_valid(h, s))
+				check_repairs(h, s);
+}
+
+static void
+look_at_paths(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int n = 0; n < w.plan.nodes; n++)
+		{
+			const wire *wire = wire_at(h, n);
+
+			if (!is_well(h, n))
+				paths[h][n].well_us = 0;
+			else if (paths[h][n].well_us == 0)
+				paths[h][n].well_us = w.now_us;
+			if (wire->state != WIRE_UP)
+				paths[h][n].up_us = 0;
+			else if (paths[h][n].up_us == 0 || paths[h][n].epoch != wire->epoch)
+				paths[h][n].up_us = w.now_us;
+			paths[h][n].epoch = wire->epoch;
+		}
+}
+
+static bool
+is_well(int h, int n)
+{
+	const wire *wire = wire_at(h, n);
+	int64_t soon_us = w.now_us + 2 * w.plan.delay_us;
+
+	return wire_can_send(h, n) && !wire->gone && wire->to_at_us <= soon_us &&
+		   wire->from_at_us <= soon_us && w.cut_to_us[h][n] <= w.now_us &&
+		   w.cut_from_us[h][n] <= w.now_us && server_at(n)->paused_until_us <= w.now_us &&
+		   hosts[h].paused_until_us <= w.now_us && !hosts[h].broker_down;
+}
+
+static void
+check_debts(int server)
+{
+	const node_data *data = &w.server[server].data;
+	uint32_t secret = standing(&w.server[server]);
+	int h = requests[secret].host;
+	const slot *slot = slot_at(h, requests[secret].slot);
+	int64_t began_us = requests[secret].over_us;
+	int64_t limit_us;
+	int node = -1;
+
+	if (secret != keys[server].secret || data->attempt != keys[server].attempt || is_wanted(secret))
+		keys[server].unwanted_us = keys[server].since_us = 0;
+	keys[server].secret = secret;
+	keys[server].attempt = data->attempt;
+	if (secret == 0 || fault_is_plain(secret) || is_wanted(secret))
+		return;
+	if (keys[server].unwanted_us == 0)
+		keys[server].unwanted_us = w.now_us;
+	for (int n = 0; n < w.plan.nodes; n++)
+		if (w.server_of[n] == server && paths[h][n].well_us != 0)
+			node = n;
+	if (node < 0 || data->kept || !keys[server].in_time || requests[secret].forgiven ||
+		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
+	{
+		keys[server].since_us = 0;
+		return;
+	}
+	if (keys[server].since_us < paths[h][node].well_us)
+		keys[server].since_us = w.now_us;
+
+	limit_us = keys[server].since_us + ARRIVES_US;
+	if (paths[h][node].failed_us >= keys[server].placed_us)
+	{
+		int64_t from_us = keys[server].since_us;
+
+		if (began_us == 0)
+			return;
+		if (from_us < paths[h][node].failed_us)
+			from_us = paths[h][node].failed_us;
+		if (from_us < began_us)
+			from_us = began_us;
+		limit_us = from_us + SLOWEST(from_us - began_us + 2 * w.plan.retry_us) + ARRIVES_US;
+	}
+	seen.debts++;
+	if (w.now_us > limit_us)
+		violate(7,
+				"the key of request %u of host %c, which is unwanted for %.3f ms, still stands at "
+				"node %d, which can be reached for %.3f ms",
+				secret, HOST_NAME(h), (double) (w.now_us - keys[server].unwanted_us) / 1000,
+				node + 1, (double) (w.now_us - paths[h][node].well_us) / 1000);
+}
+
+/* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
+static uint32_t
+standing(const server *server)
+{
+	return server_clock_us(server) / 1000 > server->data.key_end_ms ? 0 : server->data.secret;
+}
+
+/* Its owner wants it, or may; and it is no attempt that was not won. */
+static bool
+is_wanted(uint32_t secret)
+{
+	const slot *slot = slot_at(requests[secret].host, requests[secret].slot);
+
+	return slot->in_use && slot->secret == secret && slot->wish != WISH_NOTHING &&
+		   (slot->core.state == CORE_ASKING || slot->core.state == CORE_HELD ||
+			slot->core.state == CORE_LOST);
+}
+
+static void
+check_repairs(int h, int s)
+{
+	const slot *slot = slot_at(h, s);
+
+	for (int n = 0; n < w.plan.nodes; n++)
+	{
+		const server *server = server_at(n);
+		uint32_t secret = standing(server);
+		int64_t up_us = paths[h][n].up_us;
+
+		if (up_us == 0)
+			continue;
+		if ((secret != 0 && secret != slot->secret) || server->data.counter > slot->core.token ||
+			(slot->unsent & CORE_BIT(n)))
+			paths[h][n].contested_us = w.now_us;
+		if (up_us <= slot->check.granted_true_us || paths[h][n].well_us == 0 ||
+			paths[h][n].well_us > up_us || w.now_us <= up_us + ARRIVES_US ||
+			paths[h][n].failed_us >= up_us || paths[h][n].contested_us >= up_us ||
+			server->lost_at_us >= up_us)
+			continue;
+		seen.repairs++;
+		if (secret != slot->secret)
+			violate(12,
+					"host %c holds the lock by request %u, and node %d, which is back for %.3f ms, "
+					"lacks its key",
+					HOST_NAME(h), slot->secret, n + 1, (double) (w.now_us - up_us) / 1000);
+	}
+}

@@ -1,0 +1,25 @@
+/*
+ * debt.h
+ *		What keys stand at which node, and whether they should: debts and repairs,
+ *		seen from the world's side.
+ *
+ * The core's own account of what it owes is not asked.  A key is a debt from when
+ * its owner has let go, or its attempt was not won.  Where the node is reachable
+ * it is gone within a bound; so is what a held lease lacks at a node that is back.
+ */
+#ifndef SIM_DEBT_H
+#define SIM_DEBT_H
+
+#include "node.h"
+
+extern void debt_begin(void);
+extern void debt_check(void); /* after each event */
+
+/* What is known of a key at a server, beside what it stores. */
+extern void debt_placed(int server, bool in_time); /* by a command that did not come late? */
+extern void debt_asked(int host, int slot);        /* by this secret from now on */
+extern void debt_over(int host, int slot);         /* the core begins to delete its keys */
+extern void debt_forgiven(int host, int slot);     /* the shell gave up what is owed */
+extern void debt_failed(int host, int node);       /* the node answered with an error */
+
+#endif /* SIM_DEBT_H */
