@@ -294,9 +294,9 @@ turn(int64 now_us)
 	int64 wake_at_us;
 	int count;
 
-	if (settled)
-		take_queue(now_us);
-	else if (nodes_settled() || now_us >= settle_by_us)
+	/* also while the nodes settle: what is given back must not be renewed */
+	take_queue(now_us);
+	if (!settled && (nodes_settled() || now_us >= settle_by_us))
 		begin_to_serve(now_us);
 	forget_debts(now_us);
 	if (now_us >= reconfigure_at_us)
@@ -417,14 +417,13 @@ look_at(Lease *lease, int64 now_us)
 }
 
 /*
- * The queue first, since it has the order of releases and requests; then what an
- * earlier broker was asked and did not see, or did not bring to an end.
+ * Requests that came while the nodes settled, and what an earlier broker was asked
+ * and did not see, or did not bring to an end.  Releases came before, by the queue.
  */
 static void
 begin_to_serve(int64 now_us)
 {
 	settled = true;
-	take_queue(now_us);
 	for (int i = 0; i < lease_table->slots; i++)
 	{
 		Lease *lease = lease_at(i);

@@ -2,8 +2,8 @@
 # memory says, and no session notices.
 #
 # Protects from: a lease that is lost or no longer renewed with the broker, a
-# waiter that waits for ever, a release that is forgotten, a request that is told
-# that there is no quorum where there was no broker.
+# waiter that waits for ever, a release that is forgotten or that waits for nodes, a
+# request that is told that there is no quorum where there was no broker.
 
 use strict;
 use warnings;
@@ -94,6 +94,25 @@ foreach my $round (1 .. 3)
 		"a release that the broker has not seen yet is done ($round)", 30);
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
+
+# ---- a release while the nodes settle ----
+
+# A new broker serves no request before each node is ready or has failed, here for as
+# long as redlock.node_timeout, since one hangs.  What is given back meanwhile is
+# released, not renewed.
+$session_a->query("SELECT redlock_acquire('job', ttl => '60 s', scope => 'session')");
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '60s'");
+$host_a->reload;
+wait_until(sub { $session_a->query('SHOW redlock.node_timeout') eq '1min' }, 'nodes have a minute');
+$nodes[4]->pause;
+terminate($host_a);
+$session_a->query("SELECT redlock_release('job')");
+wait_until(sub { key_count('redlock:job', @nodes) == 0 },
+	'what is given back to a broker that waits for its nodes is released', 30);
+$nodes[4]->resume;
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '1s'");
+$host_a->reload;
+wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'on the node that hung, too', 30);
 
 # ---- an acquire meanwhile ----
 
