@@ -56,9 +56,10 @@ static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which 
 												   * release was executed */
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
-static int64_t counted[NODES_MAX]; /* how far each server has counted, as it said, and
-									* did not forget since */
-static int64_t stored;             /* the fence: the database's own row */
+static bool was_returned[SECRETS_MAX]; /* to a session */
+static int64_t counted[NODES_MAX];     /* how far each server has counted, as it said, and
+										* did not forget since */
+static int64_t stored;                 /* the fence: the database's own row */
 static int stored_by;
 
 static void check_granted(int host, int slot);
@@ -106,6 +107,7 @@ check_begin(void)
 	memset(released, 0, sizeof(released));
 	memset(forgiven, 0, sizeof(forgiven));
 	memset(renewal_sent, 0, sizeof(renewal_sent));
+	memset(was_returned, 0, sizeof(was_returned));
 	debt_begin();
 	for (int i = 0; i < w.plan.servers; i++)
 		counted[i] = w.server[i].data.counter;
@@ -173,8 +175,10 @@ check_renewal(int h, int s)
 {
 	round_check *check = &hosts[h].slot[s].check;
 
-	demand(14, hosts[h].slot[s].wish == WISH_HOLD, "host %c begins to renew request %u for nobody",
-		   HOST_NAME(h), hosts[h].slot[s].secret);
+	demand(14,
+		   hosts[h].slot[s].wish == WISH_HOLD &&
+			   (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS),
+		   "host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
 	check->renewal_began_us = host_now_us(h);
 	check->renewal_floor = max_granted;
 	check->renewed = 0;
@@ -189,7 +193,8 @@ check_sent(int h, int s, int node, core_op op)
 	if (op == CORE_OP_RENEW)
 	{
 		renewal_sent[slot->secret] = true;
-		demand(14, slot->wish != WISH_NOTHING,
+		/* what it does not know yet, it will in its next turn, and on the same connection */
+		demand(14, slot->wish != WISH_NOTHING || slot->queued,
 			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
 			   slot->secret, node + 1);
 		demand(9, host_now_us(h) < check->valid_until_us,
@@ -402,6 +407,11 @@ check_returned(int h, int s, int64_t token, bool handed_over)
 	const slot *slot = &hosts[h].slot[s];
 	int id = session_count;
 
+	was_returned[slot->secret] = true;
+	demand(3, slot->core.state == CORE_HELD && host_now_us(h) < slot->check.valid_until_us,
+		   "a session of host %c is told that it has the lock by request %u, which is over",
+		   HOST_NAME(h), slot->secret);
+
 	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.token,
 		   "host %c hands out token %lld of a range of %d up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
@@ -549,6 +559,9 @@ check_executed(int node, const command *command, const node_data *before, const 
 				   "the release of request %u of host %c raises the counter at node %d, though "
 				   "nothing was ever renewed that could come late",
 				   command->secret, HOST_NAME(command->host), node + 1);
+			demand(11, command->ttl_ms <= 0 || was_returned[command->secret],
+				   "node %d keeps the key of request %u of host %c, which no session was told of",
+				   node + 1, command->secret, HOST_NAME(command->host));
 			count_to(s, command->counter);
 			if (released[command->secret][s] < command->attempt)
 				released[command->secret][s] = command->attempt;

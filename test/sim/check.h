@@ -67,6 +67,9 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
+	int64_t cancelled; /* grants whose owner gave up before it knew */
+	int64_t too_late;  /* grants that were over when their owner looked */
+	int64_t vanished;  /* owners that went without a word */
 	int64_t aged;
 	int64_t writes;
 	int64_t stale;   /* writes after a newer holder was there: what the lease lets through */

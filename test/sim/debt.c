@@ -28,8 +28,8 @@
 #include "story.h"
 #include "wire.h"
 
-/* What was sent before, and then the way there. */
-#define ARRIVES_US (4 * w.plan.delay_us + MS)
+/* The broker's next turn, what was sent before, and then the way there. */
+#define ARRIVES_US (5 * w.plan.delay_us + MS)
 
 /* Clocks of hosts run at most half a percent too slow. */
 #define SLOWEST(us) ((us) + (us) / 100)

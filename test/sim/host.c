@@ -47,6 +47,9 @@ static void send_releases(int host);
 static void hurry_releases(int host);
 static void follow_release(int host, int slot, const core_event *event);
 
+static void take_queue(int host);
+static void look_at(int host, int slot);
+
 static void on_timer(const event *event);
 static void on_wake(const event *event);
 static void on_broker(const event *event);
@@ -186,8 +189,18 @@ host_handle(const event *event)
 		case EVENT_SETTLED:
 			on_settled(event);
 			break;
+		case EVENT_TURN:
+			host->turn_due = false;
+			take_queue(event->host);
+			break;
 		case EVENT_ASK:
 			session_on_ask(event);
+			break;
+		case EVENT_ASKED:
+			session_on_asked(event);
+			break;
+		case EVENT_READ:
+			session_on_read(event);
 			break;
 		case EVENT_NEXT:
 			session_on_next(event);
@@ -257,7 +270,7 @@ step(int h, int s, core_event *event)
 	set_timer(h, s);
 	follow_release(h, s, event);
 	if (core->state == CORE_FREE)
-		host_look_at(h, s);
+		look_at(h, s);
 }
 
 /*
@@ -361,7 +374,7 @@ release_term_ms(int host, const slot *slot)
 
 	if (!slot->granted)
 		return -1;
-	if (now_us < slot->keep_until_us)
+	if (now_us < slot->keep_until_us && slot->returned)
 		return (slot->keep_until_us - now_us + 999) / 1000;
 	return 0;
 }
@@ -386,13 +399,12 @@ publish(int h, int s, core_outcome outcome)
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
 			slot->first_token = slot->core.token - LUA_SPAN + 1;
-			slot->turn_began_us = host_now_us(h);
-			session_begin(h, s, slot->first_token, false);
+			session_told(h, s);
 			break;
 		case CORE_REFUSED:
 		case CORE_UNREACHABLE:
 			slot->told = true;
-			later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, slot->generation);
+			session_told(h, s);
 			break;
 		case CORE_EXPIRED:
 			if (slot->session >= 0 && !sessions[slot->session].paused)
@@ -431,24 +443,64 @@ on_timer(const event *event)
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
+	take_queue(event->host); /* a turn begins with it */
+	if (slot->timer_at_us != 0 || slot->core.wake_at_us == 0 || slot->waits != 0)
+		return;
 	if (host_now_us(event->host) < slot->core.wake_at_us)
 	{
 		set_timer(event->host, event->slot);
 		return;
 	}
-	if (slot->wish == WISH_IDLE)
+	if (slot->wish == WISH_IDLE || (slot->wish == WISH_HOLD && slot->owner == OWNER_VANISHED))
 	{
-		tell("host %c: nobody takes over request %u", HOST_NAME(event->host), slot->secret);
-		session_unname(event->host, event->slot);
-		host_look_at(event->host, event->slot);
+		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
+		session_disown(event->host, event->slot);
+		look_at(event->host, event->slot);
 	}
 	else
 		host_step(event->host, event->slot, CORE_TICK, 0);
 }
 
-/* Do what the owner wishes, if that is not under way.  Safe to repeat. */
+/* The broker is woken, and sees it in its next turn. */
 void
-host_look_at(int h, int s)
+host_push(int h, int s)
+{
+	host *host = &hosts[h];
+
+	if (!slot_at(h, s)->queued)
+	{
+		slot_at(h, s)->queued = true;
+		host->queued[host->queued_count++] = s;
+	}
+	if (host->turn_due || host->broker_down)
+		return;
+	host->turn_due = true;
+	later(w.now_us + dice_us(1 + (chance(4) ? w.plan.delay_us : w.plan.delay_us / 16)), EVENT_TURN,
+		  h, 0, 0, 0);
+}
+
+static void
+take_queue(int h)
+{
+	host *host = &hosts[h];
+
+	if (host->broker_down)
+		return;
+	while (host->queued_count > 0)
+	{
+		int s = host->queued[0];
+
+		host->queued_count--;
+		memmove(host->queued, host->queued + 1,
+				sizeof(host->queued[0]) * (size_t) host->queued_count);
+		slot_at(h, s)->queued = false;
+		look_at(h, s);
+	}
+}
+
+/* Do what the owner wishes, if that is not under way.  Safe to repeat. */
+static void
+look_at(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 
@@ -456,6 +508,7 @@ host_look_at(int h, int s)
 		return;
 	switch (slot->wish)
 	{
+		case WISH_NONE:
 		case WISH_IDLE:
 			break;
 		case WISH_HOLD:
@@ -721,14 +774,15 @@ on_broker(const event *event)
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
 	hosts[h].broker_began_us = host_now_us(h);
+	hosts[h].queued_count = 0; /* a new queue: it looks at all of them */
 	for (int s = 0; s < SLOTS_MAX; s++)
 	{
-		if (!slot_at(h, s)->in_use)
+		slot_at(h, s)->queued = false;
+		if (!slot_at(h, s)->in_use || slot_at(h, s)->core.state == CORE_FREE)
 			continue;
+		step(h, s, &adoption);
 		if (slot_at(h, s)->wish == WISH_NOTHING)
-			host_look_at(h, s);
-		if (slot_at(h, s)->core.state != CORE_FREE)
-			step(h, s, &adoption);
+			look_at(h, s);
 		set_timer(h, s);
 	}
 	for (int n = 0; n < w.plan.nodes; n++)
@@ -742,12 +796,14 @@ on_settled(const event *event)
 	if (hosts[event->host].broker_down)
 		return;
 	hosts[event->host].settled = true;
+	take_queue(event->host);
 	for (int s = 0; s < SLOTS_MAX; s++)
 	{
-		if (slot_at(event->host, s)->in_use && slot_at(event->host, s)->core.state == CORE_BUSY)
+		if (slot_at(event->host, s)->in_use && slot_at(event->host, s)->core.state == CORE_BUSY &&
+			slot_at(event->host, s)->wish == WISH_HOLD)
 			host_step(event->host, s, CORE_WAKE, 0);
 		else
-			host_look_at(event->host, s);
+			look_at(event->host, s);
 	}
 }
 

@@ -14,9 +14,19 @@
 typedef enum wish
 {
 	WISH_NOTHING,
+	WISH_NONE, /* not asked for yet */
 	WISH_HOLD,
 	WISH_IDLE /* left to the next session at the gate */
 } wish;
+
+/* Who has a slot.  What the broker knows of it is the wish alone. */
+typedef enum owner
+{
+	OWNER_NOBODY, /* nobody yet, or nobody any more */
+	OWNER_ASKS,   /* waits for an answer, or has not yet read it */
+	OWNER_HOLDS,
+	OWNER_VANISHED /* without a word: its process is gone, its wish is there */
+} owner;
 
 typedef struct slot
 {
@@ -24,11 +34,14 @@ typedef struct slot
 	round_check check; /* of check.c */
 	bool in_use;
 	wish wish;
+	owner owner;
+	bool queued; /* for the broker */
 	uint32_t generation;
 	uint32_t secret;
 	bool once;
 	bool told; /* the outcome */
 	bool granted;
+	bool returned; /* a session was told a token */
 	bool forgiven; /* its debts were forgotten */
 	int64_t hold_at_most_us;
 	int64_t keep_us; /* the key stays so long after the grant, even if released */
@@ -54,10 +67,13 @@ typedef struct host
 	bool broker_down;
 	bool settled; /* each node was tried once */
 	int64_t broker_began_us;
-	uint32_t waited;    /* releases that had to wait for room */
-	int64_t room_at_us; /* it is looked then whether there is some; true time */
-	int named;          /* the slot that is found by the lock's name; -1 */
-	int queue;          /* sessions that wait at the gate */
+	uint32_t waited;       /* releases that had to wait for room */
+	int64_t room_at_us;    /* it is looked then whether there is some; true time */
+	int named;             /* the slot that is found by the lock's name; -1 */
+	int queue;             /* sessions that wait at the gate */
+	int queued[SLOTS_MAX]; /* slots whose owner wishes something else, in order */
+	int queued_count;
+	bool turn_due; /* an EVENT_TURN is under way */
 	struct
 	{
 		GuardMemory guard;
@@ -80,7 +96,7 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 /* For peer.c and session.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
 extern void host_greet(int host, int slot, int node); /* the node is ready */
-extern void host_look_at(int host, int slot);         /* at what its owner wishes */
+extern void host_push(int host, int slot);            /* its owner wishes something else */
 
 static inline slot *
 slot_at(int host, int slot)

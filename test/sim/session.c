@@ -18,20 +18,30 @@
 
 static void open_slot(int host, bool last);
 static int find_slot(int host);
+static void begin(int host, int slot, int64_t token, bool handed_over);
+static int64_t moment_us(void);
 static void let_go(int host, int slot);
+static void give_up(int host, int slot);
+static void unname(int host, int slot);
 static bool is_worth_having(int host, const slot *slot);
 static void next_asks(int host);
 
-void
-session_begin(int h, int s, int64_t token, bool handed_over)
+/* The lease is theirs now. */
+static void
+begin(int h, int s, int64_t token, bool handed_over)
 {
 	slot *slot = slot_at(h, s);
 	int64_t hold_us = 1 + w.plan.hold_us / 2 + dice_us(w.plan.hold_us);
 	int id = check_returned(h, s, token, handed_over);
 
 	slot->session = id;
+	slot->owner = OWNER_HOLDS;
+	slot->returned = true;
 	if (id < 0)
+	{
+		let_go(h, s); /* there is no room to remember it */
 		return;
+	}
 	if (may(FAULT_APP_PAUSE) && chance(4))
 	{
 		seen.fault[FAULT_APP_PAUSE]++;
@@ -71,9 +81,10 @@ open_slot(int h, bool last)
 	assert(!slot->in_use && slot->core.state == CORE_FREE);
 	hosts[h].named = s;
 	slot->in_use = true;
-	slot->wish = WISH_HOLD;
+	slot->wish = WISH_NONE;
+	slot->owner = OWNER_ASKS;
 	slot->once = !last && chance(3);
-	slot->told = slot->granted = slot->forgiven = false;
+	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
 	slot->hold_at_most_us =
@@ -83,7 +94,70 @@ open_slot(int h, bool last)
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
-	host_look_at(h, s);
+	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->generation);
+}
+
+/* From one step of a session to its next: it may be stopped meanwhile. */
+static int64_t
+moment_us(void)
+{
+	if (may(FAULT_APP_PAUSE) && chance(8))
+	{
+		seen.fault[FAULT_APP_PAUSE]++;
+		return dice_us(3 * w.plan.ttl_us);
+	}
+	return 1 + dice_us(w.plan.delay_us / 2);
+}
+
+void
+session_on_asked(const event *event)
+{
+	slot *slot = slot_at(event->host, event->slot);
+
+	if (slot->generation != event->tag || slot->owner != OWNER_ASKS || slot->wish != WISH_NONE)
+		return;
+	slot->wish = WISH_HOLD;
+	host_push(event->host, event->slot);
+}
+
+/* It is cancelled near that moment, now and then. */
+void
+session_told(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+	int64_t read_us = w.now_us + moment_us();
+
+	if (slot->owner != OWNER_ASKS)
+		return;
+	if (may(FAULT_CANCEL) && chance(8))
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, slot->generation);
+	later(read_us, EVENT_READ, h, 0, s, slot->generation);
+}
+
+/* wait_for_answer of src/session.c: what the broker has told is not believed beyond its end. */
+void
+session_on_read(const event *event)
+{
+	int h = event->host;
+	int s = event->slot;
+	slot *slot = slot_at(h, s);
+
+	if (slot->generation != event->tag || slot->owner != OWNER_ASKS || !slot->told)
+		return;
+	if (!slot->granted)
+	{
+		give_up(h, s);
+		return;
+	}
+	if (!host_is_valid(h, s))
+	{
+		seen.too_late++;
+		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), slot->secret);
+		give_up(h, s);
+		return;
+	}
+	slot->turn_began_us = host_now_us(h);
+	begin(h, s, slot->first_token, false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
@@ -103,15 +177,16 @@ find_slot(int h)
 	return -1;
 }
 
-/* The owner is done, or has given up. */
+/* The owner is done. */
 static void
 let_go(int h, int s)
 {
 	host *host = &hosts[h];
 	slot *slot = slot_at(h, s);
 
-	assert(slot->wish == WISH_HOLD && host->named == s);
+	assert(slot->wish == WISH_HOLD && host->named == s && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
+	slot->owner = OWNER_NOBODY;
 	if (host->queue > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0 &&
 		is_worth_having(h, slot) && slot->handovers + 1 < slot->span &&
 		host_now_us(h) - slot->turn_began_us < TURN_US(w.plan.ttl_us))
@@ -121,17 +196,42 @@ let_go(int h, int s)
 		return;
 	}
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
-	session_unname(h, s);
-	host_look_at(h, s);
+	unname(h, s);
+	host_push(h, s);
 	next_asks(h);
 }
 
-void
-session_unname(int h, int s)
+/* Who asked goes without the lock, whatever the broker has told by now. */
+static void
+give_up(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	tell("host %c: who asked for request %u gives up", HOST_NAME(h), slot->secret);
+	unname(h, s);
+	host_push(h, s);
+	next_asks(h);
+	if (w.calm && h == w.last_host && !w.last_granted && !w.late)
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, 0, 0, LAST);
+}
+
+/* Its name is free from here on. */
+static void
+unname(int h, int s)
 {
 	assert(hosts[h].named == s);
 	hosts[h].named = -1;
 	slot_at(h, s)->wish = WISH_NOTHING;
+	slot_at(h, s)->owner = OWNER_NOBODY;
+	slot_at(h, s)->session = -1;
+}
+
+/* Who comes through the gate finds its name free. */
+void
+session_disown(int h, int s)
+{
+	unname(h, s);
+	next_asks(h);
 }
 
 /* A lease in good health was renewed less than half its ttl ago. */
@@ -172,28 +272,26 @@ session_on_take(const event *event)
 			hosts[h].queue--;
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
-			session_begin(h, event->slot, slot->first_token + slot->handovers, true);
+			begin(h, event->slot, slot->first_token + slot->handovers, true);
 			return;
 		}
-		session_unname(h, event->slot);
-		host_look_at(h, event->slot);
+		unname(h, event->slot);
+		host_push(h, event->slot);
 	}
 	next_asks(h);
 }
 
-/* A waiter gives up, or was told that it is refused. */
+/* A waiter is cancelled, or its time is over; perhaps when it was just granted. */
 void
 session_on_cancel(const event *event)
 {
 	slot *slot = slot_at(event->host, event->slot);
 
-	if (slot->generation != event->tag || !slot->in_use || slot->wish != WISH_HOLD || slot->granted)
+	if (slot->generation != event->tag || slot->owner != OWNER_ASKS)
 		return;
-	if (!slot->told)
-		seen.fault[FAULT_CANCEL]++;
-	let_go(event->host, event->slot);
-	if (w.calm && event->host == w.last_host && !w.last_granted && !w.late)
-		later(w.now_us + w.plan.retry_us, EVENT_ASK, event->host, 0, 0, LAST);
+	seen.fault[FAULT_CANCEL]++;
+	seen.cancelled += slot->granted;
+	give_up(event->host, event->slot);
 }
 
 void
@@ -222,30 +320,42 @@ session_asks_last(int h, int64_t at_us)
 	later(at_us, EVENT_ASK, h, 0, 0, LAST);
 }
 
+/*
+ * Most give up what they have on their way out.  One whose process is just gone
+ * leaves it to the broker to find out.
+ */
 void
 session_crash(int h)
 {
-	for (int s = 0; s < SLOTS_MAX; s++)
-	{
-		slot *slot = slot_at(h, s);
+	int s = hosts[h].named;
+	slot *slot = s >= 0 ? slot_at(h, s) : NULL;
 
-		if (slot->wish != WISH_HOLD || slot->session < 0)
-			continue;
-		seen.fault[FAULT_CRASH]++;
-		tell("host %c: the session that holds request %u crashes", HOST_NAME(h), slot->secret);
+	if (slot == NULL || (slot->owner != OWNER_HOLDS && slot->owner != OWNER_ASKS))
+		return;
+	seen.fault[FAULT_CRASH]++;
+	tell("host %c: the session of request %u crashes", HOST_NAME(h), slot->secret);
+	if (slot->session >= 0)
 		sessions[slot->session].done = true;
-		let_go(h, s);
+	if (slot->wish == WISH_HOLD && chance(3))
+	{
+		seen.vanished++;
+		slot->session = -1;
+		slot->owner = OWNER_VANISHED;
 	}
+	else if (slot->owner == OWNER_HOLDS)
+		let_go(h, s);
+	else
+		give_up(h, s);
 }
 
+/* Those who are there: what nobody has must have been given back before. */
 void
 session_stop(int h)
 {
 	int s = hosts[h].named;
 
-	if (s < 0)
+	if (s < 0 || (slot_at(h, s)->owner == OWNER_NOBODY && slot_at(h, s)->wish != WISH_IDLE))
 		return;
-	slot_at(h, s)->session = -1;
-	session_unname(h, s);
-	host_look_at(h, s);
+	unname(h, s);
+	host_push(h, s);
 }

@@ -8,18 +8,20 @@
 
 #include "host.h"
 
-/* The lease is theirs now. */
-extern void session_begin(int host, int slot, int64_t token, bool handed_over);
+/* The broker has told the owner something, and set its latch. */
+extern void session_told(int host, int slot);
 
-/* The slot is no longer found by the name of the lock. */
-extern void session_unname(int host, int slot);
+/* For the broker: nobody has it.  It is no longer found by the name of the lock. */
+extern void session_disown(int host, int slot);
 
 extern void session_asks_last(int host, int64_t at_us);
-extern void session_crash(int host); /* who holds the lock */
+extern void session_crash(int host); /* who holds the lock, or asks for it */
 extern void session_stop(int host);  /* who holds or wants it goes */
 
 /* Events */
 extern void session_on_ask(const event *event);
+extern void session_on_asked(const event *event);
+extern void session_on_read(const event *event);
 extern void session_on_next(const event *event);
 extern void session_on_take(const event *event);
 extern void session_on_cancel(const event *event);

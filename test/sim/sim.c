@@ -367,12 +367,15 @@ print_statistics(const statistics *sum, double seconds)
 		   "; executed late %" PRId64 ", quarantines %" PRId64 "; written %" PRId64
 		   ", stale %" PRId64 ", of these fenced off %" PRId64
 		   "\n# looked at unwanted keys %" PRId64
-		   ", and at keys of leases at nodes that came back %" PRId64 "\n",
+		   ", and at keys of leases at nodes that came back %" PRId64
+		   "\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
+		   ", gone without a word %" PRId64 "\n",
 		   sum->schedules, seconds, (double) sum->schedules / seconds,
 		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		   sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
 		   sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
-		   sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs);
+		   sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
+		   sum->too_late, sum->vanished);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -410,7 +413,8 @@ print_tap(const statistics *sum, int broken, bool enough)
 	ok(enough, "each class of faults was injected");
 	ok(sum->granted > 0 && sum->handed_over > 0 && sum->refused > 0 && sum->unreachable > 0 &&
 		   sum->renewed > 0 && sum->unrenewed > 0 && sum->expired > 0 && sum->late > 0 &&
-		   sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0,
+		   sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0 && sum->debts > 0 &&
+		   sum->repairs > 0 && sum->cancelled > 0 && sum->too_late > 0 && sum->vanished > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -92,7 +92,10 @@ typedef enum event_kind
 	EVENT_WAKE,    /* a majority told of a release */
 	EVENT_BROKER,  /* a new broker is there */
 	EVENT_SETTLED, /* ... and has tried all nodes */
+	EVENT_TURN,    /* the broker takes its queue */
 	EVENT_ASK,     /* a session wants the lock */
+	EVENT_ASKED,   /* ... which has a slot, writes its wish */
+	EVENT_READ,    /* ... and looks at what it is told */
 	EVENT_NEXT,    /* the next of those who wait at the gate asks */
 	EVENT_TAKE,    /* ... or takes over */
 	EVENT_CANCEL,  /* a session waits no longer */
