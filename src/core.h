@@ -97,10 +97,11 @@ typedef struct core_lease
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes, */
-	int32_t rival_lead;   /* and by how many more than all others */
+	int32_t rival_lead;   /* and by how many more than all others: at most all nodes */
 	bool rival_is_silent; /* ASKING: it tells no release */
 	bool woken;           /* ASKING: a wake came after this round began */
-	uint32_t splits;      /* rounds in a row that nobody seems to have won */
+	uint32_t splits;      /* rounds in a row that nobody seems to have won: no more than
+						   * attempts of one request */
 	uint32_t attempt;     /* number of the last round of acquires of this
 						   * request; a part of the lock's value, so no late
 						   * command of an earlier attempt can touch a later

@@ -120,7 +120,8 @@ typedef struct Lease
 	Oid owner_database;
 
 	/* (q) */
-	uint32 queued;   /* queue_number of the queue that it is in, or was in */
+	uint32 queued;   /* queue_number of the queue that it is in; 0: in none, or
+					  * that of an earlier broker */
 	int next_queued; /* slot number, or -1 */
 
 	/* (o) */
@@ -131,7 +132,7 @@ typedef struct Lease
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
 	int64 turn_began_us;  /* granted by the nodes then, */
-	int handovers;        /* and handed over so often since */
+	int handovers;        /* and handed over so often since: less than LUA_SPAN */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -152,8 +153,9 @@ typedef struct Lease
 							 * hold_at_least; 0: it was not */
 
 	/* (b) */
-	uint32 generation; /* changes when the slot is freed, so that
-						* late replies find nobody */
+	uint32 generation; /* changes when the slot is freed, so that late replies
+						* find nobody.  It wraps: no reply is under way while
+						* a slot is freed 2^32 times */
 	uint8 secret[LEASE_SECRET_BYTES];
 	bool granted;        /* of this secret, by a quorum */
 	bool subscribed;     /* on the channel of its key */
@@ -211,7 +213,8 @@ typedef struct LeaseTable
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
 	int queue_tail;
-	uint32 queue_number; /* (q) each broker has a new queue; never 0 */
+	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: one broker a
+						  * second, and it would wrap after 136 years */
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];

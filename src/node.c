@@ -45,6 +45,9 @@ typedef enum Greeting
 	GREET_SCRIPT
 } Greeting;
 
+StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
+				 "the numbers of commands in flight wrap");
+
 static RedisNode nodes[NODE_SLOTS];
 static const NodeHandler *handler;
 static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */

@@ -98,13 +98,14 @@ typedef struct RedisNode
 	ScriptBatch *batch; /* what is not yet in the connection's buffer */
 	Sent *sent;         /* ring of NODE_IN_FLIGHT_MAX */
 	uint32 sent_head;   /* next to be answered */
-	uint32 sent_tail;   /* next free; tail - head are in flight */
+	uint32 sent_tail;   /* next free; tail - head are in flight, also when they
+						 * have wrapped: the ring's size is a power of two */
 
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
 	int next_address;
 	int used_address;  /* of the connection */
-	int failures;      /* in a row */
+	int failures;      /* in a row, with a pause behind each */
 	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 } RedisNode;

@@ -17,7 +17,8 @@
 
 typedef struct SeqLock
 {
-	pg_atomic_uint32 number;
+	pg_atomic_uint32 number; /* it wraps: a reader would have to stop in the middle
+							  * of its copy for exactly 2^31 changes */
 } SeqLock;
 
 static inline void

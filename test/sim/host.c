@@ -86,6 +86,11 @@ host_begin(void)
 		begin_clocks(host);
 		host->settled = true;
 		host->named = -1;
+		for (int s = 0; s < SLOTS_MAX && w.plan.aged; s++)
+		{
+			host->slot[s].generation = UINT32_MAX - dice(3);
+			host->slot[s].core.round = UINT32_MAX - dice(6);
+		}
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			GuardMemory *guard = &host->node[n].guard;

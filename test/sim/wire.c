@@ -16,6 +16,7 @@
 
 wire wires[HOSTS_MAX][NODES_MAX];
 
+static uint32_t first_number(void);
 static int64_t delay_us(void);
 static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
@@ -31,8 +32,17 @@ wire_begin(void)
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			memset(&wires[h][n], 0, offsetof(wire, command));
+			wires[h][n].head = wires[h][n].executed = wires[h][n].tail = first_number();
+			wires[h][n].epoch = first_number();
 			wires[h][n].state = n < w.plan.servers ? WIRE_UP : WIRE_DOWN;
 		}
+}
+
+/* What has counted for long is about to wrap. */
+static uint32_t
+first_number(void)
+{
+	return w.plan.aged ? UINT32_MAX - dice(8) : 0;
 }
 
 static int64_t
@@ -62,7 +72,7 @@ wire_connect(int host, int node)
 	assert(wire->state == WIRE_DOWN);
 	wire->state = WIRE_GREETING;
 	wire->gone = false;
-	wire->head = wire->executed = wire->tail = 0;
+	wire->head = wire->executed = wire->tail = first_number();
 	wire->to_at_us = max_us(w.now_us, w.cut_to_us[host][node]) + delay_us();
 	later(wire->to_at_us, EVENT_GREET, host, node, 0, wire->epoch);
 }

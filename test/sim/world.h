@@ -143,7 +143,7 @@ typedef struct plan
 	int64_t max_ttl_us;
 	int64_t answer_us;
 	int64_t retry_us;
-	bool aged;        /* slots and requests are near the ends of their numbers */
+	bool aged;        /* slots, requests and connections are near the ends of their numbers */
 	int64_t delay_us; /* mean, one way */
 	int64_t hold_us;  /* mean */
 	int64_t length_us;
