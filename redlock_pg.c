@@ -530,8 +530,8 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[8] = TimestampTzGetDatum(lease->since);
 	values[9] = held_by != NULL ? CStringGetTextDatum(held_by) : 0;
 	nulls[9] = held_by == NULL;
-	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->hash));
-	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->hash));
+	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->gate));
+	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->gate));
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

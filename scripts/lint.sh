@@ -66,7 +66,6 @@ documented_messages_exist()
             "... cannot be executed from a function",
             "cannot execute INSERT in a read-only transaction",
             "canceling statement due to conflict with recovery",
-            "canceling statement due to lock timeout",
             "could not serialize access due to concurrent update",
             "deadlock detected",
             "invalid transaction termination",

@@ -1,6 +1,6 @@
 /*
  * alarm.c
- *		An alarm of this process; see alarm.h.
+ *		Alarms of this process; see alarm.h.
  */
 #include "postgres.h"
 
@@ -13,54 +13,63 @@
 /* PostgreSQL uses no real-time signals, the C library the lowest ones. */
 #define ALARM_SIGNAL (SIGRTMAX - 4)
 
-static timer_t timer;
-static void (*ring)(void);
-static volatile int64 due_us = PG_INT64_MAX;
+typedef struct Alarm
+{
+	timer_t timer;
+	void (*ring)(void);
+	volatile int64 due_us;
+} Alarm;
 
-static void on_signal(int signal_number);
+static Alarm alarms[ALARM_PURPOSES];
+
+static void on_signal(int signal_number, siginfo_t *info, void *context);
 
 void
-alarm_set_up(void (*ring_function)(void))
+alarm_set_up(AlarmPurpose purpose, void (*ring)(void))
 {
+	Alarm *alarm = &alarms[purpose];
 	struct sigaction action = {0};
 	struct sigaction before;
 	struct sigevent event = {0};
 
-	if (ring != NULL)
+	if (alarm->ring != NULL)
 		return;
 
-	if (sigaction(ALARM_SIGNAL, NULL, &before) == 0 && before.sa_handler != SIG_DFL)
+	if (sigaction(ALARM_SIGNAL, NULL, &before) == 0 && before.sa_handler != SIG_DFL &&
+		before.sa_sigaction != on_signal)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 						errmsg("signal %d is in use in this session", ALARM_SIGNAL),
 						errdetail("redlock_pg needs it to tell of lost leases.")));
 	event.sigev_notify = SIGEV_SIGNAL;
 	event.sigev_signo = ALARM_SIGNAL;
-	if (timer_create(REDLOCK_CLOCK, &event, &timer) != 0)
+	event.sigev_value.sival_int = purpose;
+	if (timer_create(REDLOCK_CLOCK, &event, &alarm->timer) != 0)
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 						errmsg("could not create a timer for leases: %m")));
-	ring = ring_function;
-	action.sa_handler = on_signal;
-	action.sa_flags = SA_RESTART;
+	alarm->due_us = PG_INT64_MAX;
+	alarm->ring = ring;
+	action.sa_sigaction = on_signal;
+	action.sa_flags = SA_RESTART | SA_SIGINFO;
 	sigemptyset(&action.sa_mask);
 	sigaction(ALARM_SIGNAL, &action, NULL);
 }
 
 /* Async-signal-safe, as timer_settime is. */
 void
-alarm_at(int64 at_us)
+alarm_at(AlarmPurpose purpose, int64 at_us)
 {
 	struct itimerspec when = {0};
 
-	due_us = at_us;
+	alarms[purpose].due_us = at_us;
 	when.it_value.tv_sec = at_us / 1000000;
 	when.it_value.tv_nsec = at_us % 1000000 * 1000;
-	timer_settime(timer, TIMER_ABSTIME, &when, NULL);
+	timer_settime(alarms[purpose].timer, TIMER_ABSTIME, &when, NULL);
 }
 
 int64
-alarm_due_us(void)
+alarm_due_us(AlarmPurpose purpose)
 {
-	return due_us;
+	return alarms[purpose].due_us;
 }
 
 void
@@ -70,11 +79,12 @@ alarm_ring(int pid)
 }
 
 static void
-on_signal(int signal_number)
+on_signal(int signal_number, siginfo_t *info, void *context)
 {
+	Alarm *alarm = &alarms[info->si_code == SI_TIMER ? info->si_value.sival_int : ALARM_LOSS];
 	int saved_errno = errno;
 
-	due_us = PG_INT64_MAX;
-	ring();
+	alarm->due_us = PG_INT64_MAX;
+	alarm->ring();
 	errno = saved_errno;
 }

@@ -4,7 +4,7 @@
  *
  * The index maps the 64-bit hash of a name to its slot.  Two names with one
  * hash can't be held at the same time in one server: that costs waiting, never
- * safety, and the gate, which uses the same hash, has serialized them anyway.
+ * safety, and the gate, which comes from the same hash, has serialized them anyway.
  *
  * There are more slots than redlock.max_locks: a released lease keeps its slot
  * until each node has acknowledged, and must not stand in the way of new ones.
@@ -55,9 +55,10 @@ static void startup_shmem(void);
 static void init_table(void);
 static int room_for_locks(void);
 static Size table_size(void);
-static Lease *take_slot(uint64 hash, const char *key, int prefix_len, int key_len,
+static Lease *named(uint64 hash);
+static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 						const LeaseTerms *terms);
-static void set_owner(Lease *lease);
+static void set_owner(Lease *lease, uint64 gate);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static bool is_worth_having(Lease *lease);
 static void unname(Lease *lease);
@@ -136,6 +137,7 @@ init_table(void)
 	{
 		pg_atomic_init_u64(&lease_table->turn_ended_us[i], 0);
 		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
+		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	}
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -192,16 +194,59 @@ table_size(void)
 }
 
 /*
+ * The lease that has a name, or NULL.  One that its owner lost has it no more, whether
+ * the owner knows or not.  Under the table lock.
+ */
+static Lease *
+named(uint64 hash)
+{
+	IndexEntry *entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	Lease *lease = entry != NULL ? &lease_table->lease[entry->slot] : NULL;
+
+	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
+		pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+		return NULL;
+	return lease;
+}
+
+/*
+ * The gate at which the sessions of this server queue for a name: that of the lease
+ * which has the name, else one that changes with each loss of a lease.  Who waits
+ * there looks again when *losses has changed.  They are counted by the hash modulo
+ * TURNS: the loss of another name makes a waiter look, no more.  A counter that wraps
+ * leads to a gate of 2^32 losses before.
+ */
+uint64
+lease_gate(uint64 hash, uint32 *losses)
+{
+	Lease *lease;
+	uint64 gate;
+
+	*losses = lease_losses(hash);
+	pg_read_barrier(); /* pairs with lease_set_state: one that comes now is seen later */
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	lease = named(hash);
+	gate = lease != NULL ? lease->gate : hash + lease_losses(hash);
+	LWLockRelease(lease_table->lock);
+	return gate;
+}
+
+uint32
+lease_losses(uint64 hash)
+{
+	return pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
+}
+
+/*
  * Take a slot for a resource, or take over the lease that another session of this
  * server left for the next.  A new one is asked for with lease_ask, when the
- * caller has filled the (o) fields.
+ * caller has filled the (o) fields.  The caller has entered the gate.
  */
 LeaseOpened
-lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const LeaseTerms *terms,
-		   Lease **result)
+lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		   const LeaseTerms *terms, Lease **result)
 {
-	IndexEntry *entry;
-	Lease *idle = NULL;
+	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
 	bool retired;
 
@@ -211,16 +256,15 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 					 "some of the holder must fit behind the longest key");
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	if (entry != NULL)
+	idle = named(hash);
+	if (idle != NULL)
 	{
-		idle = &lease_table->lease[entry->slot];
 		if (pg_atomic_read_u32(&idle->wish) != LEASE_WISH_IDLE)
-			opened = LEASE_TAKEN;
+			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
 			seqlock_begin_write(&idle->version);
-			set_owner(idle);
+			set_owner(idle, gate);
 			idle->handovers++;
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
@@ -232,12 +276,12 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 			unname(idle);
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
-	if (opened == LEASE_OPENED && lease_table->named >= lease_table->max_locks)
+	if (opened == LEASE_OPENED && lease_table->owned >= lease_table->max_locks)
 		opened = LEASE_TABLE_FULL;
 	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
 		opened = LEASE_NO_SLOT;
 	else if (opened == LEASE_OPENED)
-		*result = take_slot(hash, key, prefix_len, key_len, terms);
+		*result = take_slot(hash, gate, key, prefix_len, key_len, terms);
 	LWLockRelease(lease_table->lock);
 
 	if (retired)
@@ -249,18 +293,22 @@ lease_open(uint64 hash, const char *key, int prefix_len, int key_len, const Leas
 
 /* Under the table lock, if there is a free slot. */
 static Lease *
-take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const LeaseTerms *terms)
+take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		  const LeaseTerms *terms)
 {
 	IndexEntry *entry;
 	Lease *lease;
 	bool found;
 
-	/* HASH_ENTER can't run out of memory: the index has max_locks elements */
+	/*
+	 * In place of a lost one, if there is one.  HASH_ENTER can't run out of memory: the
+	 * index has max_locks elements.
+	 */
 	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
 	entry->slot = lease_table->first_free;
 	lease = &lease_table->lease[entry->slot];
 	lease_table->first_free = lease->next_free;
-	lease_table->named++;
+	lease_table->owned++;
 	lease_table->used++;
 
 	seqlock_begin_write(&lease->version);
@@ -280,7 +328,7 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
-	set_owner(lease);
+	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
@@ -292,8 +340,9 @@ take_slot(uint64 hash, const char *key, int prefix_len, int key_len, const Lease
 
 /* Under the table lock. */
 static void
-set_owner(Lease *lease)
+set_owner(Lease *lease, uint64 gate)
 {
+	lease->gate = gate;
 	lease->owner_pid = MyProcPid;
 	lease->owner_procno = REDLOCK_MY_PROCNO;
 	lease->owner_database = MyDatabaseId;
@@ -322,8 +371,12 @@ is_worth_having(Lease *lease)
 static void
 unname(Lease *lease)
 {
-	hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
-	lease_table->named--;
+	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
+
+	/* another may have it, if this one was lost */
+	if (entry != NULL && &lease_table->lease[entry->slot] == lease)
+		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
+	lease_table->owned--;
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
 }
 
@@ -348,7 +401,7 @@ lease_ask(Lease *lease)
  * the gate after that finds the lease idle.
  */
 void
-lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
+lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
 	int turn = lease->hash % TURNS;
@@ -363,7 +416,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	hand_over = hand_over && others_wait(lease->hash);
+	hand_over = hand_over && others_wait(lease->gate);
 	idle = hand_over && lease->handovers < redlock_handover_limit &&
 		   now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
 	if (idle)
@@ -387,20 +440,17 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash))
 void
 lease_poke(uint64 hash)
 {
-	IndexEntry *entry;
-	Lease *idle = NULL;
+	Lease *lease;
+	bool idle;
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	if (entry != NULL &&
-		pg_atomic_read_u32(&lease_table->lease[entry->slot].wish) == LEASE_WISH_IDLE)
-	{
-		idle = &lease_table->lease[entry->slot];
-		unname(idle);
-	}
+	lease = named(hash);
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_IDLE;
+	if (idle)
+		unname(lease);
 	LWLockRelease(lease_table->lock);
-	if (idle != NULL)
-		push(idle);
+	if (idle)
+		push(lease);
 }
 
 /*
@@ -467,10 +517,10 @@ lease_token(const Lease *lease)
  * Without the lock: they may be of different moments.
  */
 void
-lease_usage(int *named, int *releasing)
+lease_usage(int *owned, int *releasing)
 {
-	*named = lease_table->named;
-	*releasing = Max(lease_table->used - *named, 0);
+	*owned = lease_table->owned;
+	*releasing = Max(lease_table->used - *owned, 0);
 }
 
 /* Who holds the lock elsewhere; or who held it, where its key outlives the release. */
@@ -660,6 +710,8 @@ lease_free(Lease *lease)
 void
 lease_set_state(Lease *lease, LeaseState state)
 {
+	if (state == LEASE_LOST)
+		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % TURNS], 1);
 	pg_write_barrier(); /* what explains the state comes first */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))

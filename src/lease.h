@@ -37,6 +37,10 @@
  * up (lease_let_go): from then on it is no longer found by its name, so the
  * name can be taken again at once, and the broker frees the slot when no node
  * is owed anything.
+ *
+ * A lost lease is its owner's until the owner gives it up, but another session may
+ * take its name before that.  The loser's gate is not in the way: each loss moves
+ * the name on to another gate (lease_gate).
  */
 #ifndef REDLOCK_LEASE_H
 #define REDLOCK_LEASE_H
@@ -108,13 +112,14 @@ typedef struct Lease
 	SeqLock version;
 	bool in_use;
 	int next_free; /* slot number, or -1 */
-	uint64 hash;   /* of the name; key of the index and the gate */
+	uint64 hash;   /* of the name; key of the index */
+	uint64 gate;   /* which its owner holds, and others wait at */
 	uint16 prefix_len;
 	uint16 key_len;
 	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; behind it
 								* lease_holder (o) and lease_held_by (m), cut
 								* where the key is long */
-	/* (t), but changed by a hand-over */
+	/* (t), but changed by a hand-over, as the gate is */
 	int owner_pid;
 	int owner_procno;
 	Oid owner_database;
@@ -208,7 +213,7 @@ typedef struct LeaseTable
 	int slots;
 	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
 	int used;       /* (t) slots in use */
-	int named;      /* (t) leases found by name: <= max_locks */
+	int owned;      /* (t) leases not yet given up, lost ones too: <= max_locks */
 	int first_free; /* (t) slot number, or -1 */
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
@@ -220,6 +225,7 @@ typedef struct LeaseTable
 	pg_atomic_uint64 counters[COUNTERS];
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
+	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
 	NodeBoard board[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
@@ -252,15 +258,17 @@ typedef enum LeaseOpened
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
-extern LeaseOpened lease_open(uint64 hash, const char *key, int prefix_len, int key_len,
-							  const LeaseTerms *terms, Lease **lease);
+extern uint64 lease_gate(uint64 hash, uint32 *losses);
+extern uint32 lease_losses(uint64 hash); /* async-signal-safe */
+extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
+							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 hash)); /* never fails */
+extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
 extern void lease_poke(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
-extern void lease_usage(int *named, int *releasing);
+extern void lease_usage(int *owned, int *releasing);
 extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
 
 /*

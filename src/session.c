@@ -88,6 +88,7 @@ typedef struct XactHold
 typedef struct Holding
 {
 	uint64 hash; /* key */
+	uint64 gate;
 	Lease *lease;
 	char *name; /* of the resource, in the server encoding */
 	int session_count;
@@ -108,8 +109,12 @@ static volatile sig_atomic_t holdings_busy = false;
 /* Number of XactHolds: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
 
-/* A lease asked for and not yet in `holdings`; when the call began, and it was asked for. */
+/*
+ * A lease asked for and not yet in `holdings`; the gate that was entered for it; when
+ * the call began, and it was asked for.
+ */
 static Lease *asking = NULL;
+static uint64 asking_gate;
 static int64 call_began_us;
 static int64 asked_us;
 
@@ -277,7 +282,8 @@ start_session(void)
 	control.entrysize = sizeof(Holding);
 	control.hcxt = TopMemoryContext;
 	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	alarm_set_up(on_alarm);
+	alarm_set_up(ALARM_LOSS, on_alarm);
+	gate_set_up();
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);
@@ -311,7 +317,7 @@ acquire_again(Holding *holding, const LockRequest *request)
 	if (request->scope != SCOPE_TRANSACTION)
 		(void) keep_gate(holding);
 	else if (!holds_in_subxact(holding))
-		(void) gate_enter(request->hash, false, GATE_DO_NOT_WAIT);
+		(void) gate_enter_again(holding->gate, false);
 	count_up(holding, request->scope);
 	return holding->lease->token;
 }
@@ -403,7 +409,7 @@ give_up(const LockRequest *request, bool at_gate)
 		lease_let_go(asking, NULL);
 	asking = NULL;
 	if (at_gate)
-		gate_leave(request->hash, request->scope != SCOPE_TRANSACTION);
+		gate_leave(asking_gate, request->scope != SCOPE_TRANSACTION);
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
@@ -411,19 +417,12 @@ static bool
 enter_gate(const LockRequest *request, int64 deadline_us)
 {
 	bool entered;
-	int64 wait_ms;
-
-	if (request->terms.once)
-		wait_ms = GATE_DO_NOT_WAIT;
-	else if (deadline_us == PG_INT64_MAX || (ends_by_lock_timeout(request) && !request->skip))
-		wait_ms = GATE_WAIT_FOREVER; /* PostgreSQL looks after lock_timeout */
-	else
-		wait_ms = Max((deadline_us - redlock_clock_us() + 999) / 1000, 1);
 
 	PG_TRY();
 	{
 		waiting_at_gate = request->hash;
-		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION, wait_ms);
+		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION,
+							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, &asking_gate);
 	}
 	PG_CATCH();
 	{
@@ -435,7 +434,7 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 	waiting_at_gate = 0;
 	if (entered)
 		return true;
-	if (wait_ms != GATE_DO_NOT_WAIT)
+	if (!request->terms.once)
 	{
 		lease_poke(request->hash);
 		time_out(request, NULL);
@@ -482,8 +481,9 @@ open_lease(const LockRequest *request, int64 deadline_us)
 	memcpy(key, redlock_key_prefix, prefix_len);
 	memcpy(key + prefix_len, request->utf8, request->utf8_len);
 
-	while ((opened = lease_open(request->hash, key, prefix_len, prefix_len + request->utf8_len,
-								&request->terms, &asking)) == LEASE_NO_SLOT &&
+	while ((opened = lease_open(request->hash, asking_gate, key, prefix_len,
+								prefix_len + request->utf8_len, &request->terms, &asking)) ==
+			   LEASE_NO_SLOT &&
 		   redlock_clock_us() < deadline_us)
 	{
 		if (lease_broker_pid() == 0)
@@ -587,6 +587,7 @@ make_holding(const LockRequest *request)
 	name = MemoryContextStrdup(TopMemoryContext, request->name);
 	holding = hash_search(holding_index, &request->hash, HASH_ENTER, &found);
 	Assert(!found);
+	holding->gate = asking_gate;
 	holding->lease = asking;
 	holding->name = name;
 	holding->session_count = 0;
@@ -659,7 +660,7 @@ holds_in_subxact(const Holding *holding)
 static bool
 keep_gate(Holding *holding)
 {
-	if (holding->gate_era != gate_era() && gate_enter(holding->hash, true, GATE_DO_NOT_WAIT))
+	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, true))
 		holding->gate_era = gate_era();
 	return holding->gate_era == gate_era();
 }
@@ -788,7 +789,7 @@ find_holding(uint64 hash, const char *name)
 static void
 give_back(Holding *holding)
 {
-	uint64 hash = holding->hash;
+	uint64 gate = holding->gate;
 	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
 
 	if (leave)
@@ -797,7 +798,7 @@ give_back(Holding *holding)
 	if (lasting(holding) == 0 && holding->xact_holds == NULL)
 		let_go(holding, true);
 	if (leave)
-		gate_leave(hash, true);
+		gate_leave(gate, true);
 }
 
 /* No allocation, no error: runs in callbacks. */
@@ -1240,7 +1241,7 @@ set_alarm(void)
 			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
 	}
 	if (first_us != PG_INT64_MAX)
-		alarm_at(first_us);
+		alarm_at(ALARM_LOSS, first_us);
 }
 
 /*
@@ -1252,8 +1253,8 @@ set_alarm_for(const Holding *holding)
 {
 	int64 at_us = (int64) pg_atomic_read_u64(&holding->lease->valid_until_us);
 
-	if (at_us < alarm_due_us())
-		alarm_at(at_us);
+	if (at_us < alarm_due_us(ALARM_LOSS))
+		alarm_at(ALARM_LOSS, at_us);
 }
 
 /*
@@ -1268,7 +1269,7 @@ on_alarm(void)
 
 	if (holdings_busy)
 	{
-		alarm_at(redlock_clock_us() + 1000);
+		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
 		return;
 	}
 	dlist_foreach(iter, &holdings)
@@ -1289,6 +1290,7 @@ signal_loss(void)
 {
 	if (redlock_on_loss == ON_LOSS_ERROR)
 		return;
+	gate_give_way();
 	loss_statement = GetCurrentStatementStartTimestamp();
 	if (redlock_on_loss == ON_LOSS_TERMINATE)
 	{

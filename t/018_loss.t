@@ -1,8 +1,9 @@
 # A session learns that its lease is lost, whatever else happened before.
 #
 # Protects from: a loss that is told late, or never: after errors, when the wall
-# clock is set back, when the broker knew of it before; a lock that is returned
-# when its lease has ended already, or that is kept though nobody ever had it.
+# clock is set back, when the broker knew of it before; a wait that goes by the wall
+# clock; a lock that is returned when its lease has ended already, or that is kept
+# though nobody ever had it.
 
 use strict;
 use warnings;
@@ -10,7 +11,7 @@ use warnings;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time clock_gettime CLOCK_MONOTONIC);
 
 my @nodes = redis_nodes(3);
 
@@ -82,6 +83,37 @@ foreach my $step (-600, 600)
 	is_told($s, 'clock', "the clock is set by $step s");
 	set_clock(0);
 	$s->quit;
+}
+
+# ---- nor does a wait go by the wall clock ----
+
+# How long it takes, on a clock that is not set.
+sub waits
+{
+	my ($limit, $step) = @_;
+	my ($holder, $waiter) = map { session($host) } 1 .. 2;
+	my $terms = $limit eq 'wait' ? "wait => '3 s', " : '';
+
+	$holder->query("SELECT redlock_acquire('wait', scope => 'session')");
+	$waiter->query("SET lock_timeout = '3 s'") if $limit eq 'lock_timeout';
+	my $began = clock_gettime(CLOCK_MONOTONIC);
+	$waiter->send("SELECT redlock_acquire('wait', $terms scope => 'session')");
+	wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'wait' AND state = 'queued'") eq '1' },
+		"it waits ($limit, $step s)");
+	set_clock($step);
+	my $result = $waiter->result;
+	my $took = clock_gettime(CLOCK_MONOTONIC) - $began;
+	set_clock(0);
+	is("$result->{state} $result->{message}", "55P03 could not acquire redlock \"wait\" within 3000 ms ($limit)",
+		"a wait ends, and by its $limit, when the clock is set by $step s");
+	cmp_ok($took, '>=', 3, 'not sooner');
+	$_->quit foreach $holder, $waiter;
+	return;
+}
+
+foreach my $limit ('wait', 'lock_timeout')
+{
+	waits($limit, $_) foreach -600, 3600;
 }
 
 # ---- the broker knows it before validity would have ended ----

@@ -1,0 +1,136 @@
+# A lost lease is not in the way of its own server.
+#
+# Protects from: a loser that sits idle in its transaction and keeps the sessions of
+# its server out, those that waited already and those that come; two queues for one
+# name, or two holders in one server; a loser whose late end takes something from the
+# holders after it.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '300ms'");
+my $admin = session($host);
+
+sub states
+{
+	my ($name) = @_;
+	return $admin->query("SELECT string_agg(state, ' ' ORDER BY since) FROM redlock_locks WHERE resource = '$name' AND state <> 'releasing'");
+}
+
+sub wait_states
+{
+	my ($name, $states, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { states($name) eq $states }, $description) or diag(states($name));
+	return;
+}
+
+# All leases of the server are lost.
+sub lose
+{
+	my ($name) = @_;
+
+	$_->pause foreach @nodes;
+	wait_until(sub { states($name) !~ /held/ }, "the lease on $name is lost");
+	$_->resume foreach @nodes;
+	wait_nodes_ready($host, 3);
+	return;
+}
+
+sub blockers
+{
+	my ($session) = @_;
+	return $admin->query('SELECT pg_blocking_pids(' . $session->pid . ')');
+}
+
+# ---- who comes, and who waited already, whatever the loser does about it ----
+
+foreach my $name ('cancel transaction', 'error transaction', 'cancel session', 'error call')
+{
+	my ($on_loss, $scope) = split ' ', $name;
+	my ($loser, $waiter, $second) = map { session($host) } 1 .. 3;
+
+	$loser->query("SET redlock.on_loss = '$on_loss'");
+	$admin->query('SELECT pg_advisory_lock(1)');
+	if ($scope eq 'call')
+	{
+		$loser->send("DO \$\$ BEGIN PERFORM redlock_acquire('$name', scope => 'call', ttl => '2 s'); "
+			  . "PERFORM pg_advisory_xact_lock(1); END \$\$");
+		wait_states($name, 'held', "$name: it is held");
+	}
+	else
+	{
+		$loser->query("BEGIN; CREATE TEMP TABLE written (); SELECT redlock_acquire('$name', scope => '$scope', ttl => '2 s')");
+	}
+	my $token = $admin->query("SELECT token FROM redlock_locks WHERE resource = '$name'");
+	$waiter->send("SELECT redlock_acquire('$name', scope => 'session', ttl => '60 s')");
+	wait_states($name, 'held queued', "$name: another waits");
+
+	lose($name);
+	my $newer = $waiter->result->{out};
+	cmp_ok($newer, '>', $token, "$name: who waited gets the lock, with a newer token");
+	is(states($name), 'lost held', "$name: while the loser has not let go");
+	is($admin->query("SELECT redlock_try('$name')"), 'f', "$name: a third does not get it");
+
+	# the queue behind the new holder is a queue as ever
+	$second->send("SELECT redlock_acquire('$name', scope => 'session', ttl => '60 s')");
+	wait_states($name, 'lost held queued', "$name: who comes next is queued");
+	is(blockers($second), '{' . $waiter->pid . '}', "$name: behind the holder, not the loser");
+	is($waiter->query("SELECT redlock_release('$name')"), 't', "$name: the holder releases");
+	cmp_ok($second->result->{out}, '>', $newer, "$name: the next one has it");
+
+	# the loser ends
+	$admin->query('SELECT pg_advisory_unlock(1)');
+	my $result = $scope eq 'call' ? $loser->result : $loser->run('COMMIT');
+	is($result->{state}, '40001', "$name: the loser can't commit");
+	$loser->query("SET client_min_messages = error; SELECT redlock_release('$name')") if $scope eq 'session';
+	wait_states($name, 'held', "$name: what it leaves is the holder's lease");
+	is($second->query("SELECT redlock_check('$name') > '0'"), 't', "$name: which is valid");
+	is(key_count("redlock:$name", @nodes), 3, "$name: and on all nodes");
+	is($loser->query("SELECT redlock_try('$name')"), 'f', "$name: the loser asks like anyone");
+	is($second->query("SELECT redlock_release('$name')"), 't', "$name: the holder releases");
+	is($loser->query("SET client_min_messages = error; SELECT redlock_try('$name')"), 't', "$name: and the loser has it again");
+	$_->quit foreach $loser, $waiter, $second;
+	wait_until(sub { $admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") eq '0' }, "$name: no gate is left");
+}
+
+# ---- several losers of one name, that end in any order ----
+
+my @losers = map { session($host) } 1 .. 3;
+foreach my $loser (@losers)
+{
+	$loser->query("BEGIN; SELECT redlock_acquire('again', ttl => '2 s')");
+	lose('again');
+}
+is(states('again'), 'lost lost lost', 'three have lost a lease on the same name');
+my $holder = session($host);
+my $token = $holder->query("SELECT redlock_acquire('again', scope => 'session', ttl => '60 s')");
+$_->query('ROLLBACK') foreach @losers[ 1, 2, 0 ];
+wait_states('again', 'held', 'they end');
+is($holder->query("SELECT redlock_token('again') = $token AND redlock_check('again') > '0'"), 't', 'the holder has lost nothing');
+is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out');
+is($admin->query('SELECT locks FROM redlock_stats'), '1', 'one lock is counted');
+$holder->query("SELECT redlock_release('again')");
+$_->quit foreach @losers, $holder;
+
+# ---- a waiter that loses another lock meanwhile ----
+
+foreach my $on_loss ('cancel', 'terminate')
+{
+	my ($first, $waiter) = map { session($host) } 1 .. 2;
+	$first->query("BEGIN; SELECT redlock_acquire('one', ttl => '20 s')");
+	$waiter->query("SET redlock.on_loss = '$on_loss'; SELECT redlock_acquire('two', scope => 'session', hold_at_most => '1 s')");
+	my $result = $waiter->run("SELECT redlock_acquire('one')");
+	my $told = $on_loss eq 'cancel' ? '57014 canceling statement' : '57P01 terminating connection';
+	is("$result->{state} $result->{message}", qq($told because the lease on redlock "two" was lost),
+		"$on_loss: a waiter learns that it lost another lock");
+	$_->quit foreach $first, $waiter;
+}
+
+$admin->quit;
+done_testing();
