@@ -380,6 +380,52 @@ SQL
 		0, 'and no place in the queue is left');
 }
 
+# Each place where a waiter may be terminated when the lease has just been left for it.
+# The broker would look at an idle lease when its renewal is due, in 20 minutes.
+{
+	$host_a->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'");
+	$host_a->reload;
+	$host_a->poll_query_until('postgres', "SELECT current_setting('redlock.max_ttl') = '1h'");
+	foreach my $wait ('', ", wait => '10 min'")
+	{
+		my ($holder, $waiter) = map { session($host_a) } 1 .. 2;
+		my $handed_over = stat_of($host_a, 'handed_over');
+
+		$holder->query("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session')");
+		$waiter->send("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session'$wait)");
+		queued($host_a, 'given', 1);
+		kill 'STOP', $waiter->pid;
+		$holder->query("SELECT redlock_release('given')");
+		is(key_count('redlock:given', @nodes), 5, 'a lease is left for a waiter');
+		kill 'TERM', $waiter->pid;
+		kill 'CONT', $waiter->pid;
+		ok($waiter->result->{dead}, 'which is terminated');
+		wait_until(sub { key_count('redlock:given', @nodes) == 0 }, 'and does not leave it idle');
+		is(stat_of($host_a, 'handed_over'), $handed_over, 'nor had it');
+		$_->quit foreach $holder, $waiter;
+	}
+}
+
+# ---- a round that was not won ----
+
+# Waiters that were told of it would ask in vain, and their rounds would wake others.
+{
+	my $published = sub {
+		my $calls = 0;
+		$calls += $_->cli('INFO', 'commandstats') =~ /^cmdstat_publish:calls=(\d+)/m ? $1 : 0 foreach @nodes;
+		return $calls;
+	};
+	$_->cli('SET', 'redlock:undone', 'somebody', 'PX', 600000) foreach @nodes[ 0 .. 2 ];
+	my $before = $published->();
+	is($on_a->query("SELECT redlock_try('undone')"), 'f', 'a try is refused');
+	ok( $host_a->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'undone'"),
+		'its keys are deleted');
+	is($published->(), $before, 'and nobody is told');
+	$_->cli('DEL', 'redlock:undone') foreach @nodes;
+	is($on_a->query("SELECT redlock_try('undone', scope => 'session') AND redlock_release('undone')"), 't', 'a lock is released');
+	wait_until(sub { $published->() == $before + 5 }, 'which each node tells');
+}
+
 # ---- hold_at_least ----
 
 {

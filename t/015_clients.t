@@ -58,6 +58,21 @@ foreach my $round (1 .. 3)
 	$waiter->query('COMMIT');
 }
 
+# a waiter that was let through, and is stopped before it goes back into the queue
+$holder->query("SELECT redlock_acquire('pool', scope => 'session')");
+$waiter->send("BEGIN; SELECT redlock_acquire('pool') > 0");
+is_queued($waiter->pid, $holder->pid, 'a waiter is queued');
+kill 'STOP', $waiter->pid;
+$holder->query($reset);
+is($admin->query('SELECT granted FROM pg_locks WHERE objsubid = 0 AND pid = ' . $waiter->pid), 't',
+	'it is let through, and stays there');
+kill 'CONT', $waiter->pid;
+wait_until(sub { $holder->query('SELECT 1'); $admin->query("SELECT pg_blocking_pids(" . $waiter->pid . ")") eq '{' . $holder->pid . '}' },
+	'a later commit of the holder enters again');
+$holder->query("SELECT redlock_release('pool')");
+is($waiter->result->{out}, 't', 'and the waiter has the lock in the end');
+$waiter->query('COMMIT');
+
 # the same while both are held, at transaction and at session scope
 $holder->query("BEGIN; SELECT redlock_acquire('pool'), redlock_acquire('pool', scope => 'session')");
 $holder->query('SELECT pg_advisory_unlock_all()');

@@ -144,6 +144,17 @@ wait_for_node($by_name, "last_error = 'could not start a thread to resolve the h
 set_fault('no-threads', 0);
 wait_for_node($by_name, "state = 'ready'", 'it is tried again');
 
+# ---- answers that are there before the next name is asked for ----
+
+# Each is of its own name: in a round of questions none is read yet.
+set_fault('quick-threads', 1);
+set_nodes(@nodes[ 0, 1 ]);
+$host->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes') or die 'nodes are left';
+set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'), 'redis://no-such-host.invalid:1');
+wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the host name: '", 'a name is unknown');
+wait_for_node($by_name, "state = 'ready' AND last_error IS NULL", 'another is resolved at once');
+set_fault('quick-threads', 0);
+
 # ---- stop ----
 
 # Names that hang, and names that fail at once, and are asked for again and again.

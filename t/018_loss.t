@@ -155,6 +155,30 @@ like($result->{message}, qr/was lost right after it was granted/, 'and is told w
 kill 'CONT', $broker;
 $s->quit;
 
+# ---- a lease that is nearly over is not handed over ----
+
+# Its session saw late that it was granted; the broker is stopped, so nothing renews it.
+$s = session($host);
+my $next = session($host);
+$pid = $s->pid;
+$_->pause foreach @nodes;
+$s->send("SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0;\nSELECT redlock_release('over')");
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over'") eq 'waiting' }, 'it is asked for');
+kill 'STOP', $pid;
+$_->resume foreach @nodes;
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over'") eq 'held' }, 'it is granted');
+kill 'STOP', $broker;
+$next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0");
+wait_until(sub { $admin->query("SELECT valid_for < '9 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
+	'it is nearly over');
+kill 'CONT', $pid;
+is($s->result->{out}, "t\nt", 'its session has it, and releases it');
+wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over' AND pid = " . $next->pid) eq 'waiting' },
+	'the next one asks the nodes');
+kill 'CONT', $broker;
+is($next->result->{out}, 't', 'and has a lease of its own');
+$_->quit foreach $s, $next;
+
 # ---- a request that is cancelled when it was granted, and did not see it ----
 
 # Nobody holds it, so nothing keeps it, whatever hold_at_least says.
