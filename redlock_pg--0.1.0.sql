@@ -42,14 +42,14 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release(text) IS
-'Gives back one acquisition of a resource at session or call scope; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
+'Gives back one acquisition of a resource at session or call scope, at once: call it after the commit of the work; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
 
 CREATE FUNCTION redlock_release_all()
 RETURNS integer
 AS 'MODULE_PATHNAME', 'redlock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_all() IS
-'Gives back all acquisitions of this session at session or call scope; returns how many there were';
+'Gives back all acquisitions of this session at session or call scope, at once; returns how many there were';
 
 CREATE FUNCTION redlock_check(resource text)
 RETURNS interval
