@@ -142,6 +142,7 @@ static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answe
 static HTAB *release_index;
 static Trouble troubles[TROUBLES];
 static core_mask members;    /* the nodes of redlock.nodes */
+static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
 static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
@@ -1158,6 +1159,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_u
 	Lease *lease;
 	core_mask *heard;
 
+	deaf_to_us &= ~bit;
 	if (len <= prefix_len)
 		return;
 	lease = lease_find(gate_hash(channel + prefix_len, len - prefix_len));
@@ -1448,6 +1450,7 @@ close_left_node(int slot, int64 now_us)
 static void
 close_subscriber(int slot, int64 now_us)
 {
+	deaf_to_us &= ~CORE_BIT(slot);
 	if (node_at(slot + NODE_SUBSCRIBER)->state != NODE_UNUSED)
 		node_close(node_at(slot + NODE_SUBSCRIBER), now_us);
 }
@@ -1542,10 +1545,15 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	if (node_is_subscriber(node))
 	{
-		if (node->state == NODE_REFUSED)
+		core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+
+		if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
+		{
+			deaf_to_us |= bit;
 			ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
 								 node->error),
 						  errdetail("Who waits for a lock has to ask for it again and again.")));
+		}
 		on_subscriber(node);
 		return;
 	}
