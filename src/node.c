@@ -66,6 +66,7 @@ static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
 static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static bool is_configured(const redisReply *reply, const char *name, const char *value);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static GuardVerdict ask_guard(RedisNode *node, int64 now_us);
@@ -461,7 +462,7 @@ greet_as_voter(RedisNode *node)
 	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
 	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
 	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
-	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "appendfsync"});
+	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
 
 	if (!pg_strong_random(&bits, sizeof(bits)))
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
@@ -578,9 +579,8 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	if (what == GREET_FSYNC)
 	{
 		/* who may not ask is not exempt from the guard */
-		node->facts.fsync_always = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-								   reply->element[1]->type == REDIS_REPLY_STRING &&
-								   strcmp(reply->element[1]->str, "always") == 0;
+		node->facts.fsync_always = is_configured(reply, "appendfsync", "always") &&
+								   is_configured(reply, "no-appendfsync-on-rewrite", "no");
 		return NULL;
 	}
 	if (reply->type == REDIS_REPLY_ERROR)
@@ -635,6 +635,20 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			break; /* above */
 	}
 	return NULL;
+}
+
+/* Does the reply of CONFIG GET, which has names and values in turn, say so? */
+static bool
+is_configured(const redisReply *reply, const char *name, const char *value)
+{
+	if (reply->type != REDIS_REPLY_ARRAY)
+		return false;
+	for (size_t i = 0; i + 1 < reply->elements; i += 2)
+		if (reply->element[i]->type == REDIS_REPLY_STRING &&
+			reply->element[i + 1]->type == REDIS_REPLY_STRING &&
+			strcmp(reply->element[i]->str, name) == 0)
+			return strcmp(reply->element[i + 1]->str, value) == 0;
+	return false;
 }
 
 static bool
