@@ -513,7 +513,11 @@ turn_pause_until(const Lease *lease)
 	return ended_us + Min(2 * rtt_us[count / 2] + TURN_PAUSE_US, TURN_PAUSE_MAX_US);
 }
 
-/* Let the core of a lease take one step, and do what it asks for. */
+/*
+ * Let the core of a lease take one step, and do what it asks for.  The outcome comes
+ * first: all that can fail comes after it, so a successor never finds a core whose
+ * owner was told something else.
+ */
 static void
 step(Lease *lease, core_event *event)
 {
@@ -522,6 +526,7 @@ step(Lease *lease, core_event *event)
 	event->random = REDLOCK_RANDOM32();
 	set_masks(event, releases[slot_of(lease)].urgent);
 	core_step(&lease->core, event, &out);
+	publish(lease, out.outcome, event->now_us);
 
 	send_to(out.release, lease, CORE_OP_RELEASE, true, event->now_us);
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
@@ -529,7 +534,6 @@ step(Lease *lease, core_event *event)
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
 	if (out.acquire != 0)
 		lease->announced = 0;
-	publish(lease, out.outcome, event->now_us);
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		unsubscribe(lease);
 	set_timer(lease);
@@ -832,7 +836,7 @@ release_term(const Lease *lease, int64 now_us)
 	return SCRIPT_DELETE_AND_TELL;
 }
 
-/* Tell the owner, the counters and the log. */
+/* Tell the owner, the counters, and then, which can fail, the log. */
 static void
 publish(Lease *lease, core_outcome outcome, int64 now_us)
 {
