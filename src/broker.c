@@ -208,7 +208,9 @@ static void close_left_node(int slot, int64 now_us);
 static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
+static bool is_asked(const Lease *lease, const RedisNode *node);
 static void on_change(RedisNode *node, NodeState before);
+static void ask_again(Lease *lease, RedisNode *node);
 static void show_node(const RedisNode *node, NodeState before);
 static bool may_log_answer(const RedisNode *node);
 static bool postmaster_stops(void);
@@ -1475,13 +1477,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (needs_text && node_can_send(node) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
-		Sent again = *sent; /* node.c sends the script along */
-		ScriptCommand command;
-		char value[SCRIPT_VALUE_SIZE];
-
-		again.sent_us = now_us;
-		begin_command(&command, value, lease, sent->op, now_us);
-		send_one(node, lease, &command, &again);
+		/* node.c sends the script along */
+		send_to(CORE_BIT(node->slot), lease, sent->op, sent->unhurried, now_us);
 		return;
 	}
 
@@ -1536,10 +1533,22 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 
 	if (sent->unhurried)
 		unhurried_out[node->slot]--;
+	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
+		return; /* and will be again, or its round ends */
 	if (sent->op != CORE_OP_RELEASE)
 		pg_atomic_fetch_add_u64(&lease_table->board[node->slot].votes_error, 1);
 	if (lease->generation == sent->generation)
 		step_simple(lease, CORE_NODE_LOST, node->slot, now_us);
+}
+
+/* Does the round wait for this node?  What can be sent twice: not a confirmation. */
+static bool
+is_asked(const Lease *lease, const RedisNode *node)
+{
+	const core_lease *core = &lease->core;
+
+	return core_awaits(core, node->slot, CORE_OP_ACQUIRE, core->round) ||
+		   core_awaits(core, node->slot, CORE_OP_RENEW, core->round);
 }
 
 static void
@@ -1573,11 +1582,23 @@ on_change(RedisNode *node, NodeState before)
 		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
 			!(lease->core.members & CORE_BIT(node->slot)))
 			continue;
-		if (lease->core.state == CORE_HELD && !has_room(node->slot))
+		if (lease->core.state == CORE_ASKING && is_asked(lease, node))
+			ask_again(lease, node);
+		else if (lease->core.state == CORE_HELD && !has_room(node->slot))
 			send_later(node->slot, i);
 		else
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
+}
+
+/* Its connection was replaced in the middle of a round, whose time goes on. */
+static void
+ask_again(Lease *lease, RedisNode *node)
+{
+	if (node_can_vote(node))
+		send_to(CORE_BIT(node->slot), lease, CORE_OP_ACQUIRE, false, lease->core.round_began_us);
+	else
+		step_simple(lease, CORE_NODE_LOST, node->slot, redlock_clock_us());
 }
 
 /* On the board, and in the log if it is news. */

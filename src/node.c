@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "miscadmin.h"
@@ -30,6 +32,16 @@
 #define RESOLVE_US INT64CONST(30000000)
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
+
+/* How often a connection is checked; those of a host in one turn of its loop. */
+#define CHECK_US INT64CONST(5000000)
+
+/*
+ * A connection that is silent for so long is replaced, since it may be dead; not more
+ * often than that, since the node may be slow.
+ */
+#define DOUBT_US (NODE_TIMEOUT_US / 4)
+#define DOUBT_AGAIN_US INT64CONST(60000000)
 
 /* What a reply while GREETING answers. */
 typedef enum Greeting
@@ -56,6 +68,11 @@ static void end_batch(RedisNode *node);
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
+static void limit_delivery(RedisNode *node);
+static int64 answer_due_us(const RedisNode *node, int64 now_us);
+static bool may_doubt(const RedisNode *node, int64 now_us);
+static void replace_connection(RedisNode *node, int64 now_us);
+static void check_connection(RedisNode *node, int64 now_us);
 static void limit_replies(redisReader *reader);
 static void *create_short_array(const redisReadTask *task, RedlockElements elements);
 static void greet(RedisNode *node, int64 now_us);
@@ -75,6 +92,7 @@ static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
 static void read_replies(RedisNode *node, int64 now_us);
+static bool is_pong(const redisReply *reply);
 static void drop(RedisNode *node);
 static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
 static void fail_io(RedisNode *node, const char *doing, int64 now_us);
@@ -170,7 +188,7 @@ node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent)
 	entry = &node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
-	entry->last = false;
+	entry->last = entry->check = false;
 	script_add(node->batch, command);
 	node->flush_wanted = true;
 	if (node->batch->count == SCRIPT_BATCH_MAX)
@@ -255,7 +273,7 @@ node_on_time(RedisNode *node, int64 now_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
 	ResolverAnswer answer;
-	const Sent *oldest;
+	int64 due_us;
 
 	switch (node->state)
 	{
@@ -295,11 +313,20 @@ node_on_time(RedisNode *node, int64 now_us)
 		case NODE_QUARANTINED:
 			if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
 				set_state(node, NODE_READY, "");
-			if (node_in_flight(node) == 0)
-				return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
-			oldest = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
-			if (now_us < oldest->sent_us + NODE_TIMEOUT_US)
-				return oldest->sent_us + NODE_TIMEOUT_US; /* soon enough for a quarantine, too */
+			if (now_us >= node->check_at_us)
+				check_connection(node, now_us);
+			due_us = answer_due_us(node, now_us);
+			if (now_us < due_us)
+			{
+				due_us = Min(due_us, node->check_at_us);
+				return node->state == NODE_QUARANTINED ? Min(due_us, node->guard->until_us)
+													   : due_us;
+			}
+			if (may_doubt(node, now_us))
+			{
+				replace_connection(node, now_us);
+				return node_on_time(node, now_us);
+			}
 			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
 			fail(node, NODE_BACKING_OFF, error, now_us);
 			return node->retry_at_us;
@@ -396,11 +423,93 @@ connect_to(RedisNode *node, int64 now_us)
 		return;
 	}
 	limit_replies(node->connection->reader);
+	limit_delivery(node);
 	node->unparsed = 0;
+	node->began_us = now_us;
 	node->want_write = true; /* writable means connected */
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
 	loop_watch(node->slot, node->connection->fd, true);
 	set_state(node, NODE_CONNECTING, NULL);
+}
+
+/*
+ * What is not acknowledged in time is given up here.  The system would go on sending
+ * it for minutes, also after the socket was closed, and the node execute it so late.
+ */
+static void
+limit_delivery(RedisNode *node)
+{
+#ifdef TCP_USER_TIMEOUT
+	unsigned int timeout_ms = redlock_node_timeout_ms;
+
+	if (!node->url.is_unix)
+		(void) setsockopt(node->connection->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms,
+						  sizeof(timeout_ms));
+#endif
+}
+
+/* When the oldest of what was sent must be answered. */
+static int64
+answer_due_us(const RedisNode *node, int64 now_us)
+{
+	int64 sent_us = node->pinged_us;
+
+	if (node_in_flight(node) > 0)
+		sent_us = node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us;
+	if (sent_us == 0)
+		return PG_INT64_MAX;
+	return sent_us + (may_doubt(node, now_us) ? DOUBT_US : NODE_TIMEOUT_US);
+}
+
+/*
+ * May an answer that is out be asked for on another connection?  If nothing was heard
+ * since, and there is time to connect, and for the answer.  For messages nobody waits.
+ */
+static bool
+may_doubt(const RedisNode *node, int64 now_us)
+{
+	return node_in_flight(node) > 0 &&
+		   node->heard_us <= node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us &&
+		   DOUBT_US + 2 * node->made_in_us < NODE_TIMEOUT_US &&
+		   (node->doubted_us == 0 || now_us - node->doubted_us >= DOUBT_AGAIN_US);
+}
+
+static void
+replace_connection(RedisNode *node, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	snprintf(error, sizeof(error), "no answer within %d ms; connecting anew",
+			 (int) (DOUBT_US / 1000));
+	node->doubted_us = now_us;
+	node->replacing = true;
+	fail(node, NODE_BACKING_OFF, error, now_us);
+	node->replacing = false;
+	node->retry_at_us = now_us;
+}
+
+static void
+check_connection(RedisNode *node, int64 now_us)
+{
+	Sent check = {.check = true, .last = true, .sent_us = now_us};
+
+	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
+	if (node_is_subscriber(node))
+	{
+		if (node->pinged_us != 0)
+			return;
+		node->pinged_us = now_us;
+	}
+	else
+	{
+		if (!node_can_send(node))
+			return;
+		if (node->batch->count > 0)
+			end_batch(node);
+		node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = check;
+	}
+	append(node, 1, (const char *[]){"PING"}, NULL);
+	node->flush_wanted = true;
 }
 
 /*
@@ -563,6 +672,9 @@ describe(GuardVerdict verdict, const GuardFacts *facts, char *text, size_t size)
 static void
 begin_duty(RedisNode *node, int64 now_us)
 {
+	node->made_in_us = now_us - node->began_us;
+	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
+	node->pinged_us = 0;
 	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
 		set_state(node, NODE_QUARANTINED, node->guard->reason);
 	else
@@ -701,6 +813,7 @@ read_replies(RedisNode *node, int64 now_us)
 		return;
 	}
 	node->unparsed += connection->reader->len - before;
+	node->heard_us = now_us;
 	while (node->connection == connection)
 	{
 		void *reply = NULL;
@@ -740,6 +853,11 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	char forgot[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
+	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
+	{
+		node->sent_head++;
+		return;
+	}
 	while (!node->sent[(node->sent_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
 		count++;
 	for (int i = 0; i < count; i++)
@@ -765,7 +883,7 @@ is_answer_due(const RedisNode *node)
 	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
 }
 
-/* A message, or the confirmation that a channel was joined or left. */
+/* A message, the confirmation that a channel was joined or left, or an answer to PING. */
 static void
 hear(RedisNode *node, const redisReply *reply, int64 now_us)
 {
@@ -780,13 +898,23 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 		fail(node, NODE_REFUSED, error, now_us);
 		return;
 	}
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
-		element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
+	if (node->pinged_us != 0 && is_pong(reply))
+		node->pinged_us = 0;
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+			 element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
 		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 	else if (strcmp(element[0]->str, "message") == 0)
 		handler->heard(node, element[1]->str, element[1]->len, true, now_us);
 	else if (strcmp(element[0]->str, "subscribe") == 0)
 		handler->heard(node, element[1]->str, element[1]->len, false, now_us);
+}
+
+/* It looks otherwise on a connection that has subscribed to something. */
+static bool
+is_pong(const redisReply *reply)
+{
+	return reply->type == REDIS_REPLY_STATUS ||
+		   (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2);
 }
 
 /* Close the socket. */
@@ -821,8 +949,9 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
 	set_state(node, state, error);
 
-	/* a hanging one has no deadline of its own */
-	if (!node_is_subscriber(node) && node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
+	/* it may hang as well, and its own check be seconds away */
+	if (!node->replacing && !node_is_subscriber(node) &&
+		node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
 		fail(node_at(node->slot + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
 			 now_us);
 
@@ -830,7 +959,8 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	{
 		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
 
-		handler->lost(node, &sent, now_us);
+		if (!sent.check)
+			handler->lost(node, &sent, now_us);
 	}
 }
 

@@ -19,6 +19,11 @@
  * are a ring.  A connection on which a command was not answered in time is closed,
  * never reused: its state is unknown.
  *
+ * A connection may be dead without a sign: a firewall has forgotten it.  So each is
+ * sent a check every few seconds, which also keeps firewalls from forgetting it.  A
+ * command that meets a dead one all the same is sent again on a new connection, while
+ * there is time (`replacing`).
+ *
  * Each node has two slots: its own, for commands, and that of its subscriber, a
  * second connection for the messages of releases, opened when it is first needed.
  *
@@ -69,6 +74,7 @@ typedef struct Sent
 	bool unhurried; /* others go first: see broker.c */
 	bool by_text;   /* the script's text was sent along */
 	bool last;      /* of its batch: one reply answers all of it */
+	bool check;     /* of the connection: no lease is concerned */
 	int64 sent_us;
 } Sent;
 
@@ -108,11 +114,20 @@ typedef struct RedisNode
 	int failures;      /* in a row, with a pause behind each */
 	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
+
+	int64 began_us;    /* the connection */
+	int64 made_in_us;  /* from there to the end of the greeting */
+	int64 heard_us;    /* something was read */
+	int64 check_at_us; /* the next is sent */
+	int64 pinged_us;   /* a subscriber's unanswered check; 0: none */
+	int64 doubted_us;  /* a connection was replaced; 0: never */
+	bool replacing;    /* what is lost just now can be asked again in a moment */
 } RedisNode;
 
 typedef struct NodeHandler
 {
 	void (*answered)(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+	/* the node is connected to again; at once if it is `replacing` */
 	void (*lost)(RedisNode *node, const Sent *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
 	/* subscribers only; told: a release, else the confirmation of a subscription */
@@ -169,7 +184,7 @@ node_in_flight(const RedisNode *node)
 
 /*
  * Append a command; it is written by node_flush.  The node must be able to send.
- * Of `sent`, by_text and last are filled in here.
+ * Of `sent`, by_text, last and check are filled in here.
  */
 extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent);
 

@@ -97,6 +97,15 @@ sub obey
 	return;
 }
 
+# How many of its connections were told to hang.
+sub hung
+{
+	my ($self) = @_;
+
+	open my $file, '<', "$self->{rules}.hung" or return 0;
+	return scalar(() = <$file>);
+}
+
 sub reform
 {
 	my ($self) = @_;

@@ -1,0 +1,123 @@
+# Connections that are dead without a sign, as when a firewall has forgotten them:
+# nothing comes back, and nothing says so.  New connections work.
+#
+# Protects from: the first request after a quiet time that fails for want of a
+# quorum; a dead connection that is found by a request only; a subscription that
+# hears nothing any more; checks that never end, or are many.
+#
+# A node is a proxy whose connections hang when told to, see HostileNode.  The
+# timeout of nodes is long, since a new connection must fit into it.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @redis = redis_nodes(3);
+my @nodes = map { HostileNode->new($_) } @redis;
+my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
+my $s     = session($host);
+
+# All connections that there are, a number at each node.
+sub drop_connections
+{
+	my ($number) = @_;
+	my @before = map { $_->hung } @nodes;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$_->obey([ '^NOW', 'hang' ]) foreach @nodes;
+	wait_until(sub { !grep { $nodes[$_]->hung != $before[$_] + $number } 0 .. $#nodes },
+		"all connections are dropped, $number at each node");
+	$_->obey foreach @nodes;
+	return;
+}
+
+# A new broker, with new connections, which has not yet doubted any.
+sub begin
+{
+	my $pid = broker_pid($host);
+
+	$_->reform foreach @nodes;
+	kill 'TERM', $pid;
+	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'a new broker');
+	$host->poll_query_until('postgres', 'SELECT broker_pid IS NOT NULL FROM redlock_stats');
+	wait_nodes_ready($host, 3);
+	return;
+}
+
+sub connected_since
+{
+	my ($since) = @_;
+	return $host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND since > '$since'");
+}
+
+sub clock { return $host->safe_psql('postgres', 'SELECT clock_timestamp()'); }
+
+# ---- a request meets dead connections at all nodes ----
+
+foreach my $call ("redlock_try('a', scope => 'session')",
+	"redlock_acquire('a', scope => 'session') > 0",
+	"redlock_acquire('a', wait => '0', scope => 'session') > 0")
+{
+	begin();
+	drop_connections(1);
+	my $began  = clock();
+	my $result = $s->run("SELECT $call");
+	is("$result->{out}$result->{err}", 't', "$call is granted");
+	wait_until(sub { connected_since($began) == 3 }, 'all nodes were connected to anew');
+	is($host->safe_psql('postgres', 'SELECT unreachable FROM redlock_stats'), 0, 'no request failed');
+	wait_until(sub { key_count('redlock:a', @redis) == 3 }, 'the key is on all nodes');
+	is($s->query("SELECT redlock_release('a')"), 't', 'it is released');
+	wait_until(sub { key_count('redlock:a', @redis) == 0 }, 'at all nodes');
+}
+
+# ---- nobody asks for anything: found and replaced all the same ----
+
+begin();
+drop_connections(1);
+my $dropped = clock();
+wait_until(sub { connected_since($dropped) == 3 }, 'quiet connections that died are replaced');
+is($s->query("SELECT redlock_try('b')"), 't', 'the first request finds them well');
+
+# ---- messages ----
+
+begin();
+my $holder = session($host);
+my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
+my $waiter = session($other);
+my $listens = sub { scalar grep { $_->cli(qw(PUBSUB NUMSUB redlock:c)) =~ /\n1$/ } @redis };
+$holder->query("SELECT redlock_acquire('c', scope => 'session')");
+$waiter->send("SELECT redlock_acquire('c', scope => 'session') > 0");
+wait_until(sub { $listens->() == 3 }, 'B waits for A, with a subscription at each node');
+my @first = map { $_->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=(\d+)/ ? $1 : '' } @redis;
+drop_connections(3);
+$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # the node has given it up already
+wait_until(sub { $listens->() == 3 }, 'B subscribes again at all nodes');
+my @second = map { $_->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=(\d+)/ ? $1 : '' } @redis;
+isnt($second[$_], $first[$_], 'on a new connection') foreach 0 .. 2;
+$holder->query("SELECT redlock_release('c')");
+is($waiter->result->{out}, 't', 'and gets the lock when A gives it back');
+$waiter->query("SELECT redlock_release('c')");
+
+# ---- quiet connections cost little ----
+
+# Their checks are all that a server says in a quiet time, and none of them fails.
+$_->quit foreach $s, $holder, $waiter;
+$other->stop;
+my $calls = sub {
+	my $calls = 0;
+	$calls += $_ foreach $redis[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_(?!info)\S+:calls=(\d+)/mg;
+	return $calls;
+};
+my $errors = $host->safe_psql('postgres', 'SELECT max(last_error_at) FROM redlock_nodes');
+my $before = $calls->();
+my $began = time;
+wait_until(sub { $calls->() >= $before + 4 }, 'connections are checked again and again');
+cmp_ok(time - $began, '>', 5, 'not often');
+is($host->safe_psql('postgres', 'SELECT max(last_error_at) FROM redlock_nodes'), $errors, 'without an error');
+
+done_testing();
