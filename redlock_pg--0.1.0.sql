@@ -184,7 +184,7 @@ COMMENT ON COLUMN redlock_nodes.state IS
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'When last_error was; before since, if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
-'Why the node may have forgotten leases; null if it is not in quarantine';
+'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
 'Time until it votes for new locks again';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS

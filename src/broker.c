@@ -1571,7 +1571,7 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	}
 	show_node(node, before);
-	if (before == NODE_QUARANTINED || !node_can_send(node))
+	if (before == NODE_READY || before == NODE_QUARANTINED || !node_can_send(node))
 		return;
 
 	/* debts can be paid now, and lost keys created again */
@@ -1624,7 +1624,12 @@ show_node(const RedisNode *node, NodeState before)
 		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
 							 node->url.address,
 							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
-							 node->error)));
+							 node->error),
+					  !node->facts.evicts
+						  ? 0
+						  : errhint("Set maxmemory-policy to noeviction on that node, also in its "
+									"configuration file. It votes again when it has been so for "
+									"redlock.max_ttl.")));
 	else if (node->error[0] != '\0' &&
 			 (node->state != before ? news || before == NODE_READY : news && may_log_answer(node)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));

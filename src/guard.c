@@ -31,14 +31,20 @@ guard_greet(GuardMemory *const *nodes, core_mask on_duty, int node, const GuardF
 	if (memory->twin != 0)
 		return GUARD_TWIN;
 
-	verdict = review(memory, facts, max_ttl_us);
-	/* as long as a lease that began just now could live, by whatever clock */
+	verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 	if (verdict != GUARD_AS_BEFORE)
-		memory->until_us = now_us + 2 * max_ttl_us - core_validity_us(max_ttl_us);
-	assert(verdict == GUARD_AS_BEFORE || memory->until_us > now_us);
+		guard_distrust(memory, max_ttl_us, now_us);
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
 	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
 	return verdict;
+}
+
+/* As long as a lease that began just now could live, by whatever clock. */
+void
+guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us)
+{
+	memory->until_us = now_us + 2 * max_ttl_us - core_validity_us(max_ttl_us);
+	assert(memory->until_us > now_us);
 }
 
 bool

@@ -17,6 +17,9 @@
  *	 FLUSHALL is noticed by the next one.  If the new marker says that a loss was
  *	 noticed longer than max_ttl ago, all that was forgotten has ended.
  *
+ * A node that evicts keys when its memory is full is in quarantine for as long as it
+ * may, and for max_ttl from when it was last found so.
+ *
  * What a host has never seen it can't miss.  A loss before its server started is
  * found by the first sign, or by the marker if another host noticed the loss.
  *
@@ -61,6 +64,7 @@ typedef struct GuardFacts
 	char run_id[GUARD_RUN_ID_SIZE];
 	int64_t uptime_s;
 	bool aof;          /* appendonly yes */
+	bool evicts;       /* keys, when its memory is full */
 	bool fsync_always; /* appendfsync always, no-appendfsync-on-rewrite no */
 	char marker[LUA_MARKER_MAX + 1];
 	enum
@@ -77,6 +81,7 @@ typedef enum GuardVerdict
 	GUARD_AS_BEFORE, /* it forgot nothing new; an earlier quarantine may last */
 	GUARD_RESTARTED, /* a quarantine begins: it restarted ... */
 	GUARD_FORGOT,    /* ... or its data was lost */
+	GUARD_EVICTS,    /* ... or it may throw away leases */
 	GUARD_TWIN       /* it must not be used: it is the server of node `twin` - 1 */
 } GuardVerdict;
 
@@ -90,5 +95,8 @@ extern GuardVerdict guard_greet(GuardMemory *const *nodes, core_mask on_duty, in
 
 /* May it vote for new leases? */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);
+
+/* A quarantine begins, or begins anew: it is known to evict, or did until now. */
+extern void guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us);
 
 #endif /* REDLOCK_GUARD_H */

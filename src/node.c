@@ -32,6 +32,7 @@
 #define RESOLVE_US INT64CONST(30000000)
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
+#define MAX_TTL_US ((int64) redlock_max_ttl_ms * 1000)
 
 /* How often a connection is checked; those of a host in one turn of its loop. */
 #define CHECK_US INT64CONST(5000000)
@@ -52,6 +53,7 @@ typedef enum Greeting
 	GREET_SERVER,
 	GREET_REPLICATION,
 	GREET_PERSISTENCE,
+	GREET_MEMORY,
 	GREET_FSYNC,
 	GREET_MARKER,
 	GREET_SCRIPT
@@ -84,10 +86,11 @@ static void greet_with(RedisNode *node, Greeting what, int argc, const char **ar
 static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
 static bool is_configured(const redisReply *reply, const char *name, const char *value);
+static void read_eviction(RedisNode *node, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static GuardVerdict ask_guard(RedisNode *node, int64 now_us);
-static void describe(GuardVerdict verdict, const GuardFacts *facts, char *text, size_t size);
+static void describe(RedisNode *node, GuardVerdict verdict);
 static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
@@ -312,7 +315,12 @@ node_on_time(RedisNode *node, int64 now_us)
 		case NODE_READY:
 		case NODE_QUARANTINED:
 			if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
-				set_state(node, NODE_READY, "");
+			{
+				if (node->facts.evicts)
+					guard_distrust(node->guard, MAX_TTL_US, now_us);
+				else
+					set_state(node, NODE_READY, "");
+			}
 			if (now_us >= node->check_at_us)
 				check_connection(node, now_us);
 			due_us = answer_due_us(node, now_us);
@@ -488,6 +496,7 @@ replace_connection(RedisNode *node, int64 now_us)
 	node->retry_at_us = now_us;
 }
 
+/* One that is used is checked, too: its answer tells what may change at any time. */
 static void
 check_connection(RedisNode *node, int64 now_us)
 {
@@ -498,6 +507,7 @@ check_connection(RedisNode *node, int64 now_us)
 	{
 		if (node->pinged_us != 0)
 			return;
+		append(node, 1, (const char *[]){"PING"}, NULL);
 		node->pinged_us = now_us;
 	}
 	else
@@ -506,9 +516,9 @@ check_connection(RedisNode *node, int64 now_us)
 			return;
 		if (node->batch->count > 0)
 			end_batch(node);
+		append(node, 2, (const char *[]){"INFO", "memory"}, NULL);
 		node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = check;
 	}
-	append(node, 1, (const char *[]){"PING"}, NULL);
 	node->flush_wanted = true;
 }
 
@@ -571,6 +581,7 @@ greet_as_voter(RedisNode *node)
 	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
 	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
 	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
+	greet_with(node, GREET_MEMORY, 2, (const char *[]){"INFO", "memory"});
 	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
 
 	if (!pg_strong_random(&bits, sizeof(bits)))
@@ -648,25 +659,38 @@ ask_guard(RedisNode *node, int64 now_us)
 		if (node_is_on_duty(&nodes[i]))
 			on_duty |= CORE_BIT(i);
 	}
-	verdict = guard_greet(memories, on_duty, node->slot, &node->facts,
-						  redlock_max_ttl_ms * INT64CONST(1000), now_us);
-	if (verdict == GUARD_RESTARTED || verdict == GUARD_FORGOT)
-		describe(verdict, &node->facts, node->guard->reason, sizeof(node->guard->reason));
+	verdict = guard_greet(memories, on_duty, node->slot, &node->facts, MAX_TTL_US, now_us);
+	describe(node, verdict);
 	return verdict;
 }
 
 /* A time of day, since the text is read later, by whomever. */
 static void
-describe(GuardVerdict verdict, const GuardFacts *facts, char *text, size_t size)
+describe(RedisNode *node, GuardVerdict verdict)
 {
-	pg_time_t started = (pg_time_t) (redlock_wall_clock_us() / 1000000 - facts->uptime_s);
+	pg_time_t started = (pg_time_t) (redlock_wall_clock_us() / 1000000 - node->facts.uptime_s);
+	char *reason = node->guard->reason;
 	char when[64];
 
-	pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z", pg_localtime(&started, log_timezone));
-	if (verdict == GUARD_RESTARTED)
-		snprintf(text, size, "it restarted at %s and may have forgotten leases", when);
-	else
-		strlcpy(text, "its data was lost, and leases with it", size);
+	switch (verdict)
+	{
+		case GUARD_AS_BEFORE:
+		case GUARD_TWIN:
+			break;
+		case GUARD_RESTARTED:
+			pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z",
+						pg_localtime(&started, log_timezone));
+			snprintf(reason, GUARD_REASON_SIZE, "it restarted at %s and may have forgotten leases",
+					 when);
+			break;
+		case GUARD_FORGOT:
+			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);
+			break;
+		case GUARD_EVICTS:
+			snprintf(reason, GUARD_REASON_SIZE, "its maxmemory-policy, %s, may throw away leases",
+					 node->eviction);
+			break;
+	}
 }
 
 static void
@@ -734,6 +758,10 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
 			return NULL;
 
+		case GREET_MEMORY:
+			read_eviction(node, reply);
+			return NULL;
+
 		case GREET_MARKER:
 			return read_marker(node, reply) ? NULL : "it did not tell its marker";
 
@@ -761,6 +789,21 @@ is_configured(const redisReply *reply, const char *name, const char *value)
 			strcmp(reply->element[i]->str, name) == 0)
 			return strcmp(reply->element[i + 1]->str, value) == 0;
 	return false;
+}
+
+/* Does it throw keys away when its memory is full?  One that hides it is believed. */
+static void
+read_eviction(RedisNode *node, const redisReply *reply)
+{
+	char limit[64];
+	char policy[sizeof(node->eviction)];
+
+	node->eviction[0] = '\0';
+	if (info_value(reply, "maxmemory", limit, sizeof(limit)) && strtoll(limit, NULL, 10) > 0 &&
+		info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
+		strcmp(policy, "noeviction") != 0)
+		strlcpy(node->eviction, policy, sizeof(node->eviction));
+	node->facts.evicts = node->eviction[0] != '\0';
 }
 
 static bool
@@ -856,6 +899,13 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
 	{
 		node->sent_head++;
+		read_eviction(node, reply);
+		if (node->facts.evicts)
+		{
+			guard_distrust(node->guard, MAX_TTL_US, now_us);
+			describe(node, GUARD_EVICTS);
+			set_state(node, NODE_QUARANTINED, node->guard->reason);
+		}
 		return;
 	}
 	while (!node->sent[(node->sent_head + count - 1) % NODE_IN_FLIGHT_MAX].last)

@@ -9,7 +9,7 @@
  *	 GREETING    AUTH, SELECT, the facts, and the loading of scripts are out
  *	 READY       takes commands
  *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
- *				 have forgotten leases (see guard.h)
+ *				 have forgotten leases, or forget them (see guard.h)
  *	 BACKING_OFF broke or did not answer; connects again at retry_at_us
  *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
  *				 looked at again at retry_at_us
@@ -88,6 +88,7 @@ typedef struct RedisNode
 	TimestampTz error_at;            /* when that was; 0: there is none */
 	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
 	GuardFacts facts;                /* what it said when we connected */
+	char eviction[32];               /* how it may throw keys away; empty: it doesn't */
 
 	redisContext *connection;
 	bool flush_wanted; /* there is output to write */

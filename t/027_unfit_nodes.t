@@ -1,11 +1,14 @@
 # Nodes that answer, but can't be trusted with all that is asked of them, say so:
 # once in the log, and in redlock_nodes for as long as it lasts.
 #
-# Protects from: a log that fills with one node's trouble.
+# Protects from: votes of nodes that throw locks away when their memory is full, found
+# at the start or while they run (invariant 1); a full node that nobody names; a log
+# that fills with one node's trouble.
 
 use strict;
 use warnings;
 
+use HostileNode;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
@@ -40,6 +43,78 @@ use Test::More;
 	$_->quit foreach $on_a, $on_b;
 	$_->stop foreach $host_a, $host_b;
 	$_->kill9 foreach @nodes;
+}
+
+# ---- nodes that evict keys ----
+
+{
+	# the last two can't, or don't tell
+	my @redis = (
+		(map { redis_node() } 0 .. 2),
+		redis_node(conf => [qw(--maxmemory-policy volatile-ttl)]),
+		redis_node(conf => [qw(--maxmemory 100mb --maxmemory-policy volatile-ttl)]));
+	my $secret = HostileNode->new($redis[4]);
+	my @nodes = (@redis[ 0 .. 3 ], $secret);
+	$secret->obey([ '^INFO memory', 'edit', 'maxmemory', 'my_memory' ]);
+	$redis[0]->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy volatile-ttl));
+	my $host = redlock_cluster('evicts', nodes => \@nodes, conf => "redlock.ttl = '2s'\nredlock.max_ttl = '2s'", ready => 4);
+	my $broker = broker_pid($host);
+	my $s = session($host);
+	my $reason = 'its maxmemory-policy, \S+, may throw away leases';
+	my $evicts = sub {
+		my ($node) = @_;
+		return $host->safe_psql('postgres',
+			"SELECT count(*) FROM redlock_nodes WHERE node = '@{[$node->address]}' AND state = 'quarantined'"
+			  . " AND quarantine ~ '$reason' AND last_error = quarantine AND quarantined_for > '0'") == 1;
+	};
+
+	# from the start
+	ok($evicts->($redis[0]), 'a node that evicts keys does not vote');
+	is($s->query("SELECT redlock_try('a')"), 't', 'the others do, also those that have no limit, or hide it');
+	is($redis[0]->cli('EXISTS', "redlock:a\0token"), 0, 'it was not asked');
+
+	# while it runs, by another policy
+	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
+	$_->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru)) foreach @redis[ 1, 2 ];
+	wait_until(sub { $evicts->($redis[1]) && $evicts->($redis[2]) }, 'two that begin to are found');
+	foreach my $sql ("SELECT redlock_try('b')", "SELECT redlock_acquire('b')")
+	{
+		my $result = $s->run($sql);
+		is($result->{state}, '08006', 'there is no quorum for new locks');
+		like($result->{detail}, qr/\Q@{[$_->address]}\E: $reason \(in quarantine for another \d+ s\)/, 'the detail says why')
+		  foreach @redis[ 0 .. 2 ];
+	}
+	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
+	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 5 FROM redlock_stats"), 'a lock that is held is renewed');
+	is($s->query("SELECT redlock_check('held') > '0'"), 't', 'and lives');
+	ok($evicts->($_), 'and goes on as long as it does') foreach @redis[ 0 .. 2 ];
+	is(scalar(() = slurp_file($host->logfile) =~ /@{[$_->address]} does not vote for new locks for \d+ s: $reason\n.*HINT:  Set maxmemory-policy to noeviction/g),
+		1, 'the log says once what to do')
+	  foreach @redis[ 0 .. 2 ];
+
+	# mended: by its policy, or by its limit
+	$_->cli(qw(CONFIG SET maxmemory-policy noeviction)) foreach @redis[ 0, 1 ];
+	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # and no more
+	wait_nodes_ready($host, 5);
+	is($s->query("SELECT redlock_try('b')"), 't', 'they vote when that is mended');
+	is(broker_pid($host), $broker, 'without another broker');
+	is($s->query("SELECT redlock_token('held')"), $token, 'what was held still is');
+	is($s->query("SELECT redlock_release('held')"), 't', 'and is released');
+
+	# ---- nodes that are full, and evict nothing ----
+
+	$s->query("SELECT redlock_acquire('full', scope => 'session')");
+	$_->cli(qw(CONFIG SET maxmemory 1 maxmemory-policy noeviction)) foreach @redis[ 0 .. 2 ];
+	my $result = $s->run("SELECT redlock_try('c')");
+	is($result->{state}, '08006', 'full nodes don\'t grant');
+	like($result->{detail}, qr/\Q@{[$_->address]}\E: OOM .*'maxmemory'/, 'the detail says why') foreach @redis[ 0 .. 2 ];
+	$renewed = $s->query('SELECT renewed FROM redlock_stats');
+	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 5 FROM redlock_stats"), 'what is held is renewed');
+	is($s->query("SELECT redlock_release('full')"), 't', 'and released');
+	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @redis[ 0 .. 2 ];
+	is($s->query("SELECT redlock_try('c')"), 't', 'they grant when they have room');
+	$s->quit;
+	$host->stop;
 }
 
 done_testing();
