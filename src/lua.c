@@ -46,10 +46,6 @@
 	"local k = key .. '\\0token' " \
 	"local c = call('GET', k) "
 
-#define DELETE_AND_TELL \
-	"call('DEL', key) " \
-	REPLY("1 + (tonumber(redis.pcall('PUBLISH', key, 'free')) or 0)")
-
 /*
  * The marker must be the one that the client knows: a late release or renewal
  * can have made the counter on a node that lost its data.
@@ -117,22 +113,30 @@
  * Takes this attempt and earlier ones of the same request, not later ones.
  * Who may not publish can still release: waiters then find out by asking.  What is
  * kept is no attempt's any more.  That it says so is for people: a node that has no
- * memory left for it keeps the key all the same.
+ * memory left for it keeps the key all the same.  The counter comes last: such a node
+ * lets a script write it that has changed something before.
  */
 #define RELEASE \
 	"local last, tombstone, keep = a, b, d " \
+	"local done = 0 " \
 	READ_VALUE \
+	"if v and (v == value or " IS_EARLIER ") then " \
+		"done = 1 " \
+		"if last == '0' then " \
+			"call('DEL', key) " \
+			"done = 1 + (tonumber(redis.pcall('PUBLISH', key, 'free')) or 0) " \
+		"elseif last == '-1' then call('DEL', key) " \
+		"else " \
+			"call('PEXPIRE', key, last) " \
+			"redis.pcall('SET', key, sub(value, 1, 43) .. '" LUA_KEPT "' .. sub(value, 44), 'PX', last) " \
+		"end " \
+	"end " \
 	"if tombstone ~= '0' then " \
 		READ_COUNTER \
 		"if not c or " LESS("c", "tombstone") " then " \
 			"call('SET', k, tombstone, 'PX', keep) end " \
 	"end " \
-	"if not v or v ~= value and not " IS_EARLIER "then " REPLY("0") "end " \
-	"if last == '0' then " DELETE_AND_TELL "end " \
-	"if last == '-1' then " REPLY("call('DEL', key)") "end " \
-	"call('PEXPIRE', key, last) " \
-	"redis.pcall('SET', key, sub(value, 1, 43) .. '" LUA_KEPT "' .. sub(value, 44), 'PX', last) " \
-	REPLY("1")
+	REPLY("done")
 
 const char *const lua_command_name[CORE_OP_RELEASE + 1] = {
 	[CORE_OP_ACQUIRE] = "acquire",

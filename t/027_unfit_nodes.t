@@ -100,19 +100,32 @@ use Test::More;
 	is(broker_pid($host), $broker, 'without another broker');
 	is($s->query("SELECT redlock_token('held')"), $token, 'what was held still is');
 	is($s->query("SELECT redlock_release('held')"), 't', 'and is released');
+	$s->quit;
+	$host->stop;
+	$_->kill9 foreach @redis;
+}
 
-	# ---- nodes that are full, and evict nothing ----
+# ---- nodes that are full, and evict nothing ----
 
-	$s->query("SELECT redlock_acquire('full', scope => 'session')");
-	$_->cli(qw(CONFIG SET maxmemory 1 maxmemory-policy noeviction)) foreach @redis[ 0 .. 2 ];
-	my $result = $s->run("SELECT redlock_try('c')");
-	is($result->{state}, '08006', 'full nodes don\'t grant');
-	like($result->{detail}, qr/\Q@{[$_->address]}\E: OOM .*'maxmemory'/, 'the detail says why') foreach @redis[ 0 .. 2 ];
-	$renewed = $s->query('SELECT renewed FROM redlock_stats');
-	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 5 FROM redlock_stats"), 'what is held is renewed');
-	is($s->query("SELECT redlock_release('full')"), 't', 'and released');
-	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @redis[ 0 .. 2 ];
-	is($s->query("SELECT redlock_try('c')"), 't', 'they grant when they have room');
+{
+	my @nodes = redis_nodes(3);
+	my $host = redlock_cluster('full', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+	my $s = session($host);
+
+	$s->query("SELECT redlock_acquire('held', scope => 'session')");
+	$_->cli(qw(CONFIG SET maxmemory 1)) foreach @nodes;
+	my $result = $s->run("SELECT redlock_try('new')");
+	is($result->{state}, '08006', 'they don\'t grant');
+	cmp_ok(scalar(() = $result->{detail} =~ /127.0.0.1:\d+: OOM [^;]*'maxmemory'/g), '>=', 2, 'the detail says why');
+
+	# a new connection renews, and a release after that writes the counter, too
+	$_->cli('PEXPIRE', 'redlock:held', 50000) foreach @nodes;
+	$_->cli(qw(CLIENT KILL TYPE normal)) foreach @nodes;
+	wait_until(sub { 3 == grep { $_->cli('PTTL', 'redlock:held') > 50000 } @nodes }, 'what is held is renewed');
+	is($s->query("SELECT redlock_release('held')"), 't', 'and released');
+	wait_until(sub { key_count('redlock:held', @nodes) == 0 }, 'at all nodes', 20);
+	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @nodes;
+	is($s->query("SELECT redlock_try('new')"), 't', 'they grant when they have room');
 	$s->quit;
 	$host->stop;
 }
