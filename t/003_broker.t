@@ -114,6 +114,27 @@ $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '1s'");
 $host_a->reload;
 wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'on the node that hung, too', 30);
 
+# ---- a release that is out when the broker ends, and never read ----
+
+# The nodes hang, and are killed before they have read it; so it must be sent again.
+# They are given time, since the broker must end before it has given them up.
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '20s'");
+$host_a->reload;
+$host_a->poll_query_until('postgres', "SELECT setting = '20000' FROM pg_settings WHERE name = 'redlock.node_timeout'");
+$session_a->query("SELECT redlock_acquire('job', ttl => '60 s', scope => 'session')");
+wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'the key is on all nodes');
+my $released = $session_a->query('SELECT released FROM redlock_stats');
+$_->pause foreach @nodes;
+$session_a->query("SELECT redlock_release('job')");
+ok($host_a->poll_query_until('postgres', "SELECT released > $released AND releasing = 1 FROM redlock_stats"),
+	'a release is out');
+terminate($host_a);
+$_->restart foreach @nodes;
+wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'the next broker sends it again', 30);
+$host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
+$host_a->reload;
+wait_nodes_ready($_, 5) foreach $host_a, $host_b;
+
 # ---- an acquire meanwhile ----
 
 foreach my $round (1 .. 3)
