@@ -79,6 +79,7 @@ typedef struct statistics
 	int64_t debts;   /* unwanted keys at nodes that can be reached, looked at */
 	int64_t repairs; /* keys of leases at nodes that came back, looked at */
 	int64_t quarantines;
+	int64_t fooled;  /* hosts that met a node too late to know of its loss */
 	int64_t guarded; /* schedules in which invariant 1 was demanded */
 	int64_t fault[FAULTS];
 	int64_t checked[INVARIANTS];
@@ -114,6 +115,7 @@ extern void check_write(int session);
 extern void check_executed(int node, const command *command, const node_data *before,
 						   const answer *answer, const struct wire *behind);
 extern void check_forgot(int server);
+extern void check_fooled(int host, int node);
 
 /* ... or the plain client. */
 extern void check_plain(void);

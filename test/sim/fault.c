@@ -63,7 +63,7 @@ fault_happens(void)
 		FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH) | FAULT_BIT(FAULT_NODE_FORWARD) |
 		FAULT_BIT(FAULT_NODE_BACK) | FAULT_BIT(FAULT_WALL_JUMP) | FAULT_BIT(FAULT_HOST_PAUSE) |
 		FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_CRASH) | FAULT_BIT(FAULT_PLAIN) |
-		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_SILENCE);
+		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_SILENCE) | FAULT_BIT(FAULT_SERVER);
 	uint32_t left = w.plan.faults & timely;
 	int which;
 
@@ -134,6 +134,10 @@ inject(fault fault)
 		case FAULT_BROKER:
 			tell("host %c: its broker is killed", HOST_NAME(host));
 			host_stop_broker(host, for_us(w.plan.ttl_us / 2));
+			break;
+		case FAULT_SERVER:
+			tell("host %c: its server crashes, and starts with nothing", HOST_NAME(host));
+			host_restart(host, for_us(w.plan.ttl_us));
 			break;
 		case FAULT_CRASH:
 			session_crash(host);
@@ -265,6 +269,8 @@ restart(fault fault)
 		for (int n = 0; n < w.plan.nodes; n++)
 			if (w.server_of[n] == s)
 				wire_break(h, n, false, silent);
+	if (fault != FAULT_RESTART)
+		server->flushed = false;
 	server->run_id = ++w.run_ids;
 	server->started_us = server_clock_us(server) + down_us;
 	if (fault != FAULT_RESTART && may(FAULT_BOOT_STEP) && chance(2))
@@ -292,6 +298,7 @@ flush(int s)
 	tell("node %d: FLUSHALL", s + 1);
 	memset(&w.server[s].data, 0, sizeof(w.server[s].data));
 	w.server[s].lost_at_us = w.now_us;
+	w.server[s].flushed = true;
 	check_forgot(s);
 }
 

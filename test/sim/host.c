@@ -74,7 +74,7 @@ wall_us(int host)
 	return WALL_US + clock_us(&hosts[host].wall);
 }
 
-/* Hosts know their nodes from earlier times. */
+/* Hosts know their nodes from earlier times, but for those that start later. */
 void
 host_begin(void)
 {
@@ -107,6 +107,9 @@ host_begin(void)
 			}
 		}
 	}
+	for (int h = 0; h < w.plan.hosts; h++)
+		if (may(FAULT_SERVER) && chance(3))
+			host_restart(h, 1 + dice_us(w.plan.length_us));
 	for (int i = 0; i < w.plan.asks; i++)
 		later(w.now_us + dice_us(w.plan.length_us), EVENT_ASK, (int) dice((uint32_t) w.plan.hosts),
 			  0, 0, 0);
@@ -864,6 +867,36 @@ host_stop_broker(int h, int64_t for_us)
 	hosts[h].broker_down = true;
 	hosts[h].settled = false;
 	later(w.now_us + for_us, EVENT_BROKER, h, 0, 0, 0);
+}
+
+/*
+ * A crash of the server, or its restart: shared memory is new.  Its leases are gone
+ * and not released, and it meets all nodes for the first time.
+ */
+void
+host_restart(int h, int64_t for_us)
+{
+	host *host = &hosts[h];
+
+	host_stop_broker(h, for_us);
+	for (int s = 0; s < SLOTS_MAX; s++)
+	{
+		uint32_t generation = slot_at(h, s)->generation + 1;
+		uint32_t timer_tag = slot_at(h, s)->timer_tag + 1;
+
+		if (slot_at(h, s)->in_use)
+			check_freed(h, s, true);
+		memset(slot_at(h, s), 0, sizeof(slot));
+		slot_at(h, s)->generation = generation;
+		slot_at(h, s)->timer_tag = timer_tag;
+		slot_at(h, s)->session = -1;
+	}
+	for (int i = 0; i < session_count; i++)
+		if (sessions[i].host == h)
+			sessions[i].done = true;
+	host->named = -1;
+	host->queue = 0;
+	memset(host->node, 0, sizeof(host->node));
 }
 
 void

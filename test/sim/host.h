@@ -109,6 +109,7 @@ extern bool host_all_idle(void);
 /* Faults */
 extern void host_pause(int host, int64_t for_us);
 extern void host_stop_broker(int host, int64_t for_us);
+extern void host_restart(int host, int64_t for_us); /* it forgets all */
 extern void host_calm(int host);
 
 #endif /* SIM_HOST_H */

@@ -84,6 +84,9 @@ choose_faults(void)
 	/* a plain client knows no quarantine, so lost data would be no fault of ours */
 	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
 		faults &= ~FAULT_BIT(FAULT_PLAIN);
+	/* a server that starts later believes what a node says of its age */
+	if (faults & FAULT_BIT(FAULT_SERVER))
+		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
 	return faults & plan_allowed;
 }
 

@@ -364,8 +364,8 @@ print_statistics(const statistics *sum, double seconds)
 		   "# granted %" PRId64 " (%" PRId64 " handed over), refused %" PRId64
 		   ", unreachable %" PRId64 "; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64
 		   "\n# aged requests %" PRId64 "; releases that waited for room %" PRId64
-		   "; executed late %" PRId64 ", quarantines %" PRId64 "; written %" PRId64
-		   ", stale %" PRId64 ", of these fenced off %" PRId64
+		   "; executed late %" PRId64 ", quarantines %" PRId64 ", hosts fooled %" PRId64
+		   "; written %" PRId64 ", stale %" PRId64 ", of these fenced off %" PRId64
 		   "\n# looked at unwanted keys %" PRId64
 		   ", and at keys of leases at nodes that came back %" PRId64
 		   "\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
@@ -374,8 +374,8 @@ print_statistics(const statistics *sum, double seconds)
 		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		   sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
 		   sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
-		   sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
-		   sum->too_late, sum->vanished);
+		   sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs,
+		   sum->cancelled, sum->too_late, sum->vanished);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],

@@ -44,6 +44,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_STRANGER] = "stranger",
 	[FAULT_SILENCE] = "silence",
 	[FAULT_BOOT_STEP] = "boot-step",
+	[FAULT_SERVER] = "server",
 };
 
 /* Tokens are told as microseconds since the world began: short, and in order. */

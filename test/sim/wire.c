@@ -95,6 +95,9 @@ wire_on_greet(const event *event)
 	}
 	save(server);
 	wire_expire(event->node);
+	if (server->flushed && server->data.marker_lost_us == 0 &&
+		host_marker(event->host, event->node) == 0)
+		check_fooled(event->host, event->node);
 	wire_text(facts->run_id, server->run_id);
 	facts->uptime_s = now_us / SECOND - server->started_us / SECOND;
 	facts->aof = facts->fsync_always = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;

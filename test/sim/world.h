@@ -68,6 +68,7 @@ typedef enum fault
 	FAULT_STRANGER,
 	FAULT_SILENCE,
 	FAULT_BOOT_STEP,
+	FAULT_SERVER,
 	FAULTS
 } fault;
 
@@ -173,6 +174,7 @@ typedef struct server
 	int64_t started_us; /* by its wall clock */
 	int64_t paused_until_us;
 	int64_t lost_at_us; /* true time of the last loss of data; 0: none */
+	bool flushed;       /* ... by a process that lives on */
 } server;
 
 typedef struct limbo
