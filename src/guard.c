@@ -14,19 +14,18 @@
 #define UPTIME_SLACK_S 2
 
 static bool is_same(const char *a, const char *b);
-static int find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *run_id,
-					 int64_t now_us);
+static int find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_us);
 static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
 static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
 GuardVerdict
-guard_greet(GuardMemory *const *nodes, core_mask on_duty, int node, const GuardFacts *facts,
-			int64_t max_ttl_us, int64_t now_us)
+guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t max_ttl_us,
+			int64_t now_us)
 {
 	GuardMemory *memory = nodes[node];
 	GuardVerdict verdict;
 
-	memory->twin = find_twin(nodes, on_duty, node, facts->run_id, now_us) + 1;
+	memory->twin = find_twin(nodes, node, facts->run_id, now_us) + 1;
 	memory->greeted_us = now_us;
 	if (memory->twin != 0)
 		return GUARD_TWIN;
@@ -61,13 +60,15 @@ is_same(const char *a, const char *b)
 
 /*
  * Another node that is the same server, or was when they were last compared; or
- * -1.  That is over only when the other greeted after this one did, and both had
- * other processes, and this one still has the same: a process seen before and
- * after another was seen elsewhere is not that other.
+ * -1.  The other need not be connected: it may have voted just before, or renewed.
+ * One that is a twin itself has no say: the other of the two is used.
+ *
+ * It is over only when the other greeted after this one did, and both had other
+ * processes, and this one still has the same: a process seen before and after
+ * another was seen elsewhere is not that other.
  */
 static int
-find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *run_id,
-		  int64_t now_us)
+find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_us)
 {
 	GuardMemory *memory = nodes[node];
 	int other = memory->twin - 1;
@@ -75,8 +76,7 @@ find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *ru
 
 	if (other >= 0 && nodes[other] != NULL)
 	{
-		bool apart = (on_duty & CORE_BIT(other)) &&
-					 nodes[other]->greeted_us > memory->twin_since_us &&
+		bool apart = nodes[other]->twin == 0 && nodes[other]->greeted_us > memory->twin_since_us &&
 					 !is_same(nodes[other]->run_id, memory->twin_run_id) &&
 					 is_same(run_id, memory->twin_run_id);
 
@@ -84,7 +84,8 @@ find_twin(GuardMemory *const *nodes, core_mask on_duty, int node, const char *ru
 			twin = other;
 	}
 	for (int i = 0; i < CORE_NODES_MAX && twin < 0; i++)
-		if (i != node && (on_duty & CORE_BIT(i)) && is_same(nodes[i]->run_id, run_id))
+		if (i != node && nodes[i] != NULL && nodes[i]->twin == 0 &&
+			is_same(nodes[i]->run_id, run_id))
 			twin = i;
 
 	if (twin >= 0 && (other < 0 || !is_same(run_id, memory->twin_run_id)))

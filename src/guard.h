@@ -29,7 +29,7 @@
  * host that ends its quarantine wipes out what another has noticed since.
  *
  * A server that is configured by two names must vote once.  Nodes with one run_id
- * are twins, and the one that was greeted last is refused.
+ * are twins, and the one that is greeted last is refused.
  *
  * Pure, like the core: what a node said and instants are arguments.  The simulator
  * runs these decisions as they are.
@@ -87,11 +87,10 @@ typedef enum GuardVerdict
 
 /*
  * Compare what a node said with what is remembered of all, and remember it.
- * nodes: by slot, NULL where there is none; on_duty: those that were greeted, are
- * connected and are no twins.
+ * nodes: by slot, NULL where there is none.
  */
-extern GuardVerdict guard_greet(GuardMemory *const *nodes, core_mask on_duty, int node,
-								const GuardFacts *facts, int64_t max_ttl_us, int64_t now_us);
+extern GuardVerdict guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
+								int64_t max_ttl_us, int64_t now_us);
 
 /* May it vote for new leases? */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);

@@ -650,16 +650,11 @@ static GuardVerdict
 ask_guard(RedisNode *node, int64 now_us)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
-	core_mask on_duty = 0;
 	GuardVerdict verdict;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
-		if (node_is_on_duty(&nodes[i]))
-			on_duty |= CORE_BIT(i);
-	}
-	verdict = guard_greet(memories, on_duty, node->slot, &node->facts, MAX_TTL_US, now_us);
+	verdict = guard_greet(memories, node->slot, &node->facts, MAX_TTL_US, now_us);
 	describe(node, verdict);
 	return verdict;
 }

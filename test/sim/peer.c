@@ -101,14 +101,8 @@ static GuardVerdict
 ask_guard(int h, int n)
 {
 	GuardMemory *memories[CORE_NODES_MAX] = {NULL};
-	core_mask on_duty = 0;
 
 	for (int i = 0; i < w.plan.nodes; i++)
-	{
 		memories[i] = &hosts[h].node[i].guard;
-		if (wire_at(h, i)->state == WIRE_UP)
-			on_duty |= CORE_BIT(i);
-	}
-	return guard_greet(memories, on_duty, n, &wire_at(h, n)->facts, w.plan.max_ttl_us,
-					   host_now_us(h));
+	return guard_greet(memories, n, &wire_at(h, n)->facts, w.plan.max_ttl_us, host_now_us(h));
 }
