@@ -5,7 +5,8 @@
 # one, or serves two holders; hand-overs beyond the range of tokens that a grant is
 # good for; a token that no majority of nodes holds; a wrong clock that drags all
 # counters into the future, or is refused without a word about it; counters that
-# stay for ever, or that Lua can't count any more.
+# stay for ever, or that Lua can't count any more; a release that leaves nothing which
+# refuses a late renewal (invariant 6).
 #
 # The counter of a lock is in the key with its name, NUL and "token"; a grant raises
 # it by the number of tokens that it is good for, or more.
@@ -210,6 +211,26 @@ sub release
 		$sessions - keys %grants, 'the others were handed over');
 	$_->quit foreach @sessions;
 
+}
+
+# ---- a release leaves a tombstone where a renewal may come late ----
+
+# The counter is then one over the token, so the renewal does not create the key again.
+{
+	my $renewed = sub { $host_a->safe_psql('postgres', 'SELECT renewed FROM redlock_stats') };
+	my $token = acquire($on_a, 'brief');
+
+	wait_until(sub { holding('brief', $token + SPAN - 1) == 5 }, 'all nodes have counted');
+	release($on_a, 'brief');
+	wait_until(sub { key_count('redlock:brief', @nodes) == 0 }, 'it is released');
+	is(holding('brief', $token + SPAN - 1), 5, 'never renewed: its release writes no counter');
+
+	my $before = $renewed->();
+	$token = $on_a->query("SELECT redlock_acquire('renewed', scope => 'session', ttl => '1s')");
+	wait_until(sub { $renewed->() > $before && key_count('redlock:renewed', @nodes) == 5 }, 'a lease is renewed');
+	release($on_a, 'renewed');
+	wait_until(sub { key_count('redlock:renewed', @nodes) == 0 }, 'it is released');
+	is(holding('renewed', $token + SPAN), 5, 'its release raises all counters over its token');
 }
 
 # ---- nodes that count differently ----

@@ -237,7 +237,7 @@ sub is_free_for
 	my $token = $on_a->query("SELECT redlock_acquire('held', scope => 'session')");
 	wait_until(sub { key_count('redlock:held', @nodes) == 5 }, 'a lock is held');
 	$_->kill9 foreach @forget;
-	my $down = time;
+	my $down = time;    # the first of them may be noticed before the last has started
 	$_->start foreach @forget;
 	$restarted = time;
 	wait_quarantined($_, 'restarted', @forget) foreach $host_a, $host_b;
