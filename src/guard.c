@@ -66,6 +66,9 @@ is_same(const char *a, const char *b)
  * It is over only when the other greeted after this one did, and both had other
  * processes, and this one still has the same: a process seen before and after
  * another was seen elsewhere is not that other.
+ *
+ * What remains: the server restarts, and this node is met for the first time before
+ * the other is greeted again.  A renewal that is out may then count both.
  */
 static int
 find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_us)

@@ -56,7 +56,7 @@ static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which 
 												   * release was executed */
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
-static bool was_returned[SECRETS_MAX]; /* to a session */
+static bool was_returned[SECRETS_MAX];       /* to a session */
 static int64_t counted[NODES_MAX];           /* how far each server has counted, as it said, and
 											  * did not forget since */
 static int64_t fooled[HOSTS_MAX][NODES_MAX]; /* the loss of data that this host can't know of */
@@ -106,6 +106,7 @@ check_begin(void)
 	forgets = 0;
 	seen.schedules++;
 	seen.guarded += w.plan.guarded;
+	seen.renamed += w.plan.renamed;
 	memset(released, 0, sizeof(released));
 	memset(forgiven, 0, sizeof(forgiven));
 	memset(renewal_sent, 0, sizeof(renewal_sent));
@@ -135,11 +136,11 @@ check_forgot(int server)
 void
 check_fooled(int h, int node)
 {
-	const server *server = server_at(node);
+	const server *server = server_at(h, node);
 
 	tell("host %c: can't know that node %d forgot", HOST_NAME(h), node + 1);
 	seen.fooled++;
-	fooled[h][w.server_of[node]] = server->lost_at_us;
+	fooled[h][w.server_of[h][node]] = server->lost_at_us;
 	w.plan.guarded = w.plan.sane = false;
 }
 
@@ -234,7 +235,7 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 {
 	slot *slot = &hosts[h].slot[s];
 	round_check *check = &slot->check;
-	int server = w.server_of[node];
+	int server = w.server_of[h][node];
 
 	if (answer->reply != CORE_REPLY_YES || command->secret != slot->secret ||
 		command->attempt != slot->core.attempt)
@@ -516,9 +517,9 @@ void
 check_executed(int node, const command *command, const node_data *before, const answer *answer,
 			   const struct wire *behind)
 {
-	const server *server = server_at(node);
+	const server *server = server_at(command->host, node);
 	const node_data *after = &server->data;
-	int s = w.server_of[node];
+	int s = w.server_of[command->host][node];
 	int64_t now_ms = server_clock_us(server) / 1000;
 	bool same = before->secret == command->secret && before->attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
@@ -657,7 +658,7 @@ check_freed(int h, int s, bool shell_forgives)
 	}
 	for (int n = 0; n < w.plan.nodes; n++)
 		if (wire_at(h, n)->stained)
-			stained |= CORE_BIT(w.server_of[n]);
+			stained |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,
 			   slot->keep_us > 0 || (stained & CORE_BIT(i)) ||

@@ -80,6 +80,7 @@ typedef struct statistics
 	int64_t repairs; /* keys of leases at nodes that came back, looked at */
 	int64_t quarantines;
 	int64_t fooled;  /* hosts that met a node too late to know of its loss */
+	int64_t renamed; /* schedules in which hosts give nodes other names */
 	int64_t guarded; /* schedules in which invariant 1 was demanded */
 	int64_t fault[FAULTS];
 	int64_t checked[INVARIANTS];

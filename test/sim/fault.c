@@ -83,7 +83,7 @@ inject(fault fault)
 	int host = (int) dice((uint32_t) w.plan.hosts);
 	int node = (int) dice((uint32_t) w.plan.nodes);
 	int64_t time_us = for_us(2 * w.plan.ttl_us);
-	server *server = server_at(node);
+	server *server = server_at(host, node);
 
 	/* counted where it is known that they do something */
 	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
@@ -104,7 +104,8 @@ inject(fault fault)
 			wire_break(host, node, true, chance(4));
 			break;
 		case FAULT_NODE_PAUSE:
-			tell("node %d: stops for %.3f ms", node + 1, (double) time_us / 1000);
+			tell("node %d: stops for %.3f ms", w.server_of[host][node] + 1,
+				 (double) time_us / 1000);
 			server->paused_until_us = w.now_us + time_us;
 			break;
 		case FAULT_RESTART:
@@ -113,7 +114,7 @@ inject(fault fault)
 			restart(fault);
 			break;
 		case FAULT_FLUSH:
-			flush(w.server_of[node]);
+			flush(w.server_of[host][node]);
 			if (chance(8))
 				for (int i = 0; i < w.plan.servers; i++)
 					flush(i);
@@ -149,7 +150,7 @@ inject(fault fault)
 			if (server->data.secret == 0)
 				break;
 			seen.fault[FAULT_STRANGER]++;
-			tell("a stranger: deletes the key at node %d", node + 1);
+			tell("a stranger: deletes the key at node %d", w.server_of[host][node] + 1);
 			server->data.secret = 0;
 			break;
 		case FAULT_SILENCE:
@@ -267,7 +268,7 @@ restart(fault fault)
 	/* what is left in its sockets goes with the old process */
 	for (int h = 0; h < w.plan.hosts; h++)
 		for (int n = 0; n < w.plan.nodes; n++)
-			if (w.server_of[n] == s)
+			if (w.server_of[h][n] == s)
 				wire_break(h, n, false, silent);
 	if (fault != FAULT_RESTART)
 		server->flushed = false;
@@ -367,7 +368,7 @@ plain_begins(void)
 void
 fault_plain(const event *event)
 {
-	server *server = server_at(event->node);
+	server *server = server_at(0, event->node); /* by the names of host A */
 	int64_t release_us = w.now_us + 1;
 	bool yes;
 
@@ -376,7 +377,7 @@ fault_plain(const event *event)
 		case PLAIN_SET:
 			if (server->paused_until_us > w.now_us)
 				break;
-			wire_expire(event->node);
+			wire_expire(0, event->node);
 			yes = node_plain_set(&server->data, server_clock_us(server), event->tag,
 								 w.plan.ttl_us / 1000);
 			tell("node %d executes, for the plain client: set: %s", event->node + 1,

@@ -49,7 +49,7 @@ static void follow_release(int host, int slot, const core_event *event);
 
 static void take_queue(int host);
 static void look_at(int host, int slot);
-
+static int node_of(int host, int server);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
 static void on_broker(const event *event);
@@ -95,10 +95,10 @@ host_begin(void)
 		{
 			GuardMemory *guard = &host->node[n].guard;
 
-			wire_text(guard->run_id, server_at(n)->run_id);
-			wire_text(guard->marker, server_at(n)->data.marker);
+			wire_text(guard->run_id, server_at(h, n)->run_id);
+			wire_text(guard->marker, server_at(h, n)->data.marker);
 			guard->greeted_us = guard->twin_since_us = host_now_us(h);
-			guard->twin = n < w.plan.servers ? 0 : w.server_of[n] + 1;
+			guard->twin = twin_of(h, n) + 1;
 			memcpy(guard->twin_run_id, guard->run_id, sizeof(guard->twin_run_id));
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
@@ -738,16 +738,29 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		peer_lose(h, n, "it forgot its marker");
 }
 
+/* By which of its nodes a host hears a server; -1: it knows it not. */
+static int
+node_of(int h, int server)
+{
+	for (int n = 0; n < w.plan.nodes; n++)
+		if (w.server_of[h][n] == server)
+			return n;
+	return -1;
+}
+
 /* A waiter is told of a release by each node, and asks when a majority told. */
 void
-host_hear(int node)
+host_hear(int server)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
+	{
+		int node = node_of(h, server);
+
 		for (int s = 0; s < SLOTS_MAX; s++)
 		{
 			slot *slot = slot_at(h, s);
 
-			if (!slot->in_use || (slot->announced & CORE_BIT(node)) ||
+			if (node < 0 || !slot->in_use || (slot->announced & CORE_BIT(node)) ||
 				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
 				continue;
 			slot->announced |= CORE_BIT(node);
@@ -755,6 +768,7 @@ host_hear(int node)
 				later(w.now_us + w.plan.delay_us / 2 + dice_us(w.plan.delay_us), EVENT_WAKE, h, 0,
 					  s, slot->generation);
 		}
+	}
 }
 
 static void

@@ -87,7 +87,7 @@ extern host hosts[HOSTS_MAX];
 extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
-extern void host_hear(int node);                 /* a release was told there */
+extern void host_hear(int server);               /* a release was told there */
 extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
 extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
 extern int64_t host_now_us(int host);

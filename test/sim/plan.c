@@ -18,6 +18,9 @@ uint32_t plan_allowed = ALL;
 #define FORGETFUL                                                                                  \
 	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
 
+#define RESTARTS                                                                                   \
+	(FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK))
+
 static uint32_t choose_faults(void);
 static void choose_times(plan *plan);
 static void choose_persistence(plan *plan);
@@ -44,6 +47,10 @@ plan_make(plan *plan, uint64_t seed)
 	plan->faults = choose_faults();
 	if (plan->nodes < 3)
 		plan->faults &= ~FAULT_BIT(FAULT_TWIN);
+	plan->renamed = plan->faults != 0 && chance(6);
+	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 &&
+					!(plan->faults & FAULT_BIT(FAULT_TWIN)) &&
+					!((plan->faults & FAULT_BIT(FAULT_SERVER)) && (plan->faults & RESTARTS));
 	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
 	choose_times(plan);
 	choose_persistence(plan);
@@ -84,9 +91,12 @@ choose_faults(void)
 	/* a plain client knows no quarantine, so lost data would be no fault of ours */
 	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
 		faults &= ~FAULT_BIT(FAULT_PLAIN);
-	/* a server that starts later believes what a node says of its age */
+	/* who meets nodes for the first time believes their age, and may take a twin that
+	 * restarts just then for two nodes: see find_twin */
 	if (faults & FAULT_BIT(FAULT_SERVER))
 		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
+	if ((faults & FAULT_BIT(FAULT_SERVER)) && (faults & RESTARTS))
+		faults &= ~FAULT_BIT(FAULT_TWIN);
 	return faults & plan_allowed;
 }
 

@@ -360,7 +360,8 @@ static void
 print_statistics(const statistics *sum, double seconds)
 {
 	printf("# %" PRId64 " schedules in %.1f s, %.0f in a second; %.0f events in each\n"
-		   "# invariant 1 was demanded in %" PRId64 " of them\n"
+		   "# invariant 1 was demanded in %" PRId64 " of them; in %" PRId64
+		   " hosts have nodes by other names\n"
 		   "# granted %" PRId64 " (%" PRId64 " handed over), refused %" PRId64
 		   ", unreachable %" PRId64 "; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64
 		   "\n# aged requests %" PRId64 "; releases that waited for room %" PRId64
@@ -372,10 +373,10 @@ print_statistics(const statistics *sum, double seconds)
 		   ", gone without a word %" PRId64 "\n",
 		   sum->schedules, seconds, (double) sum->schedules / seconds,
 		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
-		   sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
-		   sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
-		   sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs,
-		   sum->cancelled, sum->too_late, sum->vanished);
+		   sum->renamed, sum->granted, sum->handed_over, sum->refused, sum->unreachable,
+		   sum->renewed, sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late,
+		   sum->quarantines, sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts,
+		   sum->repairs, sum->cancelled, sum->too_late, sum->vanished);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],

@@ -144,6 +144,12 @@ story_plan(void)
 	fprintf(story_out, "# nodes keep:");
 	for (int i = 0; i < p->servers; i++)
 		fprintf(story_out, " %s", persistence[p->persistence[i]]);
+	for (int h = 1; p->renamed && h < p->hosts; h++)
+	{
+		fprintf(story_out, "\n# nodes of host %c are those that host A calls:", HOST_NAME(h));
+		for (int n = 0; n < p->nodes; n++)
+			fprintf(story_out, " %d", w.server_of[h][n] + 1);
+	}
 	fprintf(story_out, "\n# faults:");
 	for (int i = 0; i < FAULTS; i++)
 		if (p->faults & FAULT_BIT(i))

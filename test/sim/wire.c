@@ -34,7 +34,7 @@ wire_begin(void)
 			memset(&wires[h][n], 0, offsetof(wire, command));
 			wires[h][n].head = wires[h][n].executed = wires[h][n].tail = first_number();
 			wires[h][n].epoch = first_number();
-			wires[h][n].state = n < w.plan.servers ? WIRE_UP : WIRE_DOWN;
+			wires[h][n].state = twin_of(h, n) < 0 ? WIRE_UP : WIRE_DOWN;
 		}
 }
 
@@ -82,7 +82,7 @@ void
 wire_on_greet(const event *event)
 {
 	wire *wire = wire_at(event->host, event->node);
-	server *server = server_at(event->node);
+	server *server = server_at(event->host, event->node);
 	int64_t now_us = server_clock_us(server);
 	GuardFacts *facts = &wire->facts;
 
@@ -94,13 +94,14 @@ wire_on_greet(const event *event)
 		return;
 	}
 	save(server);
-	wire_expire(event->node);
+	wire_expire(event->host, event->node);
 	if (server->flushed && server->data.marker_lost_us == 0 &&
 		host_marker(event->host, event->node) == 0)
 		check_fooled(event->host, event->node);
 	wire_text(facts->run_id, server->run_id);
 	facts->uptime_s = now_us / SECOND - server->started_us / SECOND;
-	facts->aof = facts->fsync_always = w.plan.persistence[w.server_of[event->node]] == KEEPS_ALL;
+	facts->aof = facts->fsync_always =
+		w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
 	facts->loss =
 		(int) node_marker(&server->data, now_us, w.markers + 1,
@@ -146,7 +147,7 @@ void
 wire_on_arrive(const event *event)
 {
 	wire *wire = wire_at(event->host, event->node);
-	server *server = server_at(event->node);
+	server *server = server_at(event->host, event->node);
 	int64_t until_us = server->paused_until_us;
 	uint32_t at;
 
@@ -247,7 +248,7 @@ leave_in_limbo(const command *command, int node, int64_t at_us)
 	for (int i = 0; i < LIMBO_MAX; i++)
 		if (!w.limbo[i].used)
 		{
-			w.limbo[i] = (limbo){*command, node, server_at(node)->run_id, true};
+			w.limbo[i] = (limbo){*command, node, server_at(command->host, node)->run_id, true};
 			later(at_us, EVENT_LATE, 0, node, 0, (uint32_t) i);
 			return;
 		}
@@ -258,7 +259,8 @@ void
 wire_on_late(const event *event)
 {
 	limbo *limbo = &w.limbo[event->tag];
-	server *server = server_at(event->node);
+	int node = event->node;
+	server *server = server_at(limbo->command.host, node);
 	answer answer;
 
 	if (server->paused_until_us > w.now_us && server->run_id == limbo->run_id)
@@ -278,7 +280,7 @@ wire_on_late(const event *event)
 static void
 execute(int node, const command *command, answer *answer, const wire *behind)
 {
-	server *server = server_at(node);
+	server *server = server_at(command->host, node);
 	node_data before;
 
 	save(server);
@@ -290,13 +292,13 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 		story_answer("executes, for", command, answer, node);
 		return;
 	}
-	wire_expire(node);
+	wire_expire(command->host, node);
 	before = server->data;
 	node_execute(&server->data, server_clock_us(server), command, answer);
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, command, &before, answer, behind);
 	if (answer->told)
-		host_hear(node);
+		host_hear(w.server_of[command->host][node]);
 	if (may(FAULT_NONSENSE) && chance(25))
 	{
 		seen.fault[FAULT_NONSENSE]++;
@@ -306,14 +308,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 
 /* A counter that expires is no loss, unless the node's clock was set. */
 void
-wire_expire(int node)
+wire_expire(int host, int node)
 {
-	server *server = server_at(node);
+	server *server = server_at(host, node);
 
 	if (node_expire(&server->data, server_clock_us(server)) &&
 		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
 						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
-		check_forgot(w.server_of[node]);
+		check_forgot(w.server_of[host][node]);
 }
 
 /* What it would find after a restart: as of its last snapshot. */

@@ -15,6 +15,7 @@
 world w;
 
 static bool is_before(const event *a, const event *b);
+static void name_servers(int *server_of, int host);
 static void begin_server(server *server, persistence persistence);
 static int64_t skew(int64_t true_us, int32_t ppm);
 
@@ -31,10 +32,33 @@ world_begin(uint64_t seed)
 	plan_make(&w.plan, seed);
 	w.calm_at_us = START_US + w.plan.length_us;
 	w.last_host = (int) dice((uint32_t) w.plan.hosts);
-	for (int i = 0; i < w.plan.nodes; i++)
-		w.server_of[i] = i < w.plan.servers ? i : (int) dice((uint32_t) w.plan.servers);
+	for (int h = 0; h < w.plan.hosts; h++)
+		name_servers(w.server_of[h], h);
 	for (int i = 0; i < w.plan.servers; i++)
 		begin_server(&w.server[i], w.plan.persistence[i]);
+}
+
+/*
+ * Each host may have an order of its own, and list one server twice where another
+ * host has another: quorums of both still share a server.
+ */
+static void
+name_servers(int *server_of, int host)
+{
+	for (int i = 0; i < w.plan.nodes; i++)
+		server_of[i] = i < w.plan.servers ? i : (int) dice((uint32_t) w.plan.servers);
+	if (!w.plan.renamed || host == 0)
+		return;
+	for (int i = w.plan.nodes - 1; i > 0; i--)
+	{
+		int other = (int) dice((uint32_t) i + 1);
+		int server = server_of[i];
+
+		server_of[i] = server_of[other];
+		server_of[other] = server;
+	}
+	if (w.plan.doubled)
+		server_of[dice((uint32_t) w.plan.nodes)] = server_of[0];
 }
 
 /* It has been up for long, and may have counted before. */

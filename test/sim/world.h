@@ -137,8 +137,10 @@ typedef struct plan
 	uint64_t seed;
 	uint32_t faults; /* the classes that may be injected */
 	int hosts;
-	int nodes;   /* in redlock.nodes */
-	int servers; /* one less with a twin */
+	int nodes;    /* in redlock.nodes */
+	int servers;  /* one less with a twin */
+	bool renamed; /* the names of nodes mean other servers on other hosts, */
+	bool doubled; /* ... some of which list a server twice */
 	persistence persistence[NODES_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
@@ -197,7 +199,7 @@ typedef struct world
 	bool last_granted;
 	bool late; /* ... or can't be, and is told to go */
 	server server[NODES_MAX];
-	int server_of[NODES_MAX];
+	int server_of[HOSTS_MAX][NODES_MAX];       /* what each host's names of nodes mean */
 	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */
 	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* ... in the other direction */
 	uint32_t markers;
@@ -225,9 +227,19 @@ extern int64_t true_time_us(const sim_clock *clock, int64_t clock_us);
 extern int64_t server_clock_us(const server *server);
 
 static inline server *
-server_at(int node)
+server_at(int host, int node)
 {
-	return &w.server[w.server_of[node]];
+	return &w.server[w.server_of[host][node]];
+}
+
+/* An earlier node of this host that is the same server; or -1. */
+static inline int
+twin_of(int host, int node)
+{
+	for (int i = 0; i < node; i++)
+		if (w.server_of[host][i] == w.server_of[host][node])
+			return i;
+	return -1;
 }
 
 static inline bool
