@@ -155,7 +155,7 @@ is_well(int h, int n)
 
 	return wire_can_send(h, n) && !wire->gone && wire->to_at_us <= soon_us &&
 		   wire->from_at_us <= soon_us && w.cut_to_us[h][n] <= w.now_us &&
-		   w.cut_from_us[h][n] <= w.now_us && server_at(n)->paused_until_us <= w.now_us &&
+		   w.cut_from_us[h][n] <= w.now_us && server_at(h, n)->paused_until_us <= w.now_us &&
 		   hosts[h].paused_until_us <= w.now_us && !hosts[h].broker_down;
 }
 
@@ -179,7 +179,7 @@ check_debts(int server)
 	if (keys[server].unwanted_us == 0)
 		keys[server].unwanted_us = w.now_us;
 	for (int n = 0; n < w.plan.nodes; n++)
-		if (w.server_of[n] == server && paths[h][n].well_us != 0)
+		if (w.server_of[h][n] == server && paths[h][n].well_us != 0)
 			node = n;
 	if (node < 0 || data->kept || !keys[server].in_time || requests[secret].forgiven ||
 		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
@@ -237,7 +237,7 @@ check_repairs(int h, int s)
 
 	for (int n = 0; n < w.plan.nodes; n++)
 	{
-		const server *server = server_at(n);
+		const server *server = server_at(h, n);
 		uint32_t secret = standing(server);
 		int64_t up_us = paths[h][n].up_us;
 
