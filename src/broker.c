@@ -1474,7 +1474,8 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (lease->generation != sent->generation)
 		return; /* the slot has another lease by now */
 
-	if (needs_text && node_can_send(node) &&
+	/* what was given back, and waits for room, is not renewed */
+	if (needs_text && node_can_send(node) && !releases[sent->lease_slot].waits &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		/* node.c sends the script along */
