@@ -63,6 +63,7 @@ static int64_t fooled[HOSTS_MAX][NODES_MAX]; /* the loss of data that this host 
 static bool in_bounds;                       /* 8 is demanded, whoever was fooled */
 static int64_t stored;                       /* the fence: the database's own row */
 static int stored_by;
+static int64_t version; /* of the data behind it */
 
 static void check_granted(int host, int slot);
 static void check_order(int host, int slot);
@@ -103,6 +104,7 @@ check_begin(void)
 	session_count = grant_count = 0;
 	max_granted = max_returned = stored = 0;
 	stored_by = -1;
+	version = 0;
 	forgets = 0;
 	seen.schedules++;
 	seen.guarded += w.plan.guarded;
@@ -480,7 +482,7 @@ check_write(int id)
 	const slot *slot = &hosts[session->host].slot[session->slot];
 	bool stale = false;
 
-	if (session->done)
+	if (session->done || session->storing)
 		return;
 	if (!session->paused && (slot->session != id || slot->generation != session->generation ||
 							 !host_is_valid(session->host, session->slot)))
@@ -490,6 +492,7 @@ check_write(int id)
 		stale = stale || sessions[i].began_us >= session->returned_us + (i == id);
 	if (stale && session->paused)
 		seen.stale++;
+	seen.deceived += stale && !session->paused;
 	tell("host %c: writes with token %lld%s: %s", HOST_NAME(session->host),
 		 (long long) (session->token - WALL_US - START_US),
 		 stale ? ", though another was granted the lock since" : "",
@@ -507,6 +510,33 @@ check_write(int id)
 			   (long long) (stored - WALL_US - START_US));
 	stored = session->token;
 	stored_by = id;
+	session->read = version;
+	session->storing = true;
+	later(w.now_us + 1 + dice_us(session->paused ? w.plan.ttl_us : w.plan.delay_us), EVENT_STORE,
+		  session->host, 0, session->slot, (uint32_t) id);
+}
+
+/*
+ * UPDATE ... WHERE token = mine, of what was read after the token was written: with
+ * any clocks no update is lost, as long as tokens are unique.
+ */
+void
+check_store(int id)
+{
+	session *session = &sessions[id];
+
+	session->storing = false;
+	if (stored != session->token)
+	{
+		seen.passed++;
+		return;
+	}
+	seen.stored++;
+	if (forgets == 0 || w.plan.sane)
+		demand(2, version == session->read,
+			   "host %c stores with token %lld over what another did with it since it read",
+			   HOST_NAME(session->host), (long long) (session->token - WALL_US - START_US));
+	version++;
 }
 
 /*

@@ -50,7 +50,9 @@ typedef struct session
 	int64_t began_us;    /* true time */
 	int64_t returned_us; /* true time */
 	bool handed_over;
-	bool paused; /* the session alone: it looks at nothing before it writes */
+	int64_t read; /* the version of the data that it found behind the fence */
+	bool storing; /* what it made of that */
+	bool paused;  /* the session alone: it looks at nothing before it writes */
 	bool done;
 } session;
 
@@ -67,13 +69,18 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
-	int64_t cancelled; /* grants whose owner gave up before it knew */
-	int64_t too_late;  /* grants that were over when their owner looked */
-	int64_t vanished;  /* owners that went without a word */
+	int64_t cancelled;  /* grants whose owner gave up before it knew */
+	int64_t sent_again; /* commands after NOSCRIPT */
+	int64_t
+		deceived; /* writes of stale holders whose own clock told them that they hold the lock */
+	int64_t too_late; /* grants that were over when their owner looked */
+	int64_t vanished; /* owners that went without a word */
 	int64_t aged;
 	int64_t writes;
 	int64_t stale;   /* writes after a newer holder was there: what the lease lets through */
 	int64_t fenced;  /* of these, refused by the token */
+	int64_t stored;  /* updates of what was read behind the fence */
+	int64_t passed;  /* ... refused, since a newer holder was there meanwhile */
 	int64_t waited;  /* releases that had to wait for room */
 	int64_t late;    /* commands executed from old sockets */
 	int64_t debts;   /* unwanted keys at nodes that can be reached, looked at */
@@ -111,6 +118,7 @@ extern void check_freed(int host, int slot, bool forgiven);
 /* ... a session is told or writes ... */
 extern int check_returned(int host, int slot, int64_t token, bool handed_over);
 extern void check_write(int session);
+extern void check_store(int session);
 
 /* ... a node does ... */
 extern void check_executed(int node, const command *command, const node_data *before,

@@ -40,6 +40,8 @@ static void step_at_boot(int server);
 static void flush(int server);
 static void set_node_clock(bool forward);
 static void set_wall_clock(int host);
+static void evict(int server);
+static void suspend(int host, int64_t for_us);
 static void silence(void);
 static void plain_begins(void);
 
@@ -57,22 +59,24 @@ fault_begin(void)
 void
 fault_happens(void)
 {
-	static const uint32_t timely =
+	static const uint64_t timely =
 		FAULT_BIT(FAULT_CUT) | FAULT_BIT(FAULT_PARTITION) | FAULT_BIT(FAULT_RESET) |
 		FAULT_BIT(FAULT_NODE_PAUSE) | FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) |
 		FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH) | FAULT_BIT(FAULT_NODE_FORWARD) |
 		FAULT_BIT(FAULT_NODE_BACK) | FAULT_BIT(FAULT_WALL_JUMP) | FAULT_BIT(FAULT_HOST_PAUSE) |
 		FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_CRASH) | FAULT_BIT(FAULT_PLAIN) |
-		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_SILENCE) | FAULT_BIT(FAULT_SERVER);
-	uint32_t left = w.plan.faults & timely;
+		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND) |
+		FAULT_BIT(FAULT_DROP) | FAULT_BIT(FAULT_NOSCRIPT) | FAULT_BIT(FAULT_SILENCE) |
+		FAULT_BIT(FAULT_SERVER);
+	uint64_t left = w.plan.faults & timely;
 	int which;
 
 	if (w.calm || left == 0)
 		return;
-	which = (int) dice((uint32_t) __builtin_popcount(left));
+	which = (int) dice((uint32_t) __builtin_popcountll(left));
 	for (; which > 0; which--)
 		left &= left - 1;
-	inject((fault) __builtin_ctz(left));
+	inject((fault) __builtin_ctzll(left));
 	later(w.now_us + w.plan.fault_every_us / 2 + dice_us(w.plan.fault_every_us), EVENT_FAULT, 0, 0,
 		  0, 0);
 }
@@ -88,7 +92,7 @@ inject(fault fault)
 	/* counted where it is known that they do something */
 	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
 		fault != FAULT_RESTART_LOST && fault != FAULT_ROLLBACK && fault != FAULT_STRANGER &&
-		fault != FAULT_SILENCE)
+		fault != FAULT_EVICT && fault != FAULT_SUSPEND && fault != FAULT_SILENCE)
 		seen.fault[fault]++;
 	switch (fault)
 	{
@@ -153,12 +157,68 @@ inject(fault fault)
 			tell("a stranger: deletes the key at node %d", w.server_of[host][node] + 1);
 			server->data.secret = 0;
 			break;
+		case FAULT_EVICT:
+			evict(w.server_of[host][node]);
+			break;
+		case FAULT_SUSPEND:
+			suspend(host, 2 * time_us);
+			break;
+		case FAULT_DROP:
+			tell("network: the connection of host %c to node %d is dropped, and neither is told",
+				 HOST_NAME(host), node + 1);
+			wire_drop(host, node);
+			break;
+		case FAULT_NOSCRIPT:
+			tell("node %d: SCRIPT FLUSH", node + 1);
+			server->scriptless = true;
+			break;
 		case FAULT_SILENCE:
 			silence();
 			break;
 		default:
 			break;
 	}
+}
+
+/* Redis needs its memory for other things, and takes some of what it has of us. */
+static void
+evict(int s)
+{
+	node_data *data = &w.server[s].data;
+	bool key = data->secret != 0 && chance(2);
+	bool counter = data->counter != 0 && chance(3);
+	bool marker = data->marker != 0 && chance(4);
+
+	if (!key && !counter && !marker)
+		return;
+	seen.fault[FAULT_EVICT]++;
+	tell("node %d: evicts%s%s%s", s + 1, key ? " the key" : "", counter ? " the counter" : "",
+		 marker ? " the marker" : "");
+	if (key)
+		data->secret = 0;
+	if (marker)
+		data->marker = 0;
+	if (!counter)
+		return;
+	data->counter = 0;
+	check_forgot(s);
+}
+
+/*
+ * A virtual machine that is moved, or saved and started again: all of it stands still,
+ * and so do its clocks.  When it goes on it knows nothing of the time between.
+ */
+static void
+suspend(int h, int64_t time_us)
+{
+	if (hosts[h].paused_until_us > w.now_us)
+		return;
+	seen.fault[FAULT_SUSPEND]++;
+	tell("host %c: is suspended for %.3f ms, and its clocks with it", HOST_NAME(h),
+		 (double) time_us / 1000);
+	host_pause(h, time_us);
+	hosts[h].mono.offset_us -= time_us;
+	hosts[h].wall.offset_us -= time_us;
 }
 
 /*

@@ -30,6 +30,8 @@ static void begin_clocks(host *host);
 static void step(int host, int slot, core_event *event);
 static void grow_old(core_lease *lease);
 static void send_to(core_mask nodes, int host, int slot, core_op op);
+static void send_to_as(core_mask nodes, int host, int slot, core_op op, uint32_t round);
+static bool send_again(int host, int node, const command *before);
 static void send_one(int host, int node, const command *command);
 static int64_t keep_ms(int64_t counter, int64_t wall_us);
 static int64_t release_term_ms(int host, const slot *slot);
@@ -222,6 +224,9 @@ host_handle(const event *event)
 		case EVENT_WRITE:
 			check_write((int) event->tag);
 			break;
+		case EVENT_STORE:
+			check_store((int) event->tag);
+			break;
 		case EVENT_DONE:
 			session_on_done(event);
 			break;
@@ -310,6 +315,12 @@ host_step(int host, int slot, core_event_type type, int node)
 static void
 send_to(core_mask nodes, int h, int s, core_op op)
 {
+	send_to_as(nodes, h, s, op, slot_at(h, s)->core.round);
+}
+
+static void
+send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
+{
 	const slot *slot = slot_at(h, s);
 	const core_lease *core = &slot->core;
 	int64_t wall = wall_us(h);
@@ -319,7 +330,7 @@ send_to(core_mask nodes, int h, int s, core_op op)
 					   .host = h,
 					   .slot = s,
 					   .generation = slot->generation,
-					   .round = core->round,
+					   .round = round,
 					   .sent_us = host_now_us(h)};
 
 	if (nodes == 0)
@@ -353,6 +364,21 @@ send_to(core_mask nodes, int h, int s, core_op op)
 		check_sent(h, s, n, op);
 		send_one(h, n, &command);
 	}
+}
+
+/* With the script's text, if it may still count. */
+static bool
+send_again(int h, int n, const command *before)
+{
+	const slot *slot = slot_at(h, before->slot);
+
+	wire_at(h, n)->by_text = true;
+	if (before->by_text || slot->generation != before->generation || slot->waits != 0 ||
+		!wire_can_send(h, n) || !core_awaits(&slot->core, n, before->op, before->round))
+		return false;
+	seen.sent_again++;
+	send_to_as(CORE_BIT(n), h, before->slot, before->op, before->round);
+	return true;
 }
 
 static void
@@ -464,6 +490,8 @@ on_timer(const event *event)
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
 		look_at(event->host, event->slot);
+		if (slot->in_use)
+			set_timer(event->host, event->slot);
 	}
 	else
 		host_step(event->host, event->slot, CORE_TICK, 0);
@@ -475,12 +503,14 @@ host_push(int h, int s)
 {
 	host *host = &hosts[h];
 
+	if (host->broker_down)
+		return; /* its successor looks at all */
 	if (!slot_at(h, s)->queued)
 	{
 		slot_at(h, s)->queued = true;
 		host->queued[host->queued_count++] = s;
 	}
-	if (host->turn_due || host->broker_down)
+	if (host->turn_due)
 		return;
 	host->turn_due = true;
 	later(w.now_us + dice_us(1 + (chance(4) ? w.plan.delay_us : w.plan.delay_us / 16)), EVENT_TURN,
@@ -726,6 +756,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.silent = fault_is_plain(answer->holder),
 						.busy_us = answer->busy_ms * 1000};
 
+	if (answer->error == NODE_NOSCRIPT && send_again(h, n, command))
+		return;
 	if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_YES && answer->token == 0)
 		event.reply = CORE_REPLY_ERROR; /* no counter: not one of ours */
 	if (slot->generation == command->generation)
@@ -796,10 +828,8 @@ on_broker(const event *event)
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
 	hosts[h].broker_began_us = host_now_us(h);
-	hosts[h].queued_count = 0; /* a new queue: it looks at all of them */
 	for (int s = 0; s < SLOTS_MAX; s++)
 	{
-		slot_at(h, s)->queued = false;
 		if (!slot_at(h, s)->in_use || slot_at(h, s)->core.state == CORE_FREE)
 			continue;
 		step(h, s, &adoption);
@@ -878,6 +908,9 @@ host_stop_broker(int h, int64_t for_us)
 		slot_at(h, s)->waits = 0;
 		slot_at(h, s)->unsent = 0;
 	}
+	for (int s = 0; s < SLOTS_MAX; s++)
+		slot_at(h, s)->queued = false;
+	hosts[h].queued_count = 0;
 	hosts[h].broker_down = true;
 	hosts[h].settled = false;
 	later(w.now_us + for_us, EVENT_BROKER, h, 0, 0, 0);

@@ -54,6 +54,8 @@ typedef struct command
 	uint32_t generation;
 	uint32_t round;
 	int64_t sent_us;
+	uint32_t batch; /* those of one number are executed by one call of the script */
+	bool by_text;   /* of which the script's text was sent along */
 } command;
 
 typedef enum node_error
@@ -61,7 +63,8 @@ typedef enum node_error
 	NODE_OK = 0,
 	NODE_FORGOT,
 	NODE_AHEAD,
-	NODE_FAILED /* LOADING, OOM and the like */
+	NODE_FAILED,  /* LOADING, OOM and the like */
+	NODE_NOSCRIPT /* it does not know the script */
 } node_error;
 
 typedef struct answer

@@ -9,11 +9,12 @@
 
 #define ALL (FAULT_BIT(FAULTS) - 1)
 
-uint32_t plan_allowed = ALL;
+uint64_t plan_allowed = ALL;
 
 /* Those after which a lease may be held twice: only tokens keep order then. */
 #define BEYOND                                                                                     \
-	(FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_HOST_WILD) | FAULT_BIT(FAULT_STRANGER))
+	(FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_HOST_WILD) | FAULT_BIT(FAULT_STRANGER) |      \
+	 FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND))
 
 #define FORGETFUL                                                                                  \
 	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
@@ -21,7 +22,7 @@ uint32_t plan_allowed = ALL;
 #define RESTARTS                                                                                   \
 	(FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK))
 
-static uint32_t choose_faults(void);
+static uint64_t choose_faults(void);
 static void choose_times(plan *plan);
 static void choose_persistence(plan *plan);
 
@@ -64,17 +65,17 @@ plan_make(plan *plan, uint64_t seed)
 	plan->sane = plan->measured && !wall_wrong;
 }
 
-static uint32_t
+static uint64_t
 choose_faults(void)
 {
 	static const uint32_t one_in[] = {0, 10, 10, 6, 6, 6, 4, 4, 3, 2};
 	uint32_t often = one_in[dice(10)];
-	uint32_t faults = 0;
+	uint64_t faults = 0;
 
 	if (often == 0)
 		return 0;
 	/* a short list of faults is a wish to see them together */
-	if (__builtin_popcount(plan_allowed) < FAULTS / 3)
+	if (__builtin_popcountll(plan_allowed) < FAULTS / 3)
 		often = 2;
 	for (int i = 0; i < FAULTS; i++)
 		if (chance(often))

@@ -42,6 +42,11 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_CANCEL] = "cancel",
 	[FAULT_PLAIN] = "plain",
 	[FAULT_STRANGER] = "stranger",
+	[FAULT_EVICT] = "evict",
+	[FAULT_SUSPEND] = "suspend",
+	[FAULT_DROP] = "drop",
+	[FAULT_BATCH] = "batch",
+	[FAULT_NOSCRIPT] = "noscript",
 	[FAULT_SILENCE] = "silence",
 	[FAULT_BOOT_STEP] = "boot-step",
 	[FAULT_SERVER] = "server",
@@ -106,7 +111,8 @@ story_command(const char *verb, const command *c, int node, const char *why)
 void
 story_answer(const char *verb, const command *c, const answer *a, int node)
 {
-	static const char *const error[] = {"", "FORGOT its marker", "AHEAD of its clock", "an error"};
+	static const char *const error[] = {"", "FORGOT its marker", "AHEAD of its clock", "an error",
+										"NOSCRIPT"};
 
 	if (!story_on)
 		return;

@@ -71,7 +71,7 @@ wire_connect(int host, int node)
 
 	assert(wire->state == WIRE_DOWN);
 	wire->state = WIRE_GREETING;
-	wire->gone = false;
+	wire->gone = wire->by_text = false;
 	wire->head = wire->executed = wire->tail = first_number();
 	wire->to_at_us = max_us(w.now_us, w.cut_to_us[host][node]) + delay_us();
 	later(wire->to_at_us, EVENT_GREET, host, node, 0, wire->epoch);
@@ -95,6 +95,7 @@ wire_on_greet(const event *event)
 	}
 	save(server);
 	wire_expire(event->host, event->node);
+	server->scriptless = false; /* SCRIPT LOAD */
 	if (server->flushed && server->data.marker_lost_us == 0 &&
 		host_marker(event->host, event->node) == 0)
 		check_fooled(event->host, event->node);
@@ -126,7 +127,9 @@ wire_send(int host, int node, const command *command)
 	int64_t at_us;
 
 	assert(wire_can_send(host, node));
-	wire->command[wire->tail++ % WIRE_MAX] = *command;
+	wire->command[wire->tail % WIRE_MAX] = *command;
+	wire->command[wire->tail % WIRE_MAX].batch = (uint32_t) w.taken;
+	wire->command[wire->tail++ % WIRE_MAX].by_text = wire->by_text;
 	if (wire->gone)
 		return;
 	if (may(FAULT_LOSS) && chance(40))
@@ -162,7 +165,28 @@ wire_on_arrive(const event *event)
 	}
 	assert(wire->executed != wire->tail);
 	at = wire->executed++ % WIRE_MAX;
-	execute(event->node, &wire->command[at], &wire->answer[at], wire);
+	if (wire->command[at].batch != wire->batch)
+	{
+		wire->batch = wire->command[at].batch;
+		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
+	}
+	if (wire->failing_at == 0)
+	{
+		/* the first, or one before, failed the whole call */
+		wire->answer[at] = (struct answer){.reply = CORE_REPLY_UNKNOWN};
+		debt_failed(event->host, event->node);
+		seen.fault[FAULT_BATCH]++;
+		story_answer("does not execute, for", &wire->command[at], &wire->answer[at], event->node);
+	}
+	else
+	{
+		execute(event->node, &wire->command[at], &wire->answer[at], wire);
+		if (wire->failing_at > 0)
+		{
+			wire->failing_at--;
+			wire->answer[at] = (struct answer){.reply = CORE_REPLY_UNKNOWN};
+		}
+	}
 	if (may(FAULT_DUPLICATE) && chance(10))
 	{
 		seen.fault[FAULT_DUPLICATE]++;
@@ -219,6 +243,18 @@ wire_break(int host, int node, bool late, bool silent)
 	wire->gone = true;
 	if (!silent || wire->state == WIRE_GREETING)
 		later(w.now_us + dice_us(w.plan.delay_us * 2), EVENT_BROKEN, host, node, 0, wire->epoch);
+}
+
+/* Commands under way and answers vanish, and what comes later. */
+void
+wire_drop(int host, int node)
+{
+	wire *wire = wire_at(host, node);
+
+	if (wire->state == WIRE_DOWN || wire->gone)
+		return;
+	wire->executed = wire->tail;
+	wire_break(host, node, false, true);
 }
 
 /* What was not executed stays in the socket, or a first part of it, or nothing. */
@@ -284,6 +320,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 	node_data before;
 
 	save(server);
+	if (server->scriptless && !command->by_text)
+	{
+		debt_failed(command->host, node);
+		*answer = (struct answer){.reply = CORE_REPLY_ERROR, .error = NODE_NOSCRIPT};
+		story_answer("executes, for", command, answer, node);
+		return;
+	}
+	server->scriptless = false;
 	if (may(FAULT_ERROR) && chance(25))
 	{
 		seen.fault[FAULT_ERROR]++;

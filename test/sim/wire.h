@@ -28,6 +28,9 @@ typedef struct wire
 	bool gone;        /* nothing gets through any more; the host may not know */
 	bool stained;     /* commands may have been lost, late, or executed twice */
 	bool watched;     /* an EVENT_OVERDUE is under way */
+	bool by_text;     /* the node does not know the script any more */
+	uint32_t batch;   /* that is being executed, */
+	int failing_at;   /* at which command it fails; -1: it does not */
 	int64_t to_at_us;
 	int64_t from_at_us;
 	GuardFacts facts; /* what the node said when it was greeted */
@@ -46,6 +49,7 @@ extern void wire_connect(int host, int node);
 extern void wire_send(int host, int node, const command *command);
 extern void wire_close(int host, int node); /* by the host */
 extern void wire_break(int host, int node, bool late, bool silent);
+extern void wire_drop(int host, int node); /* nobody is told, nothing is left */
 extern void wire_expire(int host, int node);
 extern void wire_text(char *text, uint32_t number); /* what is random is a number here */
 

@@ -66,13 +66,18 @@ typedef enum fault
 	FAULT_CANCEL,
 	FAULT_PLAIN,
 	FAULT_STRANGER,
+	FAULT_EVICT,
+	FAULT_SUSPEND,
+	FAULT_DROP,
+	FAULT_BATCH,
+	FAULT_NOSCRIPT,
 	FAULT_SILENCE,
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
 	FAULTS
 } fault;
 
-#define FAULT_BIT(fault) (UINT32_C(1) << (fault))
+#define FAULT_BIT(fault) (UINT64_C(1) << (fault))
 
 typedef enum persistence
 {
@@ -100,7 +105,8 @@ typedef enum event_kind
 	EVENT_NEXT,    /* the next of those who wait at the gate asks */
 	EVENT_TAKE,    /* ... or takes over */
 	EVENT_CANCEL,  /* a session waits no longer */
-	EVENT_WRITE,   /* a session writes to the database */
+	EVENT_WRITE,   /* a session passes the fence of the database, and reads */
+	EVENT_STORE,   /* ... and stores what it made of that */
 	EVENT_DONE,    /* a session lets the lock go */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */
@@ -135,7 +141,7 @@ typedef struct sim_clock
 typedef struct plan
 {
 	uint64_t seed;
-	uint32_t faults; /* the classes that may be injected */
+	uint64_t faults; /* the classes that may be injected */
 	int hosts;
 	int nodes;    /* in redlock.nodes */
 	int servers;  /* one less with a twin */
@@ -177,6 +183,7 @@ typedef struct server
 	int64_t paused_until_us;
 	int64_t lost_at_us; /* true time of the last loss of data; 0: none */
 	bool flushed;       /* ... by a process that lives on */
+	bool scriptless;    /* it does not know our script */
 } server;
 
 typedef struct limbo
@@ -249,7 +256,7 @@ may(fault fault)
 }
 
 /* plan.c */
-extern uint32_t plan_allowed; /* faults of the campaign */
+extern uint64_t plan_allowed; /* faults of the campaign */
 extern void plan_make(plan *plan, uint64_t seed);
 
 #endif /* SIM_WORLD_H */
