@@ -1393,7 +1393,11 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 	}
 }
 
-/* Who waits asks the new nodes; a try is over soon anyway. */
+/*
+ * Who waits asks the new nodes; a try is over soon anyway.  What is owed to a node
+ * that can't be reached, as one that is replaced often can't, expires by itself: it
+ * must not keep the owner waiting.
+ */
 static void
 move_askers(int64 now_us)
 {
@@ -1403,7 +1407,13 @@ move_askers(int64 now_us)
 
 		if (lease->in_use && !lease->once && lease->core.members != members &&
 			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
+		{
 			step_simple(lease, CORE_RELEASE, 0, now_us);
+			if (lease->core.state != CORE_RELEASING)
+				continue;
+			hurry_release(lease, now_us);
+			step_simple(lease, CORE_FORGET, 0, now_us);
+		}
 	}
 }
 

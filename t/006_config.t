@@ -259,6 +259,27 @@ wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3
 set_nodes($host, $plain, $by_name, $master);
 wait_nodes_ready($host, 3);
 
+# ---- a node that is gone is replaced while somebody waits ----
+
+# The waiter owes the lost node the release of what it last asked there, for longer
+# than its ttl.  It asks the new nodes at once all the same.
+my $gone = redis_node();
+set_nodes($host, $plain, $by_name, $gone);
+wait_nodes_ready($host, 3);
+$_->cli('SET', 'redlock:moved', 'of another', 'PX', 600000) for $plain, $by_name;
+$s->send("SELECT redlock_acquire('moved', scope => 'session', wait => '5 min') > 0");
+$host->poll_query_until('postgres', "SELECT state = 'waiting' FROM redlock_locks WHERE resource = 'moved'");
+$gone->pause;
+wait_until(sub { node_state($host, $gone->address) !~ /ready|^$/ }, 'a node does not answer who waits');
+$host->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls($plain, $by_name, $master) . "'");
+$host->reload;
+wait_until(sub { node_state($host, $master->address) eq 'ready' }, 'another takes its place');
+$_->cli('DEL', 'redlock:moved') for $plain, $by_name;
+wait_until(sub { $s->done }, 'who waits gets the lock from the new nodes', 30);
+is($s->result->{out}, 't', 'without an error');
+$s->query("SELECT redlock_release('moved')");
+$gone->resume;
+
 # ---- texts of others ----
 
 # Statements are in the log as they were sent, so these have no such characters.
