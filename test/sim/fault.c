@@ -161,7 +161,7 @@ inject(fault fault)
 			evict(w.server_of[host][node]);
 			break;
 		case FAULT_SUSPEND:
-			suspend(host, 2 * time_us);
+			suspend(host, for_us(4 * w.plan.ttl_us));
 			break;
 		case FAULT_DROP:
 			tell("network: the connection of host %c to node %d is dropped, and neither is told",
