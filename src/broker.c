@@ -1484,8 +1484,9 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (lease->generation != sent->generation)
 		return; /* the slot has another lease by now */
 
-	/* what was given back, and waits for room, is not renewed */
+	/* what was given back, and waits for room, is not renewed, nor what has ended */
 	if (needs_text && node_can_send(node) && !releases[sent->lease_slot].waits &&
+		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		/* node.c sends the script along */
