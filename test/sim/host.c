@@ -373,6 +373,8 @@ send_again(int h, int n, const command *before)
 	const slot *slot = slot_at(h, before->slot);
 
 	wire_at(h, n)->by_text = true;
+	if (before->op == CORE_OP_RENEW && host_now_us(h) >= slot->core.valid_until_us)
+		return false;
 	if (before->by_text || slot->generation != before->generation || slot->waits != 0 ||
 		!wire_can_send(h, n) || !core_awaits(&slot->core, n, before->op, before->round))
 		return false;
