@@ -1481,8 +1481,12 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 
 	if (sent->unhurried)
 		unhurried_out[node->slot]--;
+	/*
+	 * The slot has another lease by now.  Its core would know by the round, which is
+	 * never set back; but who holds a lock must not be told of another one.
+	 */
 	if (lease->generation != sent->generation)
-		return; /* the slot has another lease by now */
+		return;
 
 	/* what was given back, and waits for room, is not renewed, nor what has ended */
 	if (needs_text && node_can_send(node) && !releases[sent->lease_slot].waits &&

@@ -644,7 +644,8 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 
 /*
  * Time without a shell says nothing of the nodes, so it is not counted as time
- * without a quorum.  A try that was not decided is asked again, too.
+ * without a quorum.  A try that was not decided is asked again, too.  A renewal that
+ * was out has failed; it would at the end of its round, no answer being able to come.
  */
 static void
 adopt(core_lease *lease, const core_event *event, core_out *out)

@@ -49,6 +49,14 @@ redisAppendCommandArgv(void *connection, int argc, const char **argv, const size
 }
 
 int
+redisAppendFormattedCommand(void *connection, const char *command, size_t len)
+{
+	if (is_on("no-memory"))
+		return -1;
+	return ORIGINAL(redisAppendFormattedCommand)(connection, command, len);
+}
+
+int
 getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
 			struct addrinfo **list)
 {
