@@ -476,12 +476,10 @@ on_timer(const event *event)
 {
 	slot *slot = slot_at(event->host, event->slot);
 
+	take_queue(event->host); /* a turn begins with it */
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
-	take_queue(event->host); /* a turn begins with it */
-	if (slot->timer_at_us != 0 || slot->core.wake_at_us == 0 || slot->waits != 0)
-		return;
 	if (host_now_us(event->host) < slot->core.wake_at_us)
 	{
 		set_timer(event->host, event->slot);
