@@ -809,8 +809,8 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->value_len = script_value(value, lease->secret, lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
 	command->ttl_ms = op == CORE_OP_RELEASE ? release_term(lease, now_us) : lease->ttl_ms;
-	command->token = core->token;
-	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->token;
+	command->token = op == CORE_OP_RENEW ? core->raise : core->token;
+	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->bound;
 }
 
 static void

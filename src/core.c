@@ -23,7 +23,9 @@
  *	 majority holds exactly that number: at once if they agree, else after it
  *	 was written where nobody was granted anything since (compare-and-set).
  * - A renewal creates the key again on a node that lost it or never had it,
- *	 unless the node's counter tells of a later grant.
+ *	 unless the node's counter may tell of a later grant.  That of an acquire
+ *	 that was undone does not: when a majority that has our key says so, it is
+ *	 created there too.
  *
  * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
  */
@@ -35,9 +37,19 @@
 /* Clock drift between us and a node: 1% of the ttl plus 2 ms, as published. */
 #define DRIFT_US(ttl_us) ((ttl_us) / 100 + 2000)
 
-/* Renewal begins after a third of the ttl; a failed one is soon tried again. */
+/*
+ * Renewal begins after a third of the ttl; one that failed, or that some node
+ * refused, is soon tried again.
+ */
 #define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
 #define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
+
+/*
+ * So far above the counter that a node told is the bound raised.  Those who wait ask
+ * on, and count up to the time by their clocks; they must not outrun a bound that
+ * is raised after RENEW_AGAIN_US at the latest, and takes two exchanges.
+ */
+#define RAISE_AHEAD_US(ttl_us) ((ttl_us) / 4)
 
 /*
  * Nobody won: those who asked ask again this much apart.  Soon, since there is no
@@ -52,6 +64,7 @@
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
 static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
+static int64_t bound_wanted(const core_lease *lease, const core_event *event);
 static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
 static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
@@ -60,6 +73,8 @@ static int count_agreed(const core_lease *lease);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
 						 core_out *out);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
+static void raise_bound(core_lease *lease, const core_event *event);
+static void renew_soon(core_lease *lease);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
@@ -178,7 +193,7 @@ core_validity_us(int64_t ttl_us)
 int64_t
 core_tombstone(const core_lease *lease)
 {
-	return lease->state == CORE_RELEASING && lease->renewed ? lease->token + 1 : 0;
+	return lease->state == CORE_RELEASING && lease->renewed ? lease->bound + 1 : 0;
 }
 
 core_mask
@@ -310,6 +325,7 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 			return;
 		}
 		lease->state = CORE_HELD;
+		lease->bound = lease->raise = lease->token;
 		lease->hold_until_us =
 			lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
 		lease->valid_until_us = within_limit(lease, valid_until_us);
@@ -433,6 +449,7 @@ begin_renew(core_lease *lease, const core_event *event, core_out *out)
 	lease->round++;
 	lease->renewing = true;
 	lease->confirming = 0;
+	lease->raise = bound_wanted(lease, event);
 	lease->round_began_us = event->now_us;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -446,12 +463,34 @@ begin_renew(core_lease *lease, const core_event *event, core_out *out)
 	decide_renew(lease, event, out);
 }
 
-/* The key may be there from now on, whatever was known of it before. */
+/*
+ * Beyond all counters that were told.  Not in a round that followed another at once,
+ * so a node that counts on and on is not asked without a pause.
+ */
+static int64_t
+bound_wanted(const core_lease *lease, const core_event *event)
+{
+	int64_t bound = lease->bound;
+
+	if (event->now_us < lease->round_began_us + RENEW_AGAIN_US(lease->ttl_us))
+		return bound;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->members & CORE_BIT(i)) && lease->token_at[i] > lease->bound)
+			bound = max_us(bound, lease->token_at[i] + RAISE_AHEAD_US(lease->ttl_us));
+	return bound;
+}
+
+/*
+ * The key may be there from now on, whatever was known of it before.  Renewals have
+ * an attempt of their own: a key that says so was not set by a late acquire.
+ */
 static void
 renew_at(core_lease *lease, int node, core_out *out)
 {
 	core_node *at = &lease->node[node];
 
+	if (!lease->renewed)
+		lease->attempt++;
 	if (at->key == CORE_KEY_ABSENT)
 		at->key = CORE_KEY_MAYBE;
 	at->attempt = lease->attempt;
@@ -483,6 +522,9 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		if (valid_until_us > lease->valid_until_us)
 			lease->valid_until_us = valid_until_us;
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
+		if (no > 0)
+			renew_soon(lease);
+		raise_bound(lease, event);
 		lease->renewing = false;
 		out->outcome = CORE_RENEWED;
 	}
@@ -503,6 +545,28 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		lease->renewing = false;
 		out->outcome = CORE_UNRENEWED;
 	}
+}
+
+/*
+ * A majority has our key, and counts from `raise` at least.  Who refused the key
+ * for a smaller counter is asked again at once.
+ */
+static void
+raise_bound(core_lease *lease, const core_event *event)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote != CORE_VOTE_YES &&
+			lease->token_at[i] > lease->bound && lease->token_at[i] <= lease->raise)
+			lease->next_at_us = event->now_us;
+	lease->bound = lease->raise;
+}
+
+/* A healthy node lacks the key. */
+static void
+renew_soon(core_lease *lease)
+{
+	lease->next_at_us =
+		min_us(lease->next_at_us, lease->round_began_us + RENEW_AGAIN_US(lease->ttl_us));
 }
 
 static void
@@ -568,6 +632,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 				return;
 			if (event->reply == CORE_REPLY_YES)
 				node->key = CORE_KEY_PRESENT;
+			else if (event->reply == CORE_REPLY_NO)
+				lease->token_at[event->node] = event->token;
 			break;
 		case CORE_OP_RELEASE:
 			if ((event->reply == CORE_REPLY_YES || event->reply == CORE_REPLY_NO) &&
@@ -587,6 +653,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		decide_acquire(lease, event, out);
 	else if (lease->renewing)
 		decide_renew(lease, event, out);
+	else if (event->op == CORE_OP_RENEW && event->reply == CORE_REPLY_NO)
+		renew_soon(lease);
 }
 
 /*
@@ -638,7 +706,7 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 		renew_at(lease, event->node, out);
 	/* what an earlier attempt left there, or all if the lease is over */
 	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
-			 (lease->state != CORE_FREE && node->attempt != lease->attempt))
+			 (lease->state != CORE_FREE && node->attempt < lease->attempt - lease->renewed))
 		pay_debts(lease, event, CORE_BIT(event->node), out);
 }
 

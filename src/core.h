@@ -36,8 +36,11 @@ typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
 
 #define CORE_BIT(node) ((core_mask) 1 << (node))
 
-/* Attempts of one request; then it is given up, and asked anew by another. */
-#define CORE_ATTEMPT_MAX (((uint32_t) 1 << 27) - 1)
+/*
+ * Attempts of one request; then it is given up, and asked anew by another.  The
+ * renewals of the last one still have a number.
+ */
+#define CORE_ATTEMPT_MAX (((uint32_t) 1 << 27) - 2)
 
 typedef enum core_state
 {
@@ -103,9 +106,10 @@ typedef struct core_lease
 	uint32_t splits;      /* rounds in a row that nobody seems to have won: no more than
 						   * attempts of one request */
 	uint32_t attempt;     /* number of the last round of acquires of this
-						   * request; a part of the lock's value, so no late
+						   * request, or if `renewed` the next one, of its
+						   * renewals; a part of the lock's value, so no late
 						   * command of an earlier attempt can touch a later
-						   * one; at most CORE_ATTEMPT_MAX */
+						   * one; at most CORE_ATTEMPT_MAX + 1 */
 	uint32_t round;       /* number of the last round of any kind.  It wraps: no
 						   * reply is under way for 2^32 rounds */
 	int64_t ttl_us;
@@ -128,7 +132,11 @@ typedef struct core_lease
 	int64_t token;                    /* the fencing token: ASKING: being written, or 0;
 									   * HELD, LOST, RELEASING: a majority held it, or 0 if
 									   * the lock was not granted */
-	int64_t token_at[CORE_NODES_MAX]; /* the node's counter after its yes; 0: none */
+	int64_t bound;                    /* HELD, LOST, RELEASING: no token above `token`
+									   * and up to this was or will be granted */
+	int64_t raise;                    /* HELD: what a round of renewals makes of it */
+	int64_t token_at[CORE_NODES_MAX]; /* the node's counter after its yes to an acquire,
+									   * or as told by its no to a renewal; 0: none */
 	core_node node[CORE_NODES_MAX];
 } core_lease;
 
@@ -156,15 +164,15 @@ typedef enum core_op
 	CORE_OP_ACQUIRE, /* set the value if the key is free, raise the counter */
 	CORE_OP_CONFIRM, /* where both are still as after our acquire, set the
 					  * counter to the token */
-	CORE_OP_RENEW,   /* unless the counter tells of a later grant, extend the
-					  * key, or create it again */
-	CORE_OP_RELEASE  /* delete the key, raise the counter above the token */
+	CORE_OP_RENEW,   /* extend the key of a renewal; unless the counter may tell
+					  * of a later grant, create it */
+	CORE_OP_RELEASE  /* delete the key, raise the counter above the bound */
 } core_op;
 
 typedef enum core_reply
 {
 	CORE_REPLY_YES,    /* done */
-	CORE_REPLY_NO,     /* refused: another value is there, or was */
+	CORE_REPLY_NO,     /* refused: another value is there, or may have been */
 	CORE_REPLY_ERROR,  /* the node answered that it did not execute it */
 	CORE_REPLY_UNKNOWN /* an answer without sense: it may have been executed */
 } core_reply;
@@ -184,7 +192,8 @@ typedef struct core_event
 	uint32_t round;        /* REPLY: the round it was asked in */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
 	bool silent;           /* REPLY, a refused acquire: whose release will not be told */
-	int64_t token;         /* REPLY, a granted acquire: the node's counter; > 0 */
+	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a
+							* refused renewal: the same if that is why, else 0 */
 	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
 							* expires; 0: unknown */
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
@@ -217,9 +226,9 @@ typedef struct core_out
 						* attempt before it */
 	core_mask acquire; /* set the value of `attempt` if free */
 	core_mask confirm; /* replace the counter token_at[i] by `token` */
-	core_mask renew;   /* extend or create the value of `attempt`, unless the
-						* counter is larger than `token`: then others were granted
-						* something since */
+	core_mask renew;   /* extend the value of `attempt`, or create it unless the
+						* counter is larger than `bound`: then others may have been
+						* granted something since; and raise the counter to `raise` */
 	core_outcome outcome;
 } core_out;
 

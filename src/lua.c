@@ -97,16 +97,24 @@
 	"call('SET', k, token, 'PX', keep) " \
 	REPLY("1")
 
-/* Extends, never shortens; a key that is not there is created. */
+/*
+ * Extends, never shortens; a key that is not there is created.  The value is that of
+ * renewals only, so where it stands nobody was granted anything since it was created.
+ */
 #define RENEW \
-	"local ttl, token, keep = a, b, d " \
+	"local ttl, bound, keep = a, b, d " \
 	READ_VALUE \
 	READ_COUNTER \
-	"if v and v ~= value and not " IS_EARLIER "or c and " LESS("token", "c") " then " REPLY("0") "end " \
 	"if v == value then " \
 		"if call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl) end " \
-	"elseif not call('SET', key, value, v and 'XX' or 'NX', 'PX', ttl) then " REPLY("0") "end " \
-	"if c ~= token then call('SET', k, token, 'PX', keep) end " \
+	"else " \
+		"if v and not " IS_EARLIER "then " REPLY("0") "end " \
+		"if c and " LESS("bound", "c") " then " REPLY("c") "end " \
+		"call('SET', key, value, 'PX', ttl) " \
+	"end " \
+	"local raise = bound " \
+	"if rest <= #argv[i] then raise = words('s', argv[i], rest) end " \
+	"if c ~= raise and not (c and " LESS("raise", "c") ") then call('SET', k, raise, 'PX', keep) end " \
 	REPLY("1")
 
 /*
@@ -150,7 +158,7 @@ const char lua_script[] =
 	"local call, sub, words, argv = redis.call, string.sub, struct.unpack, ARGV "
 	"local known, marker = argv[1], nil "
 	"for i = 2, #argv do "
-		"local op, key, value, a, b, d = words('ssssss', argv[i]) "
+		"local op, key, value, a, b, d, rest = words('ssssss', argv[i]) "
 		"local reply "
 		"repeat "
 			"if op == 'acquire' then " ACQUIRE "end "

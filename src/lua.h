@@ -22,8 +22,8 @@
  * plain Redlock clients contend with us on the same key.
  *
  * The script has no KEYS.  ARGV[1] is the marker that the client knows, and each
- * argument behind it a command: six words, a NUL after each, the last of which
- * may be empty.  They are executed in order, and the reply is an array of what
+ * argument behind it a command: six words, or seven, a NUL after each, of which the
+ * sixth may be empty.  They are executed in order, and the reply is an array of what
  * each returns.  Each reads and checks before it writes: an error in that array
  * means that nothing was done.  An error in place of it is one of the whole node,
  * and commands before the one that met it may have been executed.
@@ -36,8 +36,9 @@
  *	 confirm key value counter token keep
  *			  counter: the one that was granted.  Returns 1, or 0: it or the value is
  *			  not there any more.
- *	 renew key value ttl token keep
- *			  Returns 1, or 0: another's key is there, or a counter over the token.
+ *	 renew key value ttl bound keep [raise]
+ *			  Returns 1; or 0: another's key is there; or the counter as text: it is
+ *			  over the bound, and this value is not there.
  *	 release key value last tombstone keep
  *			  last: what becomes of the key: 0: it is deleted and waiters are told, -1:
  *			  it is deleted, else it is kept for so many ms, with LUA_KEPT in front of who

@@ -37,7 +37,7 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
 StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LEASE_PREFIX_MAX + LEASE_NAME_MAX + SCRIPT_VALUE_SIZE +
-										   3 * NUMBER_MAX + sizeof("$1000\r\n\r\n"),
+										   4 * NUMBER_MAX + sizeof("$1000\r\n\r\n"),
 				 "each command must fit");
 
 static char *put(char *at, const char *text, size_t len);
@@ -102,6 +102,12 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_number(at, keep_ms(command->token, command->wall_clock_us));
 			break;
 		case CORE_OP_RENEW:
+			at = put_number(at, command->ttl_ms);
+			at = put_number(at, command->counter);
+			at = put_number(at, keep_ms(command->token, command->wall_clock_us));
+			if (command->token > command->counter)
+				at = put_number(at, command->token);
+			break;
 		case CORE_OP_RELEASE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->counter);
@@ -210,10 +216,10 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->told = 0;
 	answer->text[0] = '\0';
 
-	if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_STRING)
+	if ((op == CORE_OP_ACQUIRE || op == CORE_OP_RENEW) && reply->type == REDIS_REPLY_STRING)
 	{
 		answer->token = strtoll(reply->str, NULL, 10);
-		answer->reply = CORE_REPLY_YES;
+		answer->reply = op == CORE_OP_ACQUIRE ? CORE_REPLY_YES : CORE_REPLY_NO;
 		if (answer->token < TOKEN_MIN ||
 			answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
 		{

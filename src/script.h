@@ -24,9 +24,9 @@ typedef struct ScriptCommand
 	size_t value_len;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: see below */
-	int64 counter;       /* confirm: token_at; renew: the token; release:
+	int64 counter;       /* confirm: token_at; renew: the bound; release:
 						  * core_tombstone */
-	int64 token;         /* confirm */
+	int64 token;         /* confirm; renew: what the bound becomes */
 } ScriptCommand;
 
 /* Commands that a node gets as one call of the script. */
@@ -55,7 +55,8 @@ typedef struct ScriptAnswer
 	bool forgot;                    /* the marker is not there: nothing was
 									 * executed, and the node is not to be
 									 * trusted with a grant */
-	int64 token;                    /* a granted acquire: the node's counter */
+	int64 token;                    /* a granted acquire: the node's counter; a refused
+									 * renewal: the same if that is why, else 0 */
 	int64 busy_ms;                  /* a refused acquire: time to live of the key
 									 * in its way; 0: none, or unknown */
 	uint32 holder;                  /* a refused acquire: hash of the value in its way */

@@ -17,8 +17,13 @@
  *	 A hand-over returns a token of a range that was granted before.  That it is
  *	 the largest by then follows from invariant 1, and is demanded with it; that
  *	 it is unique is demanded with the rest.
- * - 5 (no renewal past a later token): while no counter was forgotten.
+ * - 5 (no renewal past a later token, and none between a token and the bound of its
+ *	 renewals): while no counter was forgotten.
  * - 12 (a grant comes): where keys and leases end in time.
+ * - 16 (survival): where nothing but outages of durable nodes can end a lease, of a
+ *	 minority at a time, when all have been back for a ttl before the next (or two,
+ *	 after they may have executed what was old) and the lease was held as long.  Then
+ *	 each node has its key again, too.
  * - all others: always.
  */
 #include "check.h"
@@ -68,6 +73,7 @@ static int64_t version; /* of the data behind it */
 static void check_granted(int host, int slot);
 static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
+static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
 static void count_to(int server, int64_t counter);
 static bool is_ordered(const round_check *check);
@@ -144,6 +150,26 @@ check_fooled(int h, int node)
 	seen.fooled++;
 	fooled[h][w.server_of[h][node]] = server->lost_at_us;
 	w.plan.guarded = w.plan.sane = false;
+}
+
+void
+check_outage(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int k = 0; k < SLOTS_MAX; k++)
+		{
+			slot *slot = &hosts[h].slot[k];
+
+			slot->check.steady = host_is_valid(h, k) && slot->wish == WISH_HOLD &&
+								 host_now_us(h) - slot->check.granted_us >= 2 * w.plan.settle_us;
+			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
+			{
+				wire_expire(h, n);
+				demand(16, server_at(h, n)->data.secret == slot->secret,
+					   "node %d has been well for long and lacks the key of request %u of host %c",
+					   n + 1, slot->secret, HOST_NAME(h));
+			}
+		}
 }
 
 /* Only where nothing goes wrong: does nobody else have, want or owe anything? */
@@ -292,6 +318,10 @@ check_outcome(int h, int s, core_outcome outcome)
 			demand(12, !w.plan.faultless || slot->hold_at_most_us > 0,
 				   "host %c loses the lease of request %u for no reason", HOST_NAME(h),
 				   slot->secret);
+			demand(16, !slot->check.steady,
+				   "host %c loses the lease of request %u, though a majority of nodes was well at "
+				   "each time, and the others not for long",
+				   HOST_NAME(h), slot->secret);
 			break;
 	}
 }
@@ -320,6 +350,7 @@ check_granted(int h, int s)
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
+	check->steady = false;
 	check_alone(h, s);
 	check_order(h, s);
 	if (w.calm && h == w.last_host)
@@ -347,10 +378,28 @@ check_order(int h, int s)
 				   "host %c is granted the tokens %lld to %lld, some of which were granted before",
 				   HOST_NAME(h), (long long) (first - WALL_US - START_US),
 				   (long long) (last - WALL_US - START_US));
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < SLOTS_MAX; k++)
+			if ((i != h || k != s) && hosts[i].slot[k].core.state == CORE_HELD)
+				check_bound(i, k, last);
 	if (grant_count < SECRETS_MAX)
 		grants[grant_count++] = last;
 	if (last > max_granted)
 		max_granted = last;
+}
+
+/* A renewal that is bound by more than the token relies on it that none is between. */
+static void
+check_bound(int h, int s, int64_t token)
+{
+	const core_lease *lease = &hosts[h].slot[s].core;
+
+	if (forgets == 0)
+		demand(5, token <= lease->token || token > lease->bound,
+			   "token %lld is granted, and host %c renews request %u with token %lld up to %lld",
+			   (long long) (token - WALL_US - START_US), HOST_NAME(h), hosts[h].slot[s].secret,
+			   (long long) (lease->token - WALL_US - START_US),
+			   (long long) (lease->bound - WALL_US - START_US));
 }
 
 static bool
@@ -392,6 +441,8 @@ check_renewed(int h, int s)
 			   "host %c renews request %u with token %lld, though %lld was granted before",
 			   HOST_NAME(h), slot->secret, (long long) (slot->core.token - WALL_US - START_US),
 			   (long long) (check->renewal_floor - WALL_US - START_US));
+	for (int i = 0; i < grant_count; i++)
+		check_bound(h, s, grants[i]);
 	check->valid_until_us = valid_until_us;
 	check_alone(h, s);
 }
@@ -553,11 +604,15 @@ check_executed(int node, const command *command, const node_data *before, const 
 	int64_t now_ms = server_clock_us(server) / 1000;
 	bool same = before->secret == command->secret && before->attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
+	const slot *slot = &hosts[command->host].slot[command->slot];
 
 	if (after->secret != before->secret || after->attempt != before->attempt ||
 		after->key_end_ms != before->key_end_ms)
 		debt_placed(s, behind != NULL &&
 						   host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
+	demand(2, after->counter >= before->counter,
+		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
+		   HOST_NAME(command->host));
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -587,7 +642,15 @@ check_executed(int node, const command *command, const node_data *before, const 
 		case CORE_OP_RENEW:
 			if (!yes)
 				break;
-			count_to(s, command->counter);
+			count_to(s, command->token);
+			demand(5,
+				   same || slot->generation != command->generation ||
+					   before->counter <= slot->core.bound,
+				   "node %d renews request %u of host %c, and had counted beyond its bound",
+				   node + 1, command->secret, HOST_NAME(command->host));
+			demand(5, after->counter >= command->token,
+				   "node %d renews request %u of host %c and does not count as far as its bound",
+				   node + 1, command->secret, HOST_NAME(command->host));
 			/* a counter that was forgotten can't refuse: check_forgot forgets the release, too */
 			demand(6, released[command->secret][s] < command->attempt,
 				   "node %d renews request %u of host %c after it executed its release", node + 1,

@@ -19,7 +19,7 @@
 
 struct wire; /* of wire.h */
 
-#define INVARIANTS 15 /* 1 .. 14; of these the simulator checks some */
+#define INVARIANTS 17 /* 1 .. 16; of these the simulator checks some */
 
 /* What the checker knows of a lease's round. */
 typedef struct round_check
@@ -39,6 +39,7 @@ typedef struct round_check
 	int64_t granted_true_us;
 	int64_t valid_until_us; /* as told last */
 	int64_t over_us;        /* by the host's clock: what is owed expires from here */
+	bool steady;            /* held for long enough when nodes failed last */
 } round_check;
 
 typedef struct session
@@ -125,6 +126,7 @@ extern void check_executed(int node, const command *command, const node_data *be
 						   const answer *answer, const struct wire *behind);
 extern void check_forgot(int server);
 extern void check_fooled(int host, int node);
+extern void check_outage(void); /* a minority of nodes fails, and all were well for long enough */
 
 /* ... or the plain client. */
 extern void check_plain(void);

@@ -60,6 +60,7 @@ static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
 static long marks[MARKED_LONG_LOST + 1];
 static long kept; /* commands that found what was kept after its release */
+static long told; /* renewals that were refused for the counter */
 
 static bool start_server(void);
 static void stop_server(void);
@@ -118,9 +119,10 @@ main(void)
 	ok(replies[CORE_OP_CONFIRM][CORE_REPLY_YES] > 0 && replies[CORE_OP_CONFIRM][CORE_REPLY_NO] > 0,
 	   "confirm: %ld yes, %ld no", replies[CORE_OP_CONFIRM][CORE_REPLY_YES],
 	   replies[CORE_OP_CONFIRM][CORE_REPLY_NO]);
-	ok(replies[CORE_OP_RENEW][CORE_REPLY_YES] > 0 && replies[CORE_OP_RENEW][CORE_REPLY_NO] > 0,
-	   "renew: %ld yes, %ld no", replies[CORE_OP_RENEW][CORE_REPLY_YES],
-	   replies[CORE_OP_RENEW][CORE_REPLY_NO]);
+	ok(replies[CORE_OP_RENEW][CORE_REPLY_YES] > 0 && told > 0 &&
+		   replies[CORE_OP_RENEW][CORE_REPLY_NO] > told,
+	   "renew: %ld yes, %ld no, of these %ld for the counter",
+	   replies[CORE_OP_RENEW][CORE_REPLY_YES], replies[CORE_OP_RENEW][CORE_REPLY_NO], told);
 	ok(replies[CORE_OP_RELEASE][CORE_REPLY_YES] > 0 && replies[CORE_OP_RELEASE][CORE_REPLY_NO] > 0,
 	   "release: %ld yes, %ld no", replies[CORE_OP_RELEASE][CORE_REPLY_YES],
 	   replies[CORE_OP_RELEASE][CORE_REPLY_NO]);
@@ -246,7 +248,9 @@ random_command(command *c)
 			c->token = some_counter();
 			break;
 		case CORE_OP_RENEW:
-			c->counter = some_counter();
+			c->counter = c->token = some_counter();
+			if (dice(2) == 0)
+				c->token += 1 + dice(2 * LUA_SPAN);
 			break;
 		case CORE_OP_RELEASE:
 			c->ttl_ms = terms_ms[dice(3)];
@@ -464,6 +468,8 @@ write_command(char *text, size_t size, const command *c)
 		snprintf(text, size, "%s%c%s%c%032x:%09u a holder%c%" PRId64 "%c%" PRId64 "%c%" PRId64 "%c",
 				 lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, 0, number[0], 0,
 				 number[1], 0, number[2], 0);
+	if (c->op == CORE_OP_RENEW && c->token > c->counter)
+		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", c->token, 0);
 	return (size_t) len;
 }
 
@@ -538,6 +544,12 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 	}
 	else if (reply->type == REDIS_REPLY_ERROR)
 		differ("the error %s", reply->str);
+	else if (c->op == CORE_OP_RENEW && a->token != 0)
+	{
+		if (reply->type != REDIS_REPLY_STRING || strtoll(reply->str, NULL, 10) != a->token)
+			differ("another counter in the way");
+		told++;
+	}
 	else if (c->op != CORE_OP_ACQUIRE)
 	{
 		if (reply->type != REDIS_REPLY_INTEGER ||

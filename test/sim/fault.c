@@ -37,6 +37,9 @@ static void cut(int host, int node, bool to, int64_t until_us);
 static void partition(void);
 static void restart(fault fault);
 static void step_at_boot(int server);
+static void start_anew(int server, int64_t down_us, bool silent);
+static void roll(void);
+static void stop_broker(int host);
 static void flush(int server);
 static void set_node_clock(bool forward);
 static void set_wall_clock(int host);
@@ -67,7 +70,7 @@ fault_happens(void)
 		FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_CRASH) | FAULT_BIT(FAULT_PLAIN) |
 		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND) |
 		FAULT_BIT(FAULT_DROP) | FAULT_BIT(FAULT_NOSCRIPT) | FAULT_BIT(FAULT_SILENCE) |
-		FAULT_BIT(FAULT_SERVER);
+		FAULT_BIT(FAULT_SERVER) | FAULT_BIT(FAULT_ROLLING);
 	uint64_t left = w.plan.faults & timely;
 	int which;
 
@@ -92,7 +95,8 @@ inject(fault fault)
 	/* counted where it is known that they do something */
 	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
 		fault != FAULT_RESTART_LOST && fault != FAULT_ROLLBACK && fault != FAULT_STRANGER &&
-		fault != FAULT_EVICT && fault != FAULT_SUSPEND && fault != FAULT_SILENCE)
+		fault != FAULT_EVICT && fault != FAULT_SUSPEND && fault != FAULT_SILENCE &&
+		fault != FAULT_ROLLING && fault != FAULT_BROKER)
 		seen.fault[fault]++;
 	switch (fault)
 	{
@@ -137,8 +141,7 @@ inject(fault fault)
 			host_pause(host, time_us);
 			break;
 		case FAULT_BROKER:
-			tell("host %c: its broker is killed", HOST_NAME(host));
-			host_stop_broker(host, for_us(w.plan.ttl_us / 2));
+			stop_broker(host);
 			break;
 		case FAULT_SERVER:
 			tell("host %c: its server crashes, and starts with nothing", HOST_NAME(host));
@@ -174,6 +177,9 @@ inject(fault fault)
 			break;
 		case FAULT_SILENCE:
 			silence();
+			break;
+		case FAULT_ROLLING:
+			roll();
 			break;
 		default:
 			break;
@@ -294,8 +300,6 @@ restart(fault fault)
 									   [FAULT_RESTART_LOST] = KEEPS_NOTHING,
 									   [FAULT_ROLLBACK] = KEEPS_SNAPSHOTS};
 	int first = (int) dice((uint32_t) w.plan.servers);
-	int64_t down_us = for_us(w.plan.ttl_us / 2);
-	bool silent = chance(4);
 	server *server = NULL;
 	node_data before;
 	int s;
@@ -325,17 +329,26 @@ restart(fault fault)
 		server->lost_at_us = w.now_us;
 	if (server->data.counter < before.counter)
 		check_forgot(s);
-	/* what is left in its sockets goes with the old process */
+	start_anew(s, for_us(w.plan.ttl_us / 2), chance(4));
+	if (fault == FAULT_RESTART)
+		return;
+	server->flushed = false;
+	if (may(FAULT_BOOT_STEP) && chance(2))
+		step_at_boot(s);
+}
+
+/* What is left in its sockets goes with the old process. */
+static void
+start_anew(int s, int64_t down_us, bool silent)
+{
+	server *server = &w.server[s];
+
 	for (int h = 0; h < w.plan.hosts; h++)
 		for (int n = 0; n < w.plan.nodes; n++)
 			if (w.server_of[h][n] == s)
 				wire_break(h, n, false, silent);
-	if (fault != FAULT_RESTART)
-		server->flushed = false;
 	server->run_id = ++w.run_ids;
 	server->started_us = server_clock_us(server) + down_us;
-	if (fault != FAULT_RESTART && may(FAULT_BOOT_STEP) && chance(2))
-		step_at_boot(s);
 	server->paused_until_us = w.now_us + down_us;
 }
 
@@ -353,6 +366,38 @@ step_at_boot(int s)
 	w.server[s].wall.offset_us += by_us;
 }
 
+/*
+ * A minority of the nodes is out, most often until their keys have expired, and comes
+ * back with all data.  The next do so when these have been back for long enough.  One
+ * that was stopped may first execute what is left in its sockets: keys that nobody
+ * wants, for a ttl.
+ */
+static void
+roll(void)
+{
+	int count = 1 + (int) dice((uint32_t) (w.plan.servers - 1) / 2);
+	int64_t down_us = dice_us(w.plan.ttl_us) + (chance(3) ? 1 : w.plan.ttl_us);
+	int first = (int) dice((uint32_t) w.plan.servers);
+	bool restarts = !chance(3);
+
+	if (w.now_us < w.settled_at_us || w.now_us + down_us >= w.calm_at_us)
+		return;
+	seen.fault[FAULT_ROLLING]++;
+	check_outage();
+	w.settled_at_us = w.now_us + down_us + (restarts ? 1 : 2) * w.plan.settle_us;
+	for (int i = 0; i < count; i++)
+	{
+		int s = (first + i) % w.plan.servers;
+
+		tell("node %d: %s for %.3f ms", s + 1, restarts ? "is down" : "stops",
+			 (double) down_us / 1000);
+		if (restarts)
+			start_anew(s, down_us, false);
+		else
+			w.server[s].paused_until_us = w.now_us + down_us;
+	}
+}
+
 static void
 flush(int s)
 {
@@ -361,6 +406,23 @@ flush(int s)
 	w.server[s].lost_at_us = w.now_us;
 	w.server[s].flushed = true;
 	check_forgot(s);
+}
+
+static void
+stop_broker(int h)
+{
+	int64_t down_us = for_us(w.plan.ttl_us / (w.plan.rolling ? 16 : 2));
+
+	if (w.plan.rolling)
+	{
+		if (host_now_us(h) < hosts[h].broker_began_us + 2 * w.plan.ttl_us)
+			return;
+		if (w.settled_at_us < w.now_us + w.plan.ttl_us)
+			w.settled_at_us = w.now_us + w.plan.ttl_us;
+	}
+	seen.fault[FAULT_BROKER]++;
+	tell("host %c: its broker is killed", HOST_NAME(h));
+	host_stop_broker(h, down_us);
 }
 
 static void

@@ -352,8 +352,9 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 				command.keep_ms = keep_ms(command.token, wall);
 				break;
 			case CORE_OP_RENEW:
-				command.counter = core->token;
-				command.keep_ms = keep_ms(command.counter, wall);
+				command.counter = core->bound;
+				command.token = core->raise;
+				command.keep_ms = keep_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
 				command.ttl_ms = release_term_ms(h, slot);

@@ -105,14 +105,24 @@ confirm(node_data *data, int64_t now_us, const command *command, answer *answer)
 static void
 renew(node_data *data, int64_t now_us, const command *command, answer *answer)
 {
-	if ((data->secret != 0 && !is_ours(data, command)) || data->counter > command->counter)
-		return;
-	if (!is_same(data, command))
+	if (is_same(data, command))
+	{
+		if (ttl_left_ms(data, now_us) < command->ttl_ms)
+			set_key(data, now_us, command);
+	}
+	else
+	{
+		if (data->secret != 0 && !is_ours(data, command))
+			return;
+		if (data->counter > command->counter)
+		{
+			answer->token = data->counter;
+			return;
+		}
 		set_key(data, now_us, command);
-	else if (ttl_left_ms(data, now_us) < command->ttl_ms)
-		set_key(data, now_us, command);
-	if (data->counter != command->counter)
-		set_counter(data, now_us, command->counter, command->keep_ms);
+	}
+	if (data->counter < command->token)
+		set_counter(data, now_us, command->token, command->keep_ms);
 	answer->reply = CORE_REPLY_YES;
 }
 

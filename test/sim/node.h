@@ -46,7 +46,7 @@ typedef struct command
 	int64_t proposal; /* acquire */
 	uint32_t marker;  /* acquire: what must be there */
 	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
-	int64_t token;    /* confirm */
+	int64_t token;    /* confirm; renew: what the bound becomes */
 	int64_t keep_ms;
 	/* what the shell remembers of it */
 	int host;
@@ -71,7 +71,7 @@ typedef struct answer
 {
 	core_reply reply;
 	node_error error;
-	int64_t token;   /* a granted acquire */
+	int64_t token;   /* a granted acquire; a renewal that the counter refuses */
 	int64_t busy_ms; /* a refused acquire */
 	uint32_t holder; /* a refused acquire: the secret in the way */
 	bool told;       /* a release that published */

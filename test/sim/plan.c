@@ -22,8 +22,15 @@ uint64_t plan_allowed = ALL;
 #define RESTARTS                                                                                   \
 	(FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK))
 
+/* Those which leave majorities alone. */
+#define BESIDE_ROLLING                                                                             \
+	(FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) |         \
+	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
+	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER))
+
 static uint64_t choose_faults(void);
 static void choose_times(plan *plan);
+static void roll(plan *plan);
 static void choose_persistence(plan *plan);
 
 void
@@ -47,13 +54,18 @@ plan_make(plan *plan, uint64_t seed)
 	plan->aged = chance(8);
 	plan->faults = choose_faults();
 	if (plan->nodes < 3)
-		plan->faults &= ~FAULT_BIT(FAULT_TWIN);
+		plan->faults &= ~(FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_ROLLING));
+	plan->rolling = (plan->faults & FAULT_BIT(FAULT_ROLLING)) != 0;
+	if (plan->rolling)
+		plan->faults &= BESIDE_ROLLING;
 	plan->renamed = plan->faults != 0 && chance(6);
-	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 &&
+	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 && !plan->rolling &&
 					!(plan->faults & FAULT_BIT(FAULT_TWIN)) &&
 					!((plan->faults & FAULT_BIT(FAULT_SERVER)) && (plan->faults & RESTARTS));
 	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
 	choose_times(plan);
+	if (plan->rolling)
+		roll(plan);
 	choose_persistence(plan);
 
 	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
@@ -88,6 +100,8 @@ choose_faults(void)
 			faults &= ~FAULT_BIT(FAULT_NODE_BACK);
 		if (chance(2))
 			faults &= ~FORGETFUL;
+		if (!chance(3))
+			faults &= ~FAULT_BIT(FAULT_ROLLING);
 	}
 	/* a plain client knows no quarantine, so lost data would be no fault of ours */
 	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
@@ -122,6 +136,24 @@ choose_times(plan *plan)
 	plan->length_us = plan->ttl_us * (3 + dice(6));
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
+}
+
+/*
+ * One outage after the other while the lock is held, and others wait for it.  The
+ * network is fast: those who ask for what is held stand in each other's way for
+ * three messages, and must leave a moment for the holder.
+ */
+static void
+roll(plan *plan)
+{
+	plan->delay_us = plan->ttl_us / (640 << dice(3));
+	plan->retry_us = plan->ttl_us / 8 + dice_us(plan->ttl_us / 8);
+	plan->answer_us = plan->ttl_us / 5;
+	plan->settle_us = plan->ttl_us;
+	plan->hold_us = plan->ttl_us * (4 + dice(16));
+	plan->length_us = plan->ttl_us * (10 + dice(10));
+	plan->fault_every_us = plan->ttl_us / 2;
+	plan->limit = false;
 }
 
 static void

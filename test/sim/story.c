@@ -27,6 +27,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_RESTART_LOST] = "restart-lost",
 	[FAULT_ROLLBACK] = "rollback",
 	[FAULT_FLUSH] = "flush",
+	[FAULT_ROLLING] = "rolling",
 	[FAULT_TWIN] = "twin",
 	[FAULT_NODE_FORWARD] = "node-forward",
 	[FAULT_NODE_BACK] = "node-back",
@@ -85,6 +86,8 @@ print_command(const command *c)
 			break;
 		case CORE_OP_RENEW:
 			fprintf(story_out, "renew, bound %" PRId64, short_token(c->counter));
+			if (c->token > c->counter)
+				fprintf(story_out, " to become %" PRId64, short_token(c->token));
 			break;
 		case CORE_OP_RELEASE:
 			fprintf(story_out, "release");
@@ -160,6 +163,7 @@ story_plan(void)
 	for (int i = 0; i < FAULTS; i++)
 		if (p->faults & FAULT_BIT(i))
 			fprintf(story_out, " %s", fault_name[i]);
-	fprintf(story_out, "\n# invariants demanded: %s%s%s\n", p->guarded ? "1 8 " : "",
-			p->measured ? "12 " : "", p->sane ? "2 also where nodes forget" : "");
+	fprintf(story_out, "\n# invariants demanded: %s%s%s%s\n", p->guarded ? "1 8 " : "",
+			p->measured ? "12 " : "", p->rolling ? "16 " : "",
+			p->sane ? "2 also where nodes forget" : "");
 }

@@ -51,6 +51,7 @@ typedef enum fault
 	FAULT_RESTART_LOST,
 	FAULT_ROLLBACK,
 	FAULT_FLUSH,
+	FAULT_ROLLING,
 	FAULT_TWIN,
 	FAULT_NODE_FORWARD,
 	FAULT_NODE_BACK,
@@ -165,10 +166,12 @@ typedef struct plan
 	bool keep;  /* some hold the key for some time after their release */
 	bool limit; /* some limit how long they hold */
 	/* which invariants these faults leave */
-	bool guarded;   /* 1, 8: clocks are within bounds and nobody deletes keys */
-	bool sane;      /* wall clocks are so near to each other that order outlives counters */
-	bool measured;  /* 12: leases and keys end in time */
-	bool faultless; /* nothing goes wrong at all */
+	bool guarded;      /* 1, 8: clocks are within bounds and nobody deletes keys */
+	bool sane;         /* wall clocks are so near to each other that order outlives counters */
+	bool measured;     /* 12: leases and keys end in time */
+	bool faultless;    /* nothing goes wrong at all */
+	bool rolling;      /* 16: nodes fail, but not too many at once */
+	int64_t settle_us; /* ... and others fail this long after they are back, or longer */
 } plan;
 
 typedef struct server
@@ -204,7 +207,8 @@ typedef struct world
 	bool over;     /* an invariant was violated */
 	int last_host; /* who asks when it is calm */
 	bool last_granted;
-	bool late; /* ... or can't be, and is told to go */
+	bool late;             /* ... or can't be, and is told to go */
+	int64_t settled_at_us; /* FAULT_ROLLING: all have been back for long enough by then */
 	server server[NODES_MAX];
 	int server_of[HOSTS_MAX][NODES_MAX];       /* what each host's names of nodes mean */
 	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */

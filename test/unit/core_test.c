@@ -89,11 +89,21 @@ check_laws(const core_lease *before, const core_event *event, const core_lease *
 		"invariant 14: renewals are sent while HELD");
 	law((out->outcome == CORE_GRANTED) == (held && !was_held), "a grant is told when it begins");
 	law(out->release == 0 || after->state != CORE_RELEASING || !after->renewed ||
-			core_tombstone(after) == after->token + 1,
-		"invariant 6: the release after renewals leaves a tombstone");
+			core_tombstone(after) == after->bound + 1,
+		"invariant 6: the release after renewals leaves a tombstone above all that they may pass");
 	law(sent == 0 || after->state != CORE_FREE, "nothing is sent for a FREE lease");
 	law(!held || after->token > 0, "invariant 2: who holds the lock has a token");
 	law(!was_held || after->token == before->token, "invariant 2: a token does not change");
+	law(!held || was_held || after->bound == after->token,
+		"invariant 5: a grant's renewals are bound by its token");
+	law(!was_held || after->bound == before->bound ||
+			(out->outcome == CORE_RENEWED && after->bound == before->raise &&
+			 after->bound > before->bound),
+		"invariant 5: the bound is raised by a majority");
+	law(!held || after->raise >= after->bound, "a renewal does not lower the bound");
+	law(!held || !after->renewing || !before->renewing || before->round != after->round ||
+			after->raise == before->raise,
+		"invariant 5: all renewals of a round raise the bound alike");
 	law(!was_held || !before->renewed || after->renewed || !held, "a renewal is remembered");
 	law((after->state != CORE_FREE && after->state != CORE_BUSY && after->state != CORE_RELEASING &&
 		 !after->renewing) ||
@@ -2712,6 +2722,98 @@ test_tombstone(void)
 	   "even if the grant before it was renewed");
 }
 
+/* The node refuses a renewal for its counter alone. */
+static void
+renewal_meets(const char *nodes, int64_t counter)
+{
+	for (; *nodes != '\0'; nodes++)
+		happens((core_event){.type = CORE_REPLY,
+							 .node = *nodes - '0',
+							 .op = CORE_OP_RENEW,
+							 .reply = CORE_REPLY_NO,
+							 .round = lease.round,
+							 .token = counter});
+}
+
+/* Node 0 was down until it forgot the key, and others have asked there since. */
+static void
+node_0_has_counted(int64_t counter)
+{
+	hold_and_renew(3);
+	node_lost(0);
+	renewed_by("12");
+	node_ready(0);
+	renewal_meets("0", counter);
+}
+
+static void
+test_raised_bound(void)
+{
+	node_0_has_counted(200);
+	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 9,
+	   "a healthy node lacks the key: the next round comes sooner");
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("012") && lease.bound == COUNTER && lease.raise > 200,
+	   "and asks who has the key to count beyond what that node told");
+	renewal_meets("0", 200);
+	renewed_by("1");
+	ok(lease.bound == COUNTER, "invariant 5: one is no majority");
+	renewed_by("2");
+	ok(out.outcome == CORE_RENEWED && lease.bound == lease.raise && lease.token == COUNTER,
+	   "a majority raises the bound, and the token stays");
+	ok(lease.wake_at_us <= now_us, "then the node is asked again at once");
+	tick();
+	ok(out.renew == set("012") && lease.raise == lease.bound, "with the new bound");
+	renewed_by("012");
+	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 3, "all is well again");
+	release();
+	ok(core_tombstone(&lease) == lease.bound + 1 && lease.bound > 200,
+	   "invariant 6: late renewals may pass the new bound, and the tombstone stops them");
+
+	node_0_has_counted(200);
+	tick_at(lease.wake_at_us);
+	renewal_meets("0", 200);
+	renewed_by("1");
+	renewal_fails_at("2");
+	ok(out.outcome == CORE_UNRENEWED && lease.bound == COUNTER,
+	   "invariant 5: a round that fails raises nothing");
+	tick_at(lease.wake_at_us);
+	ok(lease.bound == COUNTER && lease.raise > 200, "the next one tries again");
+	release();
+	ok(core_tombstone(&lease) == COUNTER + 1, "what was not raised needs no higher tombstone");
+
+	node_0_has_counted(200);
+	tick_at(lease.wake_at_us);
+	renewed_by("12");
+	renewal_meets("0", TTL_US);
+	tick();
+	ok(lease.raise == lease.bound, "a round that follows another at once does not raise again");
+	renewed_by("12");
+	renewal_meets("0", 2 * TTL_US);
+	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 9,
+	   "who counts on and on is not asked without a pause");
+
+	hold_and_renew(3);
+	renewed_by("12");
+	renewal_refused_by("0");
+	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 9, "another's key: sooner, too");
+	tick_at(lease.wake_at_us);
+	ok(lease.raise == lease.bound, "but that raises no bound");
+
+	hold_and_renew(3);
+	renewal_refused_by("0");
+	renewed_by("12");
+	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 9, "in whatever order they answer");
+
+	start(3);
+	acquire_once();
+	granted_with("01", 100);
+	granted_with("2", 300);
+	tick_at(lease.wake_at_us);
+	ok(lease.token == 100 && lease.raise > 300,
+	   "a node that granted late and counted further is won, too");
+}
+
 static void
 test_debts_end_with_tombstone(void)
 {
@@ -3201,7 +3303,9 @@ test_attempts(void)
 	granted_by("01");
 	tick_at(lease.wake_at_us);
 	renewed_by("01");
-	ok(lease.attempt == 2, "renewals keep it");
+	ok(lease.attempt == 3 && lease.node[0].attempt == 3, "invariant 5: renewals have the next one");
+	tick_at(lease.wake_at_us);
+	ok(lease.attempt == 3, "and keep it");
 }
 
 /* Node 0 has the key of attempt 1; attempt 2 asks 1 and 2 without it. */
@@ -3235,14 +3339,14 @@ test_old_debt_while_held(void)
 	try_again_without_node_0();
 	granted_by("12");
 	node_ready(0);
-	ok(out.renew == set("0") && out.release == 0 && lease.node[0].attempt == 2 &&
-		   lease.state == CORE_HELD,
-	   "the key of attempt 1 gives way to that of attempt 2, by a renewal, while that is HELD");
+	ok(out.renew == set("0") && out.release == 0 && lease.node[0].attempt == 3 &&
+		   lease.node[1].attempt == 2 && lease.state == CORE_HELD,
+	   "the key of attempt 1 gives way to that of a renewal, while attempt 2 is HELD");
 	renewal_fails_at("0");
 	ok(nothing_said() && owes_all_of("0"), "or is still there, if that errors");
 	release();
-	ok(out.release == set("012") && lease.node[0].attempt == 2 && lease.node[1].attempt == 2,
-	   "invariant 7: in the end both are released, as attempt 2");
+	ok(out.release == set("012") && lease.node[0].attempt == 3 && lease.node[1].attempt == 2,
+	   "invariant 7: in the end both are released, as what was sent there last");
 	released_by("012");
 	ok(lease.state == CORE_FREE, "and all is over");
 
@@ -3250,7 +3354,7 @@ test_old_debt_while_held(void)
 	granted_by("12");
 	up = set("012");
 	tick_at(lease.wake_at_us);
-	ok(out.renew == set("012") && lease.node[0].attempt == 2, "so it does in a round of renewals");
+	ok(out.renew == set("012") && lease.node[0].attempt == 3, "so it does in a round of renewals");
 	renewed_by("0");
 	renewed_by("1");
 	ok(out.outcome == CORE_RENEWED, "where it counts as any other");
@@ -3360,11 +3464,11 @@ test_old_key_at_renewal(void)
 	tick_at(lease.wake_at_us);
 	renewal_fails_at("0");
 	renewed_by("12");
-	ok(node_0_is_owed(2), "a renewal that errors does not pay the debt of an earlier attempt");
+	ok(node_0_is_owed(3), "a renewal that errors does not pay the debt of an earlier attempt");
 	tick_at(lease.wake_at_us);
 	renewal_refused_by("0");
 	renewed_by("12");
-	ok(node_0_is_owed(2), "nor does one that is refused");
+	ok(node_0_is_owed(3), "nor does one that is refused");
 	release();
 	ok(out.release == set("012"), "invariant 7: but the release does");
 }
@@ -3586,7 +3690,7 @@ typedef struct command
 	int64_t sent_us;
 	int64_t counter; /* acquire: what is proposed; confirm: what was granted; renew: the
 					  * bound; release: the tombstone */
-	int64_t token;   /* confirm */
+	int64_t token;   /* confirm; renew: what the bound becomes */
 	core_reply reply;
 	int64_t granted; /* the reply's token */
 	int64_t busy_us; /* with a refused acquire */
@@ -3659,6 +3763,7 @@ static struct
 	long unconfirmed;
 	long repairs;
 	long created; /* keys, by renewals */
+	long raised;  /* counters, by renewals */
 	long stopped; /* renewals, by a tombstone */
 } seen;
 
@@ -3738,15 +3843,19 @@ execute(world *w, int host, int i, command *c)
 			node->counter = c->token;
 			return CORE_REPLY_YES;
 		case CORE_OP_RENEW:
-			if ((there && !ours) || node->counter > c->counter)
+			if (there && !ours)
+				return CORE_REPLY_NO;
+			if (!exact && node->counter > c->counter)
 			{
 				seen.stopped += !there && node->counter == c->counter + 1;
+				c->granted = node->counter;
 				return CORE_REPLY_NO;
 			}
 			seen.created += !exact;
+			seen.raised += c->token > c->counter;
 			bad.created_again +=
 				node->released[host].life == c->life && node->released[host].attempt >= c->attempt;
-			node->counter = c->counter;
+			node->counter = larger(node->counter, c->token);
 			break;
 		case CORE_OP_RELEASE:
 			node->released[host].life = c->life;
@@ -3793,9 +3902,9 @@ send(world *w, int host, core_mask nodes, core_op op)
 						  .attempt = op == CORE_OP_RELEASE ? l->node[i].attempt : l->attempt,
 						  .counter = op == CORE_OP_ACQUIRE   ? proposal
 									 : op == CORE_OP_CONFIRM ? l->token_at[i]
-									 : op == CORE_OP_RENEW   ? l->token
+									 : op == CORE_OP_RENEW   ? l->bound
 															 : core_tombstone(l),
-						  .token = l->token};
+						  .token = op == CORE_OP_RENEW ? l->raise : l->token};
 		}
 }
 
@@ -4118,7 +4227,7 @@ check_holders(const world *w)
 		for (int i = 0; i < w->n; i++)
 			keys += (w->node[i].host == host && w->now_us < w->node[i].expires_us &&
 					 w->node[i].life == w->life[host] &&
-					 w->node[i].attempt == w->lease[host].attempt) ||
+					 w->node[i].attempt >= w->lease[host].attempt - w->lease[host].renewed) ||
 					w->now_us < w->node[i].quarantined_until_us;
 		if (is_valid(w, host) && keys < quorum_of[w->n])
 			bad.no_majority++;
@@ -4237,8 +4346,9 @@ test_model(const char *what, int faults)
 	ok(seen.wakes > RUNS && seen.outcome[CORE_MUST_WAIT] > RUNS,
 	   "model with %s: waiters waited, and were woken", what);
 	ok(seen.confirmed > RUNS && seen.unconfirmed > 0 && seen.created > RUNS / 10 &&
-		   seen.repairs > RUNS,
-	   "model with %s: tokens were confirmed and not, keys created, nodes repaired", what);
+		   seen.raised > RUNS / 10 && seen.repairs > RUNS,
+	   "model with %s: tokens were confirmed and not, keys created, bounds raised, nodes repaired",
+	   what);
 	tombstones_met += seen.stopped;
 }
 
@@ -4343,6 +4453,7 @@ main(void)
 	test_old_round_of_confirms();
 	test_awaits_confirms();
 	test_tombstone();
+	test_raised_bound();
 	test_debts_end_with_tombstone();
 	test_quarantine();
 	test_debt_in_quarantine();
