@@ -1,0 +1,56 @@
+# Durable nodes are restarted one after another while a lock is held and another host
+# waits for it.  Each is down until its key has expired, and the waiter asks there
+# first when it is back: the holder's broker is stopped until then.
+#
+# Protects from (invariant 16): a node that was half won meanwhile, and refuses the
+# holder for good; so the lock is lost when that has happened to a majority, though at
+# each moment at most one node was down.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $ttl = 4;
+my @nodes = redis_nodes(3);
+my ($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes) } qw(a b);
+my ($holder, $waiter) = map { session($_) } $host_a, $host_b;
+
+sub counter
+{
+	my ($node) = @_;
+	return $node->cli('EVAL', q{return redis.call('GET', KEYS[1] .. '\0token')}, 1, 'redlock:job') || 0;
+}
+
+my $token = $holder->query("SELECT redlock_acquire('job', scope => 'session', ttl => '$ttl s')");
+my $owner = substr($nodes[0]->cli('GET', 'redlock:job'), 0, 32);
+$waiter->send("SELECT redlock_acquire('job', scope => 'session')");
+
+my $round = 0;
+foreach my $node (@nodes, $nodes[0])
+{
+	my $name = 'round ' . ++$round;
+	my $counter = counter($node);
+	my $broker = broker_pid($host_a);
+
+	$node->kill9;
+	sleep $ttl + 0.2; # its key expires
+	kill 'STOP', $broker;
+	$node->start;
+	wait_until(sub { counter($node) > $counter }, "$name: the waiter asked the node that is back");
+	kill 'CONT', $broker;
+	wait_until(
+		sub { 3 == grep { substr($_->cli('GET', 'redlock:job'), 0, 32) eq $owner } @nodes },
+		"$name: each node has the holder's key again", $ttl);
+	is($holder->run("SELECT redlock_check('job') > '0 s'")->{out}, 't', "$name: the lock is held");
+}
+ok(!$waiter->done, 'the waiter waits');
+is($host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), 0, 'nothing was lost');
+ok($holder->query("SELECT redlock_token('job')") == $token, 'the holder has its token still');
+$holder->query("SELECT redlock_release('job')");
+ok($waiter->result->{out} > $token, 'then the waiter gets the lock, with a later token');
+$_->quit foreach $holder, $waiter;
+done_testing();
