@@ -264,12 +264,12 @@ def busy_without_quorum(records, faults):
             not record["held"] and "held by another" in message or "could not acquire" in message)
         if not refused or "Another session of this server" in message:
             continue
-        if record["result"] == "busy" and any(
+        if (record["result"] == "busy" or "The nodes have not told" in message) and any(
                 other is not record and other["begin"] <= record["end"]
                 and (other["error"]["at"] if "error" in other else max(other["end"], other["released"] or 0)) + S
                 >= record["begin"]
                 for other in locals_[record["host"], record["resource"]]):
-            continue  # refused by a session of this host, perhaps
+            continue  # refused by a session of this host, or waited for one until the last moment
         if len(faults.nodes_silent_all_the_time(record["host"], record["begin"] - ANSWER_US, record["end"])) >= QUORUM:
             yield Violation("refused as held by another, without a quorum", record["resource"], record["end"],
                             (record,))
