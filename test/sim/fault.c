@@ -223,7 +223,7 @@ suspend(int h, int64_t time_us)
 	tell("host %c: is suspended for %.3f ms, and its clocks with it", HOST_NAME(h),
 		 (double) time_us / 1000);
 	host_pause(h, time_us);
-	hosts[h].mono.offset_us -= time_us;
+	hosts[h].mono.offset_us -= time_us + time_us * hosts[h].mono.ppm / 1000000;
 	hosts[h].wall.offset_us -= time_us;
 }
 
