@@ -210,7 +210,6 @@ static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *an
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
 static bool is_asked(const Lease *lease, const RedisNode *node);
 static void on_change(RedisNode *node, NodeState before);
-static void ask_again(Lease *lease, RedisNode *node);
 static void show_node(const RedisNode *node, NodeState before);
 static bool may_log_answer(const RedisNode *node);
 static bool postmaster_stops(void);
@@ -523,6 +522,7 @@ turn_pause_until(const Lease *lease)
 static void
 step(Lease *lease, core_event *event)
 {
+	uint32 round = lease->core.round;
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
@@ -534,7 +534,7 @@ step(Lease *lease, core_event *event)
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
 	send_to(out.confirm, lease, CORE_OP_CONFIRM, false, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
-	if (out.acquire != 0)
+	if (out.acquire != 0 && lease->core.round != round)
 		lease->announced = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		unsubscribe(lease);
@@ -1550,7 +1550,7 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 	if (sent->unhurried)
 		unhurried_out[node->slot]--;
 	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
-		return; /* and will be again, or its round ends */
+		return; /* see the contract in core.h */
 	if (sent->op != CORE_OP_RELEASE)
 		pg_atomic_fetch_add_u64(&lease_table->board[node->slot].votes_error, 1);
 	if (lease->generation == sent->generation)
@@ -1598,23 +1598,11 @@ on_change(RedisNode *node, NodeState before)
 		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
 			!(lease->core.members & CORE_BIT(node->slot)))
 			continue;
-		if (lease->core.state == CORE_ASKING && is_asked(lease, node))
-			ask_again(lease, node);
-		else if (lease->core.state == CORE_HELD && !has_room(node->slot))
+		if (lease->core.state == CORE_HELD && !has_room(node->slot))
 			send_later(node->slot, i);
 		else
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
-}
-
-/* Its connection was replaced in the middle of a round, whose time goes on. */
-static void
-ask_again(Lease *lease, RedisNode *node)
-{
-	if (node_can_vote(node))
-		send_to(CORE_BIT(node->slot), lease, CORE_OP_ACQUIRE, false, lease->core.round_began_us);
-	else
-		step_simple(lease, CORE_NODE_LOST, node->slot, redlock_clock_us());
 }
 
 /* On the board, and in the log if it is news. */

@@ -704,6 +704,17 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 	/* it may have lost the key, or never had it */
 	if (lease->state == CORE_HELD)
 		renew_at(lease, event->node, out);
+	/* the connection was replaced; what was sent on the old one may have been executed */
+	else if (lease->state == CORE_ASKING && node->vote == CORE_VOTE_PENDING)
+	{
+		if (event->can_vote & CORE_BIT(event->node))
+		{
+			node->key = CORE_KEY_PRESENT;
+			out->acquire |= CORE_BIT(event->node);
+		}
+		else
+			on_node_lost(lease, event, out);
+	}
 	/* what an earlier attempt left there, or all if the lease is over */
 	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
 			 (lease->state != CORE_FREE && node->attempt < lease->attempt - lease->renewed))

@@ -20,7 +20,9 @@
  *	 for them, as long as its connection lives.
  * - For each command asked for, the shell reports at most one CORE_REPLY, with
  *	 the round it was asked in (core_lease.round at that time).  When the
- *	 connection dies it reports one CORE_NODE_LOST for the node instead.
+ *	 connection dies it reports one CORE_NODE_LOST for the node instead; or, if all
+ *	 that is out are acquires and renewals that are awaited, and another connection
+ *	 is made at once, only CORE_NODE_READY when there is one.
  * - A lease is used by one thread of one process at a time, without locks.
  */
 #ifndef REDLOCK_CORE_H
@@ -69,7 +71,8 @@ typedef enum core_key
 {
 	CORE_KEY_ABSENT = 0, /* not there, and nothing under way */
 	CORE_KEY_MAYBE,      /* asked for, outcome unknown */
-	CORE_KEY_PRESENT     /* confirmed by the node, if only an earlier attempt's */
+	CORE_KEY_PRESENT     /* confirmed by the node, if only an earlier attempt's; or
+						  * asked for before, so an error now proves nothing */
 } core_key;
 
 typedef enum core_vote

@@ -72,6 +72,7 @@ typedef struct statistics
 	int64_t handed_over;
 	int64_t cancelled;  /* grants whose owner gave up before it knew */
 	int64_t sent_again; /* commands after NOSCRIPT */
+	int64_t replaced;   /* connections, in the middle of rounds */
 	int64_t
 		deceived; /* writes of stale holders whose own clock told them that they hold the lock */
 	int64_t too_late; /* grants that were over when their owner looked */

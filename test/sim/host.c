@@ -268,7 +268,7 @@ step(int h, int s, core_event *event)
 
 	if (before != CORE_RELEASING && core->state == CORE_RELEASING)
 		check_over(h, s);
-	if (out.acquire != 0)
+	if (out.acquire != 0 && core->round != round)
 	{
 		slot->announced = 0;
 		check_round(h, s);
@@ -394,7 +394,7 @@ send_one(int h, int n, const command *command)
 	if (wire->watched)
 		return;
 	wire->watched = true;
-	later(w.now_us + w.plan.answer_us, EVENT_OVERDUE, h, n, 0, wire->epoch);
+	later(w.now_us + w.plan.answer_us / 4, EVENT_OVERDUE, h, n, 0, wire->epoch);
 }
 
 /* A counter that ran ahead of time is kept for that much longer. */

@@ -7,6 +7,7 @@
 #include "story.h"
 #include "wire.h"
 
+static void replace(int host, int node);
 static GuardVerdict ask_guard(int host, int node);
 
 /* What was sent and not answered may have been executed or not, or may still be. */
@@ -28,6 +29,32 @@ peer_lose(int h, int n, const char *why)
 	}
 	wire->watched = false;
 	peer_connect_later(h, n);
+}
+
+/*
+ * The node may be slow, or the connection dead: a new one is made, and the cores are
+ * not told of the questions that a round waits for.
+ */
+static void
+replace(int h, int n)
+{
+	wire *wire = wire_at(h, n);
+
+	tell("host %c: replaces its connection to node %d", HOST_NAME(h), n + 1);
+	seen.replaced++;
+	wire_close(h, n);
+	for (uint32_t i = wire->head; i != wire->tail; i++)
+	{
+		const command *command = &wire->command[i % WIRE_MAX];
+		const slot *slot = slot_at(h, command->slot);
+
+		if (slot->generation == command->generation &&
+			!core_awaits(&slot->core, n, CORE_OP_ACQUIRE, slot->core.round) &&
+			!core_awaits(&slot->core, n, CORE_OP_RENEW, slot->core.round))
+			host_step(h, command->slot, CORE_NODE_LOST, n);
+	}
+	wire->watched = false;
+	later(w.now_us + 1, EVENT_CONNECT, h, n, 0, wire->epoch);
 }
 
 /* Doubles from ttl/16 to ttl/2, less up to half. */
@@ -57,6 +84,11 @@ peer_on_overdue(const event *event)
 	if (host_now_us(event->host) >= due_us)
 	{
 		peer_lose(event->host, event->node, "no answer in time");
+		return;
+	}
+	if (!w.plan.faultless && !w.calm && chance(4))
+	{
+		replace(event->host, event->node);
 		return;
 	}
 	wire->watched = true;

@@ -2108,6 +2108,35 @@ test_debt_of_a_node_that_stays_away(void)
 }
 
 static void
+test_replaced_connections(void)
+{
+	start(3);
+	acquire_once();
+	granted_by("0");
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	ok(out.acquire == set("1") && lease.state == CORE_ASKING,
+	   "a node whose connection was replaced meanwhile is asked again");
+	granted_by("1");
+	ok(lease.state == CORE_HELD, "and its yes counts in the same round");
+
+	start(3);
+	acquire_once();
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	acquire_fails_at("1");
+	refused_by("02");
+	ok(out.release == set("1"), "an error does not prove that the first question was not executed");
+
+	start(3);
+	acquire_once();
+	granted_by("0");
+	quarantined = set("1");
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	ok(nothing_sent() && lease.state == CORE_ASKING, "but not if it must not vote any more");
+	refused_by("2");
+	ok(out.outcome == CORE_REFUSED, "then the round ends without it");
+}
+
+static void
 test_no_room_for_releases(void)
 {
 	hold(3);
@@ -4436,6 +4465,7 @@ main(void)
 	test_debt_expires();
 	test_debt_after_an_error();
 	test_debt_of_a_node_that_stays_away();
+	test_replaced_connections();
 	test_no_room_for_releases();
 	test_debt_while_busy();
 
