@@ -160,7 +160,7 @@ sub is_free_for
 		kill 'STOP', my @brokers = map { broker_pid($_) } $host_a, $host_b;
 		$node->restart;
 		isnt($node->cli('INFO', 'server') =~ /run_id:(\w+)/ ? $1 : '', $run_id, 'a node that is always durable restarts');
-		is($node->cli('GET', 'redlock:held'), $value, 'with the key');
+		is(substr($node->cli('GET', 'redlock:held'), 0, 32), substr($value, 0, 32), 'with the key');
 		is((counters('held', $node))[0], $counter, 'and the counter');
 		kill 'CONT', @brokers;
 		$_->resume foreach @nodes;
