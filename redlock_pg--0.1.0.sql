@@ -45,7 +45,7 @@ COMMENT ON FUNCTION redlock_release(text) IS
 'Gives back one acquisition of a resource at session or call scope, at once: call it after the commit of the work; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
 
 CREATE FUNCTION redlock_release_all()
-RETURNS integer
+RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_all() IS

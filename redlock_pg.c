@@ -138,7 +138,7 @@ Datum
 redlock_release_all(PG_FUNCTION_ARGS)
 {
 	require_session();
-	PG_RETURN_INT32(session_release_all());
+	PG_RETURN_INT64(session_release_all());
 }
 
 /* redlock_check(resource) */

@@ -91,9 +91,9 @@ typedef struct Holding
 	uint64 gate;
 	Lease *lease;
 	char *name; /* of the resource, in the server encoding */
-	int session_count;
-	int call_count;       /* of the running outermost CALL or DO */
-	int ended_count;      /* of such that have ended, in this transaction */
+	int64 session_count;
+	int64 call_count;     /* of the running outermost CALL or DO */
+	int64 ended_count;    /* of such that have ended, in this transaction */
 	XactHold *xact_holds; /* innermost first */
 	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
 	bool loss_signalled;  /* the timer has seen it */
@@ -142,7 +142,7 @@ static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
 static void give_up(const LockRequest *request, bool at_gate);
 static bool keep_gate(Holding *holding);
-static int lasting(const Holding *holding);
+static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
 static void describe_holder(Lease *lease);
 static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
@@ -642,7 +642,7 @@ count_up(Holding *holding, LockScope scope)
 }
 
 /* Acquisitions that outlast a commit, or at least the statement before it. */
-static int
+static int64
 lasting(const Holding *holding)
 {
 	return holding->session_count + holding->call_count + holding->ended_count;
@@ -712,16 +712,16 @@ session_release(uint64 hash, const char *name)
 	return valid;
 }
 
-int
+int64
 session_release_all(void)
 {
 	dlist_mutable_iter iter;
-	int released = 0;
+	int64 released = 0;
 
 	dlist_foreach_modify(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		int count = lasting(holding);
+		int64 count = lasting(holding);
 
 		if (count == 0)
 			continue;

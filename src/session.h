@@ -34,7 +34,7 @@ extern int64 session_acquire(const LockRequest *request);
 extern bool session_release(uint64 hash, const char *name);
 
 /* Give back all acquisitions of session and call scope; returns how many. */
-extern int session_release_all(void);
+extern int64 session_release_all(void);
 
 /* Validity left in microseconds; an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);
