@@ -8,8 +8,7 @@
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
 #   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
-#   scripts/test.sh chaos              two minutes of real faults on real servers; not
-#                                      a part of everything
+#   scripts/test.sh chaos              two minutes of real faults on real servers
 #   scripts/test.sh bench              whether bench/run still has all its figures
 #
 # Installs what is missing (scripts/deps.sh), then works in a temporary
@@ -36,7 +35,8 @@ esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
-    all | bench) "$ROOT/scripts/deps.sh" --bench ;;
+    all) "$ROOT/scripts/deps.sh" --bench --chaos ;;
+    bench) "$ROOT/scripts/deps.sh" --bench ;;
     chaos) "$ROOT/scripts/deps.sh" --chaos ;;
     *) "$ROOT/scripts/deps.sh" ;;
     esac
@@ -257,6 +257,7 @@ else
         run_regress
         run_tap
         run_guest
+        run_chaos
         run_bench
         ;;
     unit) run_unit ;;
