@@ -48,7 +48,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 15, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 61, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -402,7 +402,7 @@ END;
                 tps = {}
                 for host in self.turns(list(self.rig.unused.values()), round_):
                     out = subprocess.run(["pgbench", "-n", option, *host.connection, "-c", str(clients), "-j",
-                                          str(min(clients, 2)), "-T", "1" if self.quick else "3", "-M", "prepared",
+                                          str(min(clients, 2)), "-T", "1", "-M", "prepared",
                                           "postgres"], text=True, capture_output=True, check=True).stdout
                     tps[host.name] = float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
                 self.rig.record("unused", script, clients, round_, bare_per_s=tps["bare"],

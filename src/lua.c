@@ -100,18 +100,19 @@
 /*
  * Extends, never shortens; a key that is not there is created.  The value is that of
  * renewals only, so where it stands nobody was granted anything since it was created.
+ * A node that has no memory left for it extends the key of the grant as it is.
  */
 #define RENEW \
 	"local ttl, bound, keep = a, b, d " \
 	READ_VALUE \
 	READ_COUNTER \
-	"if v == value then " \
-		"if call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl) end " \
-	"else " \
+	"if v ~= value then " \
 		"if v and not " IS_EARLIER "then " REPLY("0") "end " \
 		"if c and " LESS("bound", "c") " then " REPLY("c") "end " \
-		"call('SET', key, value, 'PX', ttl) " \
+		"local set = redis.pcall('SET', key, value, 'PX', ttl) " \
+		"if set.err and not v then " REPLY("set") "end " \
 	"end " \
+	"if v and call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl) end " \
 	"local raise = bound " \
 	"if rest <= #argv[i] then raise = words('s', argv[i], rest) end " \
 	"if c ~= raise and not (c and " LESS("raise", "c") ") then call('SET', k, raise, 'PX', keep) end " \
