@@ -94,7 +94,7 @@ class Node:
 
 class Host:
     def __init__(self, rig, name, port, node_ports):
-        self.name = name
+        self.name = self.directory = name
         self.port = port
         self.socket_dir = rig.tmp + "/tmp"
         self.node_ports = node_ports
@@ -376,6 +376,21 @@ class Rig:
             host.sql(*SQL_SETUP)
             if host.name != "leases":  # its max_ttl is longer; it is used last
                 host.wait_ready()
+
+    def change_roles(self):
+        """Of the two servers on which nobody takes a lock."""
+        directories = {name: f"{self.tmp}/pg.{host.directory}" for name, host in self.unused.items()}
+        for name, host in self.unused.items():
+            library = "" if name == "preloaded" else "redlock_pg"
+            with open(directories[name] + "/postgresql.conf", "a") as conf:
+                conf.write(f"shared_preload_libraries = '{library}'\n")
+            subprocess.run(["pg_ctl", "-w", "-D", directories[name], "-l", directories[name] + ".log", "restart"],
+                           stdout=subprocess.DEVNULL, check=True)
+        self.unused = {"preloaded": self.unused["bare"], "bare": self.unused["preloaded"]}
+        for name, host in self.unused.items():
+            host.name = name
+            if (host.sql("SHOW shared_preload_libraries") != "") != (name == "preloaded"):
+                raise Missing("the servers have not changed roles")
 
     def record(self, workload, contender, clients, round_, **metrics):
         for metric, value in metrics.items():

@@ -48,7 +48,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 61, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -396,7 +396,10 @@ END;
 
     def unused(self, round_):
         """pgbench's own scripts, on a server with redlock_pg preloaded and on a bare
-        one: a pair in each round, one right after the other, who is first by turns."""
+        one: a pair in each round, one right after the other, who is first by turns.
+        Halfway the servers change roles, since one may be faster by itself."""
+        if round_ == self.rounds("unused") // 2 + 1:
+            self.rig.change_roles()
         for script, option in (("select-only", "-S"), ("simple-update", "-N")):
             for clients in (1, 16):
                 tps = {}
