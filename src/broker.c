@@ -1488,8 +1488,12 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	if (lease->generation != sent->generation)
 		return;
 
-	/* what was given back, and waits for room, is not renewed, nor what has ended */
-	if (needs_text && node_can_send(node) && !releases[sent->lease_slot].waits &&
+	/*
+	 * What was given back, and waits for room, is not renewed, nor what has ended.  The
+	 * node may be in quarantine by now.
+	 */
+	if (needs_text && !releases[sent->lease_slot].waits &&
+		(sent->op == CORE_OP_ACQUIRE ? node_can_vote(node) : node_can_send(node)) &&
 		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
