@@ -26,7 +26,7 @@ guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_
 	GuardVerdict verdict;
 
 	memory->twin = find_twin(nodes, node, facts->run_id, now_us) + 1;
-	memory->greeted_us = now_us;
+	memory->met_us = now_us;
 	if (memory->twin != 0)
 		return GUARD_TWIN;
 
@@ -63,7 +63,7 @@ is_same(const char *a, const char *b)
  * -1.  The other need not be connected: it may have voted just before, or renewed.
  * One that is a twin itself has no say: the other of the two is used.
  *
- * It is over only when the other greeted after this one did, and both had other
+ * It is over only when the other was met after this one was, and both had other
  * processes, and this one still has the same: a process seen before and after
  * another was seen elsewhere is not that other.
  *
@@ -79,7 +79,7 @@ find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_u
 
 	if (other >= 0 && nodes[other] != NULL)
 	{
-		bool apart = nodes[other]->twin == 0 && nodes[other]->greeted_us > memory->twin_since_us &&
+		bool apart = nodes[other]->twin == 0 && nodes[other]->met_us > memory->twin_since_us &&
 					 !is_same(nodes[other]->run_id, memory->twin_run_id) &&
 					 is_same(run_id, memory->twin_run_id);
 

@@ -52,7 +52,8 @@ typedef struct GuardMemory
 	int64_t until_us;                /* must not vote before; 0: never was in quarantine */
 
 	/* two nodes that are one server */
-	int64_t greeted_us;                  /* when it said what it is */
+	int64_t met_us;                      /* when it said what it is, or the same process
+										  * was asked something that it answered */
 	int twin;                            /* slot + 1 of the other; 0: none */
 	int64_t twin_since_us;               /* when it was compared, */
 	char twin_run_id[GUARD_RUN_ID_SIZE]; /* being this */

@@ -888,11 +888,13 @@ read_replies(RedisNode *node, int64 now_us)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
+	const Sent *first = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
 	char forgot[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
-	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
+	if (first->check)
 	{
+		node->guard->met_us = first->sent_us; /* by the process that was greeted */
 		node->sent_head++;
 		read_eviction(node, reply);
 		if (node->facts.evicts)

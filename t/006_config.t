@@ -240,6 +240,24 @@ $by_name->kill9;
 is($s->run("SELECT redlock_try('job')")->{state}, '08006', 'one server is none');
 $by_name->start;
 
+# ---- a name under which another server is found later ----
+
+{
+	my $link = PostgreSQL::Test::Utils::tempdir_short() . '/node';
+	my ($one, $other) = redis_nodes(2, unix => 1);
+
+	symlink $one->socket, $link or die "$link: $!";
+	set_nodes($host, $plain, $one);
+	wait_nodes_ready($host, 2);
+	set_nodes($host, $plain, $one, "unix://$link");
+	ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_nodes WHERE state = 'refused' AND last_error ~ 'same server'"),
+		'a server is listed under two names');
+	symlink $other->socket, "$link.new" or die "$link.new: $!";
+	rename "$link.new", $link or die "$link: $!";
+	wait_nodes_ready($host, 3);
+	pass('the other server is used, though nothing happened to the one');
+}
+
 # ---- redlock.nodes changes under a lock ----
 
 set_nodes($host, $plain, $by_name, $master);

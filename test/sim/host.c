@@ -99,7 +99,7 @@ host_begin(void)
 
 			wire_text(guard->run_id, server_at(h, n)->run_id);
 			wire_text(guard->marker, server_at(h, n)->data.marker);
-			guard->greeted_us = guard->twin_since_us = host_now_us(h);
+			guard->met_us = guard->twin_since_us = host_now_us(h);
 			guard->twin = twin_of(h, n) + 1;
 			memcpy(guard->twin_run_id, guard->run_id, sizeof(guard->twin_run_id));
 			if (wire_at(h, n)->state == WIRE_DOWN)
