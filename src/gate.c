@@ -247,7 +247,11 @@ enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait)
 		error = CopyErrorData();
 		FlushErrorState();
 		if (!is_ours(error))
+		{
+			if (struck)
+				QueryCancelPending = false; /* the wait has ended by this error already */
 			ReThrowError(error);
+		}
 		FreeErrorData(error);
 		/* it may have been granted just before the error was thrown */
 		entered = REDLOCK_LOCK_HELD_BY_ME(tag, ExclusiveLock);
