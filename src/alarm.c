@@ -54,16 +54,25 @@ alarm_set_up(AlarmPurpose purpose, void (*ring)(void))
 	sigaction(ALARM_SIGNAL, &action, NULL);
 }
 
-/* Async-signal-safe, as timer_settime is. */
+/*
+ * Async-signal-safe, as what it calls is.  The alarm must not ring in the middle: its
+ * handler may set it, too.
+ */
 void
 alarm_at(AlarmPurpose purpose, int64 at_us)
 {
 	struct itimerspec when = {0};
+	sigset_t signals;
+	sigset_t before;
 
-	alarms[purpose].due_us = at_us;
 	when.it_value.tv_sec = at_us / 1000000;
 	when.it_value.tv_nsec = at_us % 1000000 * 1000;
+	sigemptyset(&signals);
+	sigaddset(&signals, ALARM_SIGNAL);
+	sigprocmask(SIG_BLOCK, &signals, &before);
+	alarms[purpose].due_us = at_us;
 	timer_settime(alarms[purpose].timer, TIMER_ABSTIME, &when, NULL);
+	sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 int64

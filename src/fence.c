@@ -117,6 +117,7 @@ prepare(const char *schema)
 	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID};
 	StringInfoData sql;
 	SPIPlanPtr made;
+	char *made_for;
 
 	if (plan != NULL)
 		SPI_freeplan(plan);
@@ -132,9 +133,10 @@ prepare(const char *schema)
 	made = SPI_prepare(sql.data, lengthof(types), types);
 	if (made == NULL)
 		elog(ERROR, "could not prepare a fence: %s", SPI_result_code_string(SPI_result));
+	made_for = MemoryContextStrdup(TopMemoryContext, schema);
 	if (plan_schema != NULL)
 		pfree(plan_schema);
-	plan_schema = MemoryContextStrdup(TopMemoryContext, schema);
+	plan_schema = made_for;
 	SPI_keepplan(made);
 	plan = made;
 }
