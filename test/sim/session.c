@@ -75,6 +75,8 @@ open_slot(int h, bool last)
 	int s = hosts[h].named < 0 ? find_slot(h) : -1;
 	slot *slot;
 
+	if (s < 0 && last) /* a new broker frees what was given up when its nodes have settled */
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, 0, 0, LAST);
 	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
 		return;
 	slot = slot_at(h, s);
