@@ -130,6 +130,19 @@ is($admin->query("SELECT state FROM redlock_locks WHERE resource = 'early'"), 'l
 $s->quit;
 $_->cli('DEL', 'redlock:early') foreach @nodes;
 
+# The session asks for the lock, and is stopped before the nodes answer, which they do then.
+sub ask_and_stop
+{
+	my ($s, $name, $sql) = @_;
+
+	$_->pause foreach @nodes;
+	$s->send($sql);
+	wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'waiting' }, 'it is asked for');
+	kill 'STOP', $s->pid;
+	$_->resume foreach @nodes;
+	return;
+}
+
 # ---- a lease that has ended before its session sees that it was granted ----
 
 $s = session($host);
@@ -138,11 +151,7 @@ my $broker = broker_pid($host);
 $host->append_conf('postgresql.conf', "redlock.node_timeout = '30s'");
 $host->reload;
 $host->poll_query_until('postgres', 'SHOW redlock.node_timeout', '30s') or die 'no reload';
-$_->pause foreach @nodes;
-$s->send("SELECT redlock_acquire('late', scope => 'session', ttl => '1 s')");
-wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'late'") eq 'waiting' }, 'it is asked for');
-kill 'STOP', $pid;
-$_->resume foreach @nodes;
+ask_and_stop($s, 'late', "SELECT redlock_acquire('late', scope => 'session', ttl => '1 s')");
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'late'") =~ /^(held|lost)$/ }, 'it is granted');
 kill 'STOP', $broker;
 my $other = 'SET redlock:late other NX PX 60000';
@@ -161,11 +170,7 @@ $s->quit;
 $s = session($host);
 my $next = session($host);
 $pid = $s->pid;
-$_->pause foreach @nodes;
-$s->send("SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0;\nSELECT redlock_release('over')");
-wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over'") eq 'waiting' }, 'it is asked for');
-kill 'STOP', $pid;
-$_->resume foreach @nodes;
+ask_and_stop($s, 'over', "SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0;\nSELECT redlock_release('over')");
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over'") eq 'held' }, 'it is granted');
 kill 'STOP', $broker;
 $next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0");
@@ -184,11 +189,7 @@ $_->quit foreach $s, $next;
 # Nobody holds it, so nothing keeps it, whatever hold_at_least says.
 $s = session($host);
 $pid = $s->pid;
-$_->pause foreach @nodes;
-$s->send("SELECT redlock_acquire('kept', scope => 'session', ttl => '60 s', hold_at_least => '10 min')");
-wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'kept'") eq 'waiting' }, 'it is asked for');
-kill 'STOP', $pid;
-$_->resume foreach @nodes;
+ask_and_stop($s, 'kept', "SELECT redlock_acquire('kept', scope => 'session', ttl => '60 s', hold_at_least => '10 min')");
 wait_until(sub { $admin->query("SELECT count(*) FROM redlock_stats WHERE locks > 0") eq '1' && key_count('redlock:kept', @nodes) == 3 },
 	'it is granted');
 kill 'INT', $pid;
