@@ -654,7 +654,7 @@ send_unsent(int64 now_us)
 			if (unsent[i].head < 0)
 				unsent[i].tail = -1;
 			release->unsent &= ~CORE_BIT(i);
-			if (lease->core.state == CORE_RELEASING ||
+			if (lease->core.state == CORE_RELEASING || lease->core.state == CORE_BUSY ||
 				(lease->core.state == CORE_HELD && !release->waits))
 				step_simple(lease, CORE_NODE_READY, i, now_us);
 		}
@@ -707,7 +707,6 @@ follow_release(Lease *lease, const core_event *event)
 	int slot = slot_of(lease);
 	Release *release = &releases[slot];
 	bool releasing = lease->core.state == CORE_RELEASING;
-	core_mask full = event->can_send & ~event->can_release;
 
 	if (releasing && !release->under_way)
 		dlist_push_tail(&under_way, &release->node);
@@ -718,13 +717,16 @@ follow_release(Lease *lease, const core_event *event)
 	}
 	release->under_way = releasing;
 
-	if (releasing && full != 0)
-		full &= core_unpaid(&lease->core);
-	else
-		full = 0;
-	for (int i = 0; i < CORE_NODES_MAX && full != 0; i++)
-		if (full & CORE_BIT(i))
-			send_later(i, slot);
+	/* the undoing of a round waits for nothing but room on the connection */
+	if (releasing || lease->core.state == CORE_BUSY)
+	{
+		core_mask taking = releasing ? event->can_release : event->can_send;
+		core_mask later = core_unpaid(&lease->core) & ~taking;
+
+		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
+			if ((later & CORE_BIT(i)) && node_is_on_duty(node_at(i)))
+				send_later(i, slot);
+	}
 	set_indexed(lease, release->waits || (releasing && release->unsent != 0 && !release->urgent));
 }
 

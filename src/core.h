@@ -250,9 +250,9 @@ extern int64_t core_validity_us(int64_t ttl_us);
 extern int64_t core_tombstone(const core_lease *lease);
 
 /*
- * Nodes that are owed a release, of which none is under way.  Where such a node
- * could be sent to, and was not in can_release, the shell says NODE_READY when it
- * is.
+ * Nodes that are owed a release, of which none is under way.  Where such a node is
+ * connected, but was not in can_release (BUSY: in can_send) for lack of room, the
+ * shell says NODE_READY when there is room.
  */
 extern core_mask core_unpaid(const core_lease *lease);
 

@@ -655,8 +655,11 @@ send_releases(int h)
 		for (int n = 0; n < w.plan.nodes; n++)
 			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
 			{
+				const slot *slot = slot_at(h, s);
+
 				slot_at(h, s)->unsent &= ~CORE_BIT(n);
-				if (slot_at(h, s)->waits == 0)
+				if (slot->core.state == CORE_RELEASING || slot->core.state == CORE_BUSY ||
+					(slot->core.state == CORE_HELD && slot->waits == 0))
 					host_step(h, s, CORE_NODE_READY, n);
 			}
 	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
@@ -700,7 +703,6 @@ hurry_releases(int h)
 		for (int n = 0; n < w.plan.nodes; n++)
 			if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
 				host_step(h, s, CORE_NODE_READY, n);
-		slot->unsent = 0;
 	}
 }
 
@@ -709,8 +711,16 @@ follow_release(int h, int s, const core_event *event)
 {
 	slot *slot = slot_at(h, s);
 
-	if (slot->core.state == CORE_RELEASING)
-		slot->unsent |= event->can_send & ~event->can_release & core_unpaid(&slot->core);
+	if (slot->core.state == CORE_RELEASING || slot->core.state == CORE_BUSY)
+	{
+		core_mask taking =
+			slot->core.state == CORE_RELEASING ? event->can_release : event->can_send;
+		core_mask later = core_unpaid(&slot->core) & ~taking;
+
+		for (int n = 0; n < w.plan.nodes; n++)
+			if ((later & CORE_BIT(n)) && wire_at(h, n)->state == WIRE_UP)
+				slot->unsent |= CORE_BIT(n);
+	}
 	else if (slot->core.state == CORE_FREE)
 	{
 		slot->unsent = 0;
