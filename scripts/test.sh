@@ -1,7 +1,9 @@
 #!/bin/bash
 # scripts/test.sh: build redlock_pg and run its tests, from nothing
 #
-#   scripts/test.sh                    everything
+#   scripts/test.sh                    what a change needs, in minutes: unit, a short
+#                                      campaign of the simulator, regress, tap
+#   scripts/test.sh full               everything; what CI runs
 #   scripts/test.sh unit               the protocol core and the guard alone
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, and its node against a real one
@@ -14,34 +16,35 @@
 # Installs what is missing (scripts/deps.sh), then works in a temporary
 # directory with its own copy of PostgreSQL, its own servers on this machine's
 # loopback interface and its own Redis nodes; all of it is gone at the end.
-# KEEP=1 in the environment keeps the directory.  Ends with the line
+# KEEP=1 in the environment keeps the directory.  TAP_JOBS is how many TAP files run
+# at a time; twice the number of processors unless told.  Ends with the line
 # "N passed, N failed", and with an error when anything failed.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-part=all
+part=short
 case "${1-}" in
 '') ;;
-unit | sim | regress | tap | guest | chaos | bench)
+full | unit | sim | regress | tap | guest | chaos | bench)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [unit | sim | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
+    echo "usage: $0 [full | unit | sim | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
     exit 2
     ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
-    all) "$ROOT/scripts/deps.sh" --bench --chaos ;;
+    full) "$ROOT/scripts/deps.sh" --bench --chaos ;;
     bench) "$ROOT/scripts/deps.sh" --bench ;;
     chaos) "$ROOT/scripts/deps.sh" --chaos ;;
     *) "$ROOT/scripts/deps.sh" ;;
     esac
     case $part in
-    all | guest)
+    full | guest)
         if source=$("$ROOT/scripts/postgres_source.sh"); then
             after_copy() { cp "$source" "$TMP/postgres-source"; }
         elif [ "${CI-}" = true ]; then
@@ -49,7 +52,7 @@ if [ -z "${REDLOCK_INNER-}" ]; then
         fi
         ;;
     esac
-    if [ "$part" = all ]; then
+    if [ "$part" = short ]; then
         run_in_private_copy scripts/test.sh
     else
         run_in_private_copy scripts/test.sh "$part" "$@"
@@ -60,6 +63,7 @@ begin_inner
 
 PASSED=0
 FAILED=0
+TAP_JOBS=${TAP_JOBS:-$((2 * $(nproc)))}
 
 heading() { printf '\n== %s\n' "$*"; }
 
@@ -112,9 +116,11 @@ run_target()
 
 run_unit() { run_target unit "unit tests"; }
 
+run_campaign() { run_target sim "simulator: a campaign of random faults"; }
+
 run_sim()
 {
-    run_target sim "simulator: a campaign of random faults"
+    run_campaign
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
 }
@@ -203,30 +209,26 @@ CONF
     done
 }
 
-run_tap()
+# One TAP file; writes what is to be told of it into the file's .out, and the counts
+# into its .count.
+run_tap_file()
 {
-    local perllib pg_regress file name log status seconds file_log
+    local file=$1 perllib=$2 pg_regress=$3 name log status=0 seconds=$SECONDS file_log
 
-    heading "TAP tests"
-    perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
-    pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
-    mkdir -p tmp_check/log
-    [ $# -gt 0 ] || set -- t/*.t
-    for file in "$@"; do
-        name=$(basename "$file" .t)
-        log=$TMP/tap.$name.log
-        seconds=$SECONDS
-        status=0
-        printf '%-28s ' "$file"
-        # PG 15 wants TESTDIR, 16 and later the other two
-        TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
-            PG_REGRESS=$pg_regress \
-            prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
+    name=$(basename "$file" .t)
+    log=$TMP/tap.$name.log
+    # PG 15 wants TESTDIR, 16 and later the other two
+    TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
+        PG_TEST_PORT_DIR=$TMP/ports PG_REGRESS=$pg_regress \
+        prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
+    PASSED=0
+    FAILED=0
+    {
         if count_log "$log" $status; then
-            echo "$(tally "$log" | cut -d ' ' -f 1) ok, $((SECONDS - seconds)) s"
+            printf '%-28s %s ok, %s s\n' "$file" "$PASSED" $((SECONDS - seconds))
             grep -E '^ok .*# *skip' "$log" || true
         else
-            echo "FAILED, $((SECONDS - seconds)) s"
+            printf '%-28s FAILED, %s s\n' "$file" $((SECONDS - seconds))
             grep -E -B 8 -A 12 '^not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
@@ -236,8 +238,44 @@ run_tap()
                 grep -vE 'LOG:  statement:|^\s' "$file_log" | tail -n 40
             done
         fi
-        rm -rf tmp_check/t_"$name"_*
+    } >"$TMP/tap.$name.out"
+    echo "$PASSED $FAILED" >"$TMP/tap.$name.count"
+    rm -rf tmp_check/t_"$name"_*
+    cat "$TMP/tap.$name.out"
+}
+
+# Most of their time the files wait, so several run side by side.  Those that take
+# long come first.
+run_tap()
+{
+    local perllib pg_regress file passed failed running=0
+
+    heading "TAP tests, $TAP_JOBS at a time"
+    perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
+    pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
+    mkdir -p tmp_check/log "$TMP/ports"
+    # shellcheck disable=SC2046
+    [ $# -gt 0 ] || set -- $(long_first t/*.t)
+    for file in "$@"; do
+        if [ $running -ge "$TAP_JOBS" ]; then
+            wait -n || true
+            running=$((running - 1))
+        fi
+        run_tap_file "$file" "$perllib" "$pg_regress" &
+        running=$((running + 1))
     done
+    wait
+    for file in "$@"; do
+        read -r passed failed <"$TMP/tap.$(basename "$file" .t).count" || { passed=0; failed=1; }
+        count "$passed" "$failed"
+    done
+}
+
+# The files whose header says that they take long, then the others.
+long_first()
+{
+    grep -l '^# Takes over a minute' "$@" || true
+    grep -L '^# Takes over a minute' "$@" || true
 }
 
 . scripts/guest.sh
@@ -251,7 +289,13 @@ if ! build_and_install COPT=-Werror ||
 else
     echo "built without a warning; installed with assertions"
     case $part in
-    all)
+    short)
+        run_unit
+        run_campaign
+        run_regress
+        run_tap
+        ;;
+    full)
         run_unit
         run_sim
         run_regress

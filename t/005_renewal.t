@@ -3,6 +3,8 @@
 #
 # Protects from: two holders after the first ttl; a holder that goes on without
 # its lock; a log that is full of what it need not say a thousand times.  Absolute times are the subject here: the ttl is 2 s.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

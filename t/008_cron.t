@@ -6,6 +6,8 @@
 # connection or by a background worker.
 #
 # pg_cron counts in minutes before 1.5, so this takes two minutes.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

@@ -7,6 +7,8 @@
 # keys on the good nodes (7, 11); control characters of strangers on a terminal.
 #
 # Nodes 1 to 3 are correct until they are told otherwise; see HostileNode.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

@@ -9,6 +9,8 @@
 #
 # How long a node is in quarantine is the subject here, so times matter:
 # redlock.max_ttl is short.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

@@ -11,6 +11,8 @@
 # prints and the log says is compared word by word: beside no lock, and with one held
 # at session, transaction or call scope.  take() and take_in_call() acquire it where
 # that scope can begin; on the bare cluster they do nothing.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

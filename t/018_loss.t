@@ -4,6 +4,8 @@
 # clock is set back, when the broker knew of it before; a wait that goes by the wall
 # clock; a lock that is returned when its lease has ended already, or that is kept
 # though nobody ever had it.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;

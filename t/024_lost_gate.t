@@ -91,7 +91,7 @@ foreach my $name ('cancel transaction', 'error transaction', 'cancel session', '
 	$loser->query("SET client_min_messages = error; SELECT redlock_release('$name')") if $scope eq 'session';
 	wait_states($name, 'held', "$name: what it leaves is the holder's lease");
 	is($second->query("SELECT redlock_check('$name') > '0'"), 't', "$name: which is valid");
-	is(key_count("redlock:$name", @nodes), 3, "$name: and on all nodes");
+	wait_until(sub { key_count("redlock:$name", @nodes) == 3 }, "$name: and on all nodes");
 	is($loser->query("SELECT redlock_try('$name')"), 'f', "$name: the loser asks like anyone");
 	is($second->query("SELECT redlock_release('$name')"), 't', "$name: the holder releases");
 	is($loser->query("SET client_min_messages = error; SELECT redlock_try('$name')"), 't', "$name: and the loser has it again");
