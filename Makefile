@@ -43,7 +43,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-test/unit/core_test: test/unit/core_test.c src/core.c src/core.h
+test/unit/core_test: test/unit/core_test.c test/unit/laws.c src/core.c test/unit/laws.h src/core.h
 	mkdir -p $(@D)
 	$(UNIT_CC) -o $@ $(filter %.c,$^)
 
@@ -57,11 +57,11 @@ unit: test/unit/core_test test/unit/guard_test
 .PHONY: unit
 
 # Both have a node.h: the simulator's comes first.
-SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Isrc
+SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire host peer session fault check debt
-SIM_HEADERS = $(wildcard test/sim/*.h) src/core.h src/guard.h src/lua.h
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/core.h src/guard.h src/lua.h
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) src/core.c src/guard.c $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/core.c src/guard.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/lua.c $(SIM_HEADERS)

@@ -118,7 +118,7 @@ simulator_builds_with_clang()
     local file
 
     for file in test/sim/*.c; do
-        clang -std=c99 -Wall -Wextra -Werror -fsyntax-only -Itest/sim -Isrc "$file" || return 1
+        clang -std=c99 -Wall -Wextra -Werror -fsyntax-only -Itest/sim -Itest/unit -Isrc "$file" || return 1
     done
 }
 

@@ -35,6 +35,7 @@
 #include "debt.h"
 #include "fault.h"
 #include "host.h"
+#include "laws.h"
 #include "lua.h"
 #include "story.h"
 #include "wire.h"
@@ -102,6 +103,15 @@ violate(int invariant, const char *format, ...)
 		if (!(holds))                                                                              \
 			violate(invariant, __VA_ARGS__);                                                       \
 	} while (0)
+
+void
+check_laws(const core_lease *before, const core_event *event, const core_lease *after,
+		   const core_out *out)
+{
+	const char *law = laws_broken(before, event, after, out);
+
+	demand(LAWS, law == NULL, "a law of the core is broken: %s", law);
+}
 
 void
 check_begin(void)

@@ -19,7 +19,8 @@
 
 struct wire; /* of wire.h */
 
-#define INVARIANTS 17 /* 1 .. 16; of these the simulator checks some */
+#define LAWS 17       /* of the core alone: test/unit/laws.h */
+#define INVARIANTS 18 /* 1 .. 16, of which the simulator checks some, and the laws */
 
 /* What the checker knows of a lease's round. */
 typedef struct round_check
@@ -107,6 +108,8 @@ extern int session_count;
 extern void check_begin(void);
 
 /* A host does something ... */
+extern void check_laws(const core_lease *before, const core_event *event, const core_lease *after,
+					   const core_out *out);
 extern void check_asked(int host, int slot);
 extern void check_round(int host, int slot);
 extern void check_renewal(int host, int slot);

@@ -28,6 +28,7 @@ static int64_t wall_us(int host);
 static void begin_clocks(host *host);
 
 static void step(int host, int slot, core_event *event);
+static void step_core(core_lease *core, const core_event *event, core_out *out);
 static void grow_old(core_lease *lease);
 static void send_to(core_mask nodes, int host, int slot, core_op op);
 static void send_to_as(core_mask nodes, int host, int slot, core_op op, uint32_t round);
@@ -262,7 +263,7 @@ step(int h, int s, core_event *event)
 	}
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
 		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
-	core_step(core, event, &out);
+	step_core(core, event, &out);
 	if (event->type == CORE_ACQUIRE && w.plan.aged && w.secrets < AGED_MAX)
 		grow_old(core);
 
@@ -284,6 +285,21 @@ step(int h, int s, core_event *event)
 	follow_release(h, s, event);
 	if (core->state == CORE_FREE)
 		look_at(h, s);
+}
+
+/* By the laws of the core, which take their time: not in each schedule. */
+static void
+step_core(core_lease *core, const core_event *event, core_out *out)
+{
+	if (w.plan.lawful)
+	{
+		core_lease before = *core;
+
+		core_step(core, event, out);
+		check_laws(&before, event, core, out);
+	}
+	else
+		core_step(core, event, out);
 }
 
 /*

@@ -410,9 +410,9 @@ print_tap(const statistics *sum, int broken, bool enough)
 
 	for (int i = 1; i < INVARIANTS; i++)
 		if (sum->checked[i] > 0 || i == broken)
-			ok(i != broken,
-			   "invariant %d holds in %" PRId64 " schedules, checked %" PRId64 " times", i,
-			   sum->schedules, sum->checked[i]);
+			ok(i != broken, "%s %d holds in %" PRId64 " schedules, checked %" PRId64 " times",
+			   i == LAWS ? "the laws of the core:" : "invariant", i, sum->schedules,
+			   sum->checked[i]);
 	ok(broken != CRASH, "no assertion fails");
 	ok(enough, "each class of faults was injected");
 	ok(sum->granted > 0 && sum->handed_over > 0 && sum->refused > 0 && sum->unreachable > 0 &&

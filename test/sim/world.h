@@ -170,6 +170,7 @@ typedef struct plan
 	bool sane;         /* wall clocks are so near to each other that order outlives counters */
 	bool measured;     /* 12: leases and keys end in time */
 	bool faultless;    /* nothing goes wrong at all */
+	bool lawful;       /* the laws of the core: in some schedules, they cost time */
 	bool rolling;      /* 16: nodes fail, but not too many at once */
 	int64_t settle_us; /* ... and others fail this long after they are back, or longer */
 } plan;

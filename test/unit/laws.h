@@ -1,0 +1,17 @@
+/*
+ * laws.h
+ *		What must hold after each step of a lease, whatever has happened before.
+ *
+ * For the unit tests and the simulator, which drive core_step() in their own ways.
+ * "invariant 4" and the like are the numbers of CONTRIBUTING.md.
+ */
+#ifndef REDLOCK_LAWS_H
+#define REDLOCK_LAWS_H
+
+#include "core.h"
+
+/* NULL, or the law that the step from `before` to `after` has broken. */
+extern const char *laws_broken(const core_lease *before, const core_event *event,
+							   const core_lease *after, const core_out *out);
+
+#endif /* REDLOCK_LAWS_H */
