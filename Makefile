@@ -1,7 +1,7 @@
 # redlock_pg: distributed locks for SQL
 #
 #   make, make install      build and install
-#   make unit               unit tests of core and guard, no server needed
+#   make unit               unit tests of the pure rooms, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
@@ -13,7 +13,7 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o src/alarm.o \
 	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
 	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
-	src/script.o src/session.o src/url.o
+	src/script.o src/session.o src/text.o src/url.o
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql
@@ -28,7 +28,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = test/unit/core_test test/unit/guard_test test/sim/sim test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -43,15 +43,17 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-test/unit/core_test: test/unit/core_test.c test/unit/laws.c src/core.c test/unit/laws.h src/core.h
+UNIT_TESTS = test/unit/core_test test/unit/guard_test test/unit/url_test
+
+test/unit/core_test: test/unit/laws.c src/core.c
+test/unit/guard_test: src/guard.c src/core.c
+test/unit/url_test: src/url.c src/text.c
+
+$(UNIT_TESTS): %: %.c $(wildcard src/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) -o $@ $(filter %.c,$^)
 
-test/unit/guard_test: test/unit/guard_test.c src/guard.c src/core.c src/guard.h src/core.h src/lua.h
-	mkdir -p $(@D)
-	$(UNIT_CC) -o $@ $(filter %.c,$^)
-
-unit: test/unit/core_test test/unit/guard_test
+unit: $(UNIT_TESTS)
 	prove -e '' $^
 
 .PHONY: unit

@@ -33,6 +33,7 @@
 #include "guc.h"
 #include "lease.h"
 #include "session.h"
+#include "text.h"
 
 PG_MODULE_MAGIC;
 
@@ -327,7 +328,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
 								  LEASE_NAME_MAX)));
-	control = lease_find_control(utf8);
+	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

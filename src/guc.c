@@ -15,6 +15,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "lease.h"
+#include "text.h"
 
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
@@ -120,7 +121,7 @@ redlock_nodes(void)
 static bool
 check_key_prefix(char **newval, void **extra, GucSource source)
 {
-	if (lease_find_control(*newval) != NULL)
+	if (text_find_control(*newval) != NULL)
 	{
 		/* the standard message would print them */
 		GUC_check_errmsg("invalid value for parameter \"redlock.key_prefix\"");

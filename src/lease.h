@@ -66,19 +66,6 @@
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
 
-/*
- * The first control character of a text in UTF-8 (C0, DEL or C1), or NULL: names
- * and prefixes go into logs and onto terminals as they are, so they have none.
- */
-static inline const unsigned char *
-lease_find_control(const char *utf8)
-{
-	for (const unsigned char *at = (const unsigned char *) utf8; *at; at++)
-		if (*at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f))
-			return at;
-	return NULL;
-}
-
 typedef enum LeaseWish
 {
 	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */

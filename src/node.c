@@ -23,6 +23,7 @@
 #include "guc.h"
 #include "loop.h"
 #include "node.h"
+#include "text.h"
 
 /* Pause before connecting again: doubles from MIN to MAX, less up to half. */
 #define BACKOFF_MIN_US INT64CONST(50000)
@@ -716,7 +717,7 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	}
 	if (reply->type == REDIS_REPLY_ERROR)
 	{
-		script_printable(fault, sizeof(fault), reply->str, reply->len);
+		text_to_printable(fault, sizeof(fault), reply->str, reply->len);
 		return fault;
 	}
 	switch (what)
@@ -828,7 +829,7 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 		if (strncmp(line, name, name_len) == 0 && line[name_len] == ':')
 		{
 			line += name_len + 1;
-			script_printable(value, size, line, strcspn(line, "\r\n"));
+			text_to_printable(value, size, line, strcspn(line, "\r\n"));
 			return true;
 		}
 		line = strchr(line, '\n');
@@ -941,7 +942,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 		char error[SCRIPT_TEXT_MAX + 1];
 
 		/* who may not subscribe waits by asking */
-		script_printable(error, sizeof(error), reply->str, reply->len);
+		text_to_printable(error, sizeof(error), reply->str, reply->len);
 		fail(node, NODE_REFUSED, error, now_us);
 		return;
 	}

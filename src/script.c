@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "lease.h"
 #include "script.h"
+#include "text.h"
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
 				 "a lock's value must fit");
@@ -248,7 +249,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_ERROR;
 		answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
 		answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
-		script_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
+		text_to_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
 	}
 	else
 	{
@@ -274,15 +275,5 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
 	if (answer->kept)
 		from += strlen(LUA_KEPT);
-	script_printable(answer->text, sizeof(answer->text), from, end - from);
-}
-
-void
-script_printable(char *out, size_t size, const char *text, size_t len)
-{
-	size_t n = Min(len, size - 1);
-
-	for (size_t i = 0; i < n; i++)
-		out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
-	out[n] = '\0';
+	text_to_printable(answer->text, sizeof(answer->text), from, end - from);
 }

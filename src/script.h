@@ -88,7 +88,4 @@ extern bool script_append(redisContext *connection, ScriptBatch *batch, const ch
 extern void script_read(core_op op, const redisReply *reply, int i, int count,
 						ScriptAnswer *answer);
 
-/* Copies text as printable ASCII, cut to fit. */
-extern void script_printable(char *out, size_t size, const char *text, size_t len);
-
 #endif /* REDLOCK_SCRIPT_H */

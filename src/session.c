@@ -60,8 +60,8 @@
 #include "compat.h"
 #include "gate.h"
 #include "guc.h"
-#include "script.h"
 #include "session.h"
+#include "text.h"
 
 /* How often a waiter looks whether there still is a broker. */
 #define BROKER_CHECK_MS 1000
@@ -520,7 +520,7 @@ describe_holder(Lease *lease)
 				 database ? database : "", MyProcPid, user ? user : "");
 		described = GetSessionUserId();
 	}
-	script_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
+	text_to_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
 }
 
 /* Returns LEASE_WAITING if the time is over. */

@@ -2,16 +2,22 @@
  * url.c
  *		Parsing of redlock.nodes; see url.h.
  *
- * Our own, since hiredis has no URL parser.  Errors name an entry by its place
- * in the list, never by its text, which may hold a password.
+ * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors name an entry by
+ *its place in the list, never by its text, which may hold a password.
  */
-#include "postgres.h"
+#include "url.h"
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "lease.h"
-#include "url.h"
+#include "text.h"
+
+/* As many bytes as sockaddr_un has on all platforms, less than NodeUrl.host. */
+#define SOCKET_PATH_MAX 104
 
 static char problem[256];
 
@@ -51,7 +57,7 @@ url_parse_list(const char *list, NodeUrls *urls)
 		{
 			char reason[sizeof(problem)];
 
-			strlcpy(reason, problem, sizeof(reason));
+			memcpy(reason, problem, sizeof(reason));
 			snprintf(problem, sizeof(problem), "node %d: %.200s", urls->count + 1, reason);
 			return problem;
 		}
@@ -109,8 +115,7 @@ parse_url(const char *text, int len, NodeUrl *url)
 		}
 		if (text >= end || *text != '/')
 			return fail("a socket's path starts with /");
-		/* as many bytes as sockaddr_un has on all platforms */
-		if (!copy(text, end - text, url->host, Min(sizeof(url->host), 104)))
+		if (!copy(text, end - text, url->host, SOCKET_PATH_MAX))
 			return fail("the socket's path is too long");
 		snprintf(url->address, sizeof(url->address), url->db ? "%s?db=%d" : "%s", url->host,
 				 url->db);
@@ -176,7 +181,8 @@ parse_host(const char *text, int len, NodeUrl *url)
 	if (url->host[0] == '\0')
 		return fail("the host is missing");
 	for (char *p = url->host; *p; p++)
-		*p = pg_tolower((unsigned char) *p);
+		if (*p >= 'A' && *p <= 'Z')
+			*p += 'a' - 'A';
 
 	url->port = URL_DEFAULT_PORT;
 	if (host_end < end &&
@@ -190,20 +196,20 @@ parse_host(const char *text, int len, NodeUrl *url)
 static bool
 check_address(const NodeUrl *url)
 {
-	return lease_find_control(url->address) == NULL ||
+	return text_find_control(url->address) == NULL ||
 		   fail("a host name or path must not contain control characters");
 }
 
 static bool
 parse_number(const char *text, int len, int max, int *number)
 {
-	int64 value = 0;
+	int64_t value = 0;
 
 	if (len <= 0)
 		return false;
 	for (int i = 0; i < len; i++)
 	{
-		if (!isdigit((unsigned char) text[i]))
+		if (text[i] < '0' || text[i] > '9')
 			return false;
 		value = value * 10 + (text[i] - '0');
 		if (value > max)
@@ -255,7 +261,7 @@ copy(const char *text, int len, char *out, size_t size)
 static bool
 fail(const char *what)
 {
-	strlcpy(problem, what, sizeof(problem));
+	snprintf(problem, sizeof(problem), "%s", what);
 	return false;
 }
 

@@ -11,6 +11,8 @@
 #ifndef REDLOCK_URL_H
 #define REDLOCK_URL_H
 
+#include <stdbool.h>
+
 #define URL_NODES_MAX 15 /* leaves slots for those that leave */
 #define URL_DEFAULT_PORT 6379
 

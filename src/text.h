@@ -1,0 +1,19 @@
+/*
+ * text.h
+ *		Texts of strangers that people will see.
+ */
+#ifndef REDLOCK_TEXT_H
+#define REDLOCK_TEXT_H
+
+#include <stddef.h>
+
+/*
+ * The first control character of a text in UTF-8 (C0, DEL or C1), or NULL: names
+ * and prefixes go into logs and onto terminals as they are, so they have none.
+ */
+extern const unsigned char *text_find_control(const char *utf8);
+
+/* Copies `len` bytes as printable ASCII, cut to fit. */
+extern void text_to_printable(char *out, size_t size, const char *from, size_t len);
+
+#endif /* REDLOCK_TEXT_H */

@@ -1,0 +1,207 @@
+/*
+ * url_test.c
+ *		Unit tests of the list of nodes, src/url.c, and of texts that people see,
+ *		src/text.c.
+ *
+ * Protects from: a list that is read otherwise than it was meant, or cut; a message
+ * that repeats a user name or password; a read or write past the end of a text
+ * (with sanitizers, scripts/lint.sh).
+ */
+#include "url.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+#include "text.h"
+
+/* What a list of one is read as. */
+static const struct
+{
+	const char *list;
+	NodeUrl url;
+} good[] = {
+	{"redis://h", {.address = "h:6379", .host = "h", .port = 6379}},
+	{"redis://h:1", {.address = "h:1", .host = "h", .port = 1}},
+	{"redis://h:65535/", {.address = "h:65535", .host = "h", .port = 65535}},
+	{"redis://H.Example:1/0", {.address = "h.example:1", .host = "h.example", .port = 1}},
+	{"redis://h/15", {.address = "h:6379/15", .host = "h", .port = 6379, .db = 15}},
+	{"redis://h:1/2147483647",
+	 {.address = "h:1/2147483647", .host = "h", .port = 1, .db = 2147483647}},
+	{"redis://:p@h", {.address = "h:6379", .host = "h", .port = 6379, .password = "p"}},
+	{"redis://u:p@h",
+	 {.address = "h:6379", .host = "h", .port = 6379, .user = "u", .password = "p"}},
+	{"redis://u:a@b:c@h",
+	 {.address = "h:6379", .host = "h", .port = 6379, .user = "u", .password = "a@b:c"}},
+	{"redis://a%40b:%2f%2C%20%25@h",
+	 {.address = "h:6379", .host = "h", .port = 6379, .user = "a@b", .password = "/, %"}},
+	{"redis://[::1]", {.address = "[::1]:6379", .host = "::1", .port = 6379}},
+	{"redis://[FE80::1]:7/3", {.address = "[fe80::1]:7/3", .host = "fe80::1", .port = 7, .db = 3}},
+	{"unix:///s", {.address = "/s", .is_unix = true, .host = "/s"}},
+	{"unix:///s?db=2", {.address = "/s?db=2", .is_unix = true, .host = "/s", .db = 2}},
+	{"unix://:p@/S", {.address = "/S", .is_unix = true, .host = "/S", .password = "p"}},
+	{" ,\t\r\n redis://h ,, ", {.address = "h:6379", .host = "h", .port = 6379}},
+};
+
+/* What is said of a wrong one. */
+static const struct
+{
+	const char *list;
+	const char *problem;
+} bad[] = {
+	{"h", "node 1: a URL starts with redis:// or unix://"},
+	{"redis:/h", "node 1: a URL starts with redis:// or unix://"},
+	{"redis:", "node 1: a URL starts with redis:// or unix://"},
+	{"rediss://h", "node 1: TLS (rediss://) is not supported by this version"},
+	{"redis://", "node 1: the host is missing"},
+	{"redis://:1", "node 1: the host is missing"},
+	{"redis://[]", "node 1: the host is missing"},
+	{"redis://[::1", "node 1: the bracket of an IPv6 address is not closed"},
+	{"redis://[::1]1", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h:", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h:0", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h:65536", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h:99999999999999999999", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h:1x", "node 1: the port must be a number from 1 to 65535"},
+	{"redis://h/x", "node 1: what follows the slash must be a database number"},
+	{"redis://h/-1", "node 1: what follows the slash must be a database number"},
+	{"redis://h/2147483648", "node 1: what follows the slash must be a database number"},
+	{"redis://secret@h", "node 1: credentials are written as user:password@ or :password@"},
+	{"redis://secret:@h", "node 1: the password is empty"},
+	{"redis://u:secret%@h", "node 1: the password is too long or wrongly percent-encoded"},
+	{"redis://u:secret%4@h", "node 1: the password is too long or wrongly percent-encoded"},
+	{"redis://u:secret%4x@h", "node 1: the password is too long or wrongly percent-encoded"},
+	{"redis://u:secret%00@h", "node 1: the password is too long or wrongly percent-encoded"},
+	{"redis://secret%:p@h", "node 1: the user name is too long or wrongly percent-encoded"},
+	{"unix://s", "node 1: a socket's path starts with /"},
+	{"unix://", "node 1: a socket's path starts with /"},
+	{"unix:///s?x=1", "node 1: only ?db=number may follow a socket's path"},
+	{"unix:///s?db=", "node 1: only ?db=number may follow a socket's path"},
+	{"redis://h\033", "node 1: a host name or path must not contain control characters"},
+	{"unix:///\302\233", "node 1: a host name or path must not contain control characters"},
+	{"redis://a redis://b redis://:secret@c:x",
+	 "node 3: the port must be a number from 1 to 65535"},
+	{"redis://a, redis://secret:p@A:6379/1", "nodes 1 and 2 are the same server \"a:6379\""},
+	{"unix:///s unix:///s?db=1", "nodes 1 and 2 are the same server \"/s\""},
+};
+
+/* In memory that ends where the text does, for the sanitizers. */
+static const char *
+parse(const char *list, NodeUrls *urls)
+{
+	size_t size = strlen(list) + 1;
+	char *copy = malloc(size);
+	const char *problem;
+
+	memcpy(copy, list, size);
+	problem = url_parse_list(copy, urls);
+	free(copy);
+	return problem;
+}
+
+static bool
+same(const NodeUrl *a, const NodeUrl *b)
+{
+	return strcmp(a->address, b->address) == 0 && a->is_unix == b->is_unix &&
+		   strcmp(a->host, b->host) == 0 && a->port == b->port && a->db == b->db &&
+		   strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
+}
+
+static void
+test_lists(void)
+{
+	static NodeUrls urls;
+
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+	{
+		const char *problem = parse(good[i].list, &urls);
+
+		ok(problem == NULL && urls.count == 1 && same(&urls.url[0], &good[i].url),
+		   "\"%s\" is read%s%s", good[i].url.address, problem ? ": " : "", problem ? problem : "");
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+	{
+		const char *problem = parse(bad[i].list, &urls);
+
+		ok(problem != NULL && strcmp(problem, bad[i].problem) == 0, "%s", bad[i].problem);
+		ok(problem == NULL || strstr(problem, "secret") == NULL, "and tells no secret");
+	}
+	ok(parse("", &urls) == NULL && urls.count == 0, "an empty list is one");
+	ok(parse(" ,\n", &urls) == NULL && urls.count == 0, "so is one of separators");
+}
+
+/* As many nodes, and texts as long, as there is room for, and one more. */
+static void
+test_limits(void)
+{
+	static NodeUrls urls;
+	char list[16 * URL_NODES_MAX + 64] = "";
+	char text[1024];
+	char longest[sizeof(urls.url[0].host)];
+	char password[sizeof(urls.url[0].password)];
+
+	for (int i = 1; i <= URL_NODES_MAX; i++)
+		sprintf(list + strlen(list), "redis://h:%d ", i);
+	ok(parse(list, &urls) == NULL && urls.count == URL_NODES_MAX, "%d nodes", URL_NODES_MAX);
+	strcat(list, "redis://h:100");
+	ok(strcmp(parse(list, &urls), "there are more than 15 nodes") == 0, "and no more");
+
+	memset(longest, 'h', sizeof(longest));
+	longest[sizeof(longest) - 1] = '\0';
+	snprintf(text, sizeof(text), "redis://%s:65535/2147483647", longest);
+	ok(parse(text, &urls) == NULL && strlen(urls.url[0].host) == sizeof(longest) - 1 &&
+		   strstr(urls.url[0].address, "h:65535/2147483647") != NULL,
+	   "the longest host name, with all of its address");
+	snprintf(text, sizeof(text), "redis://h%s", longest);
+	ok(strcmp(parse(text, &urls), "node 1: the host name is too long") == 0, "and none longer");
+	snprintf(text, sizeof(text), "redis://[h%s]", longest);
+	ok(strcmp(parse(text, &urls), "node 1: the host name is too long") == 0, "nor in brackets");
+
+	memset(password, 'p', sizeof(password));
+	password[sizeof(password) - 1] = '\0';
+	snprintf(text, sizeof(text), "redis://:%s@h", password);
+	ok(parse(text, &urls) == NULL && strlen(urls.url[0].password) == sizeof(password) - 1,
+	   "the longest password");
+	snprintf(text, sizeof(text), "redis://:p%s@h", password);
+	ok(parse(text, &urls) != NULL, "and none longer");
+
+	snprintf(text, sizeof(text), "unix:///%.*s", 102, longest);
+	ok(parse(text, &urls) == NULL && strlen(urls.url[0].host) == 103, "the longest path");
+	snprintf(text, sizeof(text), "unix:///%.*s", 103, longest);
+	ok(strcmp(parse(text, &urls), "node 1: the socket's path is too long") == 0, "and none longer");
+}
+
+static void
+test_text(void)
+{
+	static const char *const clean[] = {"", "job", "caf\303\251", "\302\240", "\360\237\224\222"};
+	static const struct
+	{
+		const char *text;
+		size_t at;
+	} controls[] = {{"\n", 0}, {"a\x7f", 1}, {"a\033[31m", 1}, {"ab\302\200", 2}, {"\302\237", 0}};
+	char out[8];
+
+	for (size_t i = 0; i < sizeof(clean) / sizeof(clean[0]); i++)
+		ok(text_find_control(clean[i]) == NULL, "no control character in text %d", (int) i);
+	for (size_t i = 0; i < sizeof(controls) / sizeof(controls[0]); i++)
+		ok(text_find_control(controls[i].text) ==
+			   (const unsigned char *) controls[i].text + controls[i].at,
+		   "the first control character of text %d", (int) i);
+
+	text_to_printable(out, sizeof(out), "a\nb\303\251~", 6);
+	ok(strcmp(out, "a?b??~") == 0, "what is not printable is replaced, byte by byte");
+	text_to_printable(out, sizeof(out), "123456789", 9);
+	ok(strcmp(out, "1234567") == 0, "what is too long is cut");
+	text_to_printable(out, sizeof(out), "abc", 0);
+	ok(strcmp(out, "") == 0, "nothing is nothing");
+}
+
+int
+main(void)
+{
+	test_lists();
+	test_limits();
+	test_text();
+	return tap_done();
+}
