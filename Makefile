@@ -13,7 +13,7 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o src/alarm.o \
 	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
 	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
-	src/script.o src/session.o src/text.o src/url.o
+	src/script.o src/session.o src/rules.o src/text.o src/url.o
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql
@@ -43,10 +43,11 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = test/unit/core_test test/unit/guard_test test/unit/url_test
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard rules url)
 
 test/unit/core_test: test/unit/laws.c src/core.c
 test/unit/guard_test: src/guard.c src/core.c
+test/unit/rules_test: src/rules.c
 test/unit/url_test: src/url.c src/text.c
 
 $(UNIT_TESTS): %: %.c $(wildcard src/*.h test/unit/*.h)
@@ -61,9 +62,9 @@ unit: $(UNIT_TESTS)
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire host peer session fault check debt
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/core.h src/guard.h src/lua.h
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/core.h src/guard.h src/lua.h src/rules.h
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/core.c src/guard.c $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/core.c src/guard.c src/rules.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/lua.c $(SIM_HEADERS)

@@ -39,8 +39,8 @@ pure_rooms()
 {
     local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
 
-    ! grep -n '#include' src/{core,guard,lua,text,url}.[ch] |
-        grep -vE "#include (<($c99)\.h>|\"(core|guard|lua|text|url)\.h\")$"
+    ! grep -n '#include' src/{core,guard,lua,rules,text,url}.[ch] |
+        grep -vE "#include (<($c99)\.h>|\"(core|guard|lua|rules|text|url)\.h\")$"
 }
 
 # No loop, and no call but for those that copy a text or are inline, between

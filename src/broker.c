@@ -39,6 +39,7 @@
 #include "lease.h"
 #include "loop.h"
 #include "node.h"
+#include "rules.h"
 
 /* Mean pause between two rounds for a lock that another holds. */
 #define RETRY_US INT64CONST(50000)
@@ -164,7 +165,6 @@ static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease, int64 now_us);
-static int64 release_term(const Lease *lease, int64 now_us);
 static void subscribe(Lease *lease, int64 now_us);
 static void unsubscribe(Lease *lease);
 static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
@@ -810,7 +810,9 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->value = value;
 	command->value_len = script_value(value, lease->secret, lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
-	command->ttl_ms = op == CORE_OP_RELEASE ? release_term(lease, now_us) : lease->ttl_ms;
+	command->ttl_ms = op == CORE_OP_RELEASE ? rules_release_ms(lease->granted, lease->token != 0,
+															   lease->keep_until_us, now_us)
+											: lease->ttl_ms;
 	command->token = op == CORE_OP_RENEW ? core->raise : core->token;
 	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->bound;
 }
@@ -826,18 +828,6 @@ send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent
 	if (sent->unhurried)
 		unhurried_out[node->slot]++;
 	node_send(node, command, sent);
-}
-
-/* Waiters are told of the end of a lease, not of an undone attempt. */
-static int64
-release_term(const Lease *lease, int64 now_us)
-{
-	if (!lease->granted)
-		return SCRIPT_DELETE;
-	/* what was never returned to a caller is not held */
-	if (now_us < lease->keep_until_us && lease->token != 0)
-		return (lease->keep_until_us - now_us + 999) / 1000;
-	return SCRIPT_DELETE_AND_TELL;
 }
 
 /* Tell the owner, the counters, and then, which can fail, the log. */
@@ -862,7 +852,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
-			lease->first_token = core->token - LUA_SPAN + 1;
+			lease->first_token = rules_first_token(core->token);
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);

@@ -26,15 +26,13 @@
 #include "compat.h"
 #include "guc.h"
 #include "lease.h"
+#include "rules.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
-/* A host's turn: consecutive hand-overs take no longer than this. */
-#define TURN_US(ttl_ms) ((ttl_ms) *INT64CONST(1000) / 10)
-
-/* Other hosts that waited at a release are expected at the next, a turn later. */
-#define OTHERS_SEEN_US(ttl_ms) (2 * TURN_US(ttl_ms) + INT64CONST(1000000))
+/* Other hosts that waited at a release are expected at the next, a tenure later. */
+#define OTHERS_SEEN_US(ttl_us) (2 * rules_tenure_us(ttl_us) + INT64CONST(1000000))
 
 typedef struct IndexEntry
 {
@@ -60,7 +58,6 @@ static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_le
 						const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
-static bool is_worth_having(Lease *lease);
 static void unname(Lease *lease);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
@@ -357,14 +354,9 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 {
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
-		   terms->hold_at_most_ms == 0 && lease->handovers + 1 < LUA_SPAN && is_worth_having(lease);
-}
-
-/* A lease in good health was renewed less than half its ttl ago. */
-static bool
-is_worth_having(Lease *lease)
-{
-	return lease_validity_us(lease) > lease->ttl_ms * INT64CONST(1000) / 2;
+		   terms->hold_at_most_ms == 0 &&
+		   rules_may_take_over(lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
+							   lease->handovers, LUA_SPAN);
 }
 
 /* The name is free from here on; the slot is not.  Under the table lock. */
@@ -404,21 +396,21 @@ void
 lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
+	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
+	int64 validity_us = lease_validity_us(lease);
 	int turn = lease->hash % TURNS;
-	bool others_seen = lease_validity_us(lease) > 0 &&
-					   now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) <
-						   OTHERS_SEEN_US(lease->ttl_ms);
-	bool hand_over = others_wait != NULL && lease->hold_at_least_ms == 0 &&
-					 lease->hold_at_most_ms == 0 && redlock_handover_limit > 0 &&
-					 is_worth_having(lease);
-	bool idle;
+	bool others_seen =
+		validity_us > 0 && now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) <
+							   OTHERS_SEEN_US(ttl_us);
+	bool idle = others_wait != NULL && lease->hold_at_least_ms == 0 &&
+				lease->hold_at_most_ms == 0 &&
+				rules_may_hand_over(validity_us, ttl_us, now_us - lease->turn_began_us,
+									lease->handovers, redlock_handover_limit);
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	hand_over = hand_over && others_wait(lease->gate);
-	idle = hand_over && lease->handovers < redlock_handover_limit &&
-		   now_us - lease->turn_began_us < TURN_US(lease->ttl_ms);
+	idle = idle && others_wait(lease->gate);
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
 	else

@@ -74,6 +74,10 @@
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */
 
+/* What a release says of the key, if not for how long it is kept. */
+#define LUA_DELETE_AND_TELL 0
+#define LUA_DELETE (-1)
+
 /* In the value of a key that is kept after its release. */
 #define LUA_KEPT "kept "
 

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "lease.h"
 #include "script.h"
+#include "rules.h"
 #include "text.h"
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
@@ -45,7 +46,6 @@ static char *put(char *at, const char *text, size_t len);
 static char *put_bulk(char *at, const char *text, size_t len);
 static char *put_word(char *at, const char *text, size_t len);
 static char *put_number(char *at, int64 number);
-static int64 keep_ms(int64 counter, int64 wall_clock_us);
 static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 
@@ -100,19 +100,19 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 		case CORE_OP_CONFIRM:
 			at = put_number(at, command->counter);
 			at = put_number(at, command->token);
-			at = put_number(at, keep_ms(command->token, command->wall_clock_us));
+			at = put_number(at, rules_keep_counter_ms(command->token, command->wall_clock_us));
 			break;
 		case CORE_OP_RENEW:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->counter);
-			at = put_number(at, keep_ms(command->token, command->wall_clock_us));
+			at = put_number(at, rules_keep_counter_ms(command->token, command->wall_clock_us));
 			if (command->token > command->counter)
 				at = put_number(at, command->token);
 			break;
 		case CORE_OP_RELEASE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->counter);
-			at = put_number(at, keep_ms(command->counter, command->wall_clock_us));
+			at = put_number(at, rules_keep_counter_ms(command->counter, command->wall_clock_us));
 			break;
 	}
 	batch->len = put_bulk(batch->text + batch->len, text, at - text) - batch->text;
@@ -148,13 +148,6 @@ script_append(redisContext *connection, ScriptBatch *batch, const char *marker, 
 	batch->count = 0;
 	batch->len = 0;
 	return good;
-}
-
-/* A counter that ran ahead of time is kept for that much longer. */
-static int64
-keep_ms(int64 counter, int64 wall_clock_us)
-{
-	return LUA_COUNTER_KEEP_MS + Max(counter - wall_clock_us, 0) / 1000;
 }
 
 static char *

@@ -23,7 +23,7 @@ typedef struct ScriptCommand
 	char *value;
 	size_t value_len;
 	int64 wall_clock_us; /* since 1970 */
-	int64 ttl_ms;        /* acquire, renew: the key's; release: see below */
+	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	int64 counter;       /* confirm: token_at; renew: the bound; release:
 						  * core_tombstone */
 	int64 token;         /* confirm; renew: what the bound becomes */
@@ -39,13 +39,6 @@ typedef struct ScriptBatch
 	size_t len;
 	char text[SCRIPT_BATCH_MAX * SCRIPT_COMMAND_MAX];
 } ScriptBatch;
-
-/*
- * What a release does with the key: keeps it for that many more milliseconds
- * if positive, deletes it and tells the waiters, or just deletes it.
- */
-#define SCRIPT_DELETE_AND_TELL 0
-#define SCRIPT_DELETE (-1)
 
 typedef struct ScriptAnswer
 {

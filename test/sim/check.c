@@ -500,6 +500,8 @@ check_returned(int h, int s, int64_t token, bool handed_over)
 		   "host %c hands out token %lld of a range of %d up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
 		   (long long) (slot->core.token - WALL_US - START_US));
+	demand(13, slot->handovers < slot->span, "host %c hands request %u over for the %dth time",
+		   HOST_NAME(h), slot->secret, slot->handovers);
 	if (handed_over)
 	{
 		seen.handed_over++;

@@ -13,6 +13,7 @@
 #include "fault.h"
 #include "lua.h"
 #include "peer.h"
+#include "rules.h"
 #include "session.h"
 #include "story.h"
 
@@ -34,8 +35,6 @@ static void send_to(core_mask nodes, int host, int slot, core_op op);
 static void send_to_as(core_mask nodes, int host, int slot, core_op op, uint32_t round);
 static bool send_again(int host, int node, const command *before);
 static void send_one(int host, int node, const command *command);
-static int64_t keep_ms(int64_t counter, int64_t wall_us);
-static int64_t release_term_ms(int host, const slot *slot);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
@@ -365,17 +364,18 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 			case CORE_OP_CONFIRM:
 				command.counter = core->token_at[n];
 				command.token = core->token;
-				command.keep_ms = keep_ms(command.token, wall);
+				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RENEW:
 				command.counter = core->bound;
 				command.token = core->raise;
-				command.keep_ms = keep_ms(command.token, wall);
+				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
-				command.ttl_ms = release_term_ms(h, slot);
+				command.ttl_ms = rules_release_ms(slot->granted, slot->returned,
+												  slot->keep_until_us, host_now_us(h));
 				command.counter = core_tombstone(core);
-				command.keep_ms = keep_ms(command.counter, wall);
+				command.keep_ms = rules_keep_counter_ms(command.counter, wall);
 				break;
 		}
 		check_sent(h, s, n, op);
@@ -413,25 +413,6 @@ send_one(int h, int n, const command *command)
 	later(w.now_us + w.plan.answer_us / 4, EVENT_OVERDUE, h, n, 0, wire->epoch);
 }
 
-/* A counter that ran ahead of time is kept for that much longer. */
-static int64_t
-keep_ms(int64_t counter, int64_t wall_us)
-{
-	return LUA_COUNTER_KEEP_MS + (counter > wall_us ? (counter - wall_us) / 1000 : 0);
-}
-
-static int64_t
-release_term_ms(int host, const slot *slot)
-{
-	int64_t now_us = host_now_us(host);
-
-	if (!slot->granted)
-		return -1;
-	if (now_us < slot->keep_until_us && slot->returned)
-		return (slot->keep_until_us - now_us + 999) / 1000;
-	return 0;
-}
-
 static void
 publish(int h, int s, core_outcome outcome)
 {
@@ -451,7 +432,7 @@ publish(int h, int s, core_outcome outcome)
 			slot->granted = slot->told = true;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
-			slot->first_token = slot->core.token - LUA_SPAN + 1;
+			slot->first_token = rules_first_token(slot->core.token);
 			session_told(h, s);
 			break;
 		case CORE_REFUSED:

@@ -24,7 +24,7 @@ GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit
 
 my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
-my @units = qw(sim world plan story node wire host peer session fault check debt laws core guard);
+my @units = qw(sim world plan story node wire host peer session fault check debt laws core guard rules);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 
@@ -105,7 +105,7 @@ sub source
 {
 	my ($unit) = @_;
 	return "$unit_dir/$unit.c" if $unit eq 'laws';
-	return $unit =~ /^(core|guard)$/ ? "$src/$unit.c" : "$sim/$unit.c";
+	return $unit =~ /^(core|guard|rules)$/ ? "$src/$unit.c" : "$sim/$unit.c";
 }
 
 sub compile

@@ -8,10 +8,8 @@
 
 #include <assert.h>
 
+#include "rules.h"
 #include "story.h"
-
-/* A host's turn: consecutive hand-overs take no longer than this. */
-#define TURN_US(ttl_us) ((ttl_us) / 10)
 
 #define QUEUE_MAX 3
 #define LAST 1 /* tag of the request that comes when all is calm */
@@ -23,7 +21,7 @@ static int64_t moment_us(void);
 static void let_go(int host, int slot);
 static void give_up(int host, int slot);
 static void unname(int host, int slot);
-static bool is_worth_having(int host, const slot *slot);
+static int64_t validity_us(int host, const slot *slot);
 static void next_asks(int host);
 
 /* The lease is theirs now. */
@@ -190,8 +188,8 @@ let_go(int h, int s)
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
 	if (host->queue > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0 &&
-		is_worth_having(h, slot) && slot->handovers + 1 < slot->span &&
-		host_now_us(h) - slot->turn_began_us < TURN_US(w.plan.ttl_us))
+		rules_may_hand_over(validity_us(h, slot), w.plan.ttl_us,
+							host_now_us(h) - slot->turn_began_us, slot->handovers, slot->span - 1))
 	{
 		slot->wish = WISH_IDLE;
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, 0, s, slot->generation);
@@ -236,12 +234,10 @@ session_disown(int h, int s)
 	next_asks(h);
 }
 
-/* A lease in good health was renewed less than half its ttl ago. */
-static bool
-is_worth_having(int h, const slot *slot)
+static int64_t
+validity_us(int h, const slot *slot)
 {
-	return slot->core.state == CORE_HELD &&
-		   slot->core.valid_until_us - host_now_us(h) > w.plan.ttl_us / 2;
+	return slot->core.state == CORE_HELD ? slot->core.valid_until_us - host_now_us(h) : 0;
 }
 
 static void
@@ -269,7 +265,7 @@ session_on_take(const event *event)
 	}
 	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
 	{
-		if (is_worth_having(h, slot) && slot->handovers + 1 < slot->span)
+		if (rules_may_take_over(validity_us(h, slot), w.plan.ttl_us, slot->handovers, slot->span))
 		{
 			hosts[h].queue--;
 			slot->wish = WISH_HOLD;

@@ -1,0 +1,41 @@
+/*
+ * rules.h
+ *		Tokens of a grant, and for how long: keys and counters at the nodes, and a
+ *		lock within one server.
+ *
+ * Rules on which safety rests, without state.  Plain C99: the simulator links them.
+ * Instants and times are microseconds, but for what the scripts take in milliseconds.
+ */
+#ifndef REDLOCK_RULES_H
+#define REDLOCK_RULES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Of the tokens of a grant, one for each holder of its tenure, the first. */
+extern int64_t rules_first_token(int64_t granted);
+
+/* For how long a node keeps a counter that was raised by a host with this clock. */
+extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
+
+/*
+ * What a release says of the key: the milliseconds for which it is kept, or
+ * LUA_DELETE, LUA_DELETE_AND_TELL.  granted: by a quorum; returned: to a caller;
+ * keep_until_us: of hold_at_least, or 0.
+ */
+extern int64_t rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now_us);
+
+/*
+ * A host's tenure: from a grant by the nodes, over hand-overs from session to session
+ * of this server, to the release.  Sessions of other hosts wait meanwhile.
+ */
+extern int64_t rules_tenure_us(int64_t ttl_us);
+
+/* May a lease with this validity be left to the next session, rather than released? */
+extern bool rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t tenure_so_far_us,
+								int handovers, int limit);
+
+/* May the next session take it over?  A tenure has so many tokens. */
+extern bool rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens);
+
+#endif /* REDLOCK_RULES_H */

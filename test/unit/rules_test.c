@@ -1,0 +1,80 @@
+/*
+ * rules_test.c
+ *		Unit tests of the rules of tokens and times, src/rules.c.
+ *
+ * Protects from: a counter that is forgotten while tokens may be behind it; a lock
+ * that is kept for nobody, or not for as long as was asked for; a hand-over without
+ * an end, of a lease that is nearly over, or with a token of the next grant.
+ */
+#include "rules.h"
+
+#include "lua.h"
+#include "tap.h"
+
+#define SECOND INT64_C(1000000)
+#define TTL_US (10 * SECOND)
+
+static void
+test_tokens(void)
+{
+	ok(rules_first_token(5000) == 5000 - (LUA_SPAN - 1),
+	   "a grant's tokens end with what it counted");
+}
+
+static void
+test_keep_counter(void)
+{
+	int64_t wall_us = 1800000000 * SECOND;
+
+	ok(rules_keep_counter_ms(wall_us, wall_us) == LUA_COUNTER_KEEP_MS, "a counter is kept");
+	ok(rules_keep_counter_ms(wall_us - SECOND, wall_us) == LUA_COUNTER_KEEP_MS,
+	   "not for less, if it is behind");
+	ok(rules_keep_counter_ms(wall_us + 3 * SECOND, wall_us) == LUA_COUNTER_KEEP_MS + 3000,
+	   "for as much longer as it is ahead");
+}
+
+static void
+test_release(void)
+{
+	int64_t now_us = 77 * SECOND;
+
+	ok(rules_release_ms(false, false, 0, now_us) == LUA_DELETE, "an undone attempt is told nobody");
+	ok(rules_release_ms(true, true, 0, now_us) == LUA_DELETE_AND_TELL,
+	   "the end of a lease is told");
+	ok(rules_release_ms(true, true, now_us, now_us) == LUA_DELETE_AND_TELL,
+	   "also when hold_at_least is just over");
+	ok(rules_release_ms(true, true, now_us + 1, now_us) == 1, "what is left of it is rounded up");
+	ok(rules_release_ms(true, true, now_us + SECOND, now_us) == 1000, "or exact");
+	ok(rules_release_ms(true, false, now_us + SECOND, now_us) == LUA_DELETE_AND_TELL,
+	   "what no caller was told of is not kept");
+	ok(rules_release_ms(false, true, now_us + SECOND, now_us) == LUA_DELETE,
+	   "nor what was not granted");
+}
+
+static void
+test_hand_over(void)
+{
+	int64_t healthy_us = TTL_US / 2 + 1;
+
+	ok(rules_tenure_us(TTL_US) == SECOND, "a tenure takes a tenth of the ttl");
+	ok(rules_may_hand_over(healthy_us, TTL_US, SECOND - 1, 0, 1), "a lease is left to the next");
+	ok(!rules_may_hand_over(healthy_us, TTL_US, SECOND, 0, 1), "until the tenure is over");
+	ok(!rules_may_hand_over(healthy_us - 1, TTL_US, 0, 0, 1), "or it is not in good health");
+	ok(!rules_may_hand_over(healthy_us, TTL_US, 0, 1, 1), "or so many had it");
+	ok(!rules_may_hand_over(healthy_us, TTL_US, 0, 0, 0), "with a limit of none: never");
+
+	ok(rules_may_take_over(healthy_us, TTL_US, 0, 2), "and taken over by the next");
+	ok(!rules_may_take_over(healthy_us - 1, TTL_US, 0, 2), "if it is in good health yet");
+	ok(!rules_may_take_over(healthy_us, TTL_US, 1, 2), "and a token is left");
+	ok(!rules_may_take_over(0, TTL_US, 0, 2), "and it is valid at all");
+}
+
+int
+main(void)
+{
+	test_tokens();
+	test_keep_counter();
+	test_release();
+	test_hand_over();
+	return tap_done();
+}
