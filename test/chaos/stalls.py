@@ -2,9 +2,9 @@
 
     python3 stalls.py FILE
 
-A process that wants to wake up each 20 ms.  When it is late by 100 ms, others were
-late as well, and a node that did not answer in time then says nothing.  The proxy
-looks after itself in the same way.
+A process that wants to wake up each 10 ms.  When it is late by 40 ms, others were
+late as well, and a node that did not answer in time then says nothing: nodes are
+doubted after 50 ms.  The proxy looks after itself in the same way.
 """
 
 import sys
@@ -14,8 +14,8 @@ from history import Writer, now_us
 
 
 class Stalls:
-    PAUSE_S = 0.02
-    LATE_US = 100000
+    PAUSE_S = 0.01
+    LATE_US = 40000
 
     def __init__(self):
         self.history = None
