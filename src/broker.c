@@ -151,7 +151,7 @@ static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
 
 static void turn(int64 now_us);
 static void take_queue(int64 now_us);
-static int64 run_timers(int64 now_us);
+static int64 run_timers(int64 now_us, int64 looked_us);
 static void look_at(Lease *lease, int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
@@ -288,10 +288,15 @@ redlock_broker_main(Datum arg)
 	}
 }
 
-/* One turn: wishes, timers, one write to each node, a wait, and replies. */
+/*
+ * One turn: wishes, timers, one write to each node, a wait, and replies.  A time that
+ * is over counts as such when the sockets have been looked at since: what came in
+ * time, while this process did not run, is in time.
+ */
 static void
 turn(int64 now_us)
 {
+	static int64 looked_us = 0;
 	LoopEvent events[LOOP_EVENTS_MAX];
 	int64 wake_at_us;
 	int count;
@@ -309,20 +314,19 @@ turn(int64 now_us)
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);
 	for (int i = 0; i < NODE_SLOTS; i++)
-		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us));
-	wake_at_us = Min(wake_at_us, run_timers(now_us));
+		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
+	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
 	send_unsent(now_us);
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
 	wake_at_us = Min(wake_at_us, sum_up_troubles(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_flush(node_at(i), now_us);
 
-	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - redlock_clock_us(), 0),
-					  events, lengthof(events));
+	looked_us = redlock_clock_us();
+	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - looked_us, 0), events);
 	now_us = redlock_clock_us();
 	for (int i = 0; i < count; i++)
-		if (events[i].node >= 0)
-			node_on_socket(node_at(events[i].node), events[i].readable, events[i].writable, now_us);
+		node_on_socket(node_at(events[i].node), events[i].readable, events[i].writable, now_us);
 }
 
 /*
@@ -345,7 +349,7 @@ take_queue(int64 now_us)
 
 /* Returns when the next timer is due. */
 static int64
-run_timers(int64 now_us)
+run_timers(int64 now_us, int64 looked_us)
 {
 	for (int i = 0; i < TIMERS_PER_TURN; i++)
 	{
@@ -355,7 +359,7 @@ run_timers(int64 now_us)
 		if (pairingheap_is_empty(timer_heap))
 			return PG_INT64_MAX;
 		timer = pairingheap_container(LeaseTimer, heap_node, pairingheap_first(timer_heap));
-		if (timer->at_us > now_us)
+		if (timer->at_us > looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);

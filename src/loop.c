@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include <poll.h>
+
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
@@ -29,6 +31,7 @@ static uint32 wait_event = 0;
 
 static void initialize(void);
 static void make_wait_set(void);
+static int look_at_sockets(LoopEvent *events);
 static uint32 wanted_events(const Watched *w);
 
 void
@@ -64,7 +67,7 @@ loop_forget(int node)
 }
 
 int
-loop_wait(int64 timeout_us, LoopEvent *events, int max_events)
+loop_wait(int64 timeout_us, LoopEvent events[LOOP_EVENTS_MAX])
 {
 	WaitEvent occurred[LOOP_EVENTS_MAX];
 	long timeout_ms = -1;
@@ -77,26 +80,58 @@ loop_wait(int64 timeout_us, LoopEvent *events, int max_events)
 	if (timeout_us >= 0)
 		timeout_ms = Min((timeout_us + 999) / 1000, 60000);
 
-	count = WaitEventSetWait(wait_set, timeout_ms, occurred, Min(max_events, lengthof(occurred)),
+	count = WaitEventSetWait(wait_set, timeout_ms, occurred, lengthof(occurred),
 							 REDLOCK_WAIT_EVENT(wait_event, "RedlockBroker"));
+	if (count == 1 && (occurred[0].events & WL_LATCH_SET))
+		n = look_at_sockets(events);
 	for (int i = 0; i < count; i++)
 	{
-		LoopEvent *event = &events[n];
-
-		event->node = -1;
-		event->readable = event->writable = false;
 		if (occurred[i].events & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		else if (occurred[i].events & WL_SOCKET_MASK)
 		{
+			LoopEvent *event = &events[n++];
+
 			event->node = (int) (intptr_t) occurred[i].user_data;
 			event->readable = (occurred[i].events & WL_SOCKET_READABLE) != 0;
 			event->writable = (occurred[i].events & WL_SOCKET_WRITEABLE) != 0;
 		}
-		else
-			continue;
-		n++;
 	}
+	return n;
+}
+
+/*
+ * PostgreSQL 15 looks at no socket when the latch is set already, and backends may
+ * set it all the time.
+ */
+static int
+look_at_sockets(LoopEvent *events)
+{
+	struct pollfd sockets[LOOP_SOCKETS_MAX];
+	int node[LOOP_SOCKETS_MAX];
+	int count = 0;
+	int n = 0;
+
+	for (int i = 0; i < LOOP_SOCKETS_MAX; i++)
+		if (watched[i].fd != -1)
+		{
+			sockets[count].fd = watched[i].fd;
+			sockets[count].events = POLLIN | (watched[i].want_write ? POLLOUT : 0);
+			node[count++] = i;
+		}
+	if (poll(sockets, count, 0) <= 0)
+		return 0;
+	for (int i = 0; i < count; i++)
+		if (sockets[i].revents != 0)
+		{
+			bool broken = (sockets[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+			LoopEvent *event = &events[n++];
+
+			event->node = node[i];
+			event->readable = broken || (sockets[i].revents & POLLIN) != 0;
+			event->writable =
+				watched[node[i]].want_write && (broken || (sockets[i].revents & POLLOUT) != 0);
+		}
 	return n;
 }
 

@@ -7,11 +7,11 @@
 #define REDLOCK_LOOP_H
 
 #define LOOP_SOCKETS_MAX 64
-#define LOOP_EVENTS_MAX (LOOP_SOCKETS_MAX + 2)
+#define LOOP_EVENTS_MAX (LOOP_SOCKETS_MAX + 2) /* the latch, and the postmaster */
 
 typedef struct LoopEvent
 {
-	int node; /* -1: the latch was set (and has been reset) */
+	int node;
 	bool readable;
 	bool writable;
 } LoopEvent;
@@ -24,8 +24,9 @@ extern void loop_forget(int node);
 
 /*
  * Wait until something happens or `timeout_us` have passed (negative: for
- * ever).  Returns the number of events.  Exits if the postmaster died.
+ * ever).  All sockets are looked at, also when the latch is set; it is reset.
+ * Returns the number of events of sockets.  Exits if the postmaster died.
  */
-extern int loop_wait(int64 timeout_us, LoopEvent *events, int max_events);
+extern int loop_wait(int64 timeout_us, LoopEvent events[LOOP_EVENTS_MAX]);
 
 #endif /* REDLOCK_LOOP_H */

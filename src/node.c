@@ -273,7 +273,7 @@ node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 }
 
 int64
-node_on_time(RedisNode *node, int64 now_us)
+node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
 	ResolverAnswer answer;
@@ -300,13 +300,13 @@ node_on_time(RedisNode *node, int64 now_us)
 					node->next_address = 0;
 					memcpy(node->address, answer.address, sizeof(node->address));
 					connect_to(node, now_us);
-					return node_on_time(node, now_us);
+					return node_on_time(node, now_us, looked_us);
 			}
 			break;
 
 		case NODE_CONNECTING:
 		case NODE_GREETING:
-			if (now_us < node->deadline_us)
+			if (looked_us < node->deadline_us)
 				return node->deadline_us;
 			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
 					 node->state == NODE_CONNECTING ? "connecting" : "greeting");
@@ -325,7 +325,7 @@ node_on_time(RedisNode *node, int64 now_us)
 			if (now_us >= node->check_at_us)
 				check_connection(node, now_us);
 			due_us = answer_due_us(node, now_us);
-			if (now_us < due_us)
+			if (looked_us < due_us)
 			{
 				due_us = Min(due_us, node->check_at_us);
 				return node->state == NODE_QUARANTINED ? Min(due_us, node->guard->until_us)
@@ -334,7 +334,7 @@ node_on_time(RedisNode *node, int64 now_us)
 			if (may_doubt(node, now_us))
 			{
 				replace_connection(node, now_us);
-				return node_on_time(node, now_us);
+				return node_on_time(node, now_us, looked_us);
 			}
 			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
 			fail(node, NODE_BACKING_OFF, error, now_us);
@@ -345,7 +345,7 @@ node_on_time(RedisNode *node, int64 now_us)
 			if (now_us < node->retry_at_us)
 				return node->retry_at_us;
 			start(node, now_us);
-			return node_on_time(node, now_us);
+			return node_on_time(node, now_us, looked_us);
 	}
 	return PG_INT64_MAX;
 }

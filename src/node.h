@@ -197,7 +197,10 @@ extern void node_flush(RedisNode *node, int64 now_us);
 /* Its socket is ready. */
 extern void node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us);
 
-/* Deadlines, retries and resolved names; returns when to be called again. */
-extern int64 node_on_time(RedisNode *node, int64 now_us);
+/*
+ * Deadlines, retries and resolved names; returns when to be called again.  What had
+ * come by looked_us has been read: an answer is late if it was due before.
+ */
+extern int64 node_on_time(RedisNode *node, int64 now_us, int64 looked_us);
 
 #endif /* REDLOCK_NODE_H */

@@ -1,0 +1,85 @@
+# A broker that is not run for a moment does not blame the nodes.
+#
+# Protects from: answers that came in time, and lay in the sockets while the broker
+# was not run, being taken for missing: a lock that is free and not granted, nodes
+# that are connected anew, a lease that is lost; and from sockets that are not looked
+# at while backends wake the broker all the time.
+#
+# Preloads test/hostile/late_poll.c into the server.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $library = "$directory/late_poll.so";
+my $file = "$directory/who";
+my $cc = $ENV{CC} // 'cc';
+
+# Written in place, since it is mapped.  The process last.
+sub set_late
+{
+	my ($pid, $us) = @_;
+
+	open my $out, -e $file ? '+<' : '+>', $file or die "$file: $!";
+	syswrite $out, pack('l!l!', 0, $us);
+	sysseek $out, 0, 0;
+	syswrite $out, pack('l!', $pid);
+	close $out;
+	return;
+}
+
+sub was_late
+{
+	open my $in, '<', $file or die "$file: $!";
+	sysread $in, my $long, length pack('l!', 0);
+	close $in;
+	return unpack('l!', $long) == 0;
+}
+
+system("$cc -shared -fPIC -o $library test/hostile/late_poll.c") == 0 or die 'no late poll';
+set_late(0, 0);
+my $host;
+{
+	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{LATE_POLL_FILE} = $file;
+	$host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '300ms'");
+}
+my $session = session($host);
+my $broker = broker_pid($host);
+my $log = slurp_file($host->logfile);
+my $offset = length $log;
+
+# Whether it asks, renews or releases when it is stopped, on a connection or a new one.
+foreach my $ms (100, 400)
+{
+	foreach my $round (1 .. 3)
+	{
+		set_late($broker, 1000 * $ms);
+		is($session->query("SELECT redlock_try('late', scope => 'session')"), 't', "a free lock is granted, $ms ms late");
+		ok(was_late(), 'and it was late');
+		$session->query("SELECT redlock_release('late')");
+	}
+}
+
+is($session->query("SELECT redlock_try('renewed', ttl => '1 s', scope => 'session')"), 't', 'a lease with a short ttl');
+foreach my $round (1 .. 4)
+{
+	set_late($broker, 400_000);
+	wait_until(sub { was_late() }, 'the broker is late');
+}
+is($session->query("SELECT redlock_check('renewed') > '0'"), 't', 'is not lost');
+
+is($session->query("SELECT count(*) FROM redlock_nodes WHERE state <> 'ready' OR last_error <> ''"), '0',
+	'no node is blamed');
+unlike(slurp_file($host->logfile, $offset), qr/no answer within|not renewed/, 'nor in the log');
+is(broker_pid($host), $broker, 'by the same broker');
+
+$session->quit;
+$host->stop;
+done_testing();
