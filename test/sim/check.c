@@ -620,8 +620,9 @@ check_executed(int node, const command *command, const node_data *before, const 
 
 	if (after->secret != before->secret || after->attempt != before->attempt ||
 		after->key_end_ms != before->key_end_ms)
-		debt_placed(s, behind != NULL &&
-						   host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
+		debt_placed(s, node,
+					behind != NULL &&
+						host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
 	demand(2, after->counter >= before->counter,
 		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
 		   HOST_NAME(command->host));

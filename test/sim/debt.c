@@ -16,7 +16,9 @@
  *
  * Not demanded: of keys that came late, from an old socket, or when a host was
  * stopped and could not drop the connection, and of those that a snapshot brought
- * back: nobody knows of them for sure, and they expire within their ttl.
+ * back: nobody knows of them for sure, and they expire within their ttl.  So do those
+ * that were placed by a name of the server that is refused since it restarted, because
+ * its other name was met first.
  */
 #include "debt.h"
 
@@ -47,6 +49,7 @@ static struct
 {
 	uint32_t secret;
 	uint32_t attempt;
+	int node;     /* by this name of the server, */
 	bool in_time; /* it was placed before the command was overdue */
 	int64_t placed_us;
 	int64_t unwanted_us; /* since then; 0: it is wanted */
@@ -80,8 +83,9 @@ debt_begin(void)
 }
 
 void
-debt_placed(int server, bool in_time)
+debt_placed(int server, int node, bool in_time)
 {
+	keys[server].node = node;
 	keys[server].in_time = in_time;
 	keys[server].placed_us = w.now_us;
 }
@@ -168,7 +172,7 @@ check_debts(int server)
 	const slot *slot = slot_at(h, requests[secret].slot);
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
-	int node = -1;
+	int node = keys[server].node;
 
 	if (secret != keys[server].secret || data->attempt != keys[server].attempt || is_wanted(secret))
 		keys[server].unwanted_us = keys[server].since_us = 0;
@@ -178,10 +182,8 @@ check_debts(int server)
 		return;
 	if (keys[server].unwanted_us == 0)
 		keys[server].unwanted_us = w.now_us;
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (w.server_of[h][n] == server && paths[h][n].well_us != 0)
-			node = n;
-	if (node < 0 || data->kept || !keys[server].in_time || requests[secret].forgiven ||
+	if (paths[h][node].well_us == 0 || data->kept || !keys[server].in_time ||
+		requests[secret].forgiven ||
 		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
 	{
 		keys[server].since_us = 0;

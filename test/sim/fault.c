@@ -319,7 +319,7 @@ restart(fault fault)
 	else if (fault == FAULT_ROLLBACK && w.now_us < server->save_at_us)
 	{
 		server->data = server->saved;
-		debt_placed(s, false);
+		debt_placed(s, 0, false);
 	}
 	tell("node %d: its server restarts%s", s + 1,
 		 fault == FAULT_RESTART        ? ", all data are kept"
