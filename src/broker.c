@@ -1516,6 +1516,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	event.op = sent->op;
 	event.reply = answer->reply;
 	event.round = sent->round;
+	event.met_us = node->guard->met_us;
 	event.busy_us = answer->busy_ms * 1000;
 	event.holder = answer->holder;
 	event.silent = !answer->ours;

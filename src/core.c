@@ -75,6 +75,7 @@ static void fail_acquire(core_lease *lease, const core_event *event, bool unreac
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
+static core_vote vote_of(const core_lease *lease, const core_event *event);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
@@ -587,6 +588,20 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	on_tick(lease, event, out);
 }
 
+/*
+ * It counts if its process was known before the round began.  Else it may be that of
+ * another node, which voted and restarted: see guard.h.
+ */
+static core_vote
+vote_of(const core_lease *lease, const core_event *event)
+{
+	if (event->met_us >= lease->round_began_us)
+		return CORE_VOTE_ERROR;
+	return event->reply == CORE_REPLY_YES  ? CORE_VOTE_YES
+		   : event->reply == CORE_REPLY_NO ? CORE_VOTE_NO
+										   : CORE_VOTE_ERROR;
+}
+
 static void
 on_reply(core_lease *lease, const core_event *event, core_out *out)
 {
@@ -620,10 +635,9 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 			if (!(lease->confirming & CORE_BIT(event->node)))
 				return;
 			lease->confirming &= ~CORE_BIT(event->node);
-			if (event->reply == CORE_REPLY_YES)
+			node->vote = vote_of(lease, event);
+			if (node->vote == CORE_VOTE_YES)
 				lease->token_at[event->node] = lease->token;
-			else
-				node->vote = event->reply == CORE_REPLY_NO ? CORE_VOTE_NO : CORE_VOTE_ERROR;
 			if (lease->state == CORE_ASKING)
 				decide_acquire(lease, event, out);
 			return;
@@ -646,9 +660,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 
 	if (node->vote != CORE_VOTE_PENDING)
 		return; /* after the round's own deadline */
-	node->vote = event->reply == CORE_REPLY_YES  ? CORE_VOTE_YES
-				 : event->reply == CORE_REPLY_NO ? CORE_VOTE_NO
-												 : CORE_VOTE_ERROR;
+	node->vote = vote_of(lease, event);
 	if (lease->state == CORE_ASKING)
 		decide_acquire(lease, event, out);
 	else if (lease->renewing)

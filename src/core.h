@@ -193,6 +193,8 @@ typedef struct core_event
 	core_op op;            /* REPLY */
 	core_reply reply;      /* REPLY */
 	uint32_t round;        /* REPLY: the round it was asked in */
+	int64_t met_us;        /* REPLY: since when the process that answers is known to be
+							* that of this node, and of no other */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
 	bool silent;           /* REPLY, a refused acquire: whose release will not be told */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a

@@ -14,7 +14,7 @@
 #define UPTIME_SLACK_S 2
 
 static bool is_same(const char *a, const char *b);
-static int find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_us);
+static int find_twin(GuardMemory *const *nodes, int node, const char *run_id);
 static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
 static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
@@ -23,16 +23,13 @@ guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_
 			int64_t now_us)
 {
 	GuardMemory *memory = nodes[node];
-	GuardVerdict verdict;
+	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 
-	memory->twin = find_twin(nodes, node, facts->run_id, now_us) + 1;
-	memory->met_us = now_us;
-	if (memory->twin != 0)
-		return GUARD_TWIN;
-
-	verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 	if (verdict != GUARD_AS_BEFORE)
 		guard_distrust(memory, max_ttl_us, now_us);
+	if (memory->twin != 0 || !is_same(memory->run_id, facts->run_id))
+		memory->met_us = now_us;
+	memory->twin = find_twin(nodes, node, facts->run_id) + 1;
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
 	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
 	return verdict;
@@ -59,44 +56,18 @@ is_same(const char *a, const char *b)
 }
 
 /*
- * Another node that is the same server, or was when they were last compared; or
- * -1.  The other need not be connected: it may have voted just before, or renewed.
- * One that is a twin itself has no say: the other of the two is used.
- *
- * It is over only when the other was met after this one was, and both had other
- * processes, and this one still has the same: a process seen before and after
- * another was seen elsewhere is not that other.
- *
- * What remains: the server restarts, and this node is met for the first time before
- * the other is greeted again.  A renewal that is out may then count both.
+ * The node that is used for this process; or -1.  It need not be connected: it may have
+ * voted just before, and what it was sent may be executed late, as long as the process
+ * lives.
  */
 static int
-find_twin(GuardMemory *const *nodes, int node, const char *run_id, int64_t now_us)
+find_twin(GuardMemory *const *nodes, int node, const char *run_id)
 {
-	GuardMemory *memory = nodes[node];
-	int other = memory->twin - 1;
-	int twin = -1;
-
-	if (other >= 0 && nodes[other] != NULL)
-	{
-		bool apart = nodes[other]->twin == 0 && nodes[other]->met_us > memory->twin_since_us &&
-					 !is_same(nodes[other]->run_id, memory->twin_run_id) &&
-					 is_same(run_id, memory->twin_run_id);
-
-		if (!apart)
-			twin = other;
-	}
-	for (int i = 0; i < CORE_NODES_MAX && twin < 0; i++)
+	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (i != node && nodes[i] != NULL && nodes[i]->twin == 0 &&
 			is_same(nodes[i]->run_id, run_id))
-			twin = i;
-
-	if (twin >= 0 && (other < 0 || !is_same(run_id, memory->twin_run_id)))
-	{
-		memory->twin_since_us = now_us;
-		memcpy(memory->twin_run_id, run_id, sizeof(memory->twin_run_id));
-	}
-	return twin;
+			return i;
+	return -1;
 }
 
 /*

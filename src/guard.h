@@ -29,7 +29,17 @@
  * host that ends its quarantine wipes out what another has noticed since.
  *
  * A server that is configured by two names must vote once.  Nodes with one run_id
- * are twins, and the one that is greeted last is refused.
+ * are twins, and the one that is greeted last is refused.  When the server restarts
+ * its other name may be met first, and is used then.  So a vote counts only in rounds
+ * that began after `met_us`.  At the instant when a round begins
+ *
+ * - no two nodes that are used have the same run_id, be they connected or not;
+ * - each whose vote will count has its process already: that was met before, and
+ *	 answers later.
+ *
+ * So the votes of a round are those of different processes that lived at one instant,
+ * and these are different servers.  It does not matter what names meant at other
+ * times, nor which connections are alive.
  *
  * Pure, like the core: what a node said and instants are arguments.  The simulator
  * runs these decisions as they are.
@@ -51,12 +61,9 @@ typedef struct GuardMemory
 	char reason[GUARD_REASON_SIZE];  /* of the last quarantine, for people; by node.c */
 	int64_t until_us;                /* must not vote before; 0: never was in quarantine */
 
-	/* two nodes that are one server */
-	int64_t met_us;                      /* when it said what it is, or the same process
-										  * was asked something that it answered */
-	int twin;                            /* slot + 1 of the other; 0: none */
-	int64_t twin_since_us;               /* when it was compared, */
-	char twin_run_id[GUARD_RUN_ID_SIZE]; /* being this */
+	int twin;       /* must not be used: it is the server of this node,
+					 * slot + 1; 0: of none */
+	int64_t met_us; /* since when this process is used by this name */
 } GuardMemory;
 
 /* What a node says of itself when we connect. */
@@ -82,13 +89,13 @@ typedef enum GuardVerdict
 	GUARD_AS_BEFORE, /* it forgot nothing new; an earlier quarantine may last */
 	GUARD_RESTARTED, /* a quarantine begins: it restarted ... */
 	GUARD_FORGOT,    /* ... or its data was lost */
-	GUARD_EVICTS,    /* ... or it may throw away leases */
-	GUARD_TWIN       /* it must not be used: it is the server of node `twin` - 1 */
+	GUARD_EVICTS     /* ... or it may throw away leases */
 } GuardVerdict;
 
 /*
- * Compare what a node said with what is remembered of all, and remember it.
- * nodes: by slot, NULL where there is none.
+ * Compare what a node said with what is remembered of all, and remember it; also of a
+ * twin, which may be used later.  nodes: by slot, NULL where there is none.  now_us: of
+ * after its answer, and before anything else is done.
  */
 extern GuardVerdict guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
 								int64_t max_ttl_us, int64_t now_us);

@@ -90,7 +90,7 @@ static bool is_configured(const redisReply *reply, const char *name, const char 
 static void read_eviction(RedisNode *node, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
-static GuardVerdict ask_guard(RedisNode *node, int64 now_us);
+static void ask_guard(RedisNode *node);
 static void describe(RedisNode *node, GuardVerdict verdict);
 static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
@@ -634,12 +634,16 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (node->greeted < node->greetings)
 		return;
 
-	if (!node_is_subscriber(node) && ask_guard(node, now_us) == GUARD_TWIN)
+	if (!node_is_subscriber(node))
 	{
-		snprintf(error, sizeof(error), "it is the same server as node %.100s",
-				 nodes[node->guard->twin - 1].url.address);
-		fail(node, NODE_REFUSED, error, now_us);
-		return;
+		ask_guard(node);
+		if (node->guard->twin != 0)
+		{
+			snprintf(error, sizeof(error), "it is the same server as node %.100s",
+					 nodes[node->guard->twin - 1].url.address);
+			fail(node, NODE_REFUSED, error, now_us);
+			return;
+		}
 	}
 	node->failures = 0;
 	node->next_address = 0; /* one of them is good: begin with the first */
@@ -647,17 +651,14 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 }
 
 /* Is it fit, and may it vote?  What the guard says is remembered for people, too. */
-static GuardVerdict
-ask_guard(RedisNode *node, int64 now_us)
+static void
+ask_guard(RedisNode *node)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
-	GuardVerdict verdict;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
-	verdict = guard_greet(memories, node->slot, &node->facts, MAX_TTL_US, now_us);
-	describe(node, verdict);
-	return verdict;
+	describe(node, guard_greet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
 }
 
 /* A time of day, since the text is read later, by whomever. */
@@ -671,7 +672,6 @@ describe(RedisNode *node, GuardVerdict verdict)
 	switch (verdict)
 	{
 		case GUARD_AS_BEFORE:
-		case GUARD_TWIN:
 			break;
 		case GUARD_RESTARTED:
 			pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z",
@@ -889,13 +889,11 @@ read_replies(RedisNode *node, int64 now_us)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	const Sent *first = &node->sent[node->sent_head % NODE_IN_FLIGHT_MAX];
 	char forgot[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
-	if (first->check)
+	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
 	{
-		node->guard->met_us = first->sent_us; /* by the process that was greeted */
 		node->sent_head++;
 		read_eviction(node, reply);
 		if (node->facts.evicts)

@@ -99,9 +99,7 @@ host_begin(void)
 
 			wire_text(guard->run_id, server_at(h, n)->run_id);
 			wire_text(guard->marker, server_at(h, n)->data.marker);
-			guard->met_us = guard->twin_since_us = host_now_us(h);
 			guard->twin = twin_of(h, n) + 1;
-			memcpy(guard->twin_run_id, guard->run_id, sizeof(guard->twin_run_id));
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
 				seen.fault[FAULT_TWIN]++;
@@ -759,6 +757,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.op = command->op,
 						.reply = answer->reply,
 						.round = command->round,
+						.met_us = hosts[h].node[n].guard.met_us,
 						.token = answer->token,
 						.holder = answer->holder,
 						.silent = fault_is_plain(answer->holder),

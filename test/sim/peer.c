@@ -108,7 +108,7 @@ peer_on_greeted(const event *event)
 	if (event->tag != wire->epoch || wire->gone)
 		return;
 	verdict = ask_guard(h, n);
-	if (verdict == GUARD_TWIN)
+	if (hosts[h].node[n].guard.twin != 0)
 	{
 		tell("host %c: node %d is the same server as another", HOST_NAME(h), n + 1);
 		wire_close(h, n);

@@ -19,9 +19,6 @@ uint64_t plan_allowed = ALL;
 #define FORGETFUL                                                                                  \
 	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
 
-#define RESTARTS                                                                                   \
-	(FAULT_BIT(FAULT_RESTART) | FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK))
-
 /* Those which leave majorities alone. */
 #define BESIDE_ROLLING                                                                             \
 	(FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) |         \
@@ -60,8 +57,7 @@ plan_make(plan *plan, uint64_t seed)
 		plan->faults &= BESIDE_ROLLING;
 	plan->renamed = plan->faults != 0 && chance(6);
 	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 && !plan->rolling &&
-					!(plan->faults & FAULT_BIT(FAULT_TWIN)) &&
-					!((plan->faults & FAULT_BIT(FAULT_SERVER)) && (plan->faults & RESTARTS));
+					!(plan->faults & FAULT_BIT(FAULT_TWIN));
 	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
 	choose_times(plan);
 	if (plan->rolling)
@@ -107,12 +103,9 @@ choose_faults(void)
 	/* a plain client knows no quarantine, so lost data would be no fault of ours */
 	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
 		faults &= ~FAULT_BIT(FAULT_PLAIN);
-	/* who meets nodes for the first time believes their age, and may take a twin that
-	 * restarts just then for two nodes: see find_twin */
+	/* who meets nodes for the first time believes their age */
 	if (faults & FAULT_BIT(FAULT_SERVER))
 		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
-	if ((faults & FAULT_BIT(FAULT_SERVER)) && (faults & RESTARTS))
-		faults &= ~FAULT_BIT(FAULT_TWIN);
 	return faults & plan_allowed;
 }
 

@@ -2040,6 +2040,80 @@ test_replaced_connections(void)
 	ok(out.outcome == CORE_REFUSED, "then the round ends without it");
 }
 
+/* An answer by a process that is known since then. */
+static void
+answer_by(int node, int64_t met_us, core_op op, core_reply reply)
+{
+	happens((core_event){.type = CORE_REPLY,
+						 .node = node,
+						 .op = op,
+						 .reply = reply,
+						 .round = lease.round,
+						 .met_us = met_us,
+						 .token = COUNTER});
+}
+
+/*
+ * A server that is listed twice restarts, and its other name is met in the middle of a
+ * round in which it has voted.
+ */
+static void
+test_process_met_in_a_round(void)
+{
+	int64_t valid_until_us;
+
+	hold(3);
+	node_lost(1);
+	tick_at(lease.wake_at_us);
+	valid_until_us = lease.valid_until_us;
+	renewed_by("0");
+	later(MS);
+	node_ready(1);
+	ok(out.renew == set("1"), "a node that is met during a round of renewals is sent one");
+	answer_by(1, now_us, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(lease.valid_until_us == valid_until_us && out.outcome != CORE_RENEWED,
+	   "invariant 4: its yes is no vote in this round, it may be of a server that voted");
+	ok(lease.node[1].key == CORE_KEY_PRESENT, "invariant 7: but the key is there");
+	renewal_fails_at("2");
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD, "the round ends without it");
+	tick_at(lease.wake_at_us);
+	renewed_by("0");
+	answer_by(1, lease.round_began_us - 1, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(out.outcome == CORE_RENEWED, "and in the next one it has a vote");
+
+	hold_and_renew(3);
+	renewed_by("0");
+	later(MS);
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	answer_by(1, lease.round_began_us - 1, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(out.outcome == CORE_RENEWED, "another connection to a process that was known is as good");
+
+	hold_and_renew(3);
+	renewal_refused_by("0");
+	answer_by(1, lease.round_began_us, CORE_OP_RENEW, CORE_REPLY_NO);
+	ok(lease.state == CORE_HELD, "a no of a process that was not known is no vote either");
+
+	start(3);
+	acquire_waiting();
+	granted_by("0");
+	happens((core_event){.type = CORE_NODE_READY, .node = 1});
+	answer_by(1, lease.round_began_us, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+	ok(lease.state == CORE_ASKING, "invariant 4: the same of acquires");
+	refused_by("2");
+	ok(out.outcome != CORE_GRANTED && (out.release & set("01")) == set("01"),
+	   "invariant 7: what it set is undone");
+
+	start(3);
+	acquire_once();
+	granted_with("0", COUNTER);
+	granted_with("1", COUNTER + 1);
+	ok(out.confirm == set("0"), "a token is to be written");
+	answer_by(0, lease.round_began_us, CORE_OP_CONFIRM, CORE_REPLY_YES);
+	ok(lease.state == CORE_ASKING, "invariant 2: the same of the writing of a token");
+	answer_by(2, lease.round_began_us - 1, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	ok(lease.state != CORE_HELD, "which is not a grant by one server");
+}
+
 static void
 test_no_room_for_releases(void)
 {
@@ -3660,6 +3734,7 @@ main(void)
 	test_debt_after_an_error();
 	test_debt_of_a_node_that_stays_away();
 	test_replaced_connections();
+	test_process_met_in_a_round();
 	test_no_room_for_releases();
 	test_debt_while_busy();
 

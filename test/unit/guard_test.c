@@ -176,38 +176,107 @@ test_quarantine(void)
 	ok(memory[0].until_us == now_us + QUARANTINE_US, "so does a loss of its data");
 }
 
+static bool
+is_twin_of(int node, int other)
+{
+	return memory[node].twin == other + 1;
+}
+
+static bool
+is_used(int node)
+{
+	return memory[node].twin == 0;
+}
+
 static void
 test_twins(void)
 {
 	begin();
 	greet_as(0, "p1");
 	greet_as(1, "p2");
-	ok(greet_as(2, "p1") == GUARD_TWIN && memory[2].twin == 1,
-	   "a second name of a server is refused, and says which it is");
-	ok(memory[2].run_id[0] == '\0', "what it says is not taken for the node's own");
-	ok(greet_as(2, "p1") == GUARD_TWIN, "also when it tries again");
-	ok(greet_as(0, "p1") == GUARD_AS_BEFORE, "the first name is used");
-	ok(greet_as(2, "p1") == GUARD_TWIN, "the second one still not");
+	greet_as(2, "p1");
+	ok(is_twin_of(2, 0), "a second name of a server is refused, and says which it is");
+	greet_as(2, "p1");
+	ok(is_twin_of(2, 0), "also when it tries again");
+	greet_as(0, "p1");
+	ok(is_used(0), "the first name is used");
+	greet_as(2, "p1");
+	ok(is_twin_of(2, 0), "the second one still not");
 
 	/* the server restarts */
-	ok(greet_as(2, "p3") == GUARD_TWIN, "a new process behind the second name may be that of both");
-	ok(greet_as(0, "p3") == GUARD_AS_BEFORE, "the first one is used");
-	ok(greet_as(2, "p3") == GUARD_TWIN, "the second one not");
+	greet_as(0, "p3");
+	greet_as(2, "p3");
+	ok(is_used(0) && is_twin_of(2, 0), "after a restart the name is used that is met first");
+	greet_as(2, "p4");
+	greet_as(0, "p4");
+	ok(is_used(2) && is_twin_of(0, 2), "be it the one or the other");
+	ok(is_used(1), "which concerns no other node");
 
 	/* now it is a server of its own */
-	ok(greet_as(2, "p4") == GUARD_TWIN, "what was a twin is not trusted at once");
-	ok(greet_as(2, "p4") == GUARD_TWIN, "nor as long as the other was not looked at");
-	ok(greet_as(0, "p3") == GUARD_AS_BEFORE, "when that is another process since");
-	ok(greet_as(2, "p4") == GUARD_AS_BEFORE, "and this is the same as before, they are two");
-	ok(memory[2].twin == 0, "which is remembered");
+	greet_as(0, "p5");
+	ok(is_used(0) && is_used(2), "a name that leads to another server is used again");
 
 	/* two names change their places */
 	begin();
 	greet_as(0, "p1");
 	greet_as(1, "p2");
-	ok(greet_as(0, "p2") == GUARD_TWIN, "a name that leads to another's server is refused");
-	ok(greet_as(1, "p1") == GUARD_AS_BEFORE, "that one may have a new server, which no other has");
-	ok(greet_as(0, "p2") == GUARD_AS_BEFORE, "and then the first may have its former one");
+	greet_as(0, "p2");
+	ok(is_twin_of(0, 1), "a name that leads to another's server is refused");
+	greet_as(1, "p1");
+	ok(is_used(1), "that one may have a new server, which no other has");
+	greet_as(0, "p2");
+	ok(is_used(0), "and then the first may have its former one");
+}
+
+/* Since when does its vote count? */
+static void
+test_met(void)
+{
+	int64_t met_us;
+
+	begin();
+	greet_as(0, "p1");
+	met_us = now_us;
+	ok(memory[0].met_us == met_us, "a process is known from its first greeting");
+	greet_as(0, "p1");
+	greet(0, "p1", DAY_S, false, "m2", GUARD_LOST_LATELY);
+	ok(memory[0].met_us == met_us, "and after a connection that broke, or a loss of data");
+	greet_as(0, "p2");
+	ok(memory[0].met_us == now_us, "the next process is a new one");
+	greet_as(0, "p1");
+	ok(memory[0].met_us == now_us, "so is one of long ago, since another was there between");
+
+	greet_as(1, "p1");
+	greet_as(0, "p3");
+	greet_as(1, "p1");
+	ok(is_used(1) && memory[1].met_us == now_us,
+	   "what a twin said does not count: its server may have voted by the other name");
+	met_us = now_us;
+	greet_as(1, "p1");
+	ok(memory[1].met_us == met_us, "from then on it does");
+}
+
+/* What a twin shows is seen, and remembered. */
+static void
+test_twin_forgets(void)
+{
+	begin();
+	greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	greet(1, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	ok(is_twin_of(1, 0) && guard_may_vote(&memory[1], now_us), "a twin that forgot nothing");
+	ok(greet(1, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED && is_used(1) &&
+		   !guard_may_vote(&memory[1], now_us),
+	   "invariant 8: it restarts, and its other name is met first: no vote, whatever its age");
+	ok(greet(0, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED &&
+		   is_twin_of(0, 1) && !guard_may_vote(&memory[0], now_us),
+	   "nor by the first");
+
+	begin();
+	greet_as(0, "p1");
+	greet_as(1, "p1");
+	ok(greet(1, "p2", DAY_S, true, "m2", GUARD_LOST_LATELY) == GUARD_FORGOT && is_used(1) &&
+		   !guard_may_vote(&memory[1], now_us),
+	   "invariant 8: it lost its data, and its other name is met first: no vote");
 }
 
 int
@@ -217,5 +286,7 @@ main(void)
 	test_next_sight();
 	test_quarantine();
 	test_twins();
+	test_met();
+	test_twin_forgets();
 	return tap_done();
 }

@@ -1,0 +1,74 @@
+# A server that is listed under two names restarts, and is met by the second one.
+#
+# Protects from (invariant 4): one server that votes twice in a round of renewals, as
+# it had by its first name and does by its second.  So a lease would be renewed though
+# no majority of servers is there, and another host could be granted it by the others.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my $ttl = 12;
+my ($server, $other) = redis_nodes(2, unix => 1);
+my $dir = PostgreSQL::Test::Utils::tempdir_short();
+my ($first, $second) = ("$dir/first", "$dir/second");
+
+symlink $server->socket, $first or die "$first: $!";
+my $host = redlock_cluster('host',
+	nodes => [ "unix://$first", "unix://$second", $other ],
+	ready => 2,
+	# a round that nobody ends waits for so long
+	conf => "redlock.node_timeout = '6 s'");
+my $holder = session($host);
+
+sub stat_of
+{
+	my ($what) = @_;
+	return $host->safe_psql('postgres', "SELECT $what FROM redlock_stats");
+}
+
+sub node_has
+{
+	my ($node, $condition) = @_;
+	return $host->safe_psql('postgres', "SELECT $condition FROM redlock_nodes WHERE node = '$node'") eq 't';
+}
+
+$holder->query("SELECT redlock_acquire('job', scope => 'session', ttl => '$ttl s')");
+
+# A majority is gone from here on, but nobody knows.
+$other->pause;
+my $left_ms = $server->cli('PTTL', 'redlock:job');
+wait_until(
+	sub {
+		my $before_ms = $left_ms;
+		return ($left_ms = $server->cli('PTTL', 'redlock:job')) > $before_ms;
+	},
+	'the server renews the lease by its first name');
+my $renewed = stat_of('renewed');
+
+unlink $first or die "$first: $!";
+symlink $server->socket, $second or die "$second: $!";
+$server->restart;
+wait_until(sub { node_has($second, "state = 'ready' AND votes_yes > 0") },
+	'it restarts, and renews it by its second name');
+
+wait_until(sub { stat_of('lost') == 1 }, 'the lease ends');
+is(stat_of('renewed'), $renewed, 'and was not renewed by one server of three nodes');
+$holder->run("SELECT redlock_release('job')");
+
+# Its first name comes back, and is the one that is refused now.
+$other->resume;
+symlink $server->socket, $first or die "$first: $!";
+wait_until(sub { node_has($first, "state = 'refused' AND last_error ~ 'same server'") },
+	'it is used by one name');
+wait_nodes_ready($host, 2);
+wait_until(sub { $holder->run("SELECT redlock_try('job')")->{out} eq 't' },
+	'two servers are a quorum');
+$other->pause;
+is($holder->run("SELECT redlock_try('other')")->{state}, '08006', 'one is none');
+$other->resume;
+$holder->quit;
+done_testing();
