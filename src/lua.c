@@ -8,6 +8,12 @@
  * argument.  Numbers are compared as text where that will do.  So one script
  * executes many commands in one loop, and the acquire looks at the clock of the
  * node only when the counter is not there or was not raised for long.
+ *
+ * A command that fails must not fail the others of its call, which are of other
+ * locks.  A node whose memory is full (maxmemory) refuses to write, though not to
+ * delete or to shorten a life, until the script has changed something; from then on it
+ * refuses nothing to this script.  So the first write of each command is one that
+ * such a node takes, or may fail (pcall), and nothing was done.
  */
 #include "lua.h"
 
@@ -34,17 +40,15 @@
 
 #define TEXT(number) "string.format('%.0f', " number ")"
 
-/*
- * A key that is not a string, which another made, must not fail the commands
- * behind this one.  Strings have no "err" either.
- */
+/* A key that is not a string was made by another.  Strings have no "err" either. */
 #define READ_VALUE \
-	"local v = redis.pcall('GET', key) " \
+	"local v = pcall('GET', key) " \
 	"if v and v.err then " REPLY("v") "end "
 
 #define READ_COUNTER \
 	"local k = key .. '\\0token' " \
-	"local c = call('GET', k) "
+	"local c = pcall('GET', k) " \
+	"if c and c.err then " REPLY("c") "end "
 
 /*
  * The marker must be the one that the client knows: a late release or renewal
@@ -54,11 +58,16 @@
  * clients, within the bounds of the node's own, so that order outlives it; one
  * that ran ahead of time is kept for that much longer.  "near": as long as the
  * first six of its digits stay the same, for 2.8 hours.
+ *
+ * A full node says who has the lock all the same.  Where the counter can't be raised
+ * (by the node's ACL), the key is taken back.
  */
 #define ACQUIRE \
 	"local ttl, p = a, b " \
 	READ_COUNTER \
-	"marker = marker or call('GET', " MARKER ") " \
+	"if c and not tonumber(c) then " \
+		REPLY("redis.error_reply('ERR the counter is not a number')") "end " \
+	"marker = marker or pcall('GET', " MARKER ") " \
 	"if marker ~= known then " \
 		REPLY("redis.error_reply('" LUA_FORGOT " its marker: the data of this node was lost')") "end " \
 	"local n, keep = p, '" COUNTER_KEEP "' " \
@@ -78,14 +87,18 @@
 		"keep = " TEXT(COUNTER_KEEP " + math.max(0, raised - p) / 1000") " " \
 		"n = " TEXT("raised") " " \
 	"end " \
-	"if not call('SET', key, value, 'NX', 'PX', ttl) then " \
+	"local set = pcall('SET', key, value, 'NX', 'PX', ttl) " \
+	"if not set or set.err then " \
 		READ_VALUE \
 		"if v == value then " REPLY("c or '0'") "end " \
-		"if not " IS_EARLIER "then " REPLY("{call('PTTL', key), v}") "end " \
-		"call('SET', key, value, 'PX', ttl) " \
+		"if v and not " IS_EARLIER "then " REPLY("{call('PTTL', key), v}") "end " \
+		"set = set or pcall('SET', key, value, 'PX', ttl) " \
+		"if set.err then " REPLY("set") "end " \
 	"end " \
-	"if near and #n == #c then call('SETRANGE', k, 0, n) " \
-	"else call('SET', k, n, 'PX', keep) end " \
+	"set = near and #n == #c and pcall('SETRANGE', k, 0, n) or pcall('SET', k, n, 'PX', keep) " \
+	"if set ~= #n and set.err then " \
+		"call('DEL', key) " \
+		REPLY("set") "end " \
 	REPLY("n")
 
 /* If nothing was granted since, and the grant has not ended. */
@@ -94,8 +107,8 @@
 	READ_VALUE \
 	READ_COUNTER \
 	"if v ~= value or c ~= counter then " REPLY("0") "end " \
-	"call('SET', k, token, 'PX', keep) " \
-	REPLY("1")
+	"local set = pcall('SET', k, token, 'PX', keep) " \
+	REPLY("set.err and set or 1")
 
 /*
  * Extends, never shortens; a key that is not there is created.  The value is that of
@@ -109,13 +122,16 @@
 	"if v ~= value then " \
 		"if v and not " IS_EARLIER "then " REPLY("0") "end " \
 		"if c and " LESS("bound", "c") " then " REPLY("c") "end " \
-		"local set = redis.pcall('SET', key, value, 'PX', ttl) " \
+		"local set = pcall('SET', key, value, 'PX', ttl) " \
 		"if set.err and not v then " REPLY("set") "end " \
 	"end " \
 	"if v and call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl) end " \
 	"local raise = bound " \
 	"if rest <= #argv[i] then raise = words('s', argv[i], rest) end " \
-	"if c ~= raise and not (c and " LESS("raise", "c") ") then call('SET', k, raise, 'PX', keep) end " \
+	"if c ~= raise and not (c and " LESS("raise", "c") ") then " \
+		"local set = pcall('SET', k, raise, 'PX', keep) " \
+		"if set.err then " REPLY("set") "end " \
+	"end " \
 	REPLY("1")
 
 /*
@@ -123,7 +139,7 @@
  * Who may not publish can still release: waiters then find out by asking.  What is
  * kept is no attempt's any more.  That it says so is for people: a node that has no
  * memory left for it keeps the key all the same.  The counter comes last: such a node
- * lets a script write it that has changed something before.
+ * lets a script write it that has changed something before, if only by a DEL.
  */
 #define RELEASE \
 	"local last, tombstone, keep = a, b, d " \
@@ -133,17 +149,19 @@
 		"done = 1 " \
 		"if last == '0' then " \
 			"call('DEL', key) " \
-			"done = 1 + (tonumber(redis.pcall('PUBLISH', key, 'free')) or 0) " \
+			"done = 1 + (tonumber(pcall('PUBLISH', key, 'free')) or 0) " \
 		"elseif last == '-1' then call('DEL', key) " \
 		"else " \
 			"call('PEXPIRE', key, last) " \
-			"redis.pcall('SET', key, sub(value, 1, 43) .. '" LUA_KEPT "' .. sub(value, 44), 'PX', last) " \
+			"pcall('SET', key, sub(value, 1, 43) .. '" LUA_KEPT "' .. sub(value, 44), 'PX', last) " \
 		"end " \
 	"end " \
 	"if tombstone ~= '0' then " \
 		READ_COUNTER \
 		"if not c or " LESS("c", "tombstone") " then " \
-			"call('SET', k, tombstone, 'PX', keep) end " \
+			"if done == 0 then call('DEL', k) end " \
+			"call('SET', k, tombstone, 'PX', keep) " \
+		"end " \
 	"end " \
 	REPLY("done")
 
@@ -156,7 +174,8 @@ const char *const lua_command_name[CORE_OP_RELEASE + 1] = {
 
 /* Replies take the places of commands. */
 const char lua_script[] =
-	"local call, sub, words, argv = redis.call, string.sub, struct.unpack, ARGV "
+	"local call, pcall, argv = redis.call, redis.pcall, ARGV "
+	"local sub, words = string.sub, struct.unpack "
 	"local known, marker = argv[1], nil "
 	"for i = 2, #argv do "
 		"local op, key, value, a, b, d, rest = words('ssssss', argv[i]) "
@@ -171,6 +190,8 @@ const char lua_script[] =
 	"end "
 	"argv[#argv] = nil "
 	"return argv";
+
+typedef char script_fits[sizeof(lua_script) <= LUA_SCRIPT_MAX ? 1 : -1];
 
 const char lua_marker_script[] =
 	"local t = redis.call('TIME') "

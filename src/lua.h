@@ -25,8 +25,10 @@
  * argument behind it a command: six words, or seven, a NUL after each, of which the
  * sixth may be empty.  They are executed in order, and the reply is an array of what
  * each returns.  Each reads and checks before it writes: an error in that array
- * means that nothing was done.  An error in place of it is one of the whole node,
- * and commands before the one that met it may have been executed.
+ * means that nothing was done, though a release may have deleted the key.  A node
+ * whose memory is full refuses what needs some in this way, and executes each
+ * release.  An error in place of the array is one of the whole node, and commands
+ * before the one that met it may have been executed.
  *
  * Counters are whole numbers without leading zeros.
  *
@@ -70,6 +72,8 @@
 
 /* How long a counter is kept beyond the time that it stands for. */
 #define LUA_COUNTER_KEEP_MS 100000000
+
+#define LUA_SCRIPT_MAX 4500 /* bytes of the one for locks */
 
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */

@@ -33,8 +33,8 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 /* Of a value: the secret, ':', the attempt, ' '. */
 #define VALUE_HEAD (2 * LEASE_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 
-/* The longest script, and what goes before a batch. */
-#define HEAD_MAX 4096
+/* What goes before a batch: the script or its hash, the marker, and three short words. */
+#define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 

@@ -4,10 +4,10 @@
  *
  * Random sequences of commands are executed by the scripts of src/lua.c in a
  * redis-server and by node.c, with small sets of values, attempts, counters and
- * times to live.  Some go as one call of the script.  After each the replies, the
- * key, the counter, the marker and what is left of the times to live must be the
- * same.  Times to live are long, so that nothing expires by itself; PEXPIRE 0 and
- * DEL do that.
+ * times to live.  Some go as one call of the script; at some calls the memory of the
+ * nodes is full.  After each the replies, the key, the counter, the marker and what is
+ * left of the times to live must be the same.  Times to live are long, so that nothing
+ * expires by itself; PEXPIRE 0 and DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
  * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
@@ -59,14 +59,16 @@ static long commands;
 static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
 static long marks[MARKED_LONG_LOST + 1];
-static long kept; /* commands that found what was kept after its release */
-static long told; /* renewals that were refused for the counter */
+static long kept;                         /* commands that found what was kept after its release */
+static long told;                         /* renewals that were refused for the counter */
+static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
+static long released_full;                /* keys, where it was full */
 
 static bool start_server(void);
 static void stop_server(void);
 static void on_signal(int signal);
 static void run_sequence(int sequence);
-static void random_command(command *command);
+static void random_command(command *command, bool full);
 static void random_meddling(void);
 static void set_marker(uint32_t marker, int64_t lost_us);
 static void greet_both(void);
@@ -75,8 +77,11 @@ static size_t write_command(char *text, size_t size, const command *command);
 static redisReply *call_script(const char *marker, char text[][400], const size_t *len, int count);
 static bool follows_clock(const command *command, const answer *answer);
 static bool other_types_fail_alone(void);
+static bool fails_alone(const char *key, int op, const char *error);
+static bool half_done_is_undone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void compare_data(const char *after);
+static int64_t ttl_left_ms(void);
 static int64_t proposal(void);
 static int64_t some_counter(void);
 static void differ(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -130,7 +135,13 @@ main(void)
 	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
 	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
 	   marks[MARKED_LONG_LOST]);
-	ok(other_types_fail_alone(), "a key of another type fails its own commands only");
+	ok(refused[CORE_OP_ACQUIRE] > 0 && refused[CORE_OP_CONFIRM] > 0 && refused[CORE_OP_RENEW] > 0 &&
+		   refused[CORE_OP_RELEASE] == 0,
+	   "a full node: %ld acquires, %ld confirms and %ld renewals are refused, and no release",
+	   refused[CORE_OP_ACQUIRE], refused[CORE_OP_CONFIRM], refused[CORE_OP_RENEW]);
+	ok(released_full > 0, "%ld releases there delete a key, or shorten its life", released_full);
+	ok(other_types_fail_alone(), "a key or counter of another type fails its own commands only");
+	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
 	return tap_done();
 }
 
@@ -221,7 +232,7 @@ run_sequence(int sequence)
 }
 
 static void
-random_command(command *c)
+random_command(command *c, bool full)
 {
 	static const int64_t ttls_ms[] = {100000, 200000, 400000};
 	static const int64_t terms_ms[] = {0, -1, 150000};
@@ -251,6 +262,10 @@ random_command(command *c)
 			c->counter = c->token = some_counter();
 			if (dice(2) == 0)
 				c->token += 1 + dice(2 * LUA_SPAN);
+			/* a full node takes the counter if the life could be extended by a millisecond */
+			if (full && data.secret != 0 &&
+				llabs((long long) (ttl_left_ms() - c->ttl_ms)) < SLACK_MS)
+				c->ttl_ms += 5 * SLACK_MS;
 			break;
 		case CORE_OP_RELEASE:
 			c->ttl_ms = terms_ms[dice(3)];
@@ -261,6 +276,12 @@ random_command(command *c)
 	if (data.counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
 		now_us - LUA_CLOCK_BOUND_US - data.counter < SLACK_US)
 		c->proposal = now_us;
+}
+
+static int64_t
+ttl_left_ms(void)
+{
+	return data.key_end_ms - now_us / 1000;
 }
 
 /* The client's clock: right, or wrong by much or little. */
@@ -406,6 +427,8 @@ static void
 execute_both(int count)
 {
 	uint32_t known = dice(5) == 0 ? dice(3) : data.marker;
+	bool is_full = dice(3) == 0;
+	bool full = is_full;
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
@@ -420,24 +443,31 @@ execute_both(int count)
 		node_data before = data;
 
 		kept += data.secret != 0 && data.kept;
-		random_command(&command[i]);
+		random_command(&command[i], full);
 		command[i].marker = known;
-		node_execute(&data, now_us, &command[i], &answer[i]);
+		released_full += full && command[i].op == CORE_OP_RELEASE &&
+						 data.secret == command[i].secret && data.attempt == command[i].attempt;
+		node_execute(&data, now_us, &command[i], &full, &answer[i]);
+		refused[command[i].op] += answer[i].error == NODE_FAILED;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
-		snprintf(what[i], sizeof(what[i]),
-				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
-				 ", counter %" PRId64 ", token %" PRId64
-				 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
-				 lua_command_name[command[i].op], command[i].secret, command[i].attempt,
-				 command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token,
-				 known, before.secret, before.attempt, before.counter, before.marker);
+		snprintf(
+			what[i], sizeof(what[i]),
+			"%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64 ", counter %" PRId64
+			", token %" PRId64 ", marker %u%s, on key %u %u, counter %" PRId64 ", marker %u",
+			lua_command_name[command[i].op], command[i].secret, command[i].attempt,
+			command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token, known,
+			is_full ? ", full" : "", before.secret, before.attempt, before.counter, before.marker);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
 			count = i + 1; /* what comes next would hang on a microsecond */
 	}
+	if (is_full)
+		freeReplyObject(call("CONFIG SET maxmemory 1"));
 	reply =
 		call_script(known != 0 && known == data.marker ? marker_text : marker, text, len, count);
+	if (is_full)
+		freeReplyObject(call("CONFIG SET maxmemory 0"));
 	now_us = server_time_us();
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (size_t) count)
 		differ("no array of %d", count);
@@ -497,38 +527,84 @@ follows_clock(const command *c, const answer *a)
 		   behind - a->token < SLACK_US;
 }
 
-/* A list is where a lock should be; behind each command on it goes one on the lock. */
+/* A list is where a lock should be, or its counter; or that is no number. */
 static bool
 other_types_fail_alone(void)
 {
 	static const char list[] = "redlock:list";
+	static const char counted[] = "redlock:counted";
+	static const char scribbled[] = "redlock:scribbled";
 	bool good = true;
 
 	freeReplyObject(call("FLUSHALL"));
 	set_marker(1, 0);
 	freeReplyObject(call("RPUSH %s element", list));
+	freeReplyObject(call("RPUSH %s%b element", counted, "\0token", (size_t) 6));
+	freeReplyObject(call("SET %s%b scribble", scribbled, "\0token", (size_t) 6));
 	for (int op = 0; op <= CORE_OP_RELEASE; op++)
-	{
-		command own = {.op = CORE_OP_ACQUIRE,
-					   .secret = 1,
-					   .attempt = 1 + (uint32_t) op,
-					   .ttl_ms = 100000,
-					   .proposal = server_time_us(),
-					   .keep_ms = 100000};
-		char text[BATCH_MAX][400];
-		size_t len[BATCH_MAX];
-		redisReply *reply;
+		good = fails_alone(list, op, "WRONGTYPE") && fails_alone(counted, op, "WRONGTYPE") && good;
+	return fails_alone(scribbled, CORE_OP_ACQUIRE, "ERR the counter is not a number") && good;
+}
 
-		len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c",
-								   lua_command_name[op], 0, list, 0, 0, 0, 0, 0);
-		len[1] = write_command(text[1], sizeof(text[1]), &own);
-		reply = call_script(marker_text, text, len, 2);
-		good = good && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-			   reply->element[0]->type == REDIS_REPLY_ERROR &&
-			   strncmp(reply->element[0]->str, "WRONGTYPE", 9) == 0 &&
-			   reply->element[1]->type == REDIS_REPLY_STRING;
-		freeReplyObject(reply);
-	}
+/* Behind the command goes one on the lock. */
+static bool
+fails_alone(const char *key, int op, const char *error)
+{
+	static uint32_t attempt = 0;
+	command own = {.op = CORE_OP_ACQUIRE,
+				   .secret = 1,
+				   .attempt = ++attempt,
+				   .ttl_ms = 100000,
+				   .proposal = server_time_us(),
+				   .keep_ms = 100000};
+	char text[BATCH_MAX][400];
+	size_t len[BATCH_MAX];
+	redisReply *reply;
+	bool good;
+
+	len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c",
+							   lua_command_name[op], 0, key, 0, 0, 0, 0, 0);
+	len[1] = write_command(text[1], sizeof(text[1]), &own);
+	reply = call_script(marker_text, text, len, 2);
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+		   reply->element[0]->type == REDIS_REPLY_ERROR &&
+		   strncmp(reply->element[0]->str, error, strlen(error)) == 0 &&
+		   reply->element[1]->type == REDIS_REPLY_STRING;
+	if (!good)
+		printf("# %s of %s\n", lua_command_name[op], key);
+	freeReplyObject(reply);
+	return good;
+}
+
+/* The node's ACL does not let us raise a counter that is there. */
+static bool
+half_done_is_undone(void)
+{
+	command own = {.op = CORE_OP_ACQUIRE,
+				   .secret = 1,
+				   .attempt = 1,
+				   .ttl_ms = 100000,
+				   .proposal = server_time_us(),
+				   .keep_ms = 100000};
+	char text[BATCH_MAX][400];
+	size_t len[BATCH_MAX];
+	redisReply *reply;
+	bool good;
+
+	freeReplyObject(call("FLUSHALL"));
+	set_marker(1, 0);
+	freeReplyObject(
+		call("SET %b %lld", counter_key, sizeof(counter_key) - 1, (long long) own.proposal - 2000));
+	freeReplyObject(call("ACL SETUSER default -setrange"));
+	len[0] = write_command(text[0], sizeof(text[0]), &own);
+	reply = call_script(marker_text, text, len, 1);
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1 &&
+		   reply->element[0]->type == REDIS_REPLY_ERROR;
+	freeReplyObject(reply);
+	freeReplyObject(call("ACL SETUSER default +@all"));
+	reply = call("EXISTS %b", KEY, strlen(KEY));
+	good = good && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0;
+	freeReplyObject(reply);
 	return good;
 }
 
@@ -537,7 +613,9 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 {
 	if (a->reply == CORE_REPLY_ERROR)
 	{
-		const char *text = a->error == NODE_FORGOT ? LUA_FORGOT : LUA_AHEAD;
+		const char *text = a->error == NODE_FORGOT  ? LUA_FORGOT
+						   : a->error == NODE_AHEAD ? LUA_AHEAD
+													: "OOM";
 
 		if (reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, text, strlen(text)) != 0)
 			differ("no error %s but %s", text, reply->str ? reply->str : "another type");

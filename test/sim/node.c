@@ -6,10 +6,15 @@
 
 #include "lua.h"
 
-static void acquire(node_data *data, int64_t now_us, const command *command, answer *answer);
-static void confirm(node_data *data, int64_t now_us, const command *command, answer *answer);
-static void renew(node_data *data, int64_t now_us, const command *command, answer *answer);
-static void release(node_data *data, int64_t now_us, const command *command, answer *answer);
+static void acquire(node_data *data, int64_t now_us, const command *command, bool full,
+					answer *answer);
+static void confirm(node_data *data, int64_t now_us, const command *command, bool full,
+					answer *answer);
+static void renew(node_data *data, int64_t now_us, const command *command, bool *full,
+				  answer *answer);
+static void release(node_data *data, int64_t now_us, const command *command, bool *full,
+					answer *answer);
+static void refuse(answer *answer);
 static bool is_near(int64_t counter, int64_t proposal);
 static int digits(int64_t number);
 static bool is_same(const node_data *data, const command *command);
@@ -20,30 +25,30 @@ static int64_t ttl_left_ms(const node_data *data, int64_t now_us);
 static int64_t to_ms(int64_t us);
 
 void
-node_execute(node_data *data, int64_t now_us, const command *command, answer *answer)
+node_execute(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
 	*answer = (struct answer){.reply = CORE_REPLY_NO};
 	node_expire(data, now_us);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			acquire(data, now_us, command, answer);
+			acquire(data, now_us, command, *full, answer);
 			break;
 		case CORE_OP_CONFIRM:
-			confirm(data, now_us, command, answer);
+			confirm(data, now_us, command, *full, answer);
 			break;
 		case CORE_OP_RENEW:
-			renew(data, now_us, command, answer);
+			renew(data, now_us, command, full, answer);
 			break;
 		case CORE_OP_RELEASE:
-			release(data, now_us, command, answer);
+			release(data, now_us, command, full, answer);
 			break;
 	}
 }
 
 /* The clock is looked at only where the counter is not there, or not near. */
 static void
-acquire(node_data *data, int64_t now_us, const command *command, answer *answer)
+acquire(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
 {
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
@@ -85,6 +90,11 @@ acquire(node_data *data, int64_t now_us, const command *command, answer *answer)
 		answer->holder = data->secret;
 		return;
 	}
+	if (full)
+	{
+		refuse(answer);
+		return;
+	}
 	set_key(data, now_us, command);
 	if (near && digits(counter) == digits(data->counter))
 		data->counter = counter; /* it expires when it would have */
@@ -94,21 +104,29 @@ acquire(node_data *data, int64_t now_us, const command *command, answer *answer)
 }
 
 static void
-confirm(node_data *data, int64_t now_us, const command *command, answer *answer)
+confirm(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
 {
 	if (!is_same(data, command) || data->counter == 0 || data->counter != command->counter)
 		return;
+	if (full)
+	{
+		refuse(answer);
+		return;
+	}
 	set_counter(data, now_us, command->token, command->keep_ms);
 	answer->reply = CORE_REPLY_YES;
 }
 
 static void
-renew(node_data *data, int64_t now_us, const command *command, answer *answer)
+renew(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
 	if (is_same(data, command))
 	{
 		if (ttl_left_ms(data, now_us) < command->ttl_ms)
+		{
 			set_key(data, now_us, command);
+			*full = false;
+		}
 	}
 	else
 	{
@@ -119,7 +137,24 @@ renew(node_data *data, int64_t now_us, const command *command, answer *answer)
 			answer->token = data->counter;
 			return;
 		}
-		set_key(data, now_us, command);
+		if (*full && data->secret == 0)
+		{
+			refuse(answer);
+			return;
+		}
+		if (!*full)
+			set_key(data, now_us, command);
+		else if (data->key_end_ms < now_us / 1000 + command->ttl_ms)
+		{
+			/* it extends the key of the grant as it is */
+			data->key_end_ms = now_us / 1000 + command->ttl_ms;
+			*full = false;
+		}
+	}
+	if (*full && data->counter < command->token)
+	{
+		refuse(answer);
+		return;
 	}
 	if (data->counter < command->token)
 		set_counter(data, now_us, command->token, command->keep_ms);
@@ -127,14 +162,18 @@ renew(node_data *data, int64_t now_us, const command *command, answer *answer)
 }
 
 static void
-release(node_data *data, int64_t now_us, const command *command, answer *answer)
+release(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
 	bool ours = is_ours(data, command);
 
 	if (command->counter != 0 && data->counter < command->counter)
+	{
 		set_counter(data, now_us, command->counter, command->keep_ms);
+		*full = false;
+	}
 	if (!ours)
 		return;
+	*full = false;
 	answer->reply = CORE_REPLY_YES;
 	answer->told = command->ttl_ms == 0;
 	if (command->ttl_ms <= 0)
@@ -144,6 +183,13 @@ release(node_data *data, int64_t now_us, const command *command, answer *answer)
 		set_key(data, now_us, command);
 		data->kept = true;
 	}
+}
+
+static void
+refuse(answer *answer)
+{
+	answer->reply = CORE_REPLY_ERROR;
+	answer->error = NODE_FAILED;
 }
 
 marked

@@ -63,7 +63,7 @@ typedef enum node_error
 	NODE_OK = 0,
 	NODE_FORGOT,
 	NODE_AHEAD,
-	NODE_FAILED,  /* LOADING, OOM and the like */
+	NODE_FAILED,  /* OOM, LOADING and the like */
 	NODE_NOSCRIPT /* it does not know the script */
 } node_error;
 
@@ -77,7 +77,12 @@ typedef struct answer
 	bool told;       /* a release that published */
 } answer;
 
-extern void node_execute(node_data *data, int64_t now_us, const command *command, answer *answer);
+/*
+ * full: the node has no memory left, and refuses what needs some until this call of
+ * the script has changed something.
+ */
+extern void node_execute(node_data *data, int64_t now_us, const command *command, bool *full,
+						 answer *answer);
 
 /* Reads the marker, or writes one; `seen`: another was seen before. */
 extern marked node_marker(node_data *data, int64_t now_us, uint32_t fresh, bool seen,

@@ -21,7 +21,7 @@ static int64_t delay_us(void);
 static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
 static void leave_in_limbo(const command *command, int node, int64_t at_us);
-static void execute(int node, const command *command, answer *answer, const wire *behind);
+static void execute(int node, const command *command, answer *answer, wire *behind);
 static void save(server *server);
 
 /* All connections are there, but those to a twin. */
@@ -169,6 +169,7 @@ wire_on_arrive(const event *event)
 	{
 		wire->batch = wire->command[at].batch;
 		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
+		wire->full = may(FAULT_FULL) && chance(4);
 	}
 	if (wire->failing_at == 0)
 	{
@@ -314,9 +315,10 @@ wire_on_late(const event *event)
 
 /* `behind`: the connection on which it came in order; NULL: it came late. */
 static void
-execute(int node, const command *command, answer *answer, const wire *behind)
+execute(int node, const command *command, answer *answer, wire *behind)
 {
 	server *server = server_at(command->host, node);
+	bool full = behind != NULL && behind->full;
 	node_data before;
 
 	save(server);
@@ -338,7 +340,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 	}
 	wire_expire(command->host, node);
 	before = server->data;
-	node_execute(&server->data, server_clock_us(server), command, answer);
+	node_execute(&server->data, server_clock_us(server), command, &full, answer);
+	if (behind != NULL)
+		behind->full = full;
+	if (answer->error == NODE_FAILED)
+	{
+		seen.fault[FAULT_FULL]++;
+		debt_failed(command->host, node);
+	}
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, command, &before, answer, behind);
 	if (answer->told)

@@ -31,6 +31,7 @@ typedef struct wire
 	bool by_text;     /* the node does not know the script any more */
 	uint32_t batch;   /* that is being executed, */
 	int failing_at;   /* at which command it fails; -1: it does not */
+	bool full;        /* ... and the node has no memory left for it */
 	int64_t to_at_us;
 	int64_t from_at_us;
 	GuardFacts facts; /* what the node said when it was greeted */

@@ -75,6 +75,7 @@ typedef enum fault
 	FAULT_SILENCE,
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
+	FAULT_FULL,
 	FAULTS
 } fault;
 
