@@ -152,6 +152,27 @@ sub has_counted
 	is($result->{state}, '08006', 'they don\'t grant');
 	cmp_ok(scalar(() = $result->{detail} =~ /127.0.0.1:\d+: OOM [^;]*'maxmemory'/g), '>=', 2, 'the detail says why');
 
+	# a release goes out with a request that is refused, in one call of the script
+	my $calls = sub { return map { $_->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m } @nodes; };
+	my $other = session($host);
+	my $broker = broker_pid($host);
+	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @nodes;
+	$other->query("SELECT redlock_acquire('other', scope => 'session')");
+	wait_until(sub { key_count('redlock:other', @nodes) == 3 }, 'another lock is held');
+	$_->cli(qw(CONFIG SET maxmemory 1)) foreach @nodes;
+	my @before = $calls->();
+	kill 'STOP', $broker;
+	$s->send("SELECT redlock_try('new')");
+	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") eq '1' }, 'a new one is asked for');
+	is($other->query("SELECT redlock_release('other')"), 't', 'and the other one released');
+	kill 'CONT', $broker;
+	is($s->result->{state}, '08006', 'the new one is refused');
+	wait_until(sub { key_count('redlock:other', @nodes) == 0 }, 'the other one is released at all nodes', 20);
+	my @after = $calls->();
+	# who answers when the request has failed already is told to undo it
+	cmp_ok(scalar(grep { $after[$_] == $before[$_] + 1 } 0 .. 2), '>=', 2, 'by that call');
+	$other->quit;
+
 	# a new connection renews, and a release after that writes the counter, too
 	$_->cli('PEXPIRE', 'redlock:held', 50000) foreach @nodes;
 	$_->cli(qw(CLIENT KILL TYPE normal)) foreach @nodes;
