@@ -289,9 +289,12 @@ redlock_broker_main(Datum arg)
 }
 
 /*
- * One turn: wishes, timers, one write to each node, a wait, and replies.  A time that
- * is over counts as such when the sockets have been looked at since: what came in
- * time, while this process did not run, is in time.
+ * One turn: wishes, timers, one write to each node, a wait, and replies.  Nodes come
+ * first: one that failed says why, a round that ended does not.  What they wait for is
+ * asked last, since something may have been sent to them meanwhile.
+ *
+ * A time that is over counts as such when the sockets have been looked at since: what
+ * came in time, while this process did not run, is in time.
  */
 static void
 turn(int64 now_us)
@@ -309,18 +312,20 @@ turn(int64 now_us)
 	if (now_us >= reconfigure_at_us)
 		configure_nodes(now_us);
 
-	/* nodes first: a node that failed says why, a round that ended does not */
+	for (int i = 0; i < NODE_SLOTS; i++)
+		node_on_time(node_at(i), now_us, looked_us);
 	wake_at_us = reconfigure_at_us;
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);
-	for (int i = 0; i < NODE_SLOTS; i++)
-		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
 	send_unsent(now_us);
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
 	wake_at_us = Min(wake_at_us, sum_up_troubles(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
-		node_flush(node_at(i), now_us);
+		if (!node_flush(node_at(i), now_us))
+			wake_at_us = now_us; /* leases took steps, and want a turn */
+	for (int i = 0; i < NODE_SLOTS; i++)
+		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
 
 	looked_us = redlock_clock_us();
 	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - looked_us, 0), events);

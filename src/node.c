@@ -222,23 +222,24 @@ node_subscribe(RedisNode *node, const char *key, size_t len, bool join)
 	node->flush_wanted = true;
 }
 
-void
+bool
 node_flush(RedisNode *node, int64 now_us)
 {
 	int done = 0;
 
 	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
-		return;
+		return true;
 	if (!node_is_subscriber(node) && node->batch->count > 0)
 		end_batch(node);
 	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
 	{
 		fail_io(node, "write", now_us);
-		return;
+		return false;
 	}
 	node->flush_wanted = !done;
 	node->want_write = !done;
 	loop_watch(node->slot, node->connection->fd, node->want_write);
+	return true;
 }
 
 void

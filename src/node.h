@@ -192,7 +192,11 @@ extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);
 
-extern void node_flush(RedisNode *node, int64 now_us);
+/*
+ * Write what can be written without waiting.  False: the connection broke; what the
+ * handler was told of may have sent something to other nodes.
+ */
+extern bool node_flush(RedisNode *node, int64 now_us);
 
 /* Its socket is ready. */
 extern void node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us);

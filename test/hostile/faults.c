@@ -7,6 +7,7 @@
  *
  *	 no-memory	hiredis can't keep a command: an error in the broker when it greets
  *				a node or sends it something
+ *	 no-write	what hiredis has for a node can't be written: its connection was reset
  *	 slow-names	host names that begin with "slow" are not resolved before the file
  *				has gone; with a lock held that the end of the process needs, as the
  *				real name service may have one
@@ -23,6 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <hiredis/hiredis.h>
 
 #define ORIGINAL(function) ((__typeof__(&(function))) dlsym(RTLD_NEXT, #function))
 
@@ -41,7 +44,7 @@ is_on(const char *fault)
 }
 
 int
-redisAppendCommandArgv(void *connection, int argc, const char **argv, const size_t *argvlen)
+redisAppendCommandArgv(redisContext *connection, int argc, const char **argv, const size_t *argvlen)
 {
 	if (is_on("no-memory"))
 		return -1;
@@ -49,11 +52,23 @@ redisAppendCommandArgv(void *connection, int argc, const char **argv, const size
 }
 
 int
-redisAppendFormattedCommand(void *connection, const char *command, size_t len)
+redisAppendFormattedCommand(redisContext *connection, const char *command, size_t len)
 {
 	if (is_on("no-memory"))
 		return -1;
 	return ORIGINAL(redisAppendFormattedCommand)(connection, command, len);
+}
+
+int
+redisBufferWrite(redisContext *connection, int *done)
+{
+	if (is_on("no-write"))
+	{
+		errno = ECONNRESET;
+		connection->err = REDIS_ERR_IO;
+		return REDIS_ERR;
+	}
+	return ORIGINAL(redisBufferWrite)(connection, done);
 }
 
 int

@@ -1,0 +1,129 @@
+# What the broker makes of nodes that do not answer, or answer late, and of connections
+# that break: when it gives one up, and when it tries again.
+#
+# Protects from: a loop that sleeps for seconds after a connection broke while it was
+# written to, or on a connection that died before a renewal; connections of slow nodes
+# that are replaced, in vain; ones that are replaced again and again, so that a node that
+# hangs is never seen to have failed.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+# A host's checks of its connections are sent when its clock can be divided by 5 s.
+sub phase
+{
+	my ($up) = split ' ', slurp_file('/proc/uptime');
+	return $up - 5 * int($up / 5);
+}
+
+# How often the host logged this of the node.
+sub logged
+{
+	my ($host, $node, $text) = @_;
+	my $address = $node->address;
+
+	return scalar(() = slurp_file($host->logfile) =~ /redlock node \Q$address: $text\E$/mg);
+}
+
+# ---- connections that break while they are written to ----
+
+SKIP:
+{
+	my $cc = $ENV{CC} // 'cc';
+	my $faults = PostgreSQL::Test::Utils::tempdir();
+	system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
+	  or skip 'no C compiler', 1;
+	local $ENV{LD_PRELOAD} = join ' ', "$faults/faults.so", $ENV{LD_PRELOAD} // ();
+	local $ENV{FAULTS_DIR} = $faults;
+
+	# nothing but the nodes' retries, and a check of the connections each 5 s, wakes the broker
+	my @nodes = redis_nodes(3);
+	my $host = redlock_cluster('broken', nodes => \@nodes, conf => "redlock.node_timeout = '19s'\nredlock.ttl = '60s'");
+	my $s = session($host);
+	my $broken = sub { return scalar(() = slurp_file($host->logfile) =~ /redlock node \S+: could not write: /g); };
+
+	wait_until(sub { phase() > 0.2 && phase() < 0.8 }, 'the nodes have been checked');
+	append_to_file("$faults/no-write", '');
+	$s->send("SELECT redlock_acquire('a', wait => '3 s', scope => 'session') > 0");
+	wait_until(sub { $broken->() == 3 }, 'no node can be written to');
+	unlink "$faults/no-write";
+	is($s->result->{out}, 't', 'they are connected to again, and asked, before the next check');
+	$s->quit;
+	$host->stop;
+	$_->kill9 foreach @nodes;
+}
+
+# ---- connections that died before a renewal ----
+
+{
+	my @redis = redis_nodes(3);
+	my @nodes = map { HostileNode->new($_) } @redis;
+	my $host = redlock_cluster('renewal', nodes => \@nodes, conf => "redlock.node_timeout = '4s'\nredlock.ttl = '13500ms'");
+	my $s = session($host);
+	my $stats = sub { return $host->safe_psql('postgres', "SELECT $_[0] FROM redlock_stats"); };
+
+	# it is due 4.5 s later, and its answer a second after that, both between the same two checks
+	wait_until(sub { phase() > 1 && phase() < 1.5 }, 'it is some time before the next check');
+	$s->query("SELECT redlock_acquire('a', scope => 'session')");
+	wait_until(sub { phase() < 0.3 }, 'that has come');
+	$_->obey([ '^NOW', 'hang' ]) foreach @nodes;
+	wait_until(sub { 3 == grep { $_->hung == 1 } @nodes }, 'all connections are dead');
+	$_->obey foreach @nodes;
+	wait_until(sub { $stats->('renewed') eq '1' }, 'the lock is renewed');
+	is($stats->('unrenewed + lost'), '0', 'at the first try');
+	$s->quit;
+	$host->stop;
+	$_->stop foreach @nodes;
+	$_->kill9 foreach @redis;
+}
+
+# ---- one node of three that is slow, or silent ----
+
+{
+	my @redis = redis_nodes(3);
+	my $node = HostileNode->new($redis[2]);
+	my $host = redlock_cluster('slow', nodes => [ @redis[ 0, 1 ], $node ], conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
+	my $s = session($host);
+	my $anew = 'no answer within 1000 ms; connecting anew';
+	my $failed = 'no answer within 4000 ms';
+	my $address = $node->address;
+	my $rtt = sub { return $host->safe_psql('postgres', "SELECT rtt_us / 1e6 FROM redlock_nodes WHERE node = '$address'"); };
+
+	# its answers come all the time, each late
+	repeat($s, "PERFORM redlock_acquire('a'); PERFORM pg_sleep(0.02)");
+	foreach my $delay (0.5, 1.0, 1.5, 2.0)
+	{
+		$node->obey([ '.', 'delay', $delay ]);
+		wait_until(sub { $rtt->() > $delay }, "a node answers after $delay s");
+	}
+	is(logged($host, $node, $anew) + logged($host, $node, $failed), 0, 'its connection is kept');
+
+	$node->obey;
+	wait_until(sub { $rtt->() < 0.5 }, 'it is quick again');
+
+	# it answers no command any more; and from now on there is no time to connect anew
+	$node->obey([ '^EVALSHA', 'hang' ], [ '^SCRIPT', 'delay', 1.6 ]);
+	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) >= 1 }, 'it is silent');
+	is(logged($host, $node, $anew), 1, 'its connection is replaced');
+	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) >= 3 }, 'it goes on');
+	is(logged($host, $node, $anew), 1, 'once');
+
+	# a new broker has not doubted it, but learns how long it takes to connect
+	my $before = logged($host, $node, $failed);
+	my $broker = broker_pid($host);
+	kill 'TERM', $broker;
+	wait_until(sub { broker_pid($host) =~ /^(?!$broker$)\d+$/ }, 'a new broker');
+	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) > $before + 1 }, 'the node is silent');
+	is(logged($host, $node, $anew), 1, 'it is not connected to in vain');
+	end_repeats($host);
+	is($s->result->{err}, '', 'the others suffice');
+	$s->quit;
+	$host->stop;
+}
+
+done_testing();
