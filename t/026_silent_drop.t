@@ -6,7 +6,8 @@
 # hears nothing any more; checks that never end, or are many.
 #
 # A node is a proxy whose connections hang when told to, see HostileNode.  The
-# timeout of nodes is long, since a new connection must fit into it.
+# timeout of nodes is long, since a new connection must fit into it, and longer than the
+# time between two checks, of which the first must count.
 
 use strict;
 use warnings;
@@ -19,7 +20,7 @@ use Time::HiRes qw(sleep time);
 
 my @redis = redis_nodes(3);
 my @nodes = map { HostileNode->new($_) } @redis;
-my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
+my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '6s'\nredlock.ttl = '60s'");
 my $s     = session($host);
 
 # All connections that there are, a number at each node.
@@ -87,7 +88,7 @@ is($s->query("SELECT redlock_try('b')"), 't', 'the first request finds them well
 
 begin();
 my $holder = session($host);
-my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
+my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.node_timeout = '6s'\nredlock.ttl = '60s'");
 my $waiter = session($other);
 my $listens = sub { scalar grep { $_->cli(qw(PUBSUB NUMSUB redlock:c)) =~ /\n1$/ } @redis };
 $holder->query("SELECT redlock_acquire('c', scope => 'session')");
