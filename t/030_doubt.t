@@ -4,16 +4,19 @@
 # Protects from: a loop that sleeps for seconds after a connection broke while it was
 # written to, or on a connection that died before a renewal; connections of slow nodes
 # that are replaced, in vain; ones that are replaced again and again, so that a node that
-# hangs is never seen to have failed; keys that a node set before the rest of the same
+# hangs is never seen to have failed; one that closes each connection and is connected to
+# without a pause; keys that a node set before the rest of the same
 # call failed (invariant 7).
 
 use strict;
 use warnings;
 
 use HostileNode;
+use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
+use Time::HiRes qw(time);
 
 # A host's checks of its connections are sent when its clock can be divided by 5 s.
 sub phase
@@ -131,6 +134,21 @@ SKIP:
 	end_repeats($host);
 	is($s->result->{err}, '', 'the others suffice again');
 	$s->quit;
+	$host->stop;
+}
+
+# ---- a node that closes each connection ----
+
+{
+	my @redis = redis_nodes(2);
+	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 64) or die "listen: $@";
+	my $host = redlock_cluster('closed', nodes => [ @redis, 'redis://127.0.0.1:' . $listener->sockport ], ready => 2);
+
+	close $listener->accept;
+	my $began = time;
+	close $listener->accept for 1 .. 10;
+	# pauses double from 50 ms up to 1 s, less up to half: 3.3 s at least
+	cmp_ok(time - $began, '>', 2, 'is connected to less and less often');
 	$host->stop;
 }
 
