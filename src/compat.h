@@ -11,6 +11,16 @@
 /* shared memory is asked for in a hook of its own since 15 */
 #define REDLOCK_HAVE_SHMEM_REQUEST_HOOK (PG_VERSION_NUM >= 150000)
 
+/* known when libraries are preloaded since 15; before, as InitializeMaxBackends counts */
+#if PG_VERSION_NUM >= 150000
+#define REDLOCK_MAX_BACKENDS MaxBackends
+#else
+#include "postmaster/autovacuum.h"
+#include "replication/walsender.h"
+#define REDLOCK_MAX_BACKENDS                                                                       \
+	(MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders)
+#endif
+
 /* MyProc->pgprocno became MyProcNumber in 17 */
 #if PG_VERSION_NUM >= 170000
 #define REDLOCK_MY_PROCNO MyProcNumber

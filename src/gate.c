@@ -23,6 +23,7 @@
 
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -48,7 +49,6 @@ static int gates_in_era = 0; /* how many it holds; with the first, the sentinel 
 static struct
 {
 	uint64 hash;
-	uint32 losses; /* of the name, when we looked which gate it has */
 	int64 deadline_us;
 } awaited;
 static volatile sig_atomic_t waiting = false;
@@ -85,7 +85,7 @@ gate_enter(uint64 hash, bool session_level, int64 deadline_us, uint64 *gate)
 	{
 		awaited.hash = hash;
 		awaited.deadline_us = deadline_us;
-		*gate = lease_gate(hash, &awaited.losses);
+		*gate = lease_gate(hash);
 		if (enter(*gate, session_level, deadline_us != GATE_DO_NOT_WAIT))
 			return true;
 	} while (redlock_clock_us() < deadline_us);
@@ -288,9 +288,9 @@ next_look_us(void)
 static void
 on_alarm(void)
 {
-	if (!waiting || struck)
+	if (!waiting || struck || proc_exit_inprogress) /* a wait that FATAL ended is not caught */
 		return;
-	if (redlock_clock_us() < awaited.deadline_us && lease_losses(awaited.hash) == awaited.losses)
+	if (redlock_clock_us() < awaited.deadline_us && !lease_gate_changed(awaited.hash))
 		alarm_at(ALARM_GATE, next_look_us());
 	else if (!QueryCancelPending)
 	{

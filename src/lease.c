@@ -148,6 +148,10 @@ init_table(void)
 		pg_atomic_init_u64(&board->votes_error, 0);
 	}
 
+	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
+	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->slots; i++)
 	{
@@ -187,7 +191,10 @@ room_for_locks(void)
 static Size
 table_size(void)
 {
-	return add_size(offsetof(LeaseTable, lease), mul_size(SLOTS(redlock_max_locks), sizeof(Lease)));
+	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
+	Size awaited = mul_size(REDLOCK_MAX_BACKENDS, sizeof(pg_atomic_uint64));
+
+	return add_size(offsetof(LeaseTable, lease), add_size(leases, awaited));
 }
 
 /*
@@ -208,30 +215,34 @@ named(uint64 hash)
 
 /*
  * The gate at which the sessions of this server queue for a name: that of the lease
- * which has the name, else one that changes with each loss of a lease.  Who waits
- * there looks again when *losses has changed.  They are counted by the hash modulo
- * TURNS: the loss of another name makes a waiter look, no more.  A counter that wraps
- * leads to a gate of 2^32 losses before.
+ * which has the name, else one that changes with each loss of a lease.  Losses are
+ * counted by the hash modulo TURNS: one under another name sends newcomers to another
+ * gate, as long as nobody has this one.  A counter that wraps leads to a gate of 2^32
+ * losses before.
  */
 uint64
-lease_gate(uint64 hash, uint32 *losses)
+lease_gate(uint64 hash)
 {
 	Lease *lease;
 	uint64 gate;
 
-	*losses = lease_losses(hash);
-	pg_read_barrier(); /* pairs with lease_set_state: one that comes now is seen later */
+	Assert(REDLOCK_MY_PROCNO < REDLOCK_MAX_BACKENDS);
+
+	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
+	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
 	LWLockAcquire(lease_table->lock, LW_SHARED);
 	lease = named(hash);
-	gate = lease != NULL ? lease->gate : hash + lease_losses(hash);
+	gate =
+		lease != NULL ? lease->gate : hash + pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
 	LWLockRelease(lease_table->lock);
 	return gate;
 }
 
-uint32
-lease_losses(uint64 hash)
+/* Has a lease on this name been lost since this process asked for its gate? */
+bool
+lease_gate_changed(uint64 hash)
 {
-	return pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
+	return pg_atomic_read_u64(&lease_table->awaited[REDLOCK_MY_PROCNO]) != hash;
 }
 
 /*
@@ -715,11 +726,18 @@ lease_set_state(Lease *lease, LeaseState state)
 /*
  * The owner may be busy, and learns of a loss before its validity was to end in no
  * other way.  Before a process ends it gives up its leases, under the table lock.
+ * Who waits at the gate looks whether it has changed.
  */
 static void
 tell_loss(Lease *lease)
 {
 	LWLockAcquire(lease_table->lock, LW_SHARED);
+	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+	{
+		uint64 awaited = lease->hash;
+
+		(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+	}
 	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
 	LWLockRelease(lease_table->lock);

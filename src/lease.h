@@ -213,6 +213,8 @@ typedef struct LeaseTable
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
 	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
+	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
+								* last; another value if that has changed since */
 	NodeBoard board[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
@@ -245,8 +247,8 @@ typedef enum LeaseOpened
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
-extern uint64 lease_gate(uint64 hash, uint32 *losses);
-extern uint32 lease_losses(uint64 hash); /* async-signal-safe */
+extern uint64 lease_gate(uint64 hash);
+extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);

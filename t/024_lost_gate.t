@@ -3,7 +3,8 @@
 # Protects from: a loser that sits idle in its transaction and keeps the sessions of
 # its server out, those that waited already and those that come; two queues for one
 # name, or two holders in one server; a loser whose late end takes something from the
-# holders after it.
+# holders after it; losses under other names that send a waiter to the end of its queue,
+# again and again, so that no deadlock is ever found there.
 
 use strict;
 use warnings;
@@ -117,6 +118,31 @@ is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out');
 is($admin->query('SELECT locks FROM redlock_stats'), '1', 'one lock is counted');
 $holder->query("SELECT redlock_release('again')");
 $_->quit foreach @losers, $holder;
+
+# ---- losses under another name, which is counted with that of the waiter ----
+
+{
+	my ($first, $waiter, $loser) = map { session($host) } 1 .. 3;
+	my $lost = sub { $admin->query('SELECT lost FROM redlock_stats') };
+	my $other = $admin->query("SELECT 'n' || i FROM generate_series(1, 100000) i "
+		  . "WHERE hashtextextended('n' || i, 0) & 255 = hashtextextended('cycle', 0) & 255 LIMIT 1");
+
+	$first->query("SET deadlock_timeout = '1 h'; SELECT redlock_acquire('cycle', scope => 'session', ttl => '60 s')");
+	$waiter->query("SET deadlock_timeout = '3 s'; SELECT pg_advisory_lock(2)");
+	$loser->query("SET redlock.on_loss = 'error'; SET client_min_messages = error");
+	repeat($loser, "PERFORM redlock_acquire('$other', scope => 'session', hold_at_most => '100 ms'); "
+		  . "PERFORM pg_sleep(0.2), redlock_release('$other')");
+	$first->send('SELECT pg_advisory_lock(2)');
+	my $before = $lost->();
+	$waiter->send("SELECT redlock_acquire('cycle', wait => '20 s')");
+	is($waiter->result->{state}, '40P01', "a deadlock is found while a lease on $other is lost again and again");
+	cmp_ok($lost->() - $before, '>=', 3, 'as it was');
+	end_repeats($host);
+	$loser->result;
+	$waiter->query('SELECT pg_advisory_unlock(2)');
+	$first->result;
+	$_->quit foreach $first, $waiter, $loser;
+}
 
 # ---- a waiter that loses another lock meanwhile ----
 
