@@ -9,7 +9,8 @@
  *
  * Rows that logical replication brings take the same way, by a trigger: written as
  * they are, they would carry a token back, or find a row of that key and stop the
- * subscription.
+ * subscription.  One that brings nothing newer is not written: it is not replicated
+ * from here, so rows come to rest where servers replicate to each other.
  *
  * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016),
  * the section on fencing tokens.
@@ -31,7 +32,8 @@ static SPIPlanPtr plan = NULL;
 static char *plan_schema = NULL;
 static bool raising = false; /* the statement runs: its row is for the table as it is */
 
-static bool raise_token(const char *schema, Datum resource, Datum token, Datum passed_at);
+static bool raise_token(const char *schema, Datum resource, Datum token, Datum passed_at,
+						bool passes);
 static void prepare(const char *schema);
 static int64 read_newer(const char *schema, const char *resource);
 
@@ -42,7 +44,7 @@ fence_record(const char *schema, const char *resource, int64 token)
 
 	SPI_connect();
 	if (!raise_token(schema, CStringGetTextDatum(resource), Int64GetDatum(token),
-					 TimestampTzGetDatum(GetCurrentTimestamp())))
+					 TimestampTzGetDatum(GetCurrentTimestamp()), true))
 	{
 		newer = read_newer(schema, resource);
 		ereport(ERROR,
@@ -82,16 +84,19 @@ fence_merge(TriggerData *trigger)
 		return PointerGetDatum(row);
 	SPI_connect();
 	raise_token(get_namespace_name(RelationGetNamespace(trigger->tg_relation)), values[0],
-				values[1], values[2]);
+				values[1], values[2], false);
 	SPI_finish();
 	return PointerGetDatum(NULL);
 }
 
-/* Whether the row has this token now: false if one that is newer stands there. */
+/*
+ * Returns whether the row was written: not where a newer token stands there; nor the
+ * same, unless its holder passes now, or this was later.
+ */
 static bool
-raise_token(const char *schema, Datum resource, Datum token, Datum passed_at)
+raise_token(const char *schema, Datum resource, Datum token, Datum passed_at, bool passes)
 {
-	Datum values[] = {resource, token, passed_at};
+	Datum values[] = {resource, token, passed_at, BoolGetDatum(passes)};
 	int rc = 0;
 
 	if (plan == NULL || strcmp(plan_schema, schema) != 0)
@@ -114,7 +119,7 @@ raise_token(const char *schema, Datum resource, Datum token, Datum passed_at)
 static void
 prepare(const char *schema)
 {
-	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID};
+	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID, BOOLOID};
 	StringInfoData sql;
 	SPIPlanPtr made;
 	char *made_for;
@@ -128,7 +133,9 @@ prepare(const char *schema)
 					 " VALUES ($1, $2, $3)"
 					 " ON CONFLICT (resource) DO UPDATE"
 					 " SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at"
-					 " WHERE f.token OPERATOR(pg_catalog.<=) EXCLUDED.token",
+					 " WHERE f.token OPERATOR(pg_catalog.<) EXCLUDED.token"
+					 " OR f.token OPERATOR(pg_catalog.=) EXCLUDED.token"
+					 " AND ($4 OR f.passed_at OPERATOR(pg_catalog.<) EXCLUDED.passed_at)",
 					 quote_identifier(schema));
 	made = SPI_prepare(sql.data, lengthof(types), types);
 	if (made == NULL)

@@ -5,7 +5,8 @@
 # goes back on the subscriber, by a row that comes late, an old initial copy or a
 # DELETE; a stale holder that passes on the subscriber when a newer one's work has come
 # there; a fence that fails where session_replication_role is replica; a dump that
-# loses or doubles what prevents all that.
+# loses or doubles what prevents all that; rows that go round for ever between two
+# servers that replicate to each other.
 
 use strict;
 use warnings;
@@ -17,7 +18,7 @@ use Test::More;
 my @nodes = redis_nodes(3);
 my %options = (nodes => \@nodes, conf => "redlock.ttl = '60s'");
 my $publisher  = redlock_cluster('publisher',  %options, init => { allows_streaming => 'logical' });
-my $subscriber = redlock_cluster('subscriber', %options);
+my $subscriber = redlock_cluster('subscriber', %options, init => { allows_streaming => 'logical' });
 
 $_->safe_psql('postgres', 'CREATE TABLE data (id int PRIMARY KEY)') for $publisher, $subscriber;
 
@@ -161,5 +162,59 @@ is( $subscriber->safe_psql('restored',
 	'redlock_fence_merge|R', 'with the trigger');
 is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0', 'and no tokens');
 
+# ---- in both directions ----
+
+# Each server sends on what came from the other: version 15 can't tell it not to.
+$subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences');
+$publisher->safe_psql('postgres',
+	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
+
+# Whatever was on its way has been once around.
+my $round = 0;
+
+sub go_round
+{
+	my @way = ($publisher, $subscriber);
+
+	$round++;
+	foreach (1 .. 2)
+	{
+		my ($from, $to) = @way;
+		my $sent = pass($from, "round $round");
+		ok( $to->poll_query_until('postgres',
+				"SELECT token >= $sent FROM redlock_fences WHERE resource = 'round $round'"),
+			'a row goes from ' . $from->name . ' to ' . $to->name);
+		@way = reverse @way;
+	}
+	return;
+}
+
+sub rows
+{
+	my ($columns) = @_;
+	return map {
+		$_->safe_psql('postgres',
+			"SELECT resource, $columns FROM redlock_fences WHERE resource !~ '^round' ORDER BY resource")
+	} $publisher, $subscriber;
+}
+
+$session = session($subscriber);
+$session->query("SELECT redlock_acquire('same token', scope => 'session')");
+foreach (1 .. 2)
+{
+	pass($_, 'in turn') foreach $publisher, $subscriber;
+	pass($publisher, 'of one');
+	pass($subscriber, 'of the other');
+	$session->query("SELECT redlock_fence('same token')");
+}
+go_round() foreach 1 .. 2;
+my ($on_publisher, $on_subscriber) = rows('token, passed_at');
+is($on_publisher, $on_subscriber, 'both servers have the same rows');
+my @versions = rows('ctid, xmin');
+go_round() foreach 1 .. 2;
+is_deeply([ rows('ctid, xmin') ], \@versions, 'which have come to rest');
+$session->quit;
+
+$publisher->safe_psql('postgres', 'DROP SUBSCRIPTION fences');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
 done_testing();
