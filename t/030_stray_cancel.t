@@ -1,11 +1,11 @@
-# A wait at the gate that has ended by an error of PostgreSQL leaves no cancel behind.
+# A wait at the gate that has ended leaves no cancel behind.
 #
-# Protects from: an alarm that strikes between that error and its catch, and cancels the
-# next statement of who caught the error, as if a user had.
+# Protects from: an alarm that strikes when the wait has ended already, and cancels what
+# comes next, as if a user had: between an error of PostgreSQL and its catch, or between
+# the grant and its return.
 #
-# That takes no time as a rule.  Here it lasts: a waiter whose statement_timeout is over
-# leaves the queue before it throws the error, and needs a part of the lock table, which
-# a session is stopped with that reads all of it.
+# These moments take no time as a rule.  Here they last: who leaves the queue needs a
+# part of the lock table, which a session is stopped with that reads all of it.
 
 use strict;
 use warnings;
@@ -24,15 +24,42 @@ sub waits_for
 	return $admin->query("SELECT wait_event_type FROM pg_stat_get_activity(@{[$waiter->pid]})");
 }
 
-$holder->query("SELECT redlock_acquire('job', scope => 'session')");
 $holder->query('SELECT count(pg_advisory_lock(i)) FROM generate_series(1, 50000) i');
-$waiter->query("SET statement_timeout = '500 ms'");
 $reader->send('DO $$ BEGIN LOOP PERFORM pg_lock_status() LIMIT 1; END LOOP; END $$');
 
-my ($result, $stopped);
-foreach my $try (1 .. 100)
+# The waiter sends its statement, and leaves the queue when the reader is stopped.  That
+# is tried until the reader has the lock table; then the waiter's time goes by.
+sub stick
 {
-	$waiter->send(<<'SQL');
+	my ($statement, $leave) = @_;
+	my ($stuck, $result);
+
+	foreach my $try (1 .. 100)
+	{
+		$holder->query("SELECT redlock_acquire('job', scope => 'session') WHERE redlock_token('job') IS NULL");
+		$waiter->send($statement);
+		1 until waits_for() eq 'Lock' || $waiter->done;
+		$leave->();
+		1 until waits_for() ne 'Lock' || $waiter->done;
+		$stuck = !$waiter->done && waits_for() eq 'LWLock';
+		if ($stuck)
+		{
+			my $end = time + 2.5;
+			wait_until(sub { time > $end }, 'the time of a waiter is over');
+			ok(!$waiter->done, 'when its wait has ended, and it does not know yet');
+		}
+		kill 'CONT', $reader->pid;
+		$result = $waiter->result;
+		last if $stuck;
+	}
+	ok($stuck, 'it was so');
+	return $result;
+}
+
+# ---- it ends by an error ----
+
+$waiter->query("SET statement_timeout = '500 ms'");
+my $result = stick(<<'SQL', sub { kill 'STOP', $reader->pid });
 DO $$
 BEGIN
 	BEGIN
@@ -44,23 +71,22 @@ BEGIN
 END
 $$
 SQL
-	1 until waits_for() eq 'Lock' || $waiter->done;
-	kill 'STOP', $reader->pid;
-	1 until waits_for() ne 'Lock' || $waiter->done;
-	$stopped = !$waiter->done && waits_for() eq 'LWLock';
-	if ($stopped)
-	{
-		my $end = time + 1.5;
-		wait_until(sub { time > $end }, 'the time of a waiter is over');
-		ok(!$waiter->done, 'when its statement_timeout has ended the wait already');
-	}
-	kill 'CONT', $reader->pid;
-	$result = $waiter->result;
-	last if $stopped;
-}
-ok($stopped, 'it was so');
 like($result->{err}, qr/NOTICE: .*caught/, 'that error was caught');
 is($result->{message}, '', 'and what comes next is not cancelled');
+
+# ---- it ends by the grant ----
+
+$waiter->query('RESET statement_timeout; SET client_min_messages = error');
+$result = stick(
+	"SELECT redlock_acquire('job', wait => '2 s') > 0",
+	sub {
+		kill 'STOP', $waiter->pid;
+		$holder->query("SELECT redlock_release('job')");
+		kill 'STOP', $reader->pid;
+		kill 'CONT', $waiter->pid;
+	});
+is($result->{message}, '', 'what comes after the grant is not cancelled');
+is($result->{out}, 't', 'and the lock is held');
 
 $admin->query("SELECT pg_cancel_backend(@{[$reader->pid]})");
 $reader->result;
