@@ -281,9 +281,9 @@ start_session(void)
 	control.keysize = sizeof(uint64);
 	control.entrysize = sizeof(Holding);
 	control.hcxt = TopMemoryContext;
-	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	alarm_set_up(ALARM_LOSS, on_alarm);
 	gate_set_up();
+	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);

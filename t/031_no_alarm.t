@@ -1,0 +1,32 @@
+# A session that can't have an alarm takes no lock, and is a session as before.
+#
+# Protects from: a signal that is taken from whom it belongs to; a lease whose loss
+# nobody would hear of; memory that each try leaves behind.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host;
+{
+	# SIGRTMAX - 4: who is started with it ignored, has it ignored
+	local $SIG{NUM60} = 'IGNORE';
+	$host = redlock_cluster('a', nodes => \@nodes);
+}
+my $session = session($host);
+
+foreach my $statement ('redlock_try($$job$$)', 'redlock_acquire($$job$$)', 'redlock_try($$job$$)')
+{
+	my $result = $session->run("SELECT $statement");
+	is("$result->{state} $result->{message}", '55006 signal 60 is in use in this session', $statement);
+}
+is($session->query("SELECT count(*) FROM pg_backend_memory_contexts WHERE name ~ 'redlock'"), '0', 'no memory is left behind');
+is($session->query('SELECT count(*) FROM redlock_locks'), '0', 'no lock is asked for');
+like($session->query("SELECT pg_read_file('/proc/' || pg_backend_pid() || '/status')"),
+	qr/^SigIgn:\s*[0-9a-f]*[89a-f][0-9a-f]{14}$/m, 'the signal is ignored as it was');
+
+$session->quit;
+done_testing();
