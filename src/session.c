@@ -11,8 +11,8 @@
  *
  * When things are given back:
  *
- *	 PRE_COMMIT			the guard: each lease must still be valid, else 40001;
- *						and gates that pg_advisory_unlock_all took are entered again
+ *	 PRE_COMMIT			gates that pg_advisory_unlock_all took are entered again; then
+ *						the guard: each lease must still be valid, else 40001
  *	 PRE_PREPARE		an error if a transaction-scope lock is held
  *	 COMMIT, ABORT		transaction scope.  Both run after the transaction has
  *						left the proc array, so its effects are visible (or
@@ -1029,13 +1029,13 @@ on_xact(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			guard_commit();
 			restore_gates();
+			guard_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
-			guard_commit();
 			restore_gates();
+			guard_commit();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
