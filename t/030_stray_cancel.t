@@ -2,7 +2,8 @@
 #
 # Protects from: an alarm that strikes when the wait has ended already, and cancels what
 # comes next, as if a user had: between an error of PostgreSQL and its catch, or between
-# the grant and its return.
+# the grant and its return; a loss that is not told, since its cancel is taken for that
+# of the alarm.
 #
 # These moments take no time as a rule.  Here they last: who leaves the queue needs a
 # part of the lock table, which a session is stopped with that reads all of it.
@@ -15,7 +16,7 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my @nodes = redis_nodes(3);
-my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nmax_locks_per_transaction = 1000");
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '10min'\nredlock.max_ttl = '1h'\nmax_locks_per_transaction = 1000");
 my ($holder, $waiter, $reader, $admin) = map { session($host) } 1 .. 4;
 
 # Takes no lock that is in the lock table proper.
@@ -36,7 +37,7 @@ sub stick
 
 	foreach my $try (1 .. 100)
 	{
-		$holder->query("SELECT redlock_acquire('job', scope => 'session') WHERE redlock_token('job') IS NULL");
+		$holder->query("SELECT redlock_release_all(); SELECT redlock_acquire('job', scope => 'session')");
 		$waiter->send($statement);
 		1 until waits_for() eq 'Lock' || $waiter->done;
 		$leave->();
@@ -73,6 +74,29 @@ $$
 SQL
 like($result->{err}, qr/NOTICE: .*caught/, 'that error was caught');
 is($result->{message}, '', 'and what comes next is not cancelled');
+
+# ---- it ends by an error, and another lock is lost before that is caught ----
+
+$waiter->query("RESET statement_timeout; SELECT redlock_acquire('other', scope => 'session', hold_at_most => '2 s')");
+$result = stick(<<'SQL', sub { kill 'STOP', $reader->pid });
+SET client_min_messages = error;
+SET statement_timeout = 0;
+SELECT redlock_release('other');
+SELECT redlock_acquire('other', scope => 'session', hold_at_most => '2 s');
+SET statement_timeout = '500 ms';
+DO $$
+BEGIN
+	BEGIN
+		PERFORM redlock_acquire('job', wait => '1 s');
+	EXCEPTION WHEN query_canceled THEN
+		NULL;
+	END;
+	PERFORM pg_sleep(0);
+END
+$$
+SQL
+is($result->{message}, 'canceling statement because the lease on redlock "other" was lost', 'the loss is told');
+$waiter->query("SELECT redlock_release('other')");
 
 # ---- it ends by the grant ----
 
