@@ -202,9 +202,32 @@ foreach my $scope (qw(transaction session))
 		}
 	}
 }
-is($admin->query('SHOW client_connection_check_interval'), '0', 'the setting is as it was');
 is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the lock is free');
-is($holder->query('SHOW client_connection_check_interval'), '0', 'also in a session that took a lock');
+
+# What a wait sets for its length is as it was, however it ends.
+foreach my $interval ('0', '1min')
+{
+	my $is_still = sub {
+		is($waiter->query('SHOW client_connection_check_interval'), $interval, "client_connection_check_interval = $interval after $_[0]");
+	};
+	my $waits = sub {
+		wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'gone' AND state = 'queued'") eq '1' }, 'it waits');
+	};
+	$waiter->query("SET client_connection_check_interval = '$interval'");
+	is($waiter->run("SELECT redlock_acquire('gone', wait => '100 ms')")->{state}, '55P03', 'a wait is over');
+	$is_still->('that');
+	$waiter->send("SELECT redlock_acquire('gone')");
+	$waits->();
+	kill 'INT', $waiter->pid;
+	is($waiter->result->{state}, '57014', 'a wait is cancelled');
+	$is_still->('that');
+	$waiter->send("SELECT redlock_acquire('gone') > 0");
+	$waits->();
+	$holder->query("SELECT redlock_release('gone')");
+	is($waiter->result->{out}, 't', 'a wait ends by the grant');
+	$is_still->('that');
+	$holder->query("SELECT redlock_acquire('gone', scope => 'session')");
+}
 
 $_->quit foreach $holder, $waiter, $admin;
 
