@@ -59,6 +59,11 @@ COMMIT;
 SELECT redlock_acquire('a', ttl => '10 s', scope => 'session') > 0 AS acquired;
 INSERT INTO margin VALUES (2);
 \echo :SQLSTATE
+-- nor is it prepared
+BEGIN;
+INSERT INTO margin VALUES (2);
+PREPARE TRANSACTION 'margin';
+\echo :SQLSTATE
 -- the lock is held all the same; what writes nothing is not kept from it
 SELECT redlock_check('a') > '0' AS valid;
 SELECT redlock_release('a');
