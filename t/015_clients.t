@@ -208,12 +208,13 @@ is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the l
 foreach my $interval ('0', '1min')
 {
 	my $is_still = sub {
-		is($waiter->query('SHOW client_connection_check_interval'), $interval, "client_connection_check_interval = $interval after $_[0]");
+		is($waiter->query("SELECT current_setting('client_connection_check_interval'), current_setting('lock_timeout')"),
+			"$interval|10min", "client_connection_check_interval = $interval and lock_timeout after $_[0]");
 	};
 	my $waits = sub {
 		wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'gone' AND state = 'queued'") eq '1' }, 'it waits');
 	};
-	$waiter->query("SET client_connection_check_interval = '$interval'");
+	$waiter->query("SET client_connection_check_interval = '$interval'; SET lock_timeout = '10min'");
 	is($waiter->run("SELECT redlock_acquire('gone', wait => '100 ms')")->{state}, '55P03', 'a wait is over');
 	$is_still->('that');
 	$waiter->send("SELECT redlock_acquire('gone')");
