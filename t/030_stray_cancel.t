@@ -1,9 +1,10 @@
-# A wait at the gate that has ended leaves no cancel behind.
+# A wait at the gate that has ended leaves neither a cancel nor the gate behind.
 #
 # Protects from: an alarm that strikes when the wait has ended already, and cancels what
 # comes next, as if a user had: between an error of PostgreSQL and its catch, or between
 # the grant and its return; a loss that is not told, since its cancel is taken for that
-# of the alarm.
+# of the alarm; a user's cancel that is taken for it; a gate that was granted to a waiter which is cancelled in that moment, and
+# keeps it for good.
 #
 # These moments take no time as a rule.  Here they last: who leaves the queue needs a
 # part of the lock table, which a session is stopped with that reads all of it.
@@ -32,7 +33,7 @@ $reader->send('DO $$ BEGIN LOOP PERFORM pg_lock_status() LIMIT 1; END LOOP; END 
 # is tried until the reader has the lock table; then the waiter's time goes by.
 sub stick
 {
-	my ($statement, $leave) = @_;
+	my ($statement, $leave, $meanwhile) = @_;
 	my ($stuck, $result);
 
 	foreach my $try (1 .. 100)
@@ -45,7 +46,8 @@ sub stick
 		$stuck = !$waiter->done && waits_for() eq 'LWLock';
 		if ($stuck)
 		{
-			my $end = time + 2.5;
+			my $end = time + 3.5;
+			$meanwhile->() if $meanwhile;
 			wait_until(sub { time > $end }, 'the time of a waiter is over');
 			ok(!$waiter->done, 'when its wait has ended, and it does not know yet');
 		}
@@ -74,6 +76,22 @@ $$
 SQL
 like($result->{err}, qr/NOTICE: .*caught/, 'that error was caught');
 is($result->{message}, '', 'and what comes next is not cancelled');
+
+# ---- it ends by an error, and a user cancels before that is caught ----
+
+$result = stick(<<'SQL', sub { kill 'STOP', $reader->pid }, sub { kill 'INT', $waiter->pid });
+DO $$
+BEGIN
+	BEGIN
+		PERFORM redlock_acquire('job', wait => '3 s');
+	EXCEPTION WHEN query_canceled THEN
+		NULL;
+	END;
+	PERFORM pg_sleep(0);
+END
+$$
+SQL
+is($result->{message}, 'canceling statement due to user request', 'the cancel is not lost');
 
 # ---- it ends by an error, and another lock is lost before that is caught ----
 
@@ -114,5 +132,24 @@ is($result->{out}, 't', 'and the lock is held');
 
 $admin->query("SELECT pg_cancel_backend(@{[$reader->pid]})");
 $reader->result;
+
+# ---- it ends by the grant, and a cancel that came before it was seen ----
+
+foreach my $scope ('transaction', 'session')
+{
+	$holder->query("SELECT redlock_release_all(); SELECT redlock_acquire('job', scope => 'session')");
+	$waiter->send("SELECT redlock_acquire('job', scope => '$scope')");
+	wait_until(sub { waits_for() eq 'Lock' }, 'a session waits');
+	kill 'STOP', $waiter->pid;
+	$holder->query("SELECT redlock_release('job')");
+	is($admin->query("SELECT bool_and(granted) FROM pg_locks WHERE objsubid = 0 AND locktype = 'userlock' AND pid = @{[$waiter->pid]}"),
+		't', "the gate is granted, $scope scope");
+	kill 'INT', $waiter->pid;
+	kill 'CONT', $waiter->pid;
+	is($waiter->result->{state}, '57014', 'the waiter is cancelled');
+	is($admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND pid = @{[$waiter->pid]}"), '0', 'and has no gate');
+	is($holder->query("SELECT redlock_try('job', scope => 'session')"), 't', 'others can have the lock');
+}
+
 $_->quit foreach $holder, $waiter, $reader, $admin;
 done_testing();
