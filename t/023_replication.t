@@ -148,6 +148,12 @@ foreach my $what ('a new row', 'its own row')
 		't', "session_replication_role = replica: $what");
 }
 is(token($subscriber, 'replica'), $session->query("SELECT redlock_token('replica')"), 'it is there');
+my $other = session($subscriber);
+$other->query("BEGIN; SELECT FROM redlock_fences WHERE resource = 'replica' FOR UPDATE");
+is($session->run("SET lock_timeout = '100 ms'; SELECT redlock_fence('replica')")->{state}, '55P03', 'a fence fails');
+$other->quit;
+$session->query("UPDATE redlock_fences SET token = 0 WHERE resource = 'replica'");
+is(token($subscriber, 'replica'), $session->query("SELECT redlock_token('replica')"), 'after which rows are merged as before');
 $session->quit;
 
 # ---- dumps ----
