@@ -56,6 +56,11 @@ SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
 SELECT redlock_check('a') > '0' AS valid;
 COMMIT;
 \echo :SQLSTATE
+-- also where nothing was written
+BEGIN;
+SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
+COMMIT;
+\echo :SQLSTATE
 SELECT redlock_acquire('a', ttl => '10 s', scope => 'session') > 0 AS acquired;
 INSERT INTO margin VALUES (2);
 \echo :SQLSTATE
