@@ -2,9 +2,9 @@
 #
 # Protects from: an alarm that strikes when the wait has ended already, and cancels what
 # comes next, as if a user had: between an error of PostgreSQL and its catch, or between
-# the grant and its return; a loss that is not told, since its cancel is taken for that
-# of the alarm; a user's cancel that is taken for it; a gate that was granted to a waiter which is cancelled in that moment, and
-# keeps it for good.
+# the grant and its return; a loss, or a user's cancel, that is taken for the alarm's, and
+# not told; a lock that was left for a waiter which goes, and stays with nobody; a gate
+# that was granted to a waiter which is cancelled in that moment, and keeps it for good.
 #
 # These moments take no time as a rule.  Here they last: who leaves the queue needs a
 # part of the lock table, which a session is stopped with that reads all of it.
@@ -27,7 +27,6 @@ sub waits_for
 }
 
 $holder->query('SELECT count(pg_advisory_lock(i)) FROM generate_series(1, 50000) i');
-$reader->send('DO $$ BEGIN LOOP PERFORM pg_lock_status() LIMIT 1; END LOOP; END $$');
 
 # The waiter sends its statement, and leaves the queue when the reader is stopped.  That
 # is tried until the reader has the lock table; then the waiter's time goes by.
@@ -36,6 +35,7 @@ sub stick
 	my ($statement, $leave, $meanwhile) = @_;
 	my ($stuck, $result);
 
+	$reader->send('DO $$ BEGIN LOOP PERFORM pg_lock_status() LIMIT 1; END LOOP; END $$');
 	foreach my $try (1 .. 100)
 	{
 		$holder->query("SELECT redlock_release_all(); SELECT redlock_acquire('job', scope => 'session')");
@@ -56,6 +56,8 @@ sub stick
 		last if $stuck;
 	}
 	ok($stuck, 'it was so');
+	kill 'INT', $reader->pid;
+	$reader->result;
 	return $result;
 }
 
@@ -116,6 +118,21 @@ SQL
 is($result->{message}, 'canceling statement because the lease on redlock "other" was lost', 'the loss is told');
 $waiter->query("SELECT redlock_release('other')");
 
+# ---- the lock is left for a waiter whose wait has ended ----
+
+# The broker would look at it when its renewal is due, in minutes.
+foreach my $end ('statement_timeout', 'wait')
+{
+	my ($timeout, $wait, $state) = $end eq 'wait' ? (0, '500 ms', '55P03') : ('500 ms', '1 h', '57014');
+	$waiter->query("SET statement_timeout = '$timeout'");
+	$result = stick("SELECT redlock_acquire('job', wait => '$wait')",
+		sub { kill 'STOP', $reader->pid }, sub { $holder->send("SELECT redlock_release('job')") });
+	# or else the holder was quicker, and the waiter had it
+	like($result->{state}, qr/^($state)?$/, "$end: the waiter is told");
+	is($holder->result->{out}, 't', 'the lock was released meanwhile');
+	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'and is free');
+}
+
 # ---- it ends by the grant ----
 
 $waiter->query('RESET statement_timeout; SET client_min_messages = error');
@@ -129,9 +146,6 @@ $result = stick(
 	});
 is($result->{message}, '', 'what comes after the grant is not cancelled');
 is($result->{out}, 't', 'and the lock is held');
-
-$admin->query("SELECT pg_cancel_backend(@{[$reader->pid]})");
-$reader->result;
 
 # ---- it ends by the grant, and a cancel that came before it was seen ----
 
