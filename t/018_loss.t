@@ -73,6 +73,22 @@ foreach my $before ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "B
 	wait_nodes_ready($host, 3);
 }
 
+# ---- nobody tells it but its own alarm, which has rung for nothing before ----
+
+{
+	my $s = session($host);
+	my $broker = broker_pid($host);
+
+	$s->query("SELECT redlock_acquire('renewed', scope => 'session', ttl => '3 s')");
+	$s->query('SELECT pg_sleep(7)');
+	is($s->query("SELECT redlock_check('renewed') > '0'"), 't', 'a lease was renewed for longer than its ttl');
+	kill 'STOP', $broker;
+	$s->send('SELECT pg_sleep(120)');
+	is_told($s, 'renewed', 'its loss is told when the broker hangs');
+	kill 'CONT', $broker;
+	$s->quit;
+}
+
 # ---- the wall clock is set back, and forward ----
 
 foreach my $step (-600, 600)
