@@ -3,7 +3,8 @@
 # Protects from: a holder that a pool's reset takes out of its server's queue, so
 # that nobody sees who blocks whom; call scope that ends with the CALL before it,
 # in the same pipeline; waiters that go on waiting for a client that has gone, and
-# then hold the lock for nobody; one session whose locks leave no room for others.
+# then hold the lock for nobody; settings that a wait leaves changed; one session whose
+# locks leave no room for others.
 
 use strict;
 use warnings;
