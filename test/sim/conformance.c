@@ -50,6 +50,7 @@ static redisContext *redis;
 static uint64_t state;
 
 static node_data data;
+static node_mark its_mark;
 static int64_t now_us;
 
 /* What differed first, and what was seen at all. */
@@ -198,6 +199,7 @@ run_sequence(int sequence)
 	freeReplyObject(call("FLUSHALL"));
 	now_us = server_time_us();
 	memset(&data, 0, sizeof(data));
+	memset(&its_mark, 0, sizeof(its_mark));
 	if (dice(8) != 0)
 	{
 		set_marker(1, 0);
@@ -314,8 +316,8 @@ random_meddling(void)
 			break;
 		case 3:
 			freeReplyObject(call("DEL %b", marker_key, sizeof(marker_key) - 1));
-			data.marker = 0;
-			data.marker_lost_us = 0;
+			its_mark.text = 0;
+			its_mark.lost_us = 0;
 			break;
 		case 4:
 			set_marker(1 + dice(2), dice(2) ? 0 : now_us + (int64_t) dice(300000000) - 150000000);
@@ -345,8 +347,8 @@ random_meddling(void)
 static void
 set_marker(uint32_t marker, int64_t lost_us)
 {
-	data.marker = marker;
-	data.marker_lost_us = lost_us;
+	its_mark.text = marker;
+	its_mark.lost_us = lost_us;
 	snprintf(marker_text, sizeof(marker_text), "m%u", marker);
 	if (lost_us != 0)
 		snprintf(marker_text, sizeof(marker_text), "m%u lost %" PRId64, marker, lost_us);
@@ -359,7 +361,7 @@ greet_both(void)
 {
 	uint32_t fresh = 3 + dice(3);
 	bool seen = dice(2) == 0;
-	bool missing = data.marker == 0;
+	bool missing = its_mark.text == 0;
 	char text[16];
 	redisReply *reply;
 	marked mark;
@@ -368,7 +370,7 @@ greet_both(void)
 	snprintf(text, sizeof(text), "m%u", fresh);
 	reply = call("EVAL %s 0 %s %s 100000", lua_marker_script, text, seen ? "m9" : "");
 	now_us = server_time_us();
-	mark = node_marker(&data, now_us, fresh, seen, 100000);
+	mark = node_marker(&its_mark, now_us, fresh, seen, 100000);
 	marks[mark]++;
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
 		reply->element[0]->type != REDIS_REPLY_STRING)
@@ -384,8 +386,8 @@ greet_both(void)
 				differ("the new marker %s", marker_text);
 			else if (seen)
 			{
-				data.marker_lost_us = strtoll(lost + 6, NULL, 10);
-				if (llabs((long long) (now_us - data.marker_lost_us)) > SLACK_US)
+				its_mark.lost_us = strtoll(lost + 6, NULL, 10);
+				if (llabs((long long) (now_us - its_mark.lost_us)) > SLACK_US)
 					differ("the new marker %s", marker_text);
 			}
 		}
@@ -405,7 +407,7 @@ greet_both(void)
 static void
 execute_both(int count)
 {
-	uint32_t known = dice(5) == 0 ? dice(3) : data.marker;
+	uint32_t known = dice(5) == 0 ? dice(3) : its_mark.text;
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
@@ -422,7 +424,7 @@ execute_both(int count)
 		kept += data.secret != 0 && data.kept;
 		random_command(&command[i]);
 		command[i].marker = known;
-		node_execute(&data, now_us, &command[i], &answer[i]);
+		node_execute(&data, &its_mark, now_us, &command[i], &answer[i]);
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
 		snprintf(what[i], sizeof(what[i]),
 				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
@@ -430,14 +432,14 @@ execute_both(int count)
 				 ", marker %u, on key %u %u, counter %" PRId64 ", marker %u",
 				 lua_command_name[command[i].op], command[i].secret, command[i].attempt,
 				 command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token,
-				 known, before.secret, before.attempt, before.counter, before.marker);
+				 known, before.secret, before.attempt, before.counter, its_mark.text);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
 			count = i + 1; /* what comes next would hang on a microsecond */
 	}
 	reply =
-		call_script(known != 0 && known == data.marker ? marker_text : marker, text, len, count);
+		call_script(known != 0 && known == its_mark.text ? marker_text : marker, text, len, count);
 	now_us = server_time_us();
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (size_t) count)
 		differ("no array of %d", count);
@@ -614,8 +616,9 @@ compare_data(const char *after)
 			   counter->str, counter_ttl->integer, data.counter,
 			   data.counter_end_ms - now_us / 1000, after);
 
-	if (data.marker == 0 ? mark->type != REDIS_REPLY_NIL
-						 : mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
+	if (its_mark.text == 0
+			? mark->type != REDIS_REPLY_NIL
+			: mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
 		differ("the marker %s after %s", mark->str ? mark->str : "(none)", after);
 
 	freeReplyObject(value);

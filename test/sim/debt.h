@@ -16,10 +16,11 @@ extern void debt_begin(void);
 extern void debt_check(void); /* after each event */
 
 /* What is known of a key at a server, beside what it stores. */
-extern void debt_placed(int server, bool in_time); /* by a command that did not come late? */
-extern void debt_asked(int host, int slot);        /* by this secret from now on */
-extern void debt_over(int host, int slot);         /* the core begins to delete its keys */
-extern void debt_forgiven(int host, int slot);     /* the shell gave up what is owed */
-extern void debt_failed(int host, int node);       /* the node answered with an error */
+extern void debt_placed(int server, int resource,
+						bool in_time);         /* by a command that did not come late? */
+extern void debt_asked(int host, int slot);    /* by this secret from now on */
+extern void debt_over(int host, int slot);     /* the core begins to delete its keys */
+extern void debt_forgiven(int host, int slot); /* the shell gave up what is owed */
+extern void debt_failed(int host, int node);   /* the node answered with an error */
 
 #endif /* SIM_DEBT_H */

@@ -7,6 +7,7 @@
 #include "host.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,7 @@ static int64_t release_term_ms(int host, const slot *slot);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
+static int64_t turn_pause_until(int host, int resource);
 static bool is_crowded(int host, int node);
 static bool has_room(int host, int node);
 static bool must_wait(int host, int slot);
@@ -46,7 +48,7 @@ static int first_waiting(int host);
 static void let_wait(int host, int slot);
 static void begin_release(int host, int slot);
 static void send_releases(int host);
-static void hurry_releases(int host);
+static void hurry_releases(int host, int gate);
 static void follow_release(int host, int slot, const core_event *event);
 
 static void take_queue(int host);
@@ -80,15 +82,19 @@ wall_us(int host)
 void
 host_begin(void)
 {
-	memset(hosts, 0, sizeof(hosts[0]) * (size_t) w.plan.hosts);
+	int64_t at_us = 0;
+	int who = 0;
+
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
 		host *host = &hosts[h];
 
+		memset(host, 0, offsetof(struct host, slot) + sizeof(slot) * (size_t) w.plan.slots);
 		begin_clocks(host);
 		host->settled = true;
-		host->named = -1;
-		for (int s = 0; s < SLOTS_MAX && w.plan.aged; s++)
+		for (int g = 0; g < w.plan.resources; g++)
+			host->gate[g].named = -1;
+		for (int s = 0; s < w.plan.slots && w.plan.aged; s++)
 		{
 			host->slot[s].generation = UINT32_MAX - dice(3);
 			host->slot[s].core.round = UINT32_MAX - dice(6);
@@ -98,7 +104,7 @@ host_begin(void)
 			GuardMemory *guard = &host->node[n].guard;
 
 			wire_text(guard->run_id, server_at(h, n)->run_id);
-			wire_text(guard->marker, server_at(h, n)->data.marker);
+			wire_text(guard->marker, server_at(h, n)->data.mark.text);
 			guard->met_us = guard->twin_since_us = host_now_us(h);
 			guard->twin = twin_of(h, n) + 1;
 			memcpy(guard->twin_run_id, guard->run_id, sizeof(guard->twin_run_id));
@@ -113,8 +119,15 @@ host_begin(void)
 		if (may(FAULT_SERVER) && chance(3))
 			host_restart(h, 1 + dice_us(w.plan.length_us));
 	for (int i = 0; i < w.plan.asks; i++)
-		later(w.now_us + dice_us(w.plan.length_us), EVENT_ASK, (int) dice((uint32_t) w.plan.hosts),
-			  0, 0, 0);
+	{
+		/* for all locks at once, now and then */
+		if (i % w.plan.resources == 0 || chance(2))
+		{
+			at_us = w.now_us + dice_us(w.plan.length_us);
+			who = (int) dice((uint32_t) w.plan.hosts);
+		}
+		later(at_us, EVENT_ASK, who, i % w.plan.resources, 0, 0);
+	}
 }
 
 static void
@@ -325,6 +338,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 	const core_lease *core = &slot->core;
 	int64_t wall = wall_us(h);
 	command command = {.op = op,
+					   .resource = slot->resource,
 					   .secret = slot->secret,
 					   .ttl_ms = w.plan.ttl_us / 1000,
 					   .host = h,
@@ -444,6 +458,7 @@ publish(int h, int s, core_outcome outcome)
 			session_told(h, s);
 			break;
 		case CORE_EXPIRED:
+			session_lost(h, s);
 			if (slot->session >= 0 && !sessions[slot->session].paused)
 				later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
 					  (uint32_t) slot->session);
@@ -622,7 +637,7 @@ first_waiting(int h)
 {
 	int first = -1;
 
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 		if (slot_at(h, s)->waits != 0 &&
 			(first < 0 || slot_at(h, s)->waits < slot_at(h, first)->waits))
 			first = s;
@@ -651,7 +666,7 @@ send_releases(int h)
 	bool late = false;
 	int s;
 
-	for (s = 0; s < SLOTS_MAX; s++)
+	for (s = 0; s < w.plan.slots; s++)
 		for (int n = 0; n < w.plan.nodes; n++)
 			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
 			{
@@ -661,7 +676,7 @@ send_releases(int h)
 			}
 	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
 		begin_release(h, s);
-	for (s = 0; s < SLOTS_MAX; s++)
+	for (s = 0; s < w.plan.slots; s++)
 		late = late || slot_at(h, s)->waits != 0 || slot_at(h, s)->unsent != 0;
 	if (late && w.plan.crowd_us != 0 && hosts[h].room_at_us <= w.now_us)
 	{
@@ -684,15 +699,15 @@ host_greet(int h, int s, int n)
 		host_step(h, s, CORE_NODE_READY, n);
 }
 
-/* Ahead of the next request: there is but one lock. */
+/* Ahead of the next request: our own key would be in the way. */
 static void
-hurry_releases(int h)
+hurry_releases(int h, int gate)
 {
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		slot *slot = slot_at(h, s);
 
-		if (slot->waits == 0 && slot->unsent == 0)
+		if (w.plan.gate[slot->resource] != gate || (slot->waits == 0 && slot->unsent == 0))
 			continue;
 		slot->urgent = true;
 		if (slot->waits != 0)
@@ -731,16 +746,27 @@ ask(int h, int s)
 						.retry_us = w.plan.retry_us,
 						.hold_at_most_us = slot->hold_at_most_us};
 
-	if (chance(6))
-		event.not_before_us = host_now_us(h) + dice_us(4 * w.plan.delay_us);
+	event.not_before_us = turn_pause_until(h, slot->resource);
 	slot->secret = ++w.secrets;
 	slot->granted = false;
 	slot->keep_until_us = 0;
-	hurry_releases(h);
-	tell("host %c: request %u%s%s", HOST_NAME(h), slot->secret, slot->once ? ", a try" : "",
-		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
+	hurry_releases(h, w.plan.gate[slot->resource]);
+	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
+		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
 	step(h, s, &event);
+}
+
+/*
+ * When this host's turn has just ended, the next of its sessions asks a little later
+ * than a waiter of another host could.
+ */
+static int64_t
+turn_pause_until(int h, int resource)
+{
+	int64_t ended_us = hosts[h].turn_ended_us[w.plan.turn[w.plan.gate[resource]]];
+
+	return ended_us == 0 ? 0 : ended_us + 4 * w.plan.delay_us;
 }
 
 void
@@ -763,6 +789,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		event.reply = CORE_REPLY_ERROR; /* no counter: not one of ours */
 	if (slot->generation == command->generation)
 	{
+		if (answer->told)
+			hosts[h].others_seen_us[w.plan.turn[w.plan.gate[slot->resource]]] = host_now_us(h);
 		story_answer("->", command, answer, n);
 		check_answered(h, command->slot, n, command, answer);
 		step(h, command->slot, &event);
@@ -782,19 +810,24 @@ node_of(int h, int server)
 }
 
 /* A waiter is told of a release by each node, and asks when a majority told. */
-void
-host_hear(int server)
+bool
+host_hear(int server, int resource)
 {
+	bool heard = false;
+
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
 		int node = node_of(h, server);
 
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 		{
 			slot *slot = slot_at(h, s);
 
-			if (node < 0 || !slot->in_use || (slot->announced & CORE_BIT(node)) ||
+			if (node < 0 || !slot->in_use || slot->resource != resource ||
 				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+				continue;
+			heard = true;
+			if (slot->announced & CORE_BIT(node))
 				continue;
 			slot->announced |= CORE_BIT(node);
 			if (__builtin_popcount(slot->announced) == core_quorum(slot->core.members))
@@ -802,6 +835,7 @@ host_hear(int server)
 					  s, slot->generation);
 		}
 	}
+	return heard;
 }
 
 static void
@@ -829,7 +863,7 @@ on_broker(const event *event)
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
 	hosts[h].broker_began_us = host_now_us(h);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		if (!slot_at(h, s)->in_use || slot_at(h, s)->core.state == CORE_FREE)
 			continue;
@@ -850,7 +884,7 @@ on_settled(const event *event)
 		return;
 	hosts[event->host].settled = true;
 	take_queue(event->host);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		if (slot_at(event->host, s)->in_use && slot_at(event->host, s)->core.state == CORE_BUSY &&
 			slot_at(event->host, s)->wish == WISH_HOLD)
@@ -868,7 +902,7 @@ host_all_idle(void)
 	{
 		if (hosts[h].broker_down || hosts[h].paused_until_us > w.now_us)
 			return false;
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 			if (slot_at(h, s)->in_use)
 				return false;
 		for (int n = 0; n < w.plan.nodes; n++)
@@ -902,14 +936,14 @@ host_stop_broker(int h, int64_t for_us)
 			wire_at(h, n)->epoch++; /* nobody is there to connect later */
 		wire_at(h, n)->watched = false;
 	}
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
 		slot_at(h, s)->waits = 0;
 		slot_at(h, s)->unsent = 0;
 	}
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 		slot_at(h, s)->queued = false;
 	hosts[h].queued_count = 0;
 	hosts[h].broker_down = true;
@@ -927,7 +961,7 @@ host_restart(int h, int64_t for_us)
 	host *host = &hosts[h];
 
 	host_stop_broker(h, for_us);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		uint32_t generation = slot_at(h, s)->generation + 1;
 		uint32_t timer_tag = slot_at(h, s)->timer_tag + 1;
@@ -942,8 +976,10 @@ host_restart(int h, int64_t for_us)
 	for (int i = 0; i < session_count; i++)
 		if (sessions[i].host == h)
 			sessions[i].done = true;
-	host->named = -1;
-	host->queue = 0;
+	for (int g = 0; g < w.plan.resources; g++)
+		host->gate[g] = (gate){.named = -1};
+	memset(host->turn_ended_us, 0, sizeof(host->turn_ended_us));
+	memset(host->others_seen_us, 0, sizeof(host->others_seen_us));
 	memset(host->node, 0, sizeof(host->node));
 }
 
@@ -952,7 +988,8 @@ host_calm(int h)
 {
 	hosts[h].paused_until_us = w.now_us;
 	hosts[h].wall.offset_us = hosts[h].mono.offset_us;
-	hosts[h].queue = 0;
+	for (int g = 0; g < w.plan.resources; g++)
+		hosts[h].gate[g].waiting = 0;
 	if (hosts[h].broker_down)
 		later(w.now_us, EVENT_BROKER, h, 0, 0, 0);
 	session_stop(h);

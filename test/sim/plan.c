@@ -7,9 +7,10 @@
  */
 #include "world.h"
 
-#define ALL (FAULT_BIT(FAULTS) - 1)
+/* Without what is a shape of the world. */
+#define ALL (FAULT_BIT(FAULT_SEVERAL) - 1)
 
-uint64_t plan_allowed = ALL;
+uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 
 /* Those after which a lease may be held twice: only tokens keep order then. */
 #define BEYOND                                                                                     \
@@ -28,6 +29,7 @@ uint64_t plan_allowed = ALL;
 	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
 	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER))
 
+static void choose_resources(plan *plan);
 static uint64_t choose_faults(void);
 static void choose_times(plan *plan);
 static void roll(plan *plan);
@@ -46,7 +48,8 @@ plan_make(plan *plan, uint64_t seed)
 	if (plan->hosts == 1 && !chance(4))
 		plan->hosts = 2;
 	plan->span = spans[dice(4)];
-	plan->asks = 3 + (int) dice(9);
+	choose_resources(plan);
+	plan->asks = plan->resources * (3 + (int) dice(9));
 	plan->releases_max = 1 + (int) dice(3);
 	plan->write_odds = 1 + (int) dice(4);
 	plan->keep = chance(8);
@@ -77,6 +80,23 @@ plan_make(plan *plan, uint64_t seed)
 	plan->sane = plan->measured && !wall_wrong;
 }
 
+/* One, most often.  The hash of a name is rarely that of another, its place by turns sometimes. */
+static void
+choose_resources(plan *plan)
+{
+	plan->resources = 1;
+	plan->slots = 4;
+	if ((plan_allowed & FAULT_BIT(FAULT_SEVERAL)) == 0 || !chance(4))
+		return;
+	plan->resources = 2 + (int) dice(RESOURCES_MAX - 1);
+	plan->slots = SLOTS_MAX;
+	for (int r = 1; r < plan->resources; r++)
+	{
+		plan->gate[r] = chance(6) ? plan->gate[r - 1] : r;
+		plan->turn[r] = chance(3) ? plan->turn[r - 1] : r;
+	}
+}
+
 static uint64_t
 choose_faults(void)
 {
@@ -87,12 +107,12 @@ choose_faults(void)
 	if (often == 0)
 		return 0;
 	/* a short list of faults is a wish to see them together */
-	if (__builtin_popcountll(plan_allowed) < FAULTS / 3)
+	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_SEVERAL / 3)
 		often = 2;
-	for (int i = 0; i < FAULTS; i++)
+	for (int i = 0; i < FAULT_SEVERAL; i++)
 		if (chance(often))
 			faults |= FAULT_BIT(i);
-	if (plan_allowed == ALL)
+	if ((plan_allowed & ALL) == ALL)
 	{
 		if (!chance(6))
 			faults &= ~BEYOND;

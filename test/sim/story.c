@@ -51,6 +51,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_SILENCE] = "silence",
 	[FAULT_BOOT_STEP] = "boot-step",
 	[FAULT_SERVER] = "server",
+	[FAULT_SEVERAL] = "several",
 };
 
 /* Tokens are told as microseconds since the world began: short, and in order. */

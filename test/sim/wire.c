@@ -94,9 +94,10 @@ wire_on_greet(const event *event)
 		return;
 	}
 	save(server);
-	wire_expire(event->host, event->node);
+	for (int r = 0; r < w.plan.resources; r++)
+		wire_expire(event->host, event->node, r);
 	server->scriptless = false; /* SCRIPT LOAD */
-	if (server->flushed && server->data.marker_lost_us == 0 &&
+	if (server->flushed && server->data.mark.lost_us == 0 &&
 		host_marker(event->host, event->node) == 0)
 		check_fooled(event->host, event->node);
 	wire_text(facts->run_id, server->run_id);
@@ -105,11 +106,11 @@ wire_on_greet(const event *event)
 		w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
 	facts->loss =
-		(int) node_marker(&server->data, now_us, w.markers + 1,
+		(int) node_marker(&server->data.mark, now_us, w.markers + 1,
 						  host_marker(event->host, event->node) != 0, w.plan.max_ttl_us / 1000);
-	wire_text(facts->marker, server->data.marker);
-	if (server->data.marker > w.markers)
-		w.markers = server->data.marker;
+	wire_text(facts->marker, server->data.mark.text);
+	if (server->data.mark.text > w.markers)
+		w.markers = server->data.mark.text;
 	wire->from_at_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
 	later(wire->from_at_us, EVENT_GREETED, event->host, event->node, 0, wire->epoch);
 }
@@ -165,7 +166,10 @@ wire_on_arrive(const event *event)
 	}
 	assert(wire->executed != wire->tail);
 	at = wire->executed++ % WIRE_MAX;
-	if (wire->command[at].batch != wire->batch)
+	if (wire->command[at].batch == wire->batch)
+		seen.mixed +=
+			wire->command[at].resource != wire->command[(at + WIRE_MAX - 1) % WIRE_MAX].resource;
+	else
 	{
 		wire->batch = wire->command[at].batch;
 		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
@@ -317,7 +321,7 @@ static void
 execute(int node, const command *command, answer *answer, const wire *behind)
 {
 	server *server = server_at(command->host, node);
-	node_data before;
+	store before;
 
 	save(server);
 	if (server->scriptless && !command->by_text)
@@ -336,13 +340,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 		story_answer("executes, for", command, answer, node);
 		return;
 	}
-	wire_expire(command->host, node);
+	wire_expire(command->host, node, command->resource);
 	before = server->data;
-	node_execute(&server->data, server_clock_us(server), command, answer);
+	node_execute(&server->data.lock[command->resource], &server->data.mark, server_clock_us(server),
+				 command, answer);
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, command, &before, answer, behind);
 	if (answer->told)
-		host_hear(w.server_of[command->host][node]);
+		answer->told = host_hear(w.server_of[command->host][node], command->resource);
 	if (may(FAULT_NONSENSE) && chance(25))
 	{
 		seen.fault[FAULT_NONSENSE]++;
@@ -352,14 +357,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 
 /* A counter that expires is no loss, unless the node's clock was set. */
 void
-wire_expire(int host, int node)
+wire_expire(int host, int node, int resource)
 {
 	server *server = server_at(host, node);
 
-	if (node_expire(&server->data, server_clock_us(server)) &&
+	if (node_expire(&server->data.lock[resource], server_clock_us(server)) &&
 		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
 						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
-		check_forgot(w.server_of[host][node]);
+		check_forgot(w.server_of[host][node], resource);
 }
 
 /* What it would find after a restart: as of its last snapshot. */

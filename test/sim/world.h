@@ -25,7 +25,8 @@
 
 #define HOSTS_MAX 4
 #define NODES_MAX 5
-#define SLOTS_MAX 4   /* lease slots of a host */
+#define RESOURCES_MAX 3
+#define SLOTS_MAX 8   /* lease slots of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
 #define LIMBO_MAX 128 /* commands left in old sockets */
 #define SECRETS_MAX 200
@@ -75,6 +76,7 @@ typedef enum fault
 	FAULT_SILENCE,
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
+	FAULT_SEVERAL, /* not a fault: several resources */
 	FAULTS
 } fault;
 
@@ -126,7 +128,7 @@ typedef struct event
 	uint32_t order; /* of events at one time */
 	uint8_t kind;
 	uint8_t host;
-	uint8_t node;
+	uint8_t node; /* or, of what sessions do, the resource */
 	uint8_t slot;
 	uint32_t tag; /* tells whether the event still means something */
 } event;
@@ -144,10 +146,14 @@ typedef struct plan
 	uint64_t seed;
 	uint64_t faults; /* the classes that may be injected */
 	int hosts;
-	int nodes;    /* in redlock.nodes */
-	int servers;  /* one less with a twin */
-	bool renamed; /* the names of nodes mean other servers on other hosts, */
-	bool doubled; /* ... some of which list a server twice */
+	int nodes;   /* in redlock.nodes */
+	int servers; /* one less with a twin */
+	int resources;
+	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
+	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
+	int slots;               /* of each host */
+	bool renamed;            /* the names of nodes mean other servers on other hosts, */
+	bool doubled;            /* ... some of which list a server twice */
 	persistence persistence[NODES_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
@@ -174,10 +180,16 @@ typedef struct plan
 	int64_t settle_us; /* ... and others fail this long after they are back, or longer */
 } plan;
 
+typedef struct store
+{
+	node_data lock[RESOURCES_MAX];
+	node_mark mark;
+} store;
+
 typedef struct server
 {
-	node_data data;
-	node_data saved; /* by the last snapshot */
+	store data;
+	store saved; /* by the last snapshot */
 	int64_t save_every_us;
 	int64_t save_at_us;
 	sim_clock wall;
@@ -206,7 +218,7 @@ typedef struct world
 	bool calm;     /* no more faults; all let go, but for one who asks */
 	bool over;     /* an invariant was violated */
 	int last_host; /* who asks when it is calm */
-	bool last_granted;
+	bool last_granted[RESOURCES_MAX];
 	bool late;             /* ... or can't be, and is told to go */
 	int64_t settled_at_us; /* FAULT_ROLLING: all have been back for long enough by then */
 	server server[NODES_MAX];
