@@ -58,7 +58,7 @@ unit: test/unit/core_test test/unit/guard_test
 
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Isrc
-SIM_FILES = sim world plan story node wire host peer session fault check debt
+SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
 SIM_HEADERS = $(wildcard test/sim/*.h) src/core.h src/guard.h src/lua.h
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) src/core.c src/guard.c $(SIM_HEADERS)

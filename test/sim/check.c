@@ -60,26 +60,27 @@ static struct book
 	int64_t max_granted;  /* the largest token of all ranges */
 	int64_t max_returned; /* the largest token that a session was told */
 	uint32_t forgets;
-	int64_t counted[NODES_MAX]; /* how far each server has counted, as it said, and did not
-								 * forget since */
-	int64_t stored;             /* the fence: the database's own row */
+	int64_t counted[SERVERS_MAX]; /* how far each server has counted, as it said, and did not
+								   * forget since */
+	int64_t stored;               /* the fence: the database's own row */
 	int stored_by;
 	int64_t version; /* of the data behind it */
 } books[RESOURCES_MAX];
 
-static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which the
-												   * release was executed */
+static uint32_t released[SECRETS_MAX][SERVERS_MAX]; /* 0, or the attempt of which the
+													 * release was executed */
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
-static bool was_returned[SECRETS_MAX];       /* to a session */
-static int64_t fooled[HOSTS_MAX][NODES_MAX]; /* the loss of data that this host can't know of */
-static bool in_bounds;                       /* 8 is demanded, whoever was fooled */
+static bool was_returned[SECRETS_MAX];         /* to a session */
+static int64_t fooled[HOSTS_MAX][SERVERS_MAX]; /* the loss of data that this host can't know of */
+static bool in_bounds;                         /* 8 is demanded, whoever was fooled */
 
 static void check_granted(int host, int slot);
 static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
+static bool lists(int host, int slot, int server);
 static void count_to(int server, const command *command, int64_t counter);
 static bool is_ordered(const slot *slot);
 static bool leaves_others(const command *command, const store *before, const store *after);
@@ -144,6 +145,13 @@ check_forgot(int server, int resource)
 		released[i][server] = 0;
 }
 
+void
+check_relisted(void)
+{
+	for (int r = 0; r < w.plan.resources; r++)
+		books[r].forgets++;
+}
+
 /*
  * A host that starts after FLUSHALL, before one that had known the node told of it
  * there, takes the node for a new one, as README.md says.  From then on two may hold
@@ -172,7 +180,7 @@ check_outage(void)
 								 host_now_us(h) - slot->check.granted_us >= 2 * w.plan.settle_us;
 			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
 			{
-				wire_expire(h, n, slot->resource);
+				wire_expire(w.server_of[h][n], slot->resource);
 				demand(16, server_at(h, n)->data.lock[slot->resource].secret == slot->secret,
 					   "node %d has been well for long and lacks the key of request %u of host %c",
 					   n + 1, slot->secret, HOST_NAME(h));
@@ -212,6 +220,16 @@ check_asked(int h, int s)
 	}
 }
 
+/* Is this server asked? */
+static bool
+lists(int h, int s, int server)
+{
+	for (int n = 0; n < w.plan.places; n++)
+		if ((hosts[h].slot[s].core.members & CORE_BIT(n)) && w.server_of[h][n] == server)
+			return true;
+	return false;
+}
+
 /* A round of acquires begins. */
 void
 check_round(int h, int s)
@@ -226,9 +244,10 @@ check_round(int h, int s)
 	check->forgets = book->forgets;
 	check->yes = 0;
 	check->valid_until_us = 0;
+	check->listed = __builtin_popcount(hosts[h].slot[s].core.members);
 	for (int i = 0; i < w.plan.servers; i++)
-		behind += book->counted[i] < book->max_granted;
-	check->ordered = behind < w.plan.nodes / 2 + 1;
+		behind += book->counted[i] < book->max_granted && lists(h, s, i);
+	check->ordered = behind < check->listed / 2 + 1;
 }
 
 void
@@ -357,8 +376,8 @@ check_granted(int h, int s)
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
 		   (double) (slot->core.valid_until_us - now_us) / 1000,
 		   (double) VALIDITY_US(w.plan.ttl_us) / 1000);
-	demand(4, votes >= w.plan.nodes / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
-		   slot->secret, HOST_NAME(h), votes, w.plan.nodes);
+	demand(4, votes >= check->listed / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
+		   slot->secret, HOST_NAME(h), votes, check->listed);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
@@ -450,9 +469,9 @@ check_renewed(int h, int s)
 			   valid_until_us == check->valid_until_us,
 		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
 		   HOST_NAME(h));
-	demand(4, votes >= w.plan.nodes / 2 + 1,
+	demand(4, votes >= check->listed / 2 + 1,
 		   "request %u of host %c is renewed by %d of %d nodes in this round", slot->secret,
-		   HOST_NAME(h), votes, w.plan.nodes);
+		   HOST_NAME(h), votes, check->listed);
 	if (book->forgets == 0)
 		demand(5, check->renewal_floor <= slot->core.token,
 			   "host %c renews request %u with token %lld, though %lld was granted before",
@@ -624,13 +643,12 @@ check_store(int id)
  * in order; NULL: from an old socket.
  */
 void
-check_executed(int node, const command *command, const store *store, const answer *answer,
+check_executed(int node, int s, const command *command, const store *store, const answer *answer,
 			   const struct wire *behind)
 {
-	const server *server = server_at(command->host, node);
+	const server *server = &w.server[s];
 	const node_data *before = &store->lock[command->resource];
 	const node_data *after = &server->data.lock[command->resource];
-	int s = w.server_of[command->host][node];
 	int64_t now_ms = server_clock_us(server) / 1000;
 	bool same = before->secret == command->secret && before->attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
@@ -796,7 +814,7 @@ check_freed(int h, int s, bool shell_forgives)
 		forgiven[slot->secret] = true;
 		return;
 	}
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (wire_at(h, n)->stained)
 			stained |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)

@@ -38,8 +38,10 @@ static struct
 {
 	int host;
 	int slot;
+	core_mask members;
 	bool forgiven;
-	int64_t over_us; /* its keys are being deleted since then; 0: they are not yet */
+	int64_t forgotten_us; /* what was under way then is not sent again; 0: it is */
+	int64_t over_us;      /* its keys are being deleted since then; 0: they are not yet */
 } requests[SECRETS_MAX];
 
 /* Of the keys at a server. */
@@ -51,7 +53,7 @@ static struct key
 	int64_t placed_us;
 	int64_t unwanted_us; /* since then; 0: it is wanted */
 	int64_t since_us;    /* and since then its host's connection is well; 0: it is not */
-} keys[NODES_MAX][RESOURCES_MAX];
+} keys[SERVERS_MAX][RESOURCES_MAX];
 
 /* A connection: up and well since then; 0: it is not. */
 static struct
@@ -68,6 +70,7 @@ static struct
 static void look_at_paths(void);
 static bool is_well(int host, int node);
 static void check_debts(int server, int resource);
+static bool is_lost(uint32_t secret, int host, int node, int64_t placed_us);
 static uint32_t standing(const server *server, int resource);
 static bool is_wanted(uint32_t secret);
 static void check_repairs(int host, int slot);
@@ -94,6 +97,7 @@ debt_asked(int host, int slot)
 
 	requests[secret].host = host;
 	requests[secret].slot = slot;
+	requests[secret].members = hosts[host].members;
 }
 
 void
@@ -103,9 +107,35 @@ debt_forgiven(int host, int slot)
 }
 
 void
+debt_forgotten(int host, int slot)
+{
+	requests[slot_at(host, slot)->secret].forgotten_us = w.now_us;
+}
+
+void
 debt_over(int host, int slot)
 {
 	requests[slot_at(host, slot)->secret].over_us = w.now_us;
+}
+
+/* It can delete nothing there any more: what it knows of must be gone. */
+void
+debt_left(int h, int n)
+{
+	int server = w.server_of[h][n];
+
+	for (int r = 0; r < w.plan.resources; r++)
+	{
+		uint32_t secret = standing(&w.server[server], r);
+
+		if (w.plan.measured && secret != 0 && !fault_is_plain(secret) &&
+			requests[secret].host == h && (requests[secret].members & CORE_BIT(n)) &&
+			!requests[secret].forgiven && !is_lost(secret, h, n, keys[server][r].placed_us) &&
+			keys[server][r].in_time && !w.server[server].data.lock[r].kept &&
+			!wire_at(h, n)->stained)
+			violate(7, "host %c leaves node %d, and the key of its request %u stands there",
+					HOST_NAME(h), n + 1, secret);
+	}
 }
 
 void
@@ -133,7 +163,7 @@ static void
 look_at_paths(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 		{
 			const wire *wire = wire_at(h, n);
 
@@ -183,10 +213,12 @@ check_debts(int server, int resource)
 		return;
 	if (key->unwanted_us == 0)
 		key->unwanted_us = w.now_us;
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (w.server_of[h][n] == server && paths[h][n].well_us != 0)
+	for (int n = 0; n < w.plan.places; n++)
+		if ((requests[secret].members & CORE_BIT(n)) && w.server_of[h][n] == server &&
+			paths[h][n].well_us != 0)
 			node = n;
-	if (node < 0 || data->kept || !key->in_time || requests[secret].forgiven ||
+	if (node < 0 || is_lost(secret, h, node, key->placed_us) || data->kept || !key->in_time ||
+		requests[secret].forgiven ||
 		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
 	{
 		key->since_us = 0;
@@ -217,6 +249,15 @@ check_debts(int server, int resource)
 				(double) (w.now_us - paths[h][node].well_us) / 1000);
 }
 
+/* Its release was on a connection that broke, or met an error, and is not sent again. */
+static bool
+is_lost(uint32_t secret, int h, int node, int64_t placed_us)
+{
+	return requests[secret].forgotten_us != 0 &&
+		   (paths[h][node].up_us > requests[secret].forgotten_us ||
+			paths[h][node].failed_us >= placed_us);
+}
+
 /* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
 static uint32_t
 standing(const server *server, int resource)
@@ -242,13 +283,13 @@ check_repairs(int h, int s)
 {
 	const slot *slot = slot_at(h, s);
 
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		const server *server = server_at(h, n);
 		uint32_t secret = standing(server, slot->resource);
 		int64_t up_us = paths[h][n].up_us;
 
-		if (up_us == 0)
+		if (up_us == 0 || !(slot->core.members & CORE_BIT(n)))
 			continue;
 		if ((secret != 0 && secret != slot->secret) ||
 			server->data.lock[slot->resource].counter > slot->core.token ||

@@ -89,7 +89,7 @@ static void
 inject(fault fault)
 {
 	int host = (int) dice((uint32_t) w.plan.hosts);
-	int node = (int) dice((uint32_t) w.plan.nodes);
+	int node = host_node(host, (int) dice((uint32_t) w.plan.places));
 	int resource = (int) dice((uint32_t) w.plan.resources);
 	int64_t time_us = for_us(2 * w.plan.ttl_us);
 	server *server = server_at(host, node);
@@ -284,11 +284,11 @@ static void
 partition(void)
 {
 	int64_t until_us = w.now_us + for_us(3 * w.plan.ttl_us);
-	uint32_t nodes = dice(UINT32_C(1) << w.plan.nodes);
+	uint32_t nodes = dice(UINT32_C(1) << w.plan.places);
 	uint32_t away = dice(UINT32_C(1) << w.plan.hosts);
 
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (((away >> h) & 1) != ((nodes >> n) & 1))
 			{
 				cut(h, n, true, until_us);
@@ -349,7 +349,7 @@ start_anew(int s, int64_t down_us, bool silent)
 	server *server = &w.server[s];
 
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (w.server_of[h][n] == s)
 				wire_break(h, n, false, silent);
 	server->run_id = ++w.run_ids;
@@ -489,7 +489,7 @@ plain_begins(int resource)
 	plain.began_us = w.now_us;
 	plain.yes = 0;
 	tell("plain client: asks, request %u", plain.secret);
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, resource, n, PLAIN_SET,
 			  plain.secret);
 	later(w.now_us + 3 * w.plan.delay_us, EVENT_PLAIN, resource, 0, PLAIN_DECIDE, plain.secret);
@@ -508,7 +508,7 @@ fault_plain(const event *event)
 		case PLAIN_SET:
 			if (server->paused_until_us > w.now_us)
 				break;
-			wire_expire(0, event->node, resource);
+			wire_expire(w.server_of[0][event->node], resource);
 			yes = node_plain_set(&server->data.lock[resource], server_clock_us(server), event->tag,
 								 w.plan.ttl_us / 1000);
 			tell("node %d executes, for the plain client: set: %s", event->node + 1,
@@ -526,7 +526,7 @@ fault_plain(const event *event)
 				if (fault_plain_is_valid(resource))
 					check_plain(resource);
 			}
-			for (int n = 0; n < w.plan.nodes; n++)
+			for (int n = 0; n < w.plan.places; n++)
 				later(release_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, resource, n,
 					  PLAIN_DELETE, event->tag);
 			break;

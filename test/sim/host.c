@@ -14,6 +14,7 @@
 #include "fault.h"
 #include "lua.h"
 #include "peer.h"
+#include "reload.h"
 #include "session.h"
 #include "story.h"
 
@@ -53,7 +54,7 @@ static void follow_release(int host, int slot, const core_event *event);
 
 static void take_queue(int host);
 static void look_at(int host, int slot);
-static int node_of(int host, int server);
+static int node_of(int host, int server, core_mask members);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
 static void on_broker(const event *event);
@@ -99,10 +100,13 @@ host_begin(void)
 			host->slot[s].generation = UINT32_MAX - dice(3);
 			host->slot[s].core.round = UINT32_MAX - dice(6);
 		}
+		host->members = CORE_BIT(w.plan.nodes) - 1;
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			GuardMemory *guard = &host->node[n].guard;
 
+			host->node[n].in_use = true;
+			host->node[n].address = n;
 			wire_text(guard->run_id, server_at(h, n)->run_id);
 			wire_text(guard->marker, server_at(h, n)->data.mark.text);
 			guard->met_us = guard->twin_since_us = host_now_us(h);
@@ -153,6 +157,14 @@ begin_clocks(host *host)
 	}
 	else if (w.plan.faults != 0) /* as NTP leaves them */
 		host->wall.offset_us = dice_us(w.plan.max_ttl_us / 8) - w.plan.max_ttl_us / 16;
+}
+
+int
+host_node(int host, int node)
+{
+	for (int i = 0; i < w.plan.places && !hosts[host].node[node].in_use; i++)
+		node = (node + 1) % w.plan.places;
+	return node;
 }
 
 uint32_t
@@ -212,6 +224,9 @@ host_handle(const event *event)
 		case EVENT_SETTLED:
 			on_settled(event);
 			break;
+		case EVENT_RELOAD:
+			reload_on_reload(event);
+			break;
 		case EVENT_TURN:
 			host->turn_due = false;
 			take_queue(event->host);
@@ -263,7 +278,7 @@ step(int h, int s, core_event *event)
 	event->now_us = host_now_us(h);
 	event->random = dice(UINT32_MAX);
 	event->can_send = event->can_vote = event->can_release = 0;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!wire_can_send(h, n))
 			continue;
@@ -310,7 +325,7 @@ grow_old(core_lease *lease)
 
 	if (lease->state == CORE_BUSY)
 		attempt--; /* it has not asked yet */
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (lease->node[n].attempt != 0)
 			lease->node[n].attempt = attempt;
 	lease->attempt = attempt;
@@ -349,7 +364,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 
 	if (nodes == 0)
 		return;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!(nodes & CORE_BIT(n)))
 			continue;
@@ -621,11 +636,14 @@ must_wait(int h, int s)
 static bool
 may_release(int h, int s)
 {
+	core_mask members = slot_at(h, s)->core.members;
 	int room = 0;
 	int full = 0;
 
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (has_room(h, n))
+	for (int n = 0; n < w.plan.places; n++)
+		if (!(members & CORE_BIT(n)))
+			continue;
+		else if (has_room(h, n))
 			room++;
 		else if (wire_can_send(h, n))
 			full++;
@@ -667,7 +685,7 @@ send_releases(int h)
 	int s;
 
 	for (s = 0; s < w.plan.slots; s++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
 			{
 				slot_at(h, s)->unsent &= ~CORE_BIT(n);
@@ -691,7 +709,8 @@ host_greet(int h, int s, int n)
 {
 	slot *slot = slot_at(h, s);
 
-	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0)
+	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0 ||
+		!(slot->core.members & CORE_BIT(n)))
 		return;
 	if (slot->core.state == CORE_HELD && !has_room(h, n))
 		slot->unsent |= CORE_BIT(n);
@@ -709,14 +728,22 @@ hurry_releases(int h, int gate)
 
 		if (w.plan.gate[slot->resource] != gate || (slot->waits == 0 && slot->unsent == 0))
 			continue;
-		slot->urgent = true;
-		if (slot->waits != 0)
-			begin_release(h, s);
-		for (int n = 0; n < w.plan.nodes; n++)
-			if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
-				host_step(h, s, CORE_NODE_READY, n);
-		slot->unsent = 0;
+		host_hurry(h, s);
 	}
+}
+
+void
+host_hurry(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->urgent = true;
+	if (slot->waits != 0)
+		begin_release(h, s);
+	for (int n = 0; n < w.plan.places; n++)
+		if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
+			host_step(h, s, CORE_NODE_READY, n);
+	slot->unsent = 0;
 }
 
 static void
@@ -738,7 +765,7 @@ ask(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	core_event event = {.type = CORE_ACQUIRE,
-						.members = CORE_BIT(w.plan.nodes) - 1,
+						.members = hosts[h].members,
 						.once = slot->once,
 						.ttl_us = w.plan.ttl_us,
 						.answer_us = w.plan.answer_us,
@@ -749,6 +776,7 @@ ask(int h, int s)
 	event.not_before_us = turn_pause_until(h, slot->resource);
 	slot->secret = ++w.secrets;
 	slot->granted = false;
+	slot->forgiven = false;
 	slot->keep_until_us = 0;
 	hurry_releases(h, w.plan.gate[slot->resource]);
 	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
@@ -799,12 +827,12 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		peer_lose(h, n, "it forgot its marker");
 }
 
-/* By which of its nodes a host hears a server; -1: it knows it not. */
+/* By which of these nodes a host hears a server; -1: by none. */
 static int
-node_of(int h, int server)
+node_of(int h, int server, core_mask members)
 {
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (w.server_of[h][n] == server)
+	for (int n = 0; n < w.plan.places; n++)
+		if ((members & CORE_BIT(n)) && w.server_of[h][n] == server)
 			return n;
 	return -1;
 }
@@ -817,14 +845,16 @@ host_hear(int server, int resource)
 
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
-		int node = node_of(h, server);
-
 		for (int s = 0; s < w.plan.slots; s++)
 		{
 			slot *slot = slot_at(h, s);
+			int node;
 
-			if (node < 0 || !slot->in_use || slot->resource != resource ||
+			if (!slot->in_use || slot->resource != resource ||
 				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+				continue;
+			node = node_of(h, server, slot->core.members);
+			if (node < 0)
 				continue;
 			heard = true;
 			if (slot->announced & CORE_BIT(node))
@@ -863,6 +893,10 @@ on_broker(const event *event)
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
 	hosts[h].broker_began_us = host_now_us(h);
+	for (int n = 0; n < w.plan.places; n++)
+		if (hosts[h].node[n].in_use)
+			wire_connect(h, n);
+	reload_nodes(h);
 	for (int s = 0; s < w.plan.slots; s++)
 	{
 		if (!slot_at(h, s)->in_use || slot_at(h, s)->core.state == CORE_FREE)
@@ -872,8 +906,6 @@ on_broker(const event *event)
 			look_at(h, s);
 		set_timer(h, s);
 	}
-	for (int n = 0; n < w.plan.nodes; n++)
-		wire_connect(h, n);
 	later(settled_us, EVENT_SETTLED, h, 0, 0, 0);
 }
 
@@ -905,7 +937,7 @@ host_all_idle(void)
 		for (int s = 0; s < w.plan.slots; s++)
 			if (slot_at(h, s)->in_use)
 				return false;
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (wire_at(h, n)->state == WIRE_GREETING || wire_in_flight(wire_at(h, n)) != 0)
 				return false;
 	}
@@ -928,7 +960,7 @@ host_stop_broker(int h, int64_t for_us)
 {
 	if (hosts[h].broker_down)
 		return;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (wire_at(h, n)->state != WIRE_DOWN)
 			wire_close(h, n);
@@ -980,7 +1012,12 @@ host_restart(int h, int64_t for_us)
 		host->gate[g] = (gate){.named = -1};
 	memset(host->turn_ended_us, 0, sizeof(host->turn_ended_us));
 	memset(host->others_seen_us, 0, sizeof(host->others_seen_us));
-	memset(host->node, 0, sizeof(host->node));
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		memset(&host->node[n].guard, 0, sizeof(host->node[n].guard));
+		host->node[n].failures = 0;
+	}
+	reload_forget(h);
 }
 
 void
@@ -993,7 +1030,7 @@ host_calm(int h)
 	if (hosts[h].broker_down)
 		later(w.now_us, EVENT_BROKER, h, 0, 0, 0);
 	session_stop(h);
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (wire_at(h, n)->state != WIRE_DOWN && wire_at(h, n)->gone)
 			later(w.now_us + w.plan.delay_us, EVENT_BROKEN, h, n, 0, wire_at(h, n)->epoch);
 	if (h == w.last_host)

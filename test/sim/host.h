@@ -90,7 +90,11 @@ typedef struct host
 	{
 		GuardMemory guard;
 		int failures;
+		bool in_use;
+		bool leaving; /* no longer listed, but some lease was granted by it */
+		int address;  /* by which it is known */
 	} node[NODES_MAX];
+	core_mask members; /* the nodes that are listed */
 	slot slot[SLOTS_MAX];
 } host;
 
@@ -109,6 +113,12 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 extern void host_step(int host, int slot, core_event_type type, int node);
 extern void host_greet(int host, int slot, int node); /* the node is ready */
 extern void host_push(int host, int slot);            /* its owner wishes something else */
+
+/* For reload.c */
+extern void host_hurry(int host, int slot); /* its release is sent, be there room or not */
+
+/* A node of this host, from the one given on. */
+extern int host_node(int host, int node);
 
 static inline gate *
 gate_of(int host, int resource)

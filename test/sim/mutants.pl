@@ -23,7 +23,7 @@ my ($jobs, $seconds, $cc) = (2, 60, $ENV{CC} || 'gcc');
 GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
 
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$src"); # both have a node.h
-my @units = qw(sim world plan story node wire host peer session fault check debt core guard);
+my @units = qw(sim world plan story node wire host reload peer session operator fault check debt core guard);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 

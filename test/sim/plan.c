@@ -8,7 +8,7 @@
 #include "world.h"
 
 /* Without what is a shape of the world. */
-#define ALL (FAULT_BIT(FAULT_SEVERAL) - 1)
+#define ALL (FAULT_BIT(FAULT_RELOAD_NODES) - 1)
 
 uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 
@@ -61,11 +61,18 @@ plan_make(plan *plan, uint64_t seed)
 	plan->rolling = (plan->faults & FAULT_BIT(FAULT_ROLLING)) != 0;
 	if (plan->rolling)
 		plan->faults &= BESIDE_ROLLING;
-	plan->renamed = plan->faults != 0 && chance(6);
+	plan->renamed =
+		plan->faults != 0 && chance(6) && !(plan->faults & FAULT_BIT(FAULT_RELOAD_NODES));
 	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 && !plan->rolling &&
 					!(plan->faults & FAULT_BIT(FAULT_TWIN)) &&
 					!((plan->faults & FAULT_BIT(FAULT_SERVER)) && (plan->faults & RESTARTS));
 	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
+	plan->places = plan->nodes;
+	if (plan->faults & FAULT_BIT(FAULT_RELOAD_NODES))
+	{
+		plan->servers = plan->nodes + 1;
+		plan->places = plan->nodes + 1 + (int) dice(2);
+	}
 	choose_times(plan);
 	if (plan->rolling)
 		roll(plan);
@@ -107,7 +114,7 @@ choose_faults(void)
 	if (often == 0)
 		return 0;
 	/* a short list of faults is a wish to see them together */
-	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_SEVERAL / 3)
+	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
 		often = 2;
 	for (int i = 0; i < FAULT_SEVERAL; i++)
 		if (chance(often))
@@ -132,6 +139,10 @@ choose_faults(void)
 		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
 	if ((faults & FAULT_BIT(FAULT_SERVER)) && (faults & RESTARTS))
 		faults &= ~FAULT_BIT(FAULT_TWIN);
+	/* so does who is told of a node again; and a plain client reads no settings of ours */
+	if (faults & FAULT_BIT(FAULT_RELOAD_NODES))
+		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_PLAIN) |
+					FAULT_BIT(FAULT_ROLLING));
 	return faults & plan_allowed;
 }
 
@@ -154,6 +165,8 @@ choose_times(plan *plan)
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
 	plan->length_us = plan->ttl_us * (3 + dice(6));
+	if (plan->faults & FAULT_BIT(FAULT_RELOAD_NODES))
+		plan->length_us += 4 * plan->max_ttl_us;
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }

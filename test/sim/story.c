@@ -51,6 +51,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_SILENCE] = "silence",
 	[FAULT_BOOT_STEP] = "boot-step",
 	[FAULT_SERVER] = "server",
+	[FAULT_RELOAD_NODES] = "reload-nodes",
 	[FAULT_SEVERAL] = "several",
 };
 

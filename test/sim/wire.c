@@ -21,7 +21,8 @@ static int64_t delay_us(void);
 static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
 static void leave_in_limbo(const command *command, int node, int64_t at_us);
-static void execute(int node, const command *command, answer *answer, const wire *behind);
+static void execute(int node, int server, const command *command, answer *answer,
+					const wire *behind);
 static void save(server *server);
 
 /* All connections are there, but those to a twin. */
@@ -29,12 +30,12 @@ void
 wire_begin(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 		{
 			memset(&wires[h][n], 0, offsetof(wire, command));
 			wires[h][n].head = wires[h][n].executed = wires[h][n].tail = first_number();
 			wires[h][n].epoch = first_number();
-			wires[h][n].state = twin_of(h, n) < 0 ? WIRE_UP : WIRE_DOWN;
+			wires[h][n].state = n < w.plan.nodes && twin_of(h, n) < 0 ? WIRE_UP : WIRE_DOWN;
 		}
 }
 
@@ -95,7 +96,7 @@ wire_on_greet(const event *event)
 	}
 	save(server);
 	for (int r = 0; r < w.plan.resources; r++)
-		wire_expire(event->host, event->node, r);
+		wire_expire(w.server_of[event->host][event->node], r);
 	server->scriptless = false; /* SCRIPT LOAD */
 	if (server->flushed && server->data.mark.lost_us == 0 &&
 		host_marker(event->host, event->node) == 0)
@@ -184,7 +185,8 @@ wire_on_arrive(const event *event)
 	}
 	else
 	{
-		execute(event->node, &wire->command[at], &wire->answer[at], wire);
+		execute(event->node, w.server_of[event->host][event->node], &wire->command[at],
+				&wire->answer[at], wire);
 		if (wire->failing_at > 0)
 		{
 			wire->failing_at--;
@@ -288,7 +290,9 @@ leave_in_limbo(const command *command, int node, int64_t at_us)
 	for (int i = 0; i < LIMBO_MAX; i++)
 		if (!w.limbo[i].used)
 		{
-			w.limbo[i] = (limbo){*command, node, server_at(command->host, node)->run_id, true};
+			int server = w.server_of[command->host][node];
+
+			w.limbo[i] = (limbo){*command, node, server, w.server[server].run_id, true};
 			later(at_us, EVENT_LATE, 0, node, 0, (uint32_t) i);
 			return;
 		}
@@ -299,8 +303,7 @@ void
 wire_on_late(const event *event)
 {
 	limbo *limbo = &w.limbo[event->tag];
-	int node = event->node;
-	server *server = server_at(limbo->command.host, node);
+	server *server = &w.server[limbo->server];
 	answer answer;
 
 	if (server->paused_until_us > w.now_us && server->run_id == limbo->run_id)
@@ -313,14 +316,14 @@ wire_on_late(const event *event)
 		return;
 	seen.late++;
 	story_command("long ago sent to", &limbo->command, event->node, "executed only now");
-	execute(event->node, &limbo->command, &answer, NULL);
+	execute(event->node, limbo->server, &limbo->command, &answer, NULL);
 }
 
 /* `behind`: the connection on which it came in order; NULL: it came late. */
 static void
-execute(int node, const command *command, answer *answer, const wire *behind)
+execute(int node, int s, const command *command, answer *answer, const wire *behind)
 {
-	server *server = server_at(command->host, node);
+	server *server = &w.server[s];
 	store before;
 
 	save(server);
@@ -340,14 +343,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 		story_answer("executes, for", command, answer, node);
 		return;
 	}
-	wire_expire(command->host, node, command->resource);
+	wire_expire(s, command->resource);
 	before = server->data;
 	node_execute(&server->data.lock[command->resource], &server->data.mark, server_clock_us(server),
 				 command, answer);
 	story_answer("executes, for", command, answer, node);
-	check_executed(node, command, &before, answer, behind);
+	check_executed(node, s, command, &before, answer, behind);
 	if (answer->told)
-		answer->told = host_hear(w.server_of[command->host][node], command->resource);
+		answer->told = host_hear(s, command->resource);
 	if (may(FAULT_NONSENSE) && chance(25))
 	{
 		seen.fault[FAULT_NONSENSE]++;
@@ -357,14 +360,14 @@ execute(int node, const command *command, answer *answer, const wire *behind)
 
 /* A counter that expires is no loss, unless the node's clock was set. */
 void
-wire_expire(int host, int node, int resource)
+wire_expire(int s, int resource)
 {
-	server *server = server_at(host, node);
+	server *server = &w.server[s];
 
 	if (node_expire(&server->data.lock[resource], server_clock_us(server)) &&
 		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
 						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
-		check_forgot(w.server_of[host][node], resource);
+		check_forgot(s, resource);
 }
 
 /* What it would find after a restart: as of its last snapshot. */

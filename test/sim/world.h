@@ -24,7 +24,8 @@
 #define NEVER INT64_MAX
 
 #define HOSTS_MAX 4
-#define NODES_MAX 5
+#define NODES_MAX 8   /* slots of nodes, as CORE_NODES_MAX */
+#define SERVERS_MAX 6 /* Redis servers */
 #define RESOURCES_MAX 3
 #define SLOTS_MAX 8   /* lease slots of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
@@ -76,7 +77,8 @@ typedef enum fault
 	FAULT_SILENCE,
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
-	FAULT_SEVERAL, /* not a fault: several resources */
+	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
+	FAULT_SEVERAL,      /* not a fault: several resources */
 	FAULTS
 } fault;
 
@@ -101,6 +103,7 @@ typedef enum event_kind
 	EVENT_WAKE,    /* a majority told of a release */
 	EVENT_BROKER,  /* a new broker is there */
 	EVENT_SETTLED, /* ... and has tried all nodes */
+	EVENT_RELOAD,  /* the broker puts redlock.nodes into force */
 	EVENT_TURN,    /* the broker takes its queue */
 	EVENT_ASK,     /* a session wants the lock */
 	EVENT_ASKED,   /* ... which has a slot, writes its wish */
@@ -117,9 +120,10 @@ typedef enum event_kind
 	EVENT_GREET,  /* a connection reaches its node */
 	EVENT_LATE,   /* a command left in an old socket is executed */
 	EVENT_FAULT,
-	EVENT_PLAIN, /* the plain Redlock client does something */
-	EVENT_CALM,  /* no more faults */
-	EVENT_LIMIT  /* by now a grant must have come */
+	EVENT_OPERATOR, /* somebody changes settings */
+	EVENT_PLAIN,    /* the plain Redlock client does something */
+	EVENT_CALM,     /* no more faults */
+	EVENT_LIMIT     /* by now a grant must have come */
 } event_kind;
 
 typedef struct event
@@ -146,15 +150,16 @@ typedef struct plan
 	uint64_t seed;
 	uint64_t faults; /* the classes that may be injected */
 	int hosts;
-	int nodes;   /* in redlock.nodes */
-	int servers; /* one less with a twin */
+	int nodes;   /* in redlock.nodes, at first */
+	int places;  /* slots for nodes; more than nodes where that changes */
+	int servers; /* one less with a twin; one more, where redlock.nodes changes */
 	int resources;
 	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
 	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
 	int slots;               /* of each host */
 	bool renamed;            /* the names of nodes mean other servers on other hosts, */
 	bool doubled;            /* ... some of which list a server twice */
-	persistence persistence[NODES_MAX];
+	persistence persistence[SERVERS_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
 	int64_t answer_us;
@@ -204,7 +209,8 @@ typedef struct server
 typedef struct limbo
 {
 	command command;
-	int node; /* as the host counts */
+	int node; /* as the host counted */
+	int server;
 	uint32_t run_id;
 	bool used;
 } limbo;
@@ -221,7 +227,7 @@ typedef struct world
 	bool last_granted[RESOURCES_MAX];
 	bool late;             /* ... or can't be, and is told to go */
 	int64_t settled_at_us; /* FAULT_ROLLING: all have been back for long enough by then */
-	server server[NODES_MAX];
+	server server[SERVERS_MAX];
 	int server_of[HOSTS_MAX][NODES_MAX];       /* what each host's names of nodes mean */
 	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */
 	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* ... in the other direction */
