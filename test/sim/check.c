@@ -116,7 +116,7 @@ check_begin(void)
 	violated = 0;
 	session_count = 0;
 	seen.schedules++;
-	seen.fault[FAULT_SEVERAL] += w.plan.resources > 1;
+	seen.fault[FAULT_SEVERAL] += w.plan.names > 1;
 	seen.guarded += w.plan.guarded;
 	seen.renamed += w.plan.renamed;
 	memset(released, 0, sizeof(released));

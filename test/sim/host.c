@@ -125,12 +125,12 @@ host_begin(void)
 	for (int i = 0; i < w.plan.asks; i++)
 	{
 		/* for all locks at once, now and then */
-		if (i % w.plan.resources == 0 || chance(2))
+		if (i % w.plan.names == 0 || chance(2))
 		{
 			at_us = w.now_us + dice_us(w.plan.length_us);
 			who = (int) dice((uint32_t) w.plan.hosts);
 		}
-		later(at_us, EVENT_ASK, who, i % w.plan.resources, 0, 0);
+		later(at_us, EVENT_ASK, who, i % w.plan.names, 0, 0);
 	}
 }
 
@@ -852,6 +852,9 @@ host_hear(int server, int resource)
 
 			if (!slot->in_use || slot->resource != resource ||
 				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+				continue;
+			/* the name is what comes behind the prefix that is set now */
+			if (resource / w.plan.names != hosts[h].prefix)
 				continue;
 			node = node_of(h, server, slot->core.members);
 			if (node < 0)

@@ -95,6 +95,7 @@ typedef struct host
 		int address;  /* by which it is known */
 	} node[NODES_MAX];
 	core_mask members; /* the nodes that are listed */
+	int prefix;        /* of keys: 0 or 1 */
 	slot slot[SLOTS_MAX];
 } host;
 

@@ -2,6 +2,9 @@
  * operator.c
  *		Changes of settings; see operator.h.
  *
+ * The prefix of keys changes at any time, on one host or another: who asks later asks
+ * for another lock, by the same name.
+ *
  * redlock.nodes changes by steps: one node is added, or removed, or called by
  * another name.  During a step each host has the one list or the other, and may be
  * given either at any time, since each majority of the one shares a server with each
@@ -28,6 +31,8 @@ static struct
 	int64_t over_us;    /* nothing of the other list is left since then; 0: not so */
 } nodes;
 
+static void change_nodes(void);
+static void change_prefix(int host);
 static void begin_step(void);
 static void give(int host, int which);
 static bool is_over(void);
@@ -42,7 +47,7 @@ operator_begin(void)
 		nodes.lists[0].address[i] = i;
 	for (int h = 0; h < w.plan.hosts; h++)
 		nodes.has[h] = 0;
-	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES))
+	if (w.plan.faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_PREFIX)))
 		next_time();
 }
 
@@ -70,6 +75,24 @@ operator_acts(void)
 	if (w.calm)
 		return;
 	next_time();
+	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES))
+		change_nodes();
+	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) && chance(3))
+		change_prefix((int) dice((uint32_t) w.plan.hosts));
+}
+
+static void
+change_prefix(int h)
+{
+	seen.fault[FAULT_RELOAD_PREFIX]++;
+	hosts[h].prefix = 1 - hosts[h].prefix;
+	tell("operator: host %c gets the %s redlock.key_prefix", HOST_NAME(h),
+		 hosts[h].prefix == 1 ? "second" : "first");
+}
+
+static void
+change_nodes(void)
+{
 	if (!nodes.under_way)
 		begin_step();
 	else if (nodes.aim < 0)

@@ -48,14 +48,15 @@ plan_make(plan *plan, uint64_t seed)
 	if (plan->hosts == 1 && !chance(4))
 		plan->hosts = 2;
 	plan->span = spans[dice(4)];
-	choose_resources(plan);
-	plan->asks = plan->resources * (3 + (int) dice(9));
+	plan->asks = 3 + (int) dice(9);
 	plan->releases_max = 1 + (int) dice(3);
 	plan->write_odds = 1 + (int) dice(4);
 	plan->keep = chance(8);
 	plan->limit = chance(8);
 	plan->aged = chance(8);
 	plan->faults = choose_faults();
+	choose_resources(plan);
+	plan->asks *= plan->resources;
 	if (plan->nodes < 3)
 		plan->faults &= ~(FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_ROLLING));
 	plan->rolling = (plan->faults & FAULT_BIT(FAULT_ROLLING)) != 0;
@@ -91,17 +92,25 @@ plan_make(plan *plan, uint64_t seed)
 static void
 choose_resources(plan *plan)
 {
-	plan->resources = 1;
+	bool two_prefixes = (plan->faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) != 0;
+
+	plan->names = 1;
 	plan->slots = 4;
-	if ((plan_allowed & FAULT_BIT(FAULT_SEVERAL)) == 0 || !chance(4))
-		return;
-	plan->resources = 2 + (int) dice(RESOURCES_MAX - 1);
-	plan->slots = SLOTS_MAX;
-	for (int r = 1; r < plan->resources; r++)
+	if ((plan_allowed & FAULT_BIT(FAULT_SEVERAL)) != 0 && chance(4))
+	{
+		plan->names = 2 + (int) dice(2);
+		plan->slots = SLOTS_MAX;
+	}
+	if (two_prefixes && plan->names > RESOURCES_MAX / 2)
+		plan->names = RESOURCES_MAX / 2;
+	for (int r = 1; r < plan->names; r++)
 	{
 		plan->gate[r] = chance(6) ? plan->gate[r - 1] : r;
 		plan->turn[r] = chance(3) ? plan->turn[r - 1] : r;
 	}
+	plan->resources = plan->names;
+	for (int r = 0; r < plan->names && two_prefixes; r++)
+		plan->gate[plan->resources++] = plan->gate[r];
 }
 
 static uint64_t

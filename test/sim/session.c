@@ -19,6 +19,7 @@
 
 #define LAST 1 /* tag of the request that comes when all is calm */
 
+static void come(int host, int resource, bool last);
 static int named(int host, int resource);
 static void open_slot(int host, int resource, bool last);
 static int find_slot(int host);
@@ -66,12 +67,19 @@ void
 session_on_ask(const event *event)
 {
 	int h = event->host;
-	int resource = event->node;
-	gate *gate = gate_of(h, resource);
 	bool last = event->tag == LAST;
 
-	if (w.calm && !last)
-		return;
+	if (!w.calm)
+		come(h, event->node + hosts[h].prefix * w.plan.names, false);
+	else if (last)
+		come(h, event->node, true);
+}
+
+static void
+come(int h, int resource, bool last)
+{
+	gate *gate = gate_of(h, resource);
+
 	if (last || named(h, resource) < 0)
 		open_slot(h, resource, last);
 	else if (gate->waiting < QUEUE_MAX)
@@ -372,7 +380,8 @@ session_on_done(const event *event)
 void
 session_on_next(const event *event)
 {
-	session_on_ask(event); /* another may have taken the name */
+	if (!w.calm)
+		come(event->host, event->node, false); /* another may have taken the name */
 }
 
 void

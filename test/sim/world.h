@@ -26,7 +26,7 @@
 #define HOSTS_MAX 4
 #define NODES_MAX 8   /* slots of nodes, as CORE_NODES_MAX */
 #define SERVERS_MAX 6 /* Redis servers */
-#define RESOURCES_MAX 3
+#define RESOURCES_MAX 4
 #define SLOTS_MAX 8   /* lease slots of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
 #define LIMBO_MAX 128 /* commands left in old sockets */
@@ -78,7 +78,8 @@ typedef enum fault
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
 	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
-	FAULT_SEVERAL,      /* not a fault: several resources */
+	FAULT_RELOAD_PREFIX,
+	FAULT_SEVERAL, /* not a fault: several resources */
 	FAULTS
 } fault;
 
@@ -150,10 +151,12 @@ typedef struct plan
 	uint64_t seed;
 	uint64_t faults; /* the classes that may be injected */
 	int hosts;
-	int nodes;   /* in redlock.nodes, at first */
-	int places;  /* slots for nodes; more than nodes where that changes */
-	int servers; /* one less with a twin; one more, where redlock.nodes changes */
-	int resources;
+	int nodes;     /* in redlock.nodes, at first */
+	int places;    /* slots for nodes; more than nodes where that changes */
+	int servers;   /* one less with a twin; one more, where redlock.nodes changes */
+	int resources; /* keys on the nodes: a prefix and a name */
+	int names;     /* of resources: each key is that of a name, and of one of two prefixes, if
+					* there are more keys than names */
 	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
 	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
 	int slots;               /* of each host */
