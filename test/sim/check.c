@@ -81,6 +81,7 @@ static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
 static bool lists(int host, int slot, int server);
+static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
 static bool is_ordered(const slot *slot);
 static bool leaves_others(const command *command, const store *before, const store *after);
@@ -363,7 +364,7 @@ check_granted(int h, int s)
 	slot *slot = &hosts[h].slot[s];
 	round_check *check = &slot->check;
 	int64_t now_us = host_now_us(h);
-	int64_t deadline_us = check->began_us + VALIDITY_US(w.plan.ttl_us);
+	int64_t deadline_us = check->began_us + VALIDITY_US(slot->ttl_us);
 	int votes = __builtin_popcount(check->yes);
 
 	seen.granted++;
@@ -375,7 +376,7 @@ check_granted(int h, int s)
 		   "the validity of a ttl is %.3f ms",
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
 		   (double) (slot->core.valid_until_us - now_us) / 1000,
-		   (double) VALIDITY_US(w.plan.ttl_us) / 1000);
+		   (double) VALIDITY_US(slot->ttl_us) / 1000);
 	demand(4, votes >= check->listed / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
 		   slot->secret, HOST_NAME(h), votes, check->listed);
 	check->granted_us = now_us;
@@ -465,7 +466,7 @@ check_renewed(int h, int s)
 			   valid_until_us <= check->granted_us + slot->hold_at_most_us,
 		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
 	demand(3,
-		   valid_until_us <= check->renewal_began_us + VALIDITY_US(w.plan.ttl_us) ||
+		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||
 			   valid_until_us == check->valid_until_us,
 		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
 		   HOST_NAME(h));
@@ -674,7 +675,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			if (!yes || same)
 				break;
 			count_to(s, command, answer->token);
-			demand(7, after->key_end_ms <= now_ms + w.plan.ttl_us / 1000,
+			demand(7, after->key_end_ms <= now_ms + command->ttl_ms,
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
@@ -682,7 +683,9 @@ check_executed(int node, int s, const command *command, const store *store, cons
 					   command->secret, HOST_NAME(command->host), node + 1);
 			if (in_bounds && server->lost_at_us != 0 &&
 				server->lost_at_us != fooled[command->host][s])
-				demand(8, w.now_us - server->lost_at_us >= SLOW(w.plan.max_ttl_us),
+				demand(8,
+					   w.now_us - server->lost_at_us >=
+						   SLOW(max_ttl_at(command->host, server->lost_at_us)),
 					   "node %d votes for request %u of host %c %.3f ms after it lost data",
 					   node + 1, command->secret, HOST_NAME(command->host),
 					   (double) (w.now_us - server->lost_at_us) / 1000);
@@ -711,7 +714,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				   "node %d shortens the ttl of request %u by a renewal", node + 1,
 				   command->secret);
 			demand(7,
-				   after->key_end_ms <= now_ms + w.plan.ttl_us / 1000 ||
+				   after->key_end_ms <= now_ms + command->ttl_ms ||
 					   (same && after->key_end_ms == before->key_end_ms),
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			break;
@@ -734,6 +737,13 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				released[command->secret][s] = command->attempt;
 			break;
 	}
+}
+
+/* A quarantine that had begun is no longer than max_ttl was then. */
+static int64_t
+max_ttl_at(int h, int64_t at_us)
+{
+	return hosts[h].max_ttl_since_us <= at_us ? hosts[h].max_ttl_us : w.plan.max_ttl_us;
 }
 
 static void
@@ -801,7 +811,7 @@ void
 check_freed(int h, int s, bool shell_forgives)
 {
 	const slot *slot = &hosts[h].slot[s];
-	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + w.plan.ttl_us;
+	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + slot->ttl_us;
 	core_mask stained = 0;
 
 	if (slot->secret == 0)

@@ -86,6 +86,7 @@ typedef struct statistics
 	int64_t stored;         /* updates of what was read behind the fence */
 	int64_t passed;         /* ... refused, since a newer holder was there meanwhile */
 	int64_t short_of_slots; /* ... which had to wait, since nodes that leave still served */
+	int64_t longer;         /* requests with a ttl that was too long before max_ttl was raised */
 	int64_t moved;          /* requests that went to the new nodes */
 	int64_t left;           /* nodes that left when their last lease ended */
 	int64_t mixed;          /* calls of the script with commands of several */

@@ -459,13 +459,15 @@ set_wall_clock(int h)
 void
 fault_calm(void)
 {
+	int64_t max_ttl_us = w.plan.longer * w.plan.max_ttl_us;
 	/* quarantine; then the rest of a key; then a round, and the pauses between */
-	int64_t bound_us = 2 * w.plan.max_ttl_us - core_validity_us(w.plan.max_ttl_us) + w.plan.ttl_us +
-					   4 * w.plan.answer_us + 5 * w.plan.retry_us + 60 * w.plan.delay_us + 30 * MS;
+	int64_t bound_us = 2 * max_ttl_us - core_validity_us(max_ttl_us) +
+					   w.plan.longer * w.plan.ttl_us + 4 * w.plan.answer_us + 5 * w.plan.retry_us +
+					   60 * w.plan.delay_us + 30 * MS;
 
 	w.calm = true;
 	tell("no more faults; all let go, and host %c asks", HOST_NAME(w.last_host));
-	bound_us += bound_us / 50 + 2 * w.plan.ttl_us;
+	bound_us += bound_us / 50 + 2 * w.plan.longer * w.plan.ttl_us;
 	if (!w.plan.measured)
 		bound_us = w.plan.ttl_us; /* keys may live for days */
 	later(w.now_us + bound_us, EVENT_LIMIT, 0, 0, 0, 0);

@@ -93,6 +93,7 @@ host_begin(void)
 		memset(host, 0, offsetof(struct host, slot) + sizeof(slot) * (size_t) w.plan.slots);
 		begin_clocks(host);
 		host->settled = true;
+		host->max_ttl_us = w.plan.max_ttl_us;
 		for (int g = 0; g < w.plan.resources; g++)
 			host->gate[g].named = -1;
 		for (int s = 0; s < w.plan.slots && w.plan.aged; s++)
@@ -355,7 +356,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 	command command = {.op = op,
 					   .resource = slot->resource,
 					   .secret = slot->secret,
-					   .ttl_ms = w.plan.ttl_us / 1000,
+					   .ttl_ms = slot->ttl_us / 1000,
 					   .host = h,
 					   .slot = s,
 					   .generation = slot->generation,
@@ -767,7 +768,7 @@ ask(int h, int s)
 	core_event event = {.type = CORE_ACQUIRE,
 						.members = hosts[h].members,
 						.once = slot->once,
-						.ttl_us = w.plan.ttl_us,
+						.ttl_us = slot->ttl_us,
 						.answer_us = w.plan.answer_us,
 						.patience_us = 2 * w.plan.answer_us,
 						.retry_us = w.plan.retry_us,

@@ -46,6 +46,7 @@ typedef struct slot
 	bool granted;
 	bool returned; /* a session was told a token */
 	bool forgiven; /* its debts were forgotten */
+	int64_t ttl_us;
 	int64_t hold_at_most_us;
 	int64_t keep_us; /* the key stays so long after the grant, even if released */
 	int64_t keep_until_us;
@@ -95,7 +96,9 @@ typedef struct host
 		int address;  /* by which it is known */
 	} node[NODES_MAX];
 	core_mask members; /* the nodes that are listed */
-	int prefix;        /* of keys: 0 or 1 */
+	int64_t max_ttl_us;
+	int64_t max_ttl_since_us; /* true time */
+	int prefix;               /* of keys: 0 or 1 */
 	slot slot[SLOTS_MAX];
 } host;
 

@@ -2,6 +2,9 @@
  * operator.c
  *		Changes of settings; see operator.h.
  *
+ * redlock.max_ttl is raised on one host after the other, before a call makes use of
+ * it, and lowered when no lease is longer any more, and as long has passed as it was.
+ *
  * The prefix of keys changes at any time, on one host or another: who asks later asks
  * for another lock, by the same name.
  *
@@ -31,8 +34,21 @@ static struct
 	int64_t over_us;    /* nothing of the other list is left since then; 0: not so */
 } nodes;
 
+static enum {
+	LOW,
+	RAISING, /* on one host after the other */
+	HIGH,    /* calls may make use of it */
+	ENDING,  /* ... no more */
+	LOWERING
+} max_ttl;
+
+static int64_t longest_over_us; /* ENDING: no lease is longer since then; 0: not so */
+
 static void change_nodes(void);
 static void change_prefix(int host);
+static void change_max_ttl(void);
+static bool give_max_ttl(int64_t max_ttl_us);
+static bool is_longer_in_use(void);
 static void begin_step(void);
 static void give(int host, int which);
 static bool is_over(void);
@@ -47,8 +63,10 @@ operator_begin(void)
 		nodes.lists[0].address[i] = i;
 	for (int h = 0; h < w.plan.hosts; h++)
 		nodes.has[h] = 0;
-	if (w.plan.faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_PREFIX)))
+	if (w.plan.faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_PREFIX) |
+						 FAULT_BIT(FAULT_RELOAD_TTL)))
 		next_time();
+	max_ttl = LOW;
 }
 
 static void
@@ -79,6 +97,77 @@ operator_acts(void)
 		change_nodes();
 	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) && chance(3))
 		change_prefix((int) dice((uint32_t) w.plan.hosts));
+	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_TTL))
+		change_max_ttl();
+}
+
+bool
+operator_allows_longer(void)
+{
+	return max_ttl == HIGH;
+}
+
+static void
+change_max_ttl(void)
+{
+	int64_t high_us = w.plan.longer * w.plan.max_ttl_us;
+
+	switch (max_ttl)
+	{
+		case LOW:
+			max_ttl = RAISING;
+			break;
+		case RAISING:
+			if (!give_max_ttl(high_us))
+				max_ttl = HIGH;
+			break;
+		case HIGH:
+			if (chance(8))
+				max_ttl = ENDING;
+			longest_over_us = 0;
+			break;
+		case ENDING:
+			if (is_longer_in_use())
+				longest_over_us = 0;
+			else if (longest_over_us == 0)
+				longest_over_us = w.now_us;
+			else if (w.now_us - longest_over_us > high_us + high_us / 50)
+				max_ttl = LOWERING;
+			break;
+		case LOWERING:
+			if (!give_max_ttl(w.plan.max_ttl_us))
+				max_ttl = LOW;
+			break;
+	}
+}
+
+/* To the next host that has another.  Returns whether there was one. */
+static bool
+give_max_ttl(int64_t max_ttl_us)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		if (hosts[h].max_ttl_us != max_ttl_us)
+		{
+			seen.fault[FAULT_RELOAD_TTL]++;
+			hosts[h].max_ttl_us = max_ttl_us;
+			hosts[h].max_ttl_since_us = w.now_us;
+			tell("operator: host %c gets a redlock.max_ttl of %.3f ms", HOST_NAME(h),
+				 (double) max_ttl_us / 1000);
+			return true;
+		}
+	return false;
+}
+
+/* As redlock_locks tells, on all hosts. */
+static bool
+is_longer_in_use(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int s = 0; s < w.plan.slots; s++)
+			if (slot_at(h, s)->in_use && slot_at(h, s)->wish != WISH_NOTHING &&
+				slot_at(h, s)->ttl_us > w.plan.ttl_us)
+				return true;
+	return false;
 }
 
 static void
@@ -93,6 +182,8 @@ change_prefix(int h)
 static void
 change_nodes(void)
 {
+	int64_t longest_us = w.plan.longer * w.plan.max_ttl_us;
+
 	if (!nodes.under_way)
 		begin_step();
 	else if (nodes.aim < 0)
@@ -113,7 +204,7 @@ change_nodes(void)
 			nodes.over_us = 0;
 		else if (nodes.over_us == 0)
 			nodes.over_us = w.now_us;
-		else if (w.now_us - nodes.over_us > w.plan.max_ttl_us + w.plan.max_ttl_us / 50)
+		else if (w.now_us - nodes.over_us > longest_us + longest_us / 50)
 		{
 			nodes.under_way = false;
 			nodes.lists[0] = nodes.lists[nodes.aim];

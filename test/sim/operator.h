@@ -23,4 +23,7 @@ extern void operator_acts(void); /* EVENT_OPERATOR */
 extern const list *operator_list(int host);
 extern int operator_server(int address);
 
+/* May a call ask for a longer ttl than before max_ttl was raised? */
+extern bool operator_allows_longer(void);
+
 #endif /* SIM_OPERATOR_H */

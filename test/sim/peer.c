@@ -138,5 +138,5 @@ ask_guard(int h, int n)
 	for (int i = 0; i < w.plan.places; i++)
 		if (hosts[h].node[i].in_use)
 			memories[i] = &hosts[h].node[i].guard;
-	return guard_greet(memories, n, &wire_at(h, n)->facts, w.plan.max_ttl_us, host_now_us(h));
+	return guard_greet(memories, n, &wire_at(h, n)->facts, hosts[h].max_ttl_us, host_now_us(h));
 }

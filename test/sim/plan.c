@@ -152,6 +152,8 @@ choose_faults(void)
 	if (faults & FAULT_BIT(FAULT_RELOAD_NODES))
 		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_PLAIN) |
 					FAULT_BIT(FAULT_ROLLING));
+	if (faults & FAULT_BIT(FAULT_RELOAD_TTL))
+		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_ROLLING));
 	return faults & plan_allowed;
 }
 
@@ -165,6 +167,7 @@ choose_times(plan *plan)
 	plan->max_ttl_us = plan->ttl_us;
 	if (chance(2))
 		plan->max_ttl_us += plan->ttl_us * dice(4) / 2 / MS * MS;
+	plan->longer = (plan->faults & FAULT_BIT(FAULT_RELOAD_TTL)) ? 2 + (int) dice(3) : 1;
 	plan->delay_us = plan->ttl_us / (40 << dice(4));
 	plan->answer_us = plan->ttl_us / 2 << dice(3);
 	if (plan->faults != 0 && chance(2))
@@ -174,8 +177,8 @@ choose_times(plan *plan)
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
 	plan->length_us = plan->ttl_us * (3 + dice(6));
-	if (plan->faults & FAULT_BIT(FAULT_RELOAD_NODES))
-		plan->length_us += 4 * plan->max_ttl_us;
+	if (plan->faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_TTL)))
+		plan->length_us += 4 * plan->max_ttl_us * plan->longer;
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }

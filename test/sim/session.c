@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "operator.h"
 #include "story.h"
 
 /* A host's turn: consecutive hand-overs take no longer than this. */
@@ -116,13 +117,18 @@ open_slot(int h, int resource, bool last)
 	slot->resource = resource;
 	slot->wish = WISH_NONE;
 	slot->owner = OWNER_ASKS;
+	slot->ttl_us =
+		w.plan.ttl_us * (!last && operator_allows_longer() && chance(2) ? w.plan.longer : 1);
+	seen.longer += slot->ttl_us > w.plan.ttl_us;
 	slot->once = !last && chance(3);
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
-	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 ? 1 : w.plan.span;
+	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 || slot->ttl_us > w.plan.ttl_us
+					 ? 1
+					 : w.plan.span;
 	slot->handovers = 0;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))

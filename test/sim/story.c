@@ -53,6 +53,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_SERVER] = "server",
 	[FAULT_RELOAD_NODES] = "reload-nodes",
 	[FAULT_RELOAD_PREFIX] = "reload-prefix",
+	[FAULT_RELOAD_TTL] = "reload-max-ttl",
 	[FAULT_SEVERAL] = "several",
 };
 

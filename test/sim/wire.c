@@ -106,9 +106,9 @@ wire_on_greet(const event *event)
 	facts->aof = facts->fsync_always =
 		w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
-	facts->loss =
-		(int) node_marker(&server->data.mark, now_us, w.markers + 1,
-						  host_marker(event->host, event->node) != 0, w.plan.max_ttl_us / 1000);
+	facts->loss = (int) node_marker(&server->data.mark, now_us, w.markers + 1,
+									host_marker(event->host, event->node) != 0,
+									hosts[event->host].max_ttl_us / 1000);
 	wire_text(facts->marker, server->data.mark.text);
 	if (server->data.mark.text > w.markers)
 		w.markers = server->data.mark.text;

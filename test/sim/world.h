@@ -79,6 +79,7 @@ typedef enum fault
 	FAULT_SERVER,
 	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
 	FAULT_RELOAD_PREFIX,
+	FAULT_RELOAD_TTL,
 	FAULT_SEVERAL, /* not a fault: several resources */
 	FAULTS
 } fault;
@@ -165,6 +166,7 @@ typedef struct plan
 	persistence persistence[SERVERS_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
+	int longer; /* so many times as long are ttl and max_ttl, where an operator raises it */
 	int64_t answer_us;
 	int64_t retry_us;
 	bool aged;        /* slots, requests and connections are near the ends of their numbers */
