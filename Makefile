@@ -61,7 +61,7 @@ unit: $(UNIT_TESTS)
 
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
-SIM_FILES = sim world plan story node wire host peer session fault check debt
+SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/core.h src/guard.h src/lua.h src/rules.h
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/core.c src/guard.c src/rules.c $(SIM_HEADERS)

@@ -1439,6 +1439,7 @@ close_left_nodes(int64 now_us)
 	return all_closed;
 }
 
+/* Also those that were just sent the undoing of a round: it must get there. */
 static core_mask
 serving_nodes(void)
 {
@@ -1447,6 +1448,9 @@ serving_nodes(void)
 	for (int i = 0; i < lease_table->slots; i++)
 		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
 			serving |= lease_at(i)->core.members;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_in_flight(node_at(i)) > 0)
+			serving |= CORE_BIT(i);
 	return serving;
 }
 

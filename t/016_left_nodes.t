@@ -5,7 +5,8 @@
 # broker was replaced, for whatever reason, in a moment when redlock.nodes named
 # other nodes, or none, or other passwords; a list that can't be put into force yet,
 # and one that stays in force without anybody connected to it; a password that is
-# shown.
+# shown; the key of a request that is left behind for its ttl on a node that is removed
+# while it is asked.
 
 use strict;
 use warnings;
@@ -187,6 +188,26 @@ lives_on('a list that waits');
 is($s->query("SELECT redlock_try('new')"), 't', 'meanwhile the old list is in force');
 $s->query("SELECT redlock_release('held')");
 ok(nodes_are("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 0"), 'then it is put into force');
+
+# ---- a node that leaves while it is asked ----
+
+# Another holds the lock on two nodes, and two are silent: one alone has said yes.
+set_nodes("count(*) = 5 AND bool_and(state = 'ready')", @old);
+$host->append_conf('postgresql.conf', "redlock.node_timeout = '30s'");
+$host->reload;
+$host->poll_query_until('postgres', 'SHOW redlock.node_timeout', '30s') or die 'no reload';
+$_->cli('SET', 'redlock:asked', 'of another') foreach $plain, $unix;
+$_->pause foreach $by_name, $db3;
+$s->send("SELECT redlock_acquire('asked', ttl => '60s', wait => '2min') > 0");
+wait_until(sub { $guarded->cli('EXISTS', 'redlock:asked') eq '1' }, 'one node says yes');
+set_nodes("bool_or(state = 'leaving') OR count(*) = 4", @old[ 0, 2 .. 4 ]);
+wait_until(sub { $guarded->cli('EXISTS', 'redlock:asked') eq '0' },
+	'a node that was asked when it was removed is told to forget that', 20);
+ok(nodes_are('count(*) = 4'), 'and is left then');
+$_->resume foreach $by_name, $db3;
+$_->cli('DEL', 'redlock:asked') foreach $plain, $unix;
+is($s->result->{out}, 't', 'who waits gets the lock from the nodes that are listed');
+is($guarded->cli('EXISTS', 'redlock:asked'), '0', 'and from no other');
 
 $s->quit;
 $host->stop;

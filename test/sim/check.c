@@ -53,31 +53,39 @@ char violation[400];
 session sessions[SESSIONS_MAX];
 int session_count;
 
-static int64_t grants[SECRETS_MAX];
-static int grant_count;
-static int64_t max_granted;  /* the largest token of all ranges */
-static int64_t max_returned; /* the largest token that a session was told */
-static uint32_t forgets;
-static uint32_t released[SECRETS_MAX][NODES_MAX]; /* 0, or the attempt of which the
-												   * release was executed */
+/* Of each resource. */
+static struct book
+{
+	int64_t grants[SECRETS_MAX];
+	int grant_count;
+	int64_t max_granted;  /* the largest token of all ranges */
+	int64_t max_returned; /* the largest token that a session was told */
+	uint32_t forgets;
+	int64_t counted[SERVERS_MAX]; /* how far each server has counted, as it said, and did not
+								   * forget since */
+	int64_t stored;               /* the fence: the database's own row */
+	int stored_by;
+	int64_t version; /* of the data behind it */
+} books[RESOURCES_MAX];
+
+static uint32_t released[SECRETS_MAX][SERVERS_MAX]; /* 0, or the attempt of which the
+													 * release was executed */
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
-static bool was_returned[SECRETS_MAX];       /* to a session */
-static int64_t counted[NODES_MAX];           /* how far each server has counted, as it said, and
-											  * did not forget since */
-static int64_t fooled[HOSTS_MAX][NODES_MAX]; /* the loss of data that this host can't know of */
-static bool in_bounds;                       /* 8 is demanded, whoever was fooled */
-static int64_t stored;                       /* the fence: the database's own row */
-static int stored_by;
-static int64_t version; /* of the data behind it */
+static bool was_returned[SECRETS_MAX];         /* to a session */
+static int64_t fooled[HOSTS_MAX][SERVERS_MAX]; /* the loss of data that this host can't know of */
+static bool in_bounds;                         /* 8 is demanded, whoever was fooled */
 
 static void check_granted(int host, int slot);
 static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
-static void count_to(int server, int64_t counter);
-static bool is_ordered(const round_check *check);
+static bool lists(int host, int slot, int server);
+static int64_t max_ttl_at(int host, int64_t at_us);
+static void count_to(int server, const command *command, int64_t counter);
+static bool is_ordered(const slot *slot);
+static bool leaves_others(const command *command, const store *before, const store *after);
 static bool is_own_release_due(const command *command, const node_data *before);
 static bool is_still_owed(const command *command, int node, const struct wire *wire);
 
@@ -117,12 +125,9 @@ void
 check_begin(void)
 {
 	violated = 0;
-	session_count = grant_count = 0;
-	max_granted = max_returned = stored = 0;
-	stored_by = -1;
-	version = 0;
-	forgets = 0;
+	session_count = 0;
 	seen.schedules++;
+	seen.fault[FAULT_SEVERAL] += w.plan.names > 1;
 	seen.guarded += w.plan.guarded;
 	seen.renamed += w.plan.renamed;
 	memset(released, 0, sizeof(released));
@@ -132,18 +137,30 @@ check_begin(void)
 	debt_begin();
 	memset(fooled, 0, sizeof(fooled));
 	in_bounds = w.plan.guarded;
-	for (int i = 0; i < w.plan.servers; i++)
-		counted[i] = w.server[i].data.counter;
+	for (int r = 0; r < w.plan.resources; r++)
+	{
+		memset(&books[r], 0, sizeof(books[r]));
+		books[r].stored_by = -1;
+		for (int i = 0; i < w.plan.servers; i++)
+			books[r].counted[i] = w.server[i].data.lock[r].counter;
+	}
 }
 
 /* A counter at this server is gone, and with it what it refused. */
 void
-check_forgot(int server)
+check_forgot(int server, int resource)
 {
-	forgets++;
-	counted[server] = w.server[server].data.counter;
+	books[resource].forgets++;
+	books[resource].counted[server] = w.server[server].data.lock[resource].counter;
 	for (uint32_t i = 0; i <= w.secrets; i++)
 		released[i][server] = 0;
+}
+
+void
+check_relisted(void)
+{
+	for (int r = 0; r < w.plan.resources; r++)
+		books[r].forgets++;
 }
 
 /*
@@ -166,7 +183,7 @@ void
 check_outage(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int k = 0; k < SLOTS_MAX; k++)
+		for (int k = 0; k < w.plan.slots; k++)
 		{
 			slot *slot = &hosts[h].slot[k];
 
@@ -174,8 +191,8 @@ check_outage(void)
 								 host_now_us(h) - slot->check.granted_us >= 2 * w.plan.settle_us;
 			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
 			{
-				wire_expire(h, n);
-				demand(16, server_at(h, n)->data.secret == slot->secret,
+				wire_expire(w.server_of[h][n], slot->resource);
+				demand(16, server_at(h, n)->data.lock[slot->resource].secret == slot->secret,
 					   "node %d has been well for long and lacks the key of request %u of host %c",
 					   n + 1, slot->secret, HOST_NAME(h));
 			}
@@ -186,47 +203,62 @@ check_outage(void)
 void
 check_asked(int h, int s)
 {
+	int r = hosts[h].slot[s].resource;
 	round_check *check = &hosts[h].slot[s].check;
 
 	debt_asked(h, s);
+	for (int other = 0; other < w.plan.resources; other++)
+		seen.collided += other != r && w.plan.gate[other] == w.plan.gate[r];
 	check->alone = check->even = w.plan.faultless;
 	if (!w.plan.faultless)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < SLOTS_MAX; k++)
+		for (int k = 0; k < w.plan.slots; k++)
 		{
 			slot *other = &hosts[i].slot[k];
 
-			if (other == &hosts[h].slot[s] || !other->in_use)
+			if (other == &hosts[h].slot[s] || !other->in_use || other->resource != r)
 				continue;
 			check->alone = other->check.alone = false;
 		}
 	for (int i = 0; i < w.plan.servers; i++)
 	{
-		node_expire(&w.server[i].data, server_clock_us(&w.server[i]));
-		if (w.server[i].data.secret != 0)
+		node_expire(&w.server[i].data.lock[r], server_clock_us(&w.server[i]));
+		if (w.server[i].data.lock[r].secret != 0)
 			check->alone = false;
-		if (w.server[i].data.counter != w.server[0].data.counter)
+		if (w.server[i].data.lock[r].counter != w.server[0].data.lock[r].counter)
 			check->even = false;
 	}
+}
+
+/* Is this server asked? */
+static bool
+lists(int h, int s, int server)
+{
+	for (int n = 0; n < w.plan.places; n++)
+		if ((hosts[h].slot[s].core.members & CORE_BIT(n)) && w.server_of[h][n] == server)
+			return true;
+	return false;
 }
 
 /* A round of acquires begins. */
 void
 check_round(int h, int s)
 {
+	const struct book *book = &books[hosts[h].slot[s].resource];
 	round_check *check = &hosts[h].slot[s].check;
 	int behind = 0;
 
 	check->began_us = host_now_us(h);
 	check->began_true_us = w.now_us;
-	check->floor = max_granted;
-	check->forgets = forgets;
+	check->floor = book->max_granted;
+	check->forgets = book->forgets;
 	check->yes = 0;
 	check->valid_until_us = 0;
+	check->listed = __builtin_popcount(hosts[h].slot[s].core.members);
 	for (int i = 0; i < w.plan.servers; i++)
-		behind += counted[i] < max_granted;
-	check->ordered = behind < w.plan.nodes / 2 + 1;
+		behind += book->counted[i] < book->max_granted && lists(h, s, i);
+	check->ordered = behind < check->listed / 2 + 1;
 }
 
 void
@@ -239,7 +271,7 @@ check_renewal(int h, int s)
 			   (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS),
 		   "host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
 	check->renewal_began_us = host_now_us(h);
-	check->renewal_floor = max_granted;
+	check->renewal_floor = books[hosts[h].slot[s].resource].max_granted;
 	check->renewed = 0;
 }
 
@@ -342,7 +374,7 @@ check_granted(int h, int s)
 	slot *slot = &hosts[h].slot[s];
 	round_check *check = &slot->check;
 	int64_t now_us = host_now_us(h);
-	int64_t deadline_us = check->began_us + VALIDITY_US(w.plan.ttl_us);
+	int64_t deadline_us = check->began_us + VALIDITY_US(slot->ttl_us);
 	int votes = __builtin_popcount(check->yes);
 
 	seen.granted++;
@@ -354,9 +386,9 @@ check_granted(int h, int s)
 		   "the validity of a ttl is %.3f ms",
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
 		   (double) (slot->core.valid_until_us - now_us) / 1000,
-		   (double) VALIDITY_US(w.plan.ttl_us) / 1000);
-	demand(4, votes >= w.plan.nodes / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
-		   slot->secret, HOST_NAME(h), votes, w.plan.nodes);
+		   (double) VALIDITY_US(slot->ttl_us) / 1000);
+	demand(4, votes >= check->listed / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
+		   slot->secret, HOST_NAME(h), votes, check->listed);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
@@ -364,7 +396,7 @@ check_granted(int h, int s)
 	check_alone(h, s);
 	check_order(h, s);
 	if (w.calm && h == w.last_host)
-		w.last_granted = true;
+		w.last_granted[slot->resource] = true;
 }
 
 /* Later than all that was granted before it was asked for, and of its own. */
@@ -372,30 +404,32 @@ static void
 check_order(int h, int s)
 {
 	const slot *slot = &hosts[h].slot[s];
+	struct book *book = &books[slot->resource];
 	int64_t last = slot->core.token;
 	int64_t first = last - LUA_SPAN + 1;
 
-	if (is_ordered(&slot->check))
+	if (is_ordered(slot))
 		demand(
 			2, first > slot->check.floor,
 			"host %c is granted the tokens %lld to %lld, though %lld was granted before it asked",
 			HOST_NAME(h), (long long) (first - WALL_US - START_US),
 			(long long) (last - WALL_US - START_US),
 			(long long) (slot->check.floor - WALL_US - START_US));
-	if (forgets == 0 || w.plan.sane)
-		for (int i = 0; i < grant_count; i++)
-			demand(2, grants[i] < first || grants[i] - LUA_SPAN >= last,
+	if (book->forgets == 0 || w.plan.sane)
+		for (int i = 0; i < book->grant_count; i++)
+			demand(2, book->grants[i] < first || book->grants[i] - LUA_SPAN >= last,
 				   "host %c is granted the tokens %lld to %lld, some of which were granted before",
 				   HOST_NAME(h), (long long) (first - WALL_US - START_US),
 				   (long long) (last - WALL_US - START_US));
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < SLOTS_MAX; k++)
-			if ((i != h || k != s) && hosts[i].slot[k].core.state == CORE_HELD)
+		for (int k = 0; k < w.plan.slots; k++)
+			if ((i != h || k != s) && hosts[i].slot[k].core.state == CORE_HELD &&
+				hosts[i].slot[k].resource == slot->resource)
 				check_bound(i, k, last);
-	if (grant_count < SECRETS_MAX)
-		grants[grant_count++] = last;
-	if (last > max_granted)
-		max_granted = last;
+	if (book->grant_count < SECRETS_MAX)
+		book->grants[book->grant_count++] = last;
+	if (last > book->max_granted)
+		book->max_granted = last;
 }
 
 /* A renewal that is bound by more than the token relies on it that none is between. */
@@ -404,7 +438,7 @@ check_bound(int h, int s, int64_t token)
 {
 	const core_lease *lease = &hosts[h].slot[s].core;
 
-	if (forgets == 0)
+	if (books[hosts[h].slot[s].resource].forgets == 0)
 		demand(5, token <= lease->token || token > lease->bound,
 			   "token %lld is granted, and host %c renews request %u with token %lld up to %lld",
 			   (long long) (token - WALL_US - START_US), HOST_NAME(h), hosts[h].slot[s].secret,
@@ -413,15 +447,18 @@ check_bound(int h, int s, int64_t token)
 }
 
 static bool
-is_ordered(const round_check *check)
+is_ordered(const slot *slot)
 {
-	return forgets == 0 || w.plan.sane || (check->ordered && check->forgets == forgets);
+	uint32_t forgets = books[slot->resource].forgets;
+
+	return forgets == 0 || w.plan.sane || (slot->check.ordered && slot->check.forgets == forgets);
 }
 
 static void
 check_renewed(int h, int s)
 {
 	slot *slot = &hosts[h].slot[s];
+	const struct book *book = &books[slot->resource];
 	round_check *check = &slot->check;
 	int64_t now_us = host_now_us(h);
 	int64_t valid_until_us = slot->core.valid_until_us;
@@ -439,20 +476,20 @@ check_renewed(int h, int s)
 			   valid_until_us <= check->granted_us + slot->hold_at_most_us,
 		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
 	demand(3,
-		   valid_until_us <= check->renewal_began_us + VALIDITY_US(w.plan.ttl_us) ||
+		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||
 			   valid_until_us == check->valid_until_us,
 		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
 		   HOST_NAME(h));
-	demand(4, votes >= w.plan.nodes / 2 + 1,
+	demand(4, votes >= check->listed / 2 + 1,
 		   "request %u of host %c is renewed by %d of %d nodes in this round", slot->secret,
-		   HOST_NAME(h), votes, w.plan.nodes);
-	if (forgets == 0)
+		   HOST_NAME(h), votes, check->listed);
+	if (book->forgets == 0)
 		demand(5, check->renewal_floor <= slot->core.token,
 			   "host %c renews request %u with token %lld, though %lld was granted before",
 			   HOST_NAME(h), slot->secret, (long long) (slot->core.token - WALL_US - START_US),
 			   (long long) (check->renewal_floor - WALL_US - START_US));
-	for (int i = 0; i < grant_count; i++)
-		check_bound(h, s, grants[i]);
+	for (int i = 0; i < book->grant_count; i++)
+		check_bound(h, s, book->grants[i]);
 	check->valid_until_us = valid_until_us;
 	check_alone(h, s);
 }
@@ -461,37 +498,43 @@ check_renewed(int h, int s)
 static void
 check_alone(int h, int s)
 {
+	int r = hosts[h].slot[s].resource;
+
 	if (!w.plan.guarded)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < SLOTS_MAX; k++)
-			demand(1, (i == h && k == s) || !host_is_valid(i, k),
+		for (int k = 0; k < w.plan.slots; k++)
+			demand(1, (i == h && k == s) || hosts[i].slot[k].resource != r || !host_is_valid(i, k),
 				   "host %c holds the lock by request %u, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].slot[k].secret, HOST_NAME(h), hosts[h].slot[s].secret);
-	demand(1, !fault_plain_is_valid(), "the plain client holds the lock, and host %c by request %u",
-		   HOST_NAME(h), hosts[h].slot[s].secret);
+	demand(1, !fault_plain_is_valid(r),
+		   "the plain client holds the lock, and host %c by request %u", HOST_NAME(h),
+		   hosts[h].slot[s].secret);
 }
 
 void
-check_plain(void)
+check_plain(int resource)
 {
 	if (!w.plan.guarded)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < SLOTS_MAX; k++)
-			demand(1, !host_is_valid(i, k),
+		for (int k = 0; k < w.plan.slots; k++)
+			demand(1, hosts[i].slot[k].resource != resource || !host_is_valid(i, k),
 				   "the plain client holds the lock, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].slot[k].secret);
 }
 
 /* A session is told its token.  Returns the session, or -1. */
 int
-check_returned(int h, int s, int64_t token, bool handed_over)
+check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 {
 	const slot *slot = &hosts[h].slot[s];
+	struct book *book = &books[resource];
 	int id = session_count;
 
 	was_returned[slot->secret] = true;
+	demand(1, slot->resource == resource, "who asked host %c for lock %d is given lock %d",
+		   HOST_NAME(h), resource + 1, slot->resource + 1);
 	demand(3, slot->core.state == CORE_HELD && host_now_us(h) < slot->check.valid_until_us,
 		   "a session of host %c is told that it has the lock by request %u, which is over",
 		   HOST_NAME(h), slot->secret);
@@ -513,18 +556,19 @@ check_returned(int h, int s, int64_t token, bool handed_over)
 					   sessions[i].generation != slot->generation || sessions[i].token < token,
 				   "host %c hands out token %lld again", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US));
-		if (w.plan.guarded && is_ordered(&slot->check))
-			demand(2, token > max_returned,
+		if (w.plan.guarded && is_ordered(slot))
+			demand(2, token > book->max_returned,
 				   "host %c hands out token %lld, and %lld was returned before", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US),
-				   (long long) (max_returned - WALL_US - START_US));
+				   (long long) (book->max_returned - WALL_US - START_US));
 	}
-	if (token > max_returned)
-		max_returned = token;
+	if (token > book->max_returned)
+		book->max_returned = token;
 	if (id == SESSIONS_MAX)
 		return -1;
 	sessions[id] = (session){.host = h,
 							 .slot = s,
+							 .resource = resource,
 							 .generation = slot->generation,
 							 .token = token,
 							 .began_us = handed_over ? w.now_us : slot->check.began_true_us,
@@ -542,6 +586,7 @@ void
 check_write(int id)
 {
 	session *session = &sessions[id];
+	struct book *book = &books[session->resource];
 	const slot *slot = &hosts[session->host].slot[session->slot];
 	bool stale = false;
 
@@ -552,28 +597,31 @@ check_write(int id)
 		return;
 	seen.writes++;
 	for (int i = 0; i < session_count; i++)
-		stale = stale || sessions[i].began_us >= session->returned_us + (i == id);
+		stale = stale || (sessions[i].resource == session->resource &&
+						  sessions[i].began_us >= session->returned_us + (i == id));
 	if (stale && session->paused)
 		seen.stale++;
 	seen.deceived += stale && !session->paused;
 	tell("host %c: writes with token %lld%s: %s", HOST_NAME(session->host),
 		 (long long) (session->token - WALL_US - START_US),
 		 stale ? ", though another was granted the lock since" : "",
-		 stored <= session->token ? "accepted" : "fenced off");
-	if (stored > session->token)
+		 book->stored <= session->token ? "accepted" : "fenced off");
+	if (book->stored > session->token)
 	{
 		seen.fenced += session->paused && stale;
 		return;
 	}
 	/* who wrote last was granted the lock after we were told of it: we are stale */
-	if (stored_by >= 0 && stored_by != id && sessions[stored_by].began_us > session->returned_us &&
-		(forgets == 0 || w.plan.sane) && (w.plan.guarded || !sessions[stored_by].handed_over))
+	if (book->stored_by >= 0 && book->stored_by != id &&
+		sessions[book->stored_by].began_us > session->returned_us &&
+		(book->forgets == 0 || w.plan.sane) &&
+		(w.plan.guarded || !sessions[book->stored_by].handed_over))
 		demand(2, false, "a stale write with token %lld is accepted after one with %lld",
 			   (long long) (session->token - WALL_US - START_US),
-			   (long long) (stored - WALL_US - START_US));
-	stored = session->token;
-	stored_by = id;
-	session->read = version;
+			   (long long) (book->stored - WALL_US - START_US));
+	book->stored = session->token;
+	book->stored_by = id;
+	session->read = book->version;
 	session->storing = true;
 	later(w.now_us + 1 + dice_us(session->paused ? w.plan.ttl_us : w.plan.delay_us), EVENT_STORE,
 		  session->host, 0, session->slot, (uint32_t) id);
@@ -587,19 +635,20 @@ void
 check_store(int id)
 {
 	session *session = &sessions[id];
+	struct book *book = &books[session->resource];
 
 	session->storing = false;
-	if (stored != session->token)
+	if (book->stored != session->token)
 	{
 		seen.passed++;
 		return;
 	}
 	seen.stored++;
-	if (forgets == 0 || w.plan.sane)
-		demand(2, version == session->read,
+	if (book->forgets == 0 || w.plan.sane)
+		demand(2, book->version == session->read,
 			   "host %c stores with token %lld over what another did with it since it read",
 			   HOST_NAME(session->host), (long long) (session->token - WALL_US - START_US));
-	version++;
+	book->version++;
 }
 
 /*
@@ -607,12 +656,12 @@ check_store(int id)
  * in order; NULL: from an old socket.
  */
 void
-check_executed(int node, const command *command, const node_data *before, const answer *answer,
+check_executed(int node, int s, const command *command, const store *store, const answer *answer,
 			   const struct wire *behind)
 {
-	const server *server = server_at(command->host, node);
-	const node_data *after = &server->data;
-	int s = w.server_of[command->host][node];
+	const server *server = &w.server[s];
+	const node_data *before = &store->lock[command->resource];
+	const node_data *after = &server->data.lock[command->resource];
 	int64_t now_ms = server_clock_us(server) / 1000;
 	bool same = before->secret == command->secret && before->attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
@@ -620,9 +669,12 @@ check_executed(int node, const command *command, const node_data *before, const 
 
 	if (after->secret != before->secret || after->attempt != before->attempt ||
 		after->key_end_ms != before->key_end_ms)
-		debt_placed(s, node,
+		debt_placed(s, command->resource, node,
 					behind != NULL &&
 						host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
+	demand(6, leaves_others(command, store, &server->data),
+		   "node %d changes another lock for request %u of host %c", node + 1, command->secret,
+		   HOST_NAME(command->host));
 	demand(2, after->counter >= before->counter,
 		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
 		   HOST_NAME(command->host));
@@ -634,8 +686,8 @@ check_executed(int node, const command *command, const node_data *before, const 
 				   node + 1, command->secret, HOST_NAME(command->host), before->secret);
 			if (!yes || same)
 				break;
-			count_to(s, answer->token);
-			demand(7, after->key_end_ms <= now_ms + w.plan.ttl_us / 1000,
+			count_to(s, command, answer->token);
+			demand(7, after->key_end_ms <= now_ms + command->ttl_ms,
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
@@ -643,19 +695,21 @@ check_executed(int node, const command *command, const node_data *before, const 
 					   command->secret, HOST_NAME(command->host), node + 1);
 			if (in_bounds && server->lost_at_us != 0 &&
 				server->lost_at_us != fooled[command->host][s])
-				demand(8, w.now_us - server->lost_at_us >= SLOW(w.plan.max_ttl_us),
+				demand(8,
+					   w.now_us - server->lost_at_us >=
+						   SLOW(max_ttl_at(command->host, server->lost_at_us)),
 					   "node %d votes for request %u of host %c %.3f ms after it lost data",
 					   node + 1, command->secret, HOST_NAME(command->host),
 					   (double) (w.now_us - server->lost_at_us) / 1000);
 			break;
 		case CORE_OP_CONFIRM:
 			if (yes)
-				count_to(s, command->token);
+				count_to(s, command, command->token);
 			break;
 		case CORE_OP_RENEW:
 			if (!yes)
 				break;
-			count_to(s, command->token);
+			count_to(s, command, command->token);
 			demand(5,
 				   same || slot->generation != command->generation ||
 					   before->counter <= slot->core.bound,
@@ -673,7 +727,7 @@ check_executed(int node, const command *command, const node_data *before, const 
 				   command->secret);
 			demand(
 				7,
-				after->key_end_ms <= now_ms + w.plan.ttl_us / 1000 ||
+				after->key_end_ms <= now_ms + command->ttl_ms ||
 					(after->attempt == before->attempt && after->key_end_ms == before->key_end_ms),
 				"node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			break;
@@ -691,30 +745,50 @@ check_executed(int node, const command *command, const node_data *before, const 
 			demand(11, command->ttl_ms <= 0 || was_returned[command->secret],
 				   "node %d keeps the key of request %u of host %c, which no session was told of",
 				   node + 1, command->secret, HOST_NAME(command->host));
-			count_to(s, command->counter);
+			count_to(s, command, command->counter);
 			if (released[command->secret][s] < command->attempt)
 				released[command->secret][s] = command->attempt;
 			break;
 	}
 }
 
-static void
-count_to(int server, int64_t counter)
+/* A quarantine that had begun is no longer than max_ttl was then. */
+static int64_t
+max_ttl_at(int h, int64_t at_us)
 {
-	if (counted[server] < counter)
-		counted[server] = counter;
+	return hosts[h].max_ttl_since_us <= at_us ? hosts[h].max_ttl_us : w.plan.max_ttl_us;
 }
 
-/* Is in its way what its own host has let go? */
+static void
+count_to(int server, const command *command, int64_t counter)
+{
+	int64_t *counted = &books[command->resource].counted[server];
+
+	if (*counted < counter)
+		*counted = counter;
+}
+
+/* Are the locks of other names as they were? */
+static bool
+leaves_others(const command *command, const store *before, const store *after)
+{
+	for (int r = 0; r < w.plan.resources; r++)
+		if (r != command->resource &&
+			memcmp(&before->lock[r], &after->lock[r], sizeof(node_data)) != 0)
+			return false;
+	return true;
+}
+
+/* Is in its way what its own host has let go?  What was lost may be let go after the next asks. */
 static bool
 is_own_release_due(const command *command, const node_data *before)
 {
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		const slot *slot = &hosts[command->host].slot[s];
 
 		if (slot->in_use && slot->secret == before->secret && slot->wish == WISH_NOTHING &&
-			slot->keep_us == 0)
+			slot->keep_us == 0 && host_now_us(command->host) < slot->check.valid_until_us)
 			return true;
 	}
 	return false;
@@ -750,7 +824,7 @@ void
 check_freed(int h, int s, bool shell_forgives)
 {
 	const slot *slot = &hosts[h].slot[s];
-	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + w.plan.ttl_us;
+	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + slot->ttl_us;
 	core_mask stained = 0;
 
 	if (slot->secret == 0)
@@ -763,13 +837,13 @@ check_freed(int h, int s, bool shell_forgives)
 		forgiven[slot->secret] = true;
 		return;
 	}
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (wire_at(h, n)->stained)
 			stained |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,
 			   slot->keep_us > 0 || (stained & CORE_BIT(i)) ||
-				   w.server[i].data.secret != slot->secret,
+				   w.server[i].data.lock[slot->resource].secret != slot->secret,
 			   "request %u of host %c is over, and its key is still at node %d", slot->secret,
 			   HOST_NAME(h), i + 1);
 }
@@ -778,10 +852,10 @@ check_freed(int h, int s, bool shell_forgives)
 void
 check_limit(void)
 {
-	if (w.plan.measured)
-		demand(12, w.last_granted,
-			   "faults have stopped and all have let go, and host %c is not granted the lock",
-			   HOST_NAME(w.last_host));
+	for (int r = 0; r < w.plan.resources && w.plan.measured; r++)
+		demand(12, w.last_granted[r],
+			   "faults have stopped and all have let go, and host %c is not granted lock %d",
+			   HOST_NAME(w.last_host), r + 1);
 }
 
 /* Nothing more will happen. */
@@ -791,7 +865,7 @@ check_end(void)
 	if (violated != 0)
 		return;
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 			demand(12, !hosts[h].slot[s].in_use, "request %u of host %c never ends",
 				   hosts[h].slot[s].secret, HOST_NAME(h));
 }

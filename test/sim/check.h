@@ -32,6 +32,7 @@ typedef struct round_check
 	bool ordered;             /* later than `floor` even if nodes have forgotten */
 	bool alone;               /* nobody else had, asked for, or owed anything */
 	bool even;                /* ... and all nodes had counted as far */
+	int listed;               /* nodes that it asks */
 	core_mask yes;            /* servers that granted this attempt */
 	core_mask renewed;        /* servers that renewed in this round */
 	int64_t renewal_began_us; /* by the host's clock */
@@ -47,6 +48,7 @@ typedef struct session
 {
 	int host;
 	int slot;
+	int resource;
 	uint32_t generation;
 	int64_t token;
 	int64_t began_us;    /* true time */
@@ -80,14 +82,21 @@ typedef struct statistics
 	int64_t vanished; /* owners that went without a word */
 	int64_t aged;
 	int64_t writes;
-	int64_t stale;   /* writes after a newer holder was there: what the lease lets through */
-	int64_t fenced;  /* of these, refused by the token */
-	int64_t stored;  /* updates of what was read behind the fence */
-	int64_t passed;  /* ... refused, since a newer holder was there meanwhile */
-	int64_t waited;  /* releases that had to wait for room */
-	int64_t late;    /* commands executed from old sockets */
-	int64_t debts;   /* unwanted keys at nodes that can be reached, looked at */
-	int64_t repairs; /* keys of leases at nodes that came back, looked at */
+	int64_t stale;          /* writes after a newer holder was there: what the lease lets through */
+	int64_t fenced;         /* of these, refused by the token */
+	int64_t stored;         /* updates of what was read behind the fence */
+	int64_t passed;         /* ... refused, since a newer holder was there meanwhile */
+	int64_t short_of_slots; /* ... which had to wait, since nodes that leave still served */
+	int64_t longer;         /* requests with a ttl that was too long before max_ttl was raised */
+	int64_t moved;          /* requests that went to the new nodes */
+	int64_t left;           /* nodes that left when their last lease ended */
+	int64_t mixed;          /* calls of the script with commands of several */
+	int64_t collided;       /* requests for a name whose hash is that of another */
+	int64_t beside_lost;    /* requests while a lost lease of the same host has not been given up */
+	int64_t waited;         /* releases that had to wait for room */
+	int64_t late;           /* commands executed from old sockets */
+	int64_t debts;          /* unwanted keys at nodes that can be reached, looked at */
+	int64_t repairs;        /* keys of leases at nodes that came back, looked at */
 	int64_t quarantines;
 	int64_t fooled;  /* hosts that met a node too late to know of its loss */
 	int64_t renamed; /* schedules in which hosts give nodes other names */
@@ -121,19 +130,21 @@ extern void check_over(int host, int slot); /* the core begins to delete keys */
 extern void check_freed(int host, int slot, bool forgiven);
 
 /* ... a session is told or writes ... */
-extern int check_returned(int host, int slot, int64_t token, bool handed_over);
+/* ... that it has the lock that it wanted */
+extern int check_returned(int host, int slot, int resource, int64_t token, bool handed_over);
 extern void check_write(int session);
 extern void check_store(int session);
 
 /* ... a node does ... */
-extern void check_executed(int node, const command *command, const node_data *before,
+extern void check_executed(int node, int server, const command *command, const store *before,
 						   const answer *answer, const struct wire *behind);
-extern void check_forgot(int server);
+extern void check_forgot(int server, int resource); /* its counter */
+extern void check_relisted(void); /* the nodes are others than those that counted before */
 extern void check_fooled(int host, int node);
 extern void check_outage(void); /* a minority of nodes fails, and all were well for long enough */
 
 /* ... or the plain client. */
-extern void check_plain(void);
+extern void check_plain(int resource);
 
 extern void check_limit(void);
 extern void check_end(void);

@@ -50,6 +50,7 @@ static redisContext *redis;
 static uint64_t state;
 
 static node_data data;
+static node_mark its_mark;
 static int64_t now_us;
 
 /* What differed first, and what was seen at all. */
@@ -209,6 +210,7 @@ run_sequence(int sequence)
 	freeReplyObject(call("FLUSHALL"));
 	now_us = server_time_us();
 	memset(&data, 0, sizeof(data));
+	memset(&its_mark, 0, sizeof(its_mark));
 	if (dice(8) != 0)
 	{
 		set_marker(1, 0);
@@ -335,8 +337,8 @@ random_meddling(void)
 			break;
 		case 3:
 			freeReplyObject(call("DEL %b", marker_key, sizeof(marker_key) - 1));
-			data.marker = 0;
-			data.marker_lost_us = 0;
+			its_mark.text = 0;
+			its_mark.lost_us = 0;
 			break;
 		case 4:
 			set_marker(1 + dice(2), dice(2) ? 0 : now_us + (int64_t) dice(300000000) - 150000000);
@@ -366,8 +368,8 @@ random_meddling(void)
 static void
 set_marker(uint32_t marker, int64_t lost_us)
 {
-	data.marker = marker;
-	data.marker_lost_us = lost_us;
+	its_mark.text = marker;
+	its_mark.lost_us = lost_us;
 	snprintf(marker_text, sizeof(marker_text), "m%u", marker);
 	if (lost_us != 0)
 		snprintf(marker_text, sizeof(marker_text), "m%u lost %" PRId64, marker, lost_us);
@@ -380,7 +382,7 @@ greet_both(void)
 {
 	uint32_t fresh = 3 + dice(3);
 	bool seen = dice(2) == 0;
-	bool missing = data.marker == 0;
+	bool missing = its_mark.text == 0;
 	char text[16];
 	redisReply *reply;
 	marked mark;
@@ -389,7 +391,7 @@ greet_both(void)
 	snprintf(text, sizeof(text), "m%u", fresh);
 	reply = call("EVAL %s 0 %s %s 100000", lua_marker_script, text, seen ? "m9" : "");
 	now_us = server_time_us();
-	mark = node_marker(&data, now_us, fresh, seen, 100000);
+	mark = node_marker(&its_mark, now_us, fresh, seen, 100000);
 	marks[mark]++;
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
 		reply->element[0]->type != REDIS_REPLY_STRING)
@@ -405,8 +407,8 @@ greet_both(void)
 				differ("the new marker %s", marker_text);
 			else if (seen)
 			{
-				data.marker_lost_us = strtoll(lost + 6, NULL, 10);
-				if (llabs((long long) (now_us - data.marker_lost_us)) > SLACK_US)
+				its_mark.lost_us = strtoll(lost + 6, NULL, 10);
+				if (llabs((long long) (now_us - its_mark.lost_us)) > SLACK_US)
 					differ("the new marker %s", marker_text);
 			}
 		}
@@ -426,7 +428,7 @@ greet_both(void)
 static void
 execute_both(int count)
 {
-	uint32_t known = dice(5) == 0 ? dice(3) : data.marker;
+	uint32_t known = dice(5) == 0 ? dice(3) : its_mark.text;
 	bool is_full = dice(3) == 0;
 	bool full = is_full;
 	char marker[16];
@@ -447,7 +449,7 @@ execute_both(int count)
 		command[i].marker = known;
 		released_full += full && command[i].op == CORE_OP_RELEASE &&
 						 data.secret == command[i].secret && data.attempt == command[i].attempt;
-		node_execute(&data, now_us, &command[i], &full, &answer[i]);
+		node_execute(&data, &its_mark, now_us, &command[i], &full, &answer[i]);
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
 		snprintf(
@@ -456,7 +458,7 @@ execute_both(int count)
 			", token %" PRId64 ", marker %u%s, on key %u %u, counter %" PRId64 ", marker %u",
 			lua_command_name[command[i].op], command[i].secret, command[i].attempt,
 			command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token, known,
-			is_full ? ", full" : "", before.secret, before.attempt, before.counter, before.marker);
+			is_full ? ", full" : "", before.secret, before.attempt, before.counter, its_mark.text);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
@@ -465,7 +467,7 @@ execute_both(int count)
 	if (is_full)
 		freeReplyObject(call("CONFIG SET maxmemory 1"));
 	reply =
-		call_script(known != 0 && known == data.marker ? marker_text : marker, text, len, count);
+		call_script(known != 0 && known == its_mark.text ? marker_text : marker, text, len, count);
 	if (is_full)
 		freeReplyObject(call("CONFIG SET maxmemory 0"));
 	now_us = server_time_us();
@@ -692,8 +694,9 @@ compare_data(const char *after)
 			   counter->str, counter_ttl->integer, data.counter,
 			   data.counter_end_ms - now_us / 1000, after);
 
-	if (data.marker == 0 ? mark->type != REDIS_REPLY_NIL
-						 : mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
+	if (its_mark.text == 0
+			? mark->type != REDIS_REPLY_NIL
+			: mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
 		differ("the marker %s after %s", mark->str ? mark->str : "(none)", after);
 
 	freeReplyObject(value);

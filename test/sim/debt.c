@@ -8,9 +8,9 @@
  * - No key of a request that is over, or of an attempt that was not won, stands at
  *	 a node for longer than its release takes to arrive (ARRIVES_US), from when it
  *	 is unwanted and the connection is well.  If the node answered with an error
- *	 meanwhile, then: as long again as it has been owed, and two pauses between
- *	 retries.  Who waits (BUSY) does not repeat a release that was answered by an
- *	 error: the next round is near.
+ *	 meanwhile, or the connection was full, then: as long again as it has been owed,
+ *	 and two pauses between retries.  Who waits (BUSY) does not repeat a release then:
+ *	 the next round is near.
  * - A node that came back during a valid lease has its key after the same time,
  *	 unless another's key or a larger counter stood in the way.
  *
@@ -40,12 +40,14 @@ static struct
 {
 	int host;
 	int slot;
+	core_mask members;
 	bool forgiven;
-	int64_t over_us; /* its keys are being deleted since then; 0: they are not yet */
+	int64_t forgotten_us; /* what was under way then is not sent again; 0: it is */
+	int64_t over_us;      /* its keys are being deleted since then; 0: they are not yet */
 } requests[SECRETS_MAX];
 
-/* Of the key at a server. */
-static struct
+/* Of the keys at a server. */
+static struct key
 {
 	uint32_t secret;
 	uint32_t attempt;
@@ -54,7 +56,7 @@ static struct
 	int64_t placed_us;
 	int64_t unwanted_us; /* since then; 0: it is wanted */
 	int64_t since_us;    /* and since then its host's connection is well; 0: it is not */
-} keys[NODES_MAX];
+} keys[SERVERS_MAX][RESOURCES_MAX];
 
 /* A connection: up and well since then; 0: it is not. */
 static struct
@@ -62,15 +64,17 @@ static struct
 	uint32_t epoch;
 	int64_t up_us;
 	int64_t well_us;
-	int64_t failed_us;    /* an error was answered last */
-	int64_t contested_us; /* last time when another's key or counter was in the way of a lease, or
-						   * the node had no room for its repair */
+	int64_t failed_us; /* an error was answered last, or it was full */
+	int64_t
+		contested_us[RESOURCES_MAX]; /* last time when another's key or counter was in the
+									  * way of a lease, or the node had no room for its repair */
 } paths[HOSTS_MAX][NODES_MAX];
 
 static void look_at_paths(void);
 static bool is_well(int host, int node);
-static void check_debts(int server);
-static uint32_t standing(const server *server);
+static void check_debts(int server, int resource);
+static bool is_lost(uint32_t secret, int host, int node, int64_t placed_us);
+static uint32_t standing(const server *server, int resource);
 static bool is_wanted(uint32_t secret);
 static void check_repairs(int host, int slot);
 
@@ -83,11 +87,11 @@ debt_begin(void)
 }
 
 void
-debt_placed(int server, int node, bool in_time)
+debt_placed(int server, int resource, int node, bool in_time)
 {
-	keys[server].node = node;
-	keys[server].in_time = in_time;
-	keys[server].placed_us = w.now_us;
+	keys[server][resource].node = node;
+	keys[server][resource].in_time = in_time;
+	keys[server][resource].placed_us = w.now_us;
 }
 
 void
@@ -97,6 +101,7 @@ debt_asked(int host, int slot)
 
 	requests[secret].host = host;
 	requests[secret].slot = slot;
+	requests[secret].members = hosts[host].members;
 }
 
 void
@@ -106,9 +111,35 @@ debt_forgiven(int host, int slot)
 }
 
 void
+debt_forgotten(int host, int slot)
+{
+	requests[slot_at(host, slot)->secret].forgotten_us = w.now_us;
+}
+
+void
 debt_over(int host, int slot)
 {
 	requests[slot_at(host, slot)->secret].over_us = w.now_us;
+}
+
+/* It can delete nothing there any more: what it knows of must be gone. */
+void
+debt_left(int h, int n)
+{
+	int server = w.server_of[h][n];
+
+	for (int r = 0; r < w.plan.resources; r++)
+	{
+		uint32_t secret = standing(&w.server[server], r);
+
+		if (w.plan.measured && secret != 0 && !fault_is_plain(secret) &&
+			requests[secret].host == h && (requests[secret].members & CORE_BIT(n)) &&
+			!requests[secret].forgiven && !is_lost(secret, h, n, keys[server][r].placed_us) &&
+			keys[server][r].in_time && !w.server[server].data.lock[r].kept &&
+			!wire_at(h, n)->stained)
+			violate(7, "host %c leaves node %d, and the key of its request %u stands there",
+					HOST_NAME(h), n + 1, secret);
+	}
 }
 
 void
@@ -124,9 +155,10 @@ debt_check(void)
 		return;
 	look_at_paths();
 	for (int i = 0; i < w.plan.servers; i++)
-		check_debts(i);
+		for (int r = 0; r < w.plan.resources; r++)
+			check_debts(i, r);
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 			if (slot_at(h, s)->wish != WISH_NOTHING && host_is_valid(h, s))
 				check_repairs(h, s);
 }
@@ -135,7 +167,7 @@ static void
 look_at_paths(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 		{
 			const wire *wire = wire_at(h, n);
 
@@ -143,6 +175,8 @@ look_at_paths(void)
 				paths[h][n].well_us = 0;
 			else if (paths[h][n].well_us == 0)
 				paths[h][n].well_us = w.now_us;
+			if (wire->state == WIRE_UP && !wire_can_send(h, n))
+				paths[h][n].failed_us = w.now_us;
 			if (wire->state != WIRE_UP)
 				paths[h][n].up_us = 0;
 			else if (paths[h][n].up_us == 0 || paths[h][n].epoch != wire->epoch)
@@ -164,38 +198,40 @@ is_well(int h, int n)
 }
 
 static void
-check_debts(int server)
+check_debts(int server, int resource)
 {
-	const node_data *data = &w.server[server].data;
-	uint32_t secret = standing(&w.server[server]);
+	struct key *key = &keys[server][resource];
+	const node_data *data = &w.server[server].data.lock[resource];
+	uint32_t secret = standing(&w.server[server], resource);
 	int h = requests[secret].host;
 	const slot *slot = slot_at(h, requests[secret].slot);
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
-	int node = keys[server].node;
+	int node = key->node;
 
-	if (secret != keys[server].secret || data->attempt != keys[server].attempt || is_wanted(secret))
-		keys[server].unwanted_us = keys[server].since_us = 0;
-	keys[server].secret = secret;
-	keys[server].attempt = data->attempt;
+	if (secret != key->secret || data->attempt != key->attempt || is_wanted(secret))
+		key->unwanted_us = key->since_us = 0;
+	key->secret = secret;
+	key->attempt = data->attempt;
 	if (secret == 0 || fault_is_plain(secret) || is_wanted(secret))
 		return;
-	if (keys[server].unwanted_us == 0)
-		keys[server].unwanted_us = w.now_us;
-	if (paths[h][node].well_us == 0 || data->kept || !keys[server].in_time ||
+	if (key->unwanted_us == 0)
+		key->unwanted_us = w.now_us;
+	if (paths[h][node].well_us == 0 || w.server_of[h][node] != server ||
+		is_lost(secret, h, node, key->placed_us) || data->kept || !key->in_time ||
 		requests[secret].forgiven ||
 		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
 	{
-		keys[server].since_us = 0;
+		key->since_us = 0;
 		return;
 	}
-	if (keys[server].since_us < paths[h][node].well_us)
-		keys[server].since_us = w.now_us;
+	if (key->since_us < paths[h][node].well_us)
+		key->since_us = w.now_us;
 
-	limit_us = keys[server].since_us + ARRIVES_US;
-	if (paths[h][node].failed_us >= keys[server].placed_us)
+	limit_us = key->since_us + ARRIVES_US;
+	if (paths[h][node].failed_us >= key->placed_us)
 	{
-		int64_t from_us = keys[server].since_us;
+		int64_t from_us = key->since_us;
 
 		if (began_us == 0)
 			return;
@@ -210,15 +246,26 @@ check_debts(int server)
 		violate(7,
 				"the key of request %u of host %c, which is unwanted for %.3f ms, still stands at "
 				"node %d, which can be reached for %.3f ms",
-				secret, HOST_NAME(h), (double) (w.now_us - keys[server].unwanted_us) / 1000,
-				node + 1, (double) (w.now_us - paths[h][node].well_us) / 1000);
+				secret, HOST_NAME(h), (double) (w.now_us - key->unwanted_us) / 1000, node + 1,
+				(double) (w.now_us - paths[h][node].well_us) / 1000);
+}
+
+/* Its release was on a connection that broke, or met an error, and is not sent again. */
+static bool
+is_lost(uint32_t secret, int h, int node, int64_t placed_us)
+{
+	return requests[secret].forgotten_us != 0 &&
+		   (paths[h][node].up_us > requests[secret].forgotten_us ||
+			paths[h][node].failed_us >= placed_us);
 }
 
 /* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
 static uint32_t
-standing(const server *server)
+standing(const server *server, int resource)
 {
-	return server_clock_us(server) / 1000 > server->data.key_end_ms ? 0 : server->data.secret;
+	const node_data *data = &server->data.lock[resource];
+
+	return server_clock_us(server) / 1000 > data->key_end_ms ? 0 : data->secret;
 }
 
 /* Its owner wants it, or may; and it is no attempt that was not won. */
@@ -237,20 +284,21 @@ check_repairs(int h, int s)
 {
 	const slot *slot = slot_at(h, s);
 
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		const server *server = server_at(h, n);
-		uint32_t secret = standing(server);
+		uint32_t secret = standing(server, slot->resource);
 		int64_t up_us = paths[h][n].up_us;
 
-		if (up_us == 0)
+		if (up_us == 0 || !(slot->core.members & CORE_BIT(n)))
 			continue;
-		if ((secret != 0 && secret != slot->secret) || server->data.counter > slot->core.token ||
+		if ((secret != 0 && secret != slot->secret) ||
+			server->data.lock[slot->resource].counter > slot->core.token ||
 			(slot->unsent & CORE_BIT(n)))
-			paths[h][n].contested_us = w.now_us;
+			paths[h][n].contested_us[slot->resource] = w.now_us;
 		if (up_us <= slot->check.granted_true_us || paths[h][n].well_us == 0 ||
 			paths[h][n].well_us > up_us || w.now_us <= up_us + ARRIVES_US ||
-			paths[h][n].failed_us >= up_us || paths[h][n].contested_us >= up_us ||
+			paths[h][n].failed_us >= up_us || paths[h][n].contested_us[slot->resource] >= up_us ||
 			server->lost_at_us >= up_us)
 			continue;
 		seen.repairs++;

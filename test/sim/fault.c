@@ -25,6 +25,7 @@ enum
 static struct
 {
 	uint32_t secret; /* 0: it does nothing */
+	int resource;
 	int64_t began_us;
 	int64_t valid_until_us;
 	core_mask yes;
@@ -43,10 +44,10 @@ static void stop_broker(int host);
 static void flush(int server);
 static void set_node_clock(bool forward);
 static void set_wall_clock(int host);
-static void evict(int server);
+static void evict(int server, int resource);
 static void suspend(int host, int64_t for_us);
 static void silence(void);
-static void plain_begins(void);
+static void plain_begins(int resource);
 
 void
 fault_begin(void)
@@ -88,7 +89,8 @@ static void
 inject(fault fault)
 {
 	int host = (int) dice((uint32_t) w.plan.hosts);
-	int node = (int) dice((uint32_t) w.plan.nodes);
+	int node = host_node(host, (int) dice((uint32_t) w.plan.places));
+	int resource = (int) dice((uint32_t) w.plan.resources);
 	int64_t time_us = for_us(2 * w.plan.ttl_us);
 	server *server = server_at(host, node);
 
@@ -151,17 +153,17 @@ inject(fault fault)
 			session_crash(host);
 			break;
 		case FAULT_PLAIN:
-			plain_begins();
+			plain_begins(resource);
 			break;
 		case FAULT_STRANGER:
-			if (server->data.secret == 0)
+			if (server->data.lock[resource].secret == 0)
 				break;
 			seen.fault[FAULT_STRANGER]++;
 			tell("a stranger: deletes the key at node %d", w.server_of[host][node] + 1);
-			server->data.secret = 0;
+			server->data.lock[resource].secret = 0;
 			break;
 		case FAULT_EVICT:
-			evict(w.server_of[host][node]);
+			evict(w.server_of[host][node], resource);
 			break;
 		case FAULT_SUSPEND:
 			suspend(host, for_us(4 * w.plan.ttl_us));
@@ -188,12 +190,13 @@ inject(fault fault)
 
 /* Redis needs its memory for other things, and takes some of what it has of us. */
 static void
-evict(int s)
+evict(int s, int resource)
 {
-	node_data *data = &w.server[s].data;
+	store *store = &w.server[s].data;
+	node_data *data = &store->lock[resource];
 	bool key = data->secret != 0 && chance(2);
 	bool counter = data->counter != 0 && chance(3);
-	bool marker = data->marker != 0 && chance(4);
+	bool marker = store->mark.text != 0 && chance(4);
 
 	if (!key && !counter && !marker)
 		return;
@@ -203,11 +206,11 @@ evict(int s)
 	if (key)
 		data->secret = 0;
 	if (marker)
-		data->marker = 0;
+		store->mark.text = 0;
 	if (!counter)
 		return;
 	data->counter = 0;
-	check_forgot(s);
+	check_forgot(s, resource);
 }
 
 /*
@@ -281,11 +284,11 @@ static void
 partition(void)
 {
 	int64_t until_us = w.now_us + for_us(3 * w.plan.ttl_us);
-	uint32_t nodes = dice(UINT32_C(1) << w.plan.nodes);
+	uint32_t nodes = dice(UINT32_C(1) << w.plan.places);
 	uint32_t away = dice(UINT32_C(1) << w.plan.hosts);
 
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (((away >> h) & 1) != ((nodes >> n) & 1))
 			{
 				cut(h, n, true, until_us);
@@ -301,7 +304,7 @@ restart(fault fault)
 									   [FAULT_ROLLBACK] = KEEPS_SNAPSHOTS};
 	int first = (int) dice((uint32_t) w.plan.servers);
 	server *server = NULL;
-	node_data before;
+	store before;
 	int s;
 
 	for (int i = 0; i < w.plan.servers && server == NULL; i++)
@@ -319,7 +322,8 @@ restart(fault fault)
 	else if (fault == FAULT_ROLLBACK && w.now_us < server->save_at_us)
 	{
 		server->data = server->saved;
-		debt_placed(s, 0, false);
+		for (int r = 0; r < w.plan.resources; r++)
+			debt_placed(s, r, 0, false);
 	}
 	tell("node %d: its server restarts%s", s + 1,
 		 fault == FAULT_RESTART        ? ", all data are kept"
@@ -327,8 +331,9 @@ restart(fault fault)
 									   : ", data are as of the last snapshot");
 	if (memcmp(&before, &server->data, sizeof(before)) != 0)
 		server->lost_at_us = w.now_us;
-	if (server->data.counter < before.counter)
-		check_forgot(s);
+	for (int r = 0; r < w.plan.resources; r++)
+		if (server->data.lock[r].counter < before.lock[r].counter)
+			check_forgot(s, r);
 	start_anew(s, for_us(w.plan.ttl_us / 2), chance(4));
 	if (fault == FAULT_RESTART)
 		return;
@@ -344,7 +349,7 @@ start_anew(int s, int64_t down_us, bool silent)
 	server *server = &w.server[s];
 
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (w.server_of[h][n] == s)
 				wire_break(h, n, false, silent);
 	server->run_id = ++w.run_ids;
@@ -405,7 +410,8 @@ flush(int s)
 	memset(&w.server[s].data, 0, sizeof(w.server[s].data));
 	w.server[s].lost_at_us = w.now_us;
 	w.server[s].flushed = true;
-	check_forgot(s);
+	for (int r = 0; r < w.plan.resources; r++)
+		check_forgot(s, r);
 }
 
 static void
@@ -453,13 +459,15 @@ set_wall_clock(int h)
 void
 fault_calm(void)
 {
+	int64_t max_ttl_us = w.plan.longer * w.plan.max_ttl_us;
 	/* quarantine; then the rest of a key; then a round, and the pauses between */
-	int64_t bound_us = 2 * w.plan.max_ttl_us - core_validity_us(w.plan.max_ttl_us) + w.plan.ttl_us +
-					   4 * w.plan.answer_us + 5 * w.plan.retry_us + 60 * w.plan.delay_us + 30 * MS;
+	int64_t bound_us = 2 * max_ttl_us - core_validity_us(max_ttl_us) +
+					   w.plan.longer * w.plan.ttl_us + 4 * w.plan.answer_us + 5 * w.plan.retry_us +
+					   60 * w.plan.delay_us + 30 * MS;
 
 	w.calm = true;
 	tell("no more faults; all let go, and host %c asks", HOST_NAME(w.last_host));
-	bound_us += bound_us / 50 + 2 * w.plan.ttl_us;
+	bound_us += bound_us / 50 + 2 * w.plan.longer * w.plan.ttl_us;
 	if (!w.plan.measured)
 		bound_us = w.plan.ttl_us; /* keys may live for days */
 	later(w.now_us + bound_us, EVENT_LIMIT, 0, 0, 0, 0);
@@ -472,25 +480,28 @@ fault_calm(void)
  * the published algorithm says, and with a clock that is right.
  */
 static void
-plain_begins(void)
+plain_begins(int resource)
 {
 	if (plain.secret != 0 || w.secrets + 1 >= SECRETS_MAX)
 		return;
 	seen.fault[FAULT_PLAIN]++;
 	plain.secret = ++w.secrets;
+	plain.resource = resource;
 	plain.used[plain.secret] = true;
 	plain.began_us = w.now_us;
 	plain.yes = 0;
 	tell("plain client: asks, request %u", plain.secret);
-	for (int n = 0; n < w.plan.nodes; n++)
-		later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, 0, n, PLAIN_SET, plain.secret);
-	later(w.now_us + 3 * w.plan.delay_us, EVENT_PLAIN, 0, 0, PLAIN_DECIDE, plain.secret);
+	for (int n = 0; n < w.plan.places; n++)
+		later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, resource, n, PLAIN_SET,
+			  plain.secret);
+	later(w.now_us + 3 * w.plan.delay_us, EVENT_PLAIN, resource, 0, PLAIN_DECIDE, plain.secret);
 }
 
 void
 fault_plain(const event *event)
 {
 	server *server = server_at(0, event->node); /* by the names of host A */
+	int resource = event->host;
 	int64_t release_us = w.now_us + 1;
 	bool yes;
 
@@ -499,8 +510,8 @@ fault_plain(const event *event)
 		case PLAIN_SET:
 			if (server->paused_until_us > w.now_us)
 				break;
-			wire_expire(0, event->node);
-			yes = node_plain_set(&server->data, server_clock_us(server), event->tag,
+			wire_expire(w.server_of[0][event->node], resource);
+			yes = node_plain_set(&server->data.lock[resource], server_clock_us(server), event->tag,
 								 w.plan.ttl_us / 1000);
 			tell("node %d executes, for the plain client: set: %s", event->node + 1,
 				 yes ? "yes" : "no");
@@ -514,12 +525,12 @@ fault_plain(const event *event)
 					plain.began_us + w.plan.ttl_us - w.plan.ttl_us / 100 - 2 * MS;
 				tell("plain client: has the lock");
 				release_us += dice_us(w.plan.ttl_us * 2);
-				if (fault_plain_is_valid())
-					check_plain();
+				if (fault_plain_is_valid(resource))
+					check_plain(resource);
 			}
-			for (int n = 0; n < w.plan.nodes; n++)
-				later(release_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, 0, n, PLAIN_DELETE,
-					  event->tag);
+			for (int n = 0; n < w.plan.places; n++)
+				later(release_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, resource, n,
+					  PLAIN_DELETE, event->tag);
 			break;
 		case PLAIN_DELETE:
 			if (plain.secret == event->tag)
@@ -527,15 +538,15 @@ fault_plain(const event *event)
 				plain.secret = 0;
 				plain.valid_until_us = 0;
 			}
-			node_plain_delete(&server->data, server_clock_us(server), event->tag);
+			node_plain_delete(&server->data.lock[resource], server_clock_us(server), event->tag);
 			break;
 	}
 }
 
 bool
-fault_plain_is_valid(void)
+fault_plain_is_valid(int resource)
 {
-	return w.now_us < plain.valid_until_us;
+	return plain.resource == resource && w.now_us < plain.valid_until_us;
 }
 
 bool

@@ -12,8 +12,8 @@ extern void fault_happens(void);             /* EVENT_FAULT */
 extern void fault_calm(void);                /* EVENT_CALM */
 extern void fault_plain(const event *event); /* EVENT_PLAIN */
 
-/* The plain client holds the lock. */
-extern bool fault_plain_is_valid(void);
+/* The plain client holds this lock. */
+extern bool fault_plain_is_valid(int resource);
 
 /* This secret is, or was, the plain client's. */
 extern bool fault_is_plain(uint32_t secret);

@@ -7,12 +7,14 @@
 #include "host.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fault.h"
 #include "lua.h"
 #include "peer.h"
+#include "reload.h"
 #include "rules.h"
 #include "session.h"
 #include "story.h"
@@ -38,6 +40,7 @@ static void send_one(int host, int node, const command *command);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
+static int64_t turn_pause_until(int host, int resource);
 static bool is_crowded(int host, int node);
 static bool has_room(int host, int node);
 static bool must_wait(int host, int slot);
@@ -46,12 +49,12 @@ static int first_waiting(int host);
 static void let_wait(int host, int slot);
 static void begin_release(int host, int slot);
 static void send_releases(int host);
-static void hurry_releases(int host);
+static void hurry_releases(int host, int gate);
 static void follow_release(int host, int slot, const core_event *event);
 
 static void take_queue(int host);
 static void look_at(int host, int slot);
-static int node_of(int host, int server);
+static int node_of(int host, int server, core_mask members);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
 static void on_broker(const event *event);
@@ -80,25 +83,33 @@ wall_us(int host)
 void
 host_begin(void)
 {
-	memset(hosts, 0, sizeof(hosts[0]) * (size_t) w.plan.hosts);
+	int64_t at_us = 0;
+	int who = 0;
+
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
 		host *host = &hosts[h];
 
+		memset(host, 0, offsetof(struct host, slot) + sizeof(slot) * (size_t) w.plan.slots);
 		begin_clocks(host);
 		host->settled = true;
-		host->named = -1;
-		for (int s = 0; s < SLOTS_MAX && w.plan.aged; s++)
+		host->max_ttl_us = w.plan.max_ttl_us;
+		for (int g = 0; g < w.plan.resources; g++)
+			host->gate[g].named = -1;
+		for (int s = 0; s < w.plan.slots && w.plan.aged; s++)
 		{
 			host->slot[s].generation = UINT32_MAX - dice(3);
 			host->slot[s].core.round = UINT32_MAX - dice(6);
 		}
+		host->members = CORE_BIT(w.plan.nodes) - 1;
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			GuardMemory *guard = &host->node[n].guard;
 
+			host->node[n].in_use = true;
+			host->node[n].address = n;
 			wire_text(guard->run_id, server_at(h, n)->run_id);
-			wire_text(guard->marker, server_at(h, n)->data.marker);
+			wire_text(guard->marker, server_at(h, n)->data.mark.text);
 			guard->twin = twin_of(h, n) + 1;
 			if (wire_at(h, n)->state == WIRE_DOWN)
 			{
@@ -111,8 +122,15 @@ host_begin(void)
 		if (may(FAULT_SERVER) && chance(3))
 			host_restart(h, 1 + dice_us(w.plan.length_us));
 	for (int i = 0; i < w.plan.asks; i++)
-		later(w.now_us + dice_us(w.plan.length_us), EVENT_ASK, (int) dice((uint32_t) w.plan.hosts),
-			  0, 0, 0);
+	{
+		/* for all locks at once, now and then */
+		if (i % w.plan.names == 0 || chance(2))
+		{
+			at_us = w.now_us + dice_us(w.plan.length_us);
+			who = (int) dice((uint32_t) w.plan.hosts);
+		}
+		later(at_us, EVENT_ASK, who, i % w.plan.names, 0, 0);
+	}
 }
 
 static void
@@ -138,6 +156,14 @@ begin_clocks(host *host)
 	}
 	else if (w.plan.faults != 0) /* as NTP leaves them */
 		host->wall.offset_us = dice_us(w.plan.max_ttl_us / 8) - w.plan.max_ttl_us / 16;
+}
+
+int
+host_node(int host, int node)
+{
+	for (int i = 0; i < w.plan.places && !hosts[host].node[node].in_use; i++)
+		node = (node + 1) % w.plan.places;
+	return node;
 }
 
 uint32_t
@@ -197,6 +223,9 @@ host_handle(const event *event)
 		case EVENT_SETTLED:
 			on_settled(event);
 			break;
+		case EVENT_RELOAD:
+			reload_on_reload(event);
+			break;
 		case EVENT_TURN:
 			host->turn_due = false;
 			take_queue(event->host);
@@ -248,7 +277,7 @@ step(int h, int s, core_event *event)
 	event->now_us = host_now_us(h);
 	event->random = dice(UINT32_MAX);
 	event->can_send = event->can_vote = event->can_release = 0;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!wire_can_send(h, n))
 			continue;
@@ -310,7 +339,7 @@ grow_old(core_lease *lease)
 
 	if (lease->state == CORE_BUSY)
 		attempt--; /* it has not asked yet */
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (lease->node[n].attempt != 0)
 			lease->node[n].attempt = attempt;
 	lease->attempt = attempt;
@@ -338,8 +367,9 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 	const core_lease *core = &slot->core;
 	int64_t wall = wall_us(h);
 	command command = {.op = op,
+					   .resource = slot->resource,
 					   .secret = slot->secret,
-					   .ttl_ms = w.plan.ttl_us / 1000,
+					   .ttl_ms = slot->ttl_us / 1000,
 					   .host = h,
 					   .slot = s,
 					   .generation = slot->generation,
@@ -348,7 +378,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
 
 	if (nodes == 0)
 		return;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!(nodes & CORE_BIT(n)))
 			continue;
@@ -439,6 +469,7 @@ publish(int h, int s, core_outcome outcome)
 			session_told(h, s);
 			break;
 		case CORE_EXPIRED:
+			session_lost(h, s);
 			if (slot->session >= 0 && !sessions[slot->session].paused)
 				later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
 					  (uint32_t) slot->session);
@@ -601,11 +632,14 @@ must_wait(int h, int s)
 static bool
 may_release(int h, int s)
 {
+	core_mask members = slot_at(h, s)->core.members;
 	int room = 0;
 	int full = 0;
 
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (has_room(h, n))
+	for (int n = 0; n < w.plan.places; n++)
+		if (!(members & CORE_BIT(n)))
+			continue;
+		else if (has_room(h, n))
 			room++;
 		else if (wire_can_send(h, n))
 			full++;
@@ -617,7 +651,7 @@ first_waiting(int h)
 {
 	int first = -1;
 
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 		if (slot_at(h, s)->waits != 0 &&
 			(first < 0 || slot_at(h, s)->waits < slot_at(h, first)->waits))
 			first = s;
@@ -646,8 +680,8 @@ send_releases(int h)
 	bool late = false;
 	int s;
 
-	for (s = 0; s < SLOTS_MAX; s++)
-		for (int n = 0; n < w.plan.nodes; n++)
+	for (s = 0; s < w.plan.slots; s++)
+		for (int n = 0; n < w.plan.places; n++)
 			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
 			{
 				const slot *slot = slot_at(h, s);
@@ -659,7 +693,7 @@ send_releases(int h)
 			}
 	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
 		begin_release(h, s);
-	for (s = 0; s < SLOTS_MAX; s++)
+	for (s = 0; s < w.plan.slots; s++)
 		late = late || slot_at(h, s)->waits != 0 || slot_at(h, s)->unsent != 0;
 	if (late && w.plan.crowd_us != 0 && hosts[h].room_at_us <= w.now_us)
 	{
@@ -674,7 +708,8 @@ host_greet(int h, int s, int n)
 {
 	slot *slot = slot_at(h, s);
 
-	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0)
+	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0 ||
+		!(slot->core.members & CORE_BIT(n)))
 		return;
 	if (slot->core.state == CORE_HELD && !has_room(h, n))
 		slot->unsent |= CORE_BIT(n);
@@ -682,23 +717,31 @@ host_greet(int h, int s, int n)
 		host_step(h, s, CORE_NODE_READY, n);
 }
 
-/* Ahead of the next request: there is but one lock. */
+/* Ahead of the next request: our own key would be in the way. */
 static void
-hurry_releases(int h)
+hurry_releases(int h, int gate)
 {
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		slot *slot = slot_at(h, s);
 
-		if (slot->waits == 0 && slot->unsent == 0)
+		if (w.plan.gate[slot->resource] != gate || (slot->waits == 0 && slot->unsent == 0))
 			continue;
-		slot->urgent = true;
-		if (slot->waits != 0)
-			begin_release(h, s);
-		for (int n = 0; n < w.plan.nodes; n++)
-			if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
-				host_step(h, s, CORE_NODE_READY, n);
+		host_hurry(h, s);
 	}
+}
+
+void
+host_hurry(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->urgent = true;
+	if (slot->waits != 0)
+		begin_release(h, s);
+	for (int n = 0; n < w.plan.places; n++)
+		if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
+			host_step(h, s, CORE_NODE_READY, n);
 }
 
 static void
@@ -712,7 +755,7 @@ follow_release(int h, int s, const core_event *event)
 			slot->core.state == CORE_RELEASING ? event->can_release : event->can_send;
 		core_mask later = core_unpaid(&slot->core) & ~taking;
 
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if ((later & CORE_BIT(n)) && wire_at(h, n)->state == WIRE_UP)
 				slot->unsent |= CORE_BIT(n);
 	}
@@ -728,24 +771,36 @@ ask(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	core_event event = {.type = CORE_ACQUIRE,
-						.members = CORE_BIT(w.plan.nodes) - 1,
+						.members = hosts[h].members,
 						.once = slot->once,
-						.ttl_us = w.plan.ttl_us,
+						.ttl_us = slot->ttl_us,
 						.answer_us = w.plan.answer_us,
 						.patience_us = 2 * w.plan.answer_us,
 						.retry_us = w.plan.retry_us,
 						.hold_at_most_us = slot->hold_at_most_us};
 
-	if (chance(6))
-		event.not_before_us = host_now_us(h) + dice_us(4 * w.plan.delay_us);
+	event.not_before_us = turn_pause_until(h, slot->resource);
 	slot->secret = ++w.secrets;
 	slot->granted = false;
+	slot->forgiven = false;
 	slot->keep_until_us = 0;
-	hurry_releases(h);
-	tell("host %c: request %u%s%s", HOST_NAME(h), slot->secret, slot->once ? ", a try" : "",
-		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
+	hurry_releases(h, w.plan.gate[slot->resource]);
+	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
+		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
 	step(h, s, &event);
+}
+
+/*
+ * When this host's turn has just ended, the next of its sessions asks a little later
+ * than a waiter of another host could.
+ */
+static int64_t
+turn_pause_until(int h, int resource)
+{
+	int64_t ended_us = hosts[h].turn_ended_us[w.plan.turn[w.plan.gate[resource]]];
+
+	return ended_us == 0 ? 0 : ended_us + 4 * w.plan.delay_us;
 }
 
 void
@@ -769,6 +824,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		event.reply = CORE_REPLY_ERROR; /* no counter: not one of ours */
 	if (slot->generation == command->generation)
 	{
+		if (answer->told)
+			hosts[h].others_seen_us[w.plan.turn[w.plan.gate[slot->resource]]] = host_now_us(h);
 		story_answer("->", command, answer, n);
 		check_answered(h, command->slot, n, command, answer);
 		step(h, command->slot, &event);
@@ -777,30 +834,40 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		peer_lose(h, n, "it forgot its marker");
 }
 
-/* By which of its nodes a host hears a server; -1: it knows it not. */
+/* By which of these nodes a host hears a server; -1: by none. */
 static int
-node_of(int h, int server)
+node_of(int h, int server, core_mask members)
 {
-	for (int n = 0; n < w.plan.nodes; n++)
-		if (w.server_of[h][n] == server)
+	for (int n = 0; n < w.plan.places; n++)
+		if ((members & CORE_BIT(n)) && w.server_of[h][n] == server)
 			return n;
 	return -1;
 }
 
 /* A waiter is told of a release by each node, and asks when a majority told. */
-void
-host_hear(int server)
+bool
+host_hear(int server, int resource)
 {
+	bool heard = false;
+
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
-		int node = node_of(h, server);
-
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 		{
 			slot *slot = slot_at(h, s);
+			int node;
 
-			if (node < 0 || !slot->in_use || (slot->announced & CORE_BIT(node)) ||
+			if (!slot->in_use || slot->resource != resource ||
 				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+				continue;
+			/* the name is what comes behind the prefix that is set now */
+			if (resource / w.plan.names != hosts[h].prefix)
+				continue;
+			node = node_of(h, server, slot->core.members);
+			if (node < 0)
+				continue;
+			heard = true;
+			if (slot->announced & CORE_BIT(node))
 				continue;
 			slot->announced |= CORE_BIT(node);
 			if (__builtin_popcount(slot->announced) == core_quorum(slot->core.members))
@@ -808,6 +875,7 @@ host_hear(int server)
 					  s, slot->generation);
 		}
 	}
+	return heard;
 }
 
 static void
@@ -835,7 +903,11 @@ on_broker(const event *event)
 	tell("host %c: a new broker", HOST_NAME(h));
 	hosts[h].broker_down = false;
 	hosts[h].broker_began_us = host_now_us(h);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int n = 0; n < w.plan.places; n++)
+		if (hosts[h].node[n].in_use)
+			wire_connect(h, n);
+	reload_nodes(h);
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		if (!slot_at(h, s)->in_use || slot_at(h, s)->core.state == CORE_FREE)
 			continue;
@@ -844,8 +916,6 @@ on_broker(const event *event)
 			look_at(h, s);
 		set_timer(h, s);
 	}
-	for (int n = 0; n < w.plan.nodes; n++)
-		wire_connect(h, n);
 	later(settled_us, EVENT_SETTLED, h, 0, 0, 0);
 }
 
@@ -856,7 +926,7 @@ on_settled(const event *event)
 		return;
 	hosts[event->host].settled = true;
 	take_queue(event->host);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		if (slot_at(event->host, s)->in_use && slot_at(event->host, s)->core.state == CORE_BUSY &&
 			slot_at(event->host, s)->wish == WISH_HOLD)
@@ -874,10 +944,10 @@ host_all_idle(void)
 	{
 		if (hosts[h].broker_down || hosts[h].paused_until_us > w.now_us)
 			return false;
-		for (int s = 0; s < SLOTS_MAX; s++)
+		for (int s = 0; s < w.plan.slots; s++)
 			if (slot_at(h, s)->in_use)
 				return false;
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 			if (wire_at(h, n)->state == WIRE_GREETING || wire_in_flight(wire_at(h, n)) != 0)
 				return false;
 	}
@@ -900,7 +970,7 @@ host_stop_broker(int h, int64_t for_us)
 {
 	if (hosts[h].broker_down)
 		return;
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (wire_at(h, n)->state != WIRE_DOWN)
 			wire_close(h, n);
@@ -908,14 +978,14 @@ host_stop_broker(int h, int64_t for_us)
 			wire_at(h, n)->epoch++; /* nobody is there to connect later */
 		wire_at(h, n)->watched = false;
 	}
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
 		slot_at(h, s)->waits = 0;
 		slot_at(h, s)->unsent = 0;
 	}
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 		slot_at(h, s)->queued = false;
 	hosts[h].queued_count = 0;
 	hosts[h].broker_down = true;
@@ -933,7 +1003,7 @@ host_restart(int h, int64_t for_us)
 	host *host = &hosts[h];
 
 	host_stop_broker(h, for_us);
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 	{
 		uint32_t generation = slot_at(h, s)->generation + 1;
 		uint32_t timer_tag = slot_at(h, s)->timer_tag + 1;
@@ -948,9 +1018,16 @@ host_restart(int h, int64_t for_us)
 	for (int i = 0; i < session_count; i++)
 		if (sessions[i].host == h)
 			sessions[i].done = true;
-	host->named = -1;
-	host->queue = 0;
-	memset(host->node, 0, sizeof(host->node));
+	for (int g = 0; g < w.plan.resources; g++)
+		host->gate[g] = (gate){.named = -1};
+	memset(host->turn_ended_us, 0, sizeof(host->turn_ended_us));
+	memset(host->others_seen_us, 0, sizeof(host->others_seen_us));
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		memset(&host->node[n].guard, 0, sizeof(host->node[n].guard));
+		host->node[n].failures = 0;
+	}
+	reload_forget(h);
 }
 
 void
@@ -958,11 +1035,12 @@ host_calm(int h)
 {
 	hosts[h].paused_until_us = w.now_us;
 	hosts[h].wall.offset_us = hosts[h].mono.offset_us;
-	hosts[h].queue = 0;
+	for (int g = 0; g < w.plan.resources; g++)
+		hosts[h].gate[g].waiting = 0;
 	if (hosts[h].broker_down)
 		later(w.now_us, EVENT_BROKER, h, 0, 0, 0);
 	session_stop(h);
-	for (int n = 0; n < w.plan.nodes; n++)
+	for (int n = 0; n < w.plan.places; n++)
 		if (wire_at(h, n)->state != WIRE_DOWN && wire_at(h, n)->gone)
 			later(w.now_us + w.plan.delay_us, EVENT_BROKEN, h, n, 0, wire_at(h, n)->epoch);
 	if (h == w.last_host)

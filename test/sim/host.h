@@ -10,6 +10,8 @@
 #include "wire.h"
 #include "world.h"
 
+#define QUEUE_MAX 3 /* sessions at a gate */
+
 /* What the owner wants, as in lease.h. */
 typedef enum wish
 {
@@ -33,6 +35,7 @@ typedef struct slot
 	core_lease core;
 	round_check check; /* of check.c */
 	bool in_use;
+	int resource;
 	wish wish;
 	owner owner;
 	bool queued; /* for the broker */
@@ -43,6 +46,7 @@ typedef struct slot
 	bool granted;
 	bool returned; /* a session was told a token */
 	bool forgiven; /* its debts were forgotten */
+	int64_t ttl_us;
 	int64_t hold_at_most_us;
 	int64_t keep_us; /* the key stays so long after the grant, even if released */
 	int64_t keep_until_us;
@@ -59,6 +63,14 @@ typedef struct slot
 	uint32_t timer_tag;
 } slot;
 
+/* Of the names with one hash. */
+typedef struct gate
+{
+	int named;                /* the slot that is found by it; -1 */
+	int waiting;              /* sessions, */
+	uint8_t wants[QUEUE_MAX]; /* ... which resource each */
+} gate;
+
 typedef struct host
 {
 	sim_clock mono;
@@ -67,18 +79,26 @@ typedef struct host
 	bool broker_down;
 	bool settled; /* each node was tried once */
 	int64_t broker_began_us;
-	uint32_t waited;       /* releases that had to wait for room */
-	int64_t room_at_us;    /* it is looked then whether there is some; true time */
-	int named;             /* the slot that is found by the lock's name; -1 */
-	int queue;             /* sessions that wait at the gate */
-	int queued[SLOTS_MAX]; /* slots whose owner wishes something else, in order */
+	uint32_t waited;    /* releases that had to wait for room */
+	int64_t room_at_us; /* it is looked then whether there is some; true time */
+	gate gate[RESOURCES_MAX];
+	int64_t turn_ended_us[RESOURCES_MAX];  /* by plan.turn: a turn of this host ended then */
+	int64_t others_seen_us[RESOURCES_MAX]; /* ... other hosts waited then */
+	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
 	int queued_count;
 	bool turn_due; /* an EVENT_TURN is under way */
 	struct
 	{
 		GuardMemory guard;
 		int failures;
+		bool in_use;
+		bool leaving; /* no longer listed, but some lease was granted by it */
+		int address;  /* by which it is known */
 	} node[NODES_MAX];
+	core_mask members; /* the nodes that are listed */
+	int64_t max_ttl_us;
+	int64_t max_ttl_since_us; /* true time */
+	int prefix;               /* of keys: 0 or 1 */
 	slot slot[SLOTS_MAX];
 } host;
 
@@ -87,7 +107,7 @@ extern host hosts[HOSTS_MAX];
 extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
-extern void host_hear(int server);               /* a release was told there */
+extern bool host_hear(int server, int resource); /* a release was told there: to somebody? */
 extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
 extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
 extern int64_t host_now_us(int host);
@@ -97,6 +117,18 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 extern void host_step(int host, int slot, core_event_type type, int node);
 extern void host_greet(int host, int slot, int node); /* the node is ready */
 extern void host_push(int host, int slot);            /* its owner wishes something else */
+
+/* For reload.c */
+extern void host_hurry(int host, int slot); /* its release is sent, be there room or not */
+
+/* A node of this host, from the one given on. */
+extern int host_node(int host, int node);
+
+static inline gate *
+gate_of(int host, int resource)
+{
+	return &hosts[host].gate[w.plan.gate[resource]];
+}
 
 static inline slot *
 slot_at(int host, int slot)

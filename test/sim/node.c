@@ -6,8 +6,8 @@
 
 #include "lua.h"
 
-static void acquire(node_data *data, int64_t now_us, const command *command, bool full,
-					answer *answer);
+static void acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
+					bool full, answer *answer);
 static void confirm(node_data *data, int64_t now_us, const command *command, bool full,
 					answer *answer);
 static void renew(node_data *data, int64_t now_us, const command *command, bool *full,
@@ -25,14 +25,15 @@ static int64_t ttl_left_ms(const node_data *data, int64_t now_us);
 static int64_t to_ms(int64_t us);
 
 void
-node_execute(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+node_execute(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
+			 bool *full, answer *answer)
 {
 	*answer = (struct answer){.reply = CORE_REPLY_NO};
 	node_expire(data, now_us);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			acquire(data, now_us, command, *full, answer);
+			acquire(data, mark, now_us, command, *full, answer);
 			break;
 		case CORE_OP_CONFIRM:
 			confirm(data, now_us, command, *full, answer);
@@ -48,7 +49,8 @@ node_execute(node_data *data, int64_t now_us, const command *command, bool *full
 
 /* The clock is looked at only where the counter is not there, or not near. */
 static void
-acquire(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
+acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command, bool full,
+		answer *answer)
 {
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
@@ -57,7 +59,7 @@ acquire(node_data *data, int64_t now_us, const command *command, bool full, answ
 
 	answer->reply = CORE_REPLY_ERROR;
 	answer->error = NODE_FORGOT;
-	if (data->marker == 0 || data->marker != command->marker)
+	if (mark->text == 0 || mark->text != command->marker)
 		return;
 	if (!near)
 	{
@@ -193,17 +195,17 @@ refuse(answer *answer)
 }
 
 marked
-node_marker(node_data *data, int64_t now_us, uint32_t fresh, bool seen, int64_t max_ttl_ms)
+node_marker(node_mark *mark, int64_t now_us, uint32_t fresh, bool seen, int64_t max_ttl_ms)
 {
-	if (data->marker == 0)
+	if (mark->text == 0)
 	{
-		data->marker = fresh;
-		data->marker_lost_us = seen ? now_us : 0;
+		mark->text = fresh;
+		mark->lost_us = seen ? now_us : 0;
 	}
-	if (data->marker_lost_us == 0)
+	if (mark->lost_us == 0)
 		return MARKED_FRESH;
 	/* if the clock was set back, the time is to come */
-	return now_us - data->marker_lost_us < max_ttl_ms * 1000 ? MARKED_LOST : MARKED_LONG_LOST;
+	return now_us - mark->lost_us < max_ttl_ms * 1000 ? MARKED_LOST : MARKED_LONG_LOST;
 }
 
 bool

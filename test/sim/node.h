@@ -1,6 +1,6 @@
 /*
  * node.h
- *		A simulated Redis node: what it stores of one lock, and the scripts.
+ *		A simulated Redis node: what it stores of a lock, its marker, and the scripts.
  *
  * This is the model of src/lua.c; test/sim/conformance.c compares it with a real
  * redis-server.  It knows no world: the node's wall clock is an argument.
@@ -33,13 +33,19 @@ typedef struct node_data
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
-	uint32_t marker;        /* the random text; 0: there is none */
-	int64_t marker_lost_us; /* "lost" and this time are a part of it; 0: not */
 } node_data;
+
+/* One for all locks. */
+typedef struct node_mark
+{
+	uint32_t text;   /* what is random of it; 0: there is none */
+	int64_t lost_us; /* "lost" and this time are a part of it; 0: not */
+} node_mark;
 
 typedef struct command
 {
 	core_op op;
+	int resource; /* which lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
 	int64_t ttl_ms;   /* release: what becomes of the key, as in lua.h */
@@ -74,18 +80,18 @@ typedef struct answer
 	int64_t token;   /* a granted acquire; a renewal that the counter refuses */
 	int64_t busy_ms; /* a refused acquire */
 	uint32_t holder; /* a refused acquire: the secret in the way */
-	bool told;       /* a release that published */
+	bool told;       /* a release that published, and was heard by some host */
 } answer;
 
 /*
- * full: the node has no memory left, and refuses what needs some until this call of
- * the script has changed something.
+ * `data`: of the command's lock.  full: the node has no memory left, and refuses what
+ * needs some until this call of the script has changed something.
  */
-extern void node_execute(node_data *data, int64_t now_us, const command *command, bool *full,
-						 answer *answer);
+extern void node_execute(node_data *data, const node_mark *mark, int64_t now_us,
+						 const command *command, bool *full, answer *answer);
 
 /* Reads the marker, or writes one; `seen`: another was seen before. */
-extern marked node_marker(node_data *data, int64_t now_us, uint32_t fresh, bool seen,
+extern marked node_marker(node_mark *mark, int64_t now_us, uint32_t fresh, bool seen,
 						  int64_t max_ttl_ms);
 
 /* SET NX PX, and compare-and-delete: a plain Redlock client. */

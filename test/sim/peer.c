@@ -112,7 +112,8 @@ peer_on_greeted(const event *event)
 	{
 		tell("host %c: node %d is the same server as another", HOST_NAME(h), n + 1);
 		wire_close(h, n);
-		if (!w.calm)
+		/* when the other has left, this one is none */
+		if (!w.calm || hosts[h].node[hosts[h].node[n].guard.twin - 1].leaving)
 			peer_connect_later(h, n);
 		return;
 	}
@@ -134,7 +135,8 @@ ask_guard(int h, int n)
 {
 	GuardMemory *memories[CORE_NODES_MAX] = {NULL};
 
-	for (int i = 0; i < w.plan.nodes; i++)
-		memories[i] = &hosts[h].node[i].guard;
-	return guard_greet(memories, n, &wire_at(h, n)->facts, w.plan.max_ttl_us, host_now_us(h));
+	for (int i = 0; i < w.plan.places; i++)
+		if (hosts[h].node[i].in_use)
+			memories[i] = &hosts[h].node[i].guard;
+	return guard_greet(memories, n, &wire_at(h, n)->facts, hosts[h].max_ttl_us, host_now_us(h));
 }

@@ -7,9 +7,10 @@
  */
 #include "world.h"
 
-#define ALL (FAULT_BIT(FAULTS) - 1)
+/* Without what is a shape of the world. */
+#define ALL (FAULT_BIT(FAULT_RELOAD_NODES) - 1)
 
-uint64_t plan_allowed = ALL;
+uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 
 /* Those after which a lease may be held twice: only tokens keep order then. */
 #define BEYOND                                                                                     \
@@ -25,6 +26,7 @@ uint64_t plan_allowed = ALL;
 	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
 	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER))
 
+static void choose_resources(plan *plan);
 static uint64_t choose_faults(void);
 static void choose_times(plan *plan);
 static void roll(plan *plan);
@@ -50,15 +52,24 @@ plan_make(plan *plan, uint64_t seed)
 	plan->limit = chance(8);
 	plan->aged = chance(8);
 	plan->faults = choose_faults();
+	choose_resources(plan);
+	plan->asks *= plan->resources;
 	if (plan->nodes < 3)
 		plan->faults &= ~(FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_ROLLING));
 	plan->rolling = (plan->faults & FAULT_BIT(FAULT_ROLLING)) != 0;
 	if (plan->rolling)
 		plan->faults &= BESIDE_ROLLING;
-	plan->renamed = plan->faults != 0 && chance(6);
+	plan->renamed =
+		plan->faults != 0 && chance(6) && !(plan->faults & FAULT_BIT(FAULT_RELOAD_NODES));
 	plan->doubled = plan->renamed && chance(2) && plan->nodes >= 3 && !plan->rolling &&
 					!(plan->faults & FAULT_BIT(FAULT_TWIN));
 	plan->servers = plan->nodes - ((plan->faults & FAULT_BIT(FAULT_TWIN)) ? 1 : 0);
+	plan->places = plan->nodes;
+	if (plan->faults & FAULT_BIT(FAULT_RELOAD_NODES))
+	{
+		plan->servers = plan->nodes + 1;
+		plan->places = plan->nodes + 1 + (int) dice(2);
+	}
 	choose_times(plan);
 	if (plan->rolling)
 		roll(plan);
@@ -74,6 +85,31 @@ plan_make(plan *plan, uint64_t seed)
 	plan->sane = plan->measured && !wall_wrong;
 }
 
+/* One, most often.  The hash of a name is rarely that of another, its place by turns sometimes. */
+static void
+choose_resources(plan *plan)
+{
+	bool two_prefixes = (plan->faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) != 0;
+
+	plan->names = 1;
+	plan->slots = 4;
+	if ((plan_allowed & FAULT_BIT(FAULT_SEVERAL)) != 0 && chance(4))
+	{
+		plan->names = 2 + (int) dice(2);
+		plan->slots = SLOTS_MAX;
+	}
+	if (two_prefixes && plan->names > RESOURCES_MAX / 2)
+		plan->names = RESOURCES_MAX / 2;
+	for (int r = 1; r < plan->names; r++)
+	{
+		plan->gate[r] = chance(6) ? plan->gate[r - 1] : r;
+		plan->turn[r] = chance(3) ? plan->turn[r - 1] : r;
+	}
+	plan->resources = plan->names;
+	for (int r = 0; r < plan->names && two_prefixes; r++)
+		plan->gate[plan->resources++] = plan->gate[r];
+}
+
 static uint64_t
 choose_faults(void)
 {
@@ -84,12 +120,12 @@ choose_faults(void)
 	if (often == 0)
 		return 0;
 	/* a short list of faults is a wish to see them together */
-	if (__builtin_popcountll(plan_allowed) < FAULTS / 3)
+	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
 		often = 2;
-	for (int i = 0; i < FAULTS; i++)
+	for (int i = 0; i < FAULT_SEVERAL; i++)
 		if (chance(often))
 			faults |= FAULT_BIT(i);
-	if (plan_allowed == ALL)
+	if ((plan_allowed & ALL) == ALL)
 	{
 		if (!chance(6))
 			faults &= ~BEYOND;
@@ -106,6 +142,12 @@ choose_faults(void)
 	/* who meets nodes for the first time believes their age */
 	if (faults & FAULT_BIT(FAULT_SERVER))
 		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
+	/* so does who is told of a node again; and a plain client reads no settings of ours */
+	if (faults & FAULT_BIT(FAULT_RELOAD_NODES))
+		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_PLAIN) |
+					FAULT_BIT(FAULT_ROLLING));
+	if (faults & FAULT_BIT(FAULT_RELOAD_TTL))
+		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_ROLLING));
 	return faults & plan_allowed;
 }
 
@@ -119,6 +161,7 @@ choose_times(plan *plan)
 	plan->max_ttl_us = plan->ttl_us;
 	if (chance(2))
 		plan->max_ttl_us += plan->ttl_us * dice(4) / 2 / MS * MS;
+	plan->longer = (plan->faults & FAULT_BIT(FAULT_RELOAD_TTL)) ? 2 + (int) dice(3) : 1;
 	plan->delay_us = plan->ttl_us / (40 << dice(4));
 	plan->answer_us = plan->ttl_us / 2 << dice(3);
 	if (plan->faults != 0 && chance(2))
@@ -128,6 +171,8 @@ choose_times(plan *plan)
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
 	plan->length_us = plan->ttl_us * (3 + dice(6));
+	if (plan->faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_TTL)))
+		plan->length_us += 4 * plan->max_ttl_us * plan->longer;
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }

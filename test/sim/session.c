@@ -7,30 +7,38 @@
 #include "session.h"
 
 #include <assert.h>
+#include <string.h>
 
+#include "operator.h"
 #include "rules.h"
 #include "story.h"
 
-#define QUEUE_MAX 3
+/* Other hosts that waited at a release are expected at the next. */
+#define OTHERS_SEEN_US(ttl_us) (2 * rules_tenure_us(ttl_us) + SECOND)
+
 #define LAST 1 /* tag of the request that comes when all is calm */
 
-static void open_slot(int host, bool last);
+static void come(int host, int resource, bool last);
+static int named(int host, int resource);
+static void open_slot(int host, int resource, bool last);
 static int find_slot(int host);
-static void begin(int host, int slot, int64_t token, bool handed_over);
+static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t moment_us(void);
 static void let_go(int host, int slot);
 static void give_up(int host, int slot);
 static void unname(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
-static void next_asks(int host);
+static void end_turn(int host, const slot *slot);
+static int next_wants(int host, int resource);
+static void next_asks(int host, int resource);
 
 /* The lease is theirs now. */
 static void
-begin(int h, int s, int64_t token, bool handed_over)
+begin(int h, int s, int resource, int64_t token, bool handed_over)
 {
 	slot *slot = slot_at(h, s);
 	int64_t hold_us = 1 + w.plan.hold_us / 2 + dice_us(w.plan.hold_us);
-	int id = check_returned(h, s, token, handed_over);
+	int id = check_returned(h, s, resource, token, handed_over);
 
 	slot->session = id;
 	slot->owner = OWNER_HOLDS;
@@ -57,39 +65,68 @@ begin(int h, int s, int64_t token, bool handed_over)
 void
 session_on_ask(const event *event)
 {
-	host *host = &hosts[event->host];
+	int h = event->host;
+	bool last = event->tag == LAST;
 
-	if (w.calm && event->tag != LAST)
-		return;
-	if (host->named < 0)
-		open_slot(event->host, event->tag == LAST);
-	else if (host->queue < QUEUE_MAX)
-		host->queue++;
+	if (!w.calm)
+		come(h, event->node + hosts[h].prefix * w.plan.names, false);
+	else if (last)
+		come(h, event->node, true);
 }
 
 static void
-open_slot(int h, bool last)
+come(int h, int resource, bool last)
 {
-	int s = hosts[h].named < 0 ? find_slot(h) : -1;
+	gate *gate = gate_of(h, resource);
+
+	if (last || named(h, resource) < 0)
+		open_slot(h, resource, last);
+	else if (gate->waiting < QUEUE_MAX)
+		gate->wants[gate->waiting++] = (uint8_t) resource;
+}
+
+/* The slot that has the name.  One that was lost has it no more, whoever knows. */
+static int
+named(int h, int resource)
+{
+	int s = gate_of(h, resource)->named;
+
+	return s >= 0 && slot_at(h, s)->core.state == CORE_LOST && slot_at(h, s)->wish == WISH_HOLD ? -1
+																								: s;
+}
+
+static void
+open_slot(int h, int resource, bool last)
+{
+	gate *gate = gate_of(h, resource);
+	int s = named(h, resource) < 0 ? find_slot(h) : -1;
 	slot *slot;
 
-	if (s < 0 && last) /* a new broker frees what was given up when its nodes have settled */
-		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, 0, 0, LAST);
+	/* a new broker frees what was given up when its nodes have settled */
+	if (s < 0 && last && !w.late)
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, resource, 0, LAST);
 	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
 		return;
 	slot = slot_at(h, s);
 	assert(!slot->in_use && slot->core.state == CORE_FREE);
-	hosts[h].named = s;
+	seen.beside_lost += gate->named >= 0;
+	gate->named = s;
 	slot->in_use = true;
+	slot->resource = resource;
 	slot->wish = WISH_NONE;
 	slot->owner = OWNER_ASKS;
+	slot->ttl_us =
+		w.plan.ttl_us * (!last && operator_allows_longer() && chance(2) ? w.plan.longer : 1);
+	seen.longer += slot->ttl_us > w.plan.ttl_us;
 	slot->once = !last && chance(3);
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
-	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 ? 1 : w.plan.span;
+	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 || slot->ttl_us > w.plan.ttl_us
+					 ? 1
+					 : w.plan.span;
 	slot->handovers = 0;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
@@ -157,17 +194,17 @@ session_on_read(const event *event)
 		return;
 	}
 	slot->turn_began_us = host_now_us(h);
-	begin(h, s, slot->first_token, false);
+	begin(h, s, slot->resource, slot->first_token, false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
 static int
 find_slot(int h)
 {
-	for (int s = 0; s < SLOTS_MAX; s++)
+	for (int s = 0; s < w.plan.slots; s++)
 		if (!slot_at(h, s)->in_use)
 			return s;
-	for (int s = 0; s < SLOTS_MAX && !hosts[h].broker_down; s++)
+	for (int s = 0; s < w.plan.slots && !hosts[h].broker_down; s++)
 		if (slot_at(h, s)->core.state == CORE_RELEASING && slot_at(h, s)->wish == WISH_NOTHING)
 		{
 			slot_at(h, s)->forgiven = true;
@@ -181,24 +218,26 @@ find_slot(int h)
 static void
 let_go(int h, int s)
 {
-	host *host = &hosts[h];
 	slot *slot = slot_at(h, s);
 
-	assert(slot->wish == WISH_HOLD && host->named == s && slot->owner == OWNER_HOLDS);
+	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (host->queue > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0 &&
+	if (gate_of(h, slot->resource)->waiting > 0 && slot->keep_us == 0 &&
+		slot->hold_at_most_us == 0 &&
 		rules_may_hand_over(validity_us(h, slot), w.plan.ttl_us,
 							host_now_us(h) - slot->turn_began_us, slot->handovers, slot->span - 1))
 	{
 		slot->wish = WISH_IDLE;
-		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, 0, s, slot->generation);
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
+			  slot->generation);
 		return;
 	}
+	end_turn(h, slot);
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
 	unname(h, s);
 	host_push(h, s);
-	next_asks(h);
+	next_asks(h, slot->resource);
 }
 
 /* Who asked goes without the lock, whatever the broker has told by now. */
@@ -210,17 +249,31 @@ give_up(int h, int s)
 	tell("host %c: who asked for request %u gives up", HOST_NAME(h), slot->secret);
 	unname(h, s);
 	host_push(h, s);
-	next_asks(h);
-	if (w.calm && h == w.last_host && !w.last_granted && !w.late)
-		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, 0, 0, LAST);
+	next_asks(h, slot->resource);
+	if (w.calm && h == w.last_host && !w.last_granted[slot->resource] && !w.late)
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, slot->resource, 0, LAST);
 }
 
-/* Its name is free from here on. */
+/* A pause for us, a chance for those who wait on other hosts. */
+static void
+end_turn(int h, const slot *slot)
+{
+	host *host = &hosts[h];
+	int turn = w.plan.turn[w.plan.gate[slot->resource]];
+
+	if (slot->span > 1 && host_is_valid(h, (int) (slot - host->slot)) &&
+		host_now_us(h) - host->others_seen_us[turn] < OTHERS_SEEN_US(w.plan.ttl_us))
+		host->turn_ended_us[turn] = host_now_us(h);
+}
+
+/* Its name is free from here on, if another has not got it since this one was lost. */
 static void
 unname(int h, int s)
 {
-	assert(hosts[h].named == s);
-	hosts[h].named = -1;
+	gate *gate = gate_of(h, slot_at(h, s)->resource);
+
+	if (gate->named == s)
+		gate->named = -1;
 	slot_at(h, s)->wish = WISH_NOTHING;
 	slot_at(h, s)->owner = OWNER_NOBODY;
 	slot_at(h, s)->session = -1;
@@ -231,7 +284,7 @@ void
 session_disown(int h, int s)
 {
 	unname(h, s);
-	next_asks(h);
+	next_asks(h, slot_at(h, s)->resource);
 }
 
 static int64_t
@@ -240,13 +293,31 @@ validity_us(int h, const slot *slot)
 	return slot->core.state == CORE_HELD ? slot->core.valid_until_us - host_now_us(h) : 0;
 }
 
-static void
-next_asks(int h)
+/* Who is next at the gate leaves it, for what it wants. */
+static int
+next_wants(int h, int resource)
 {
-	if (hosts[h].queue == 0)
+	gate *gate = gate_of(h, resource);
+	int wants = gate->wants[0];
+
+	gate->waiting--;
+	memmove(gate->wants, gate->wants + 1, (size_t) gate->waiting);
+	return wants;
+}
+
+static void
+next_asks(int h, int resource)
+{
+	if (gate_of(h, resource)->waiting == 0)
 		return;
-	hosts[h].queue--;
-	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, 0, 0, 0);
+	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, next_wants(h, resource), 0, 0);
+}
+
+/* Who waits sees that a lease was lost, and that its name is free. */
+void
+session_lost(int h, int s)
+{
+	next_asks(h, slot_at(h, s)->resource);
 }
 
 void
@@ -254,29 +325,32 @@ session_on_take(const event *event)
 {
 	int h = event->host;
 	slot *slot = slot_at(h, event->slot);
+	gate *gate = gate_of(h, event->node);
 
-	if (w.calm || hosts[h].queue == 0)
+	if (w.calm || gate->waiting == 0)
 		return;
 	if (may(FAULT_CANCEL) && chance(8))
 	{
 		seen.fault[FAULT_CANCEL]++;
-		hosts[h].queue = 0; /* nobody comes for it */
+		gate->waiting = 0; /* nobody comes for it */
 		return;
 	}
 	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
 	{
-		if (rules_may_take_over(validity_us(h, slot), w.plan.ttl_us, slot->handovers, slot->span))
+		if (gate->wants[0] == slot->resource &&
+			rules_may_take_over(validity_us(h, slot), w.plan.ttl_us, slot->handovers, slot->span))
 		{
-			hosts[h].queue--;
+			int wants = next_wants(h, event->node);
+
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
-			begin(h, event->slot, slot->first_token + slot->handovers, true);
+			begin(h, event->slot, wants, slot->first_token + slot->handovers, true);
 			return;
 		}
 		unname(h, event->slot);
 		host_push(h, event->slot);
 	}
-	next_asks(h);
+	next_asks(h, event->node);
 }
 
 /* A waiter is cancelled, or its time is over; perhaps when it was just granted. */
@@ -309,13 +383,14 @@ void
 session_on_next(const event *event)
 {
 	if (!w.calm)
-		open_slot(event->host, false);
+		come(event->host, event->node, false); /* another may have taken the name */
 }
 
 void
 session_asks_last(int h, int64_t at_us)
 {
-	later(at_us, EVENT_ASK, h, 0, 0, LAST);
+	for (int r = 0; r < w.plan.resources; r++)
+		later(at_us, EVENT_ASK, h, r, 0, LAST);
 }
 
 /*
@@ -325,7 +400,7 @@ session_asks_last(int h, int64_t at_us)
 void
 session_crash(int h)
 {
-	int s = hosts[h].named;
+	int s = hosts[h].gate[dice((uint32_t) w.plan.resources)].named;
 	slot *slot = s >= 0 ? slot_at(h, s) : NULL;
 
 	if (slot == NULL || (slot->owner != OWNER_HOLDS && slot->owner != OWNER_ASKS))
@@ -350,10 +425,13 @@ session_crash(int h)
 void
 session_stop(int h)
 {
-	int s = hosts[h].named;
+	for (int s = 0; s < w.plan.slots; s++)
+	{
+		slot *slot = slot_at(h, s);
 
-	if (s < 0 || (slot_at(h, s)->owner == OWNER_NOBODY && slot_at(h, s)->wish != WISH_IDLE))
-		return;
-	unname(h, s);
-	host_push(h, s);
+		if (!slot->in_use || (slot->owner == OWNER_NOBODY && slot->wish != WISH_IDLE))
+			continue;
+		unname(h, s);
+		host_push(h, s);
+	}
 }

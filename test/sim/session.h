@@ -11,6 +11,9 @@
 /* The broker has told the owner something, and set its latch. */
 extern void session_told(int host, int slot);
 
+/* The broker has told it that its lease is lost. */
+extern void session_lost(int host, int slot);
+
 /* For the broker: nobody has it.  It is no longer found by the name of the lock. */
 extern void session_disown(int host, int slot);
 

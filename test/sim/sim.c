@@ -27,6 +27,7 @@
 #include "debt.h"
 #include "fault.h"
 #include "host.h"
+#include "operator.h"
 #include "session.h"
 #include "story.h"
 #include "wire.h"
@@ -230,6 +231,7 @@ run(uint64_t seed)
 	wire_begin();
 	host_begin();
 	fault_begin();
+	operator_begin();
 	while (!w.over && next_event(&event))
 	{
 		handle(&event);
@@ -267,6 +269,9 @@ handle(const event *event)
 			break;
 		case EVENT_FAULT:
 			fault_happens();
+			break;
+		case EVENT_OPERATOR:
+			operator_acts();
 			break;
 		case EVENT_PLAIN:
 			fault_plain(event);
@@ -359,27 +364,32 @@ tell_violation(uint64_t seed, int invariant)
 static void
 print_statistics(const statistics *sum, double seconds)
 {
-	printf("# %" PRId64 " schedules in %.1f s, %.0f in a second; %.0f events in each\n"
-		   "# invariant 1 was demanded in %" PRId64 " of them; in %" PRId64
-		   " hosts have nodes by other names\n"
-		   "# granted %" PRId64 " (%" PRId64 " handed over), refused %" PRId64
-		   ", unreachable %" PRId64 "; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64
-		   "\n# aged requests %" PRId64 "; releases that waited for room %" PRId64
-		   "; executed late %" PRId64 ", quarantines %" PRId64 ", hosts fooled %" PRId64
-		   "; written %" PRId64 ", stale %" PRId64 ", of these fenced off %" PRId64
-		   "\n# looked at unwanted keys %" PRId64
-		   ", and at keys of leases at nodes that came back %" PRId64
-		   "\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
-		   ", gone without a word %" PRId64 "; sent again after NOSCRIPT %" PRId64
-		   ", connections replaced %" PRId64 "\n# stored behind the fence %" PRId64
-		   ", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
-		   sum->schedules, seconds, (double) sum->schedules / seconds,
-		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
-		   sum->renamed, sum->granted, sum->handed_over, sum->refused, sum->unreachable,
-		   sum->renewed, sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late,
-		   sum->quarantines, sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts,
-		   sum->repairs, sum->cancelled, sum->too_late, sum->vanished, sum->sent_again,
-		   sum->replaced, sum->stored, sum->passed, sum->deceived);
+	printf(
+		"# %" PRId64 " schedules in %.1f s, %.0f in a second; %.0f events in each\n"
+		"# invariant 1 was demanded in %" PRId64 " of them; in %" PRId64
+		" hosts have nodes by other names\n"
+		"# granted %" PRId64 " (%" PRId64 " handed over), refused %" PRId64 ", unreachable %" PRId64
+		"; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64 "\n# aged requests %" PRId64
+		"; releases that waited for room %" PRId64 "; executed late %" PRId64
+		", quarantines %" PRId64 ", hosts fooled %" PRId64 "; written %" PRId64 ", stale %" PRId64
+		", of these fenced off %" PRId64 "\n# looked at unwanted keys %" PRId64
+		", and at keys of leases at nodes that came back %" PRId64
+		"\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
+		", gone without a word %" PRId64 "; sent again after NOSCRIPT %" PRId64
+		", connections replaced %" PRId64 "\n# asked for beside a lost lease %" PRId64
+		", for a name with the hash of another %" PRId64
+		"; calls of the script for several locks %" PRId64 "\n# requests with a longer ttl %" PRId64
+		", that went to new nodes %" PRId64 ", nodes that left %" PRId64
+		", lists that waited for slots %" PRId64 "\n# stored behind the fence %" PRId64
+		", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
+		sum->schedules, seconds, (double) sum->schedules / seconds,
+		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
+		sum->renamed, sum->granted, sum->handed_over, sum->refused, sum->unreachable, sum->renewed,
+		sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
+		sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
+		sum->too_late, sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost,
+		sum->collided, sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_slots,
+		sum->stored, sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -419,7 +429,9 @@ print_tap(const statistics *sum, int broken, bool enough)
 		   sum->renewed > 0 && sum->unrenewed > 0 && sum->expired > 0 && sum->late > 0 &&
 		   sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0 && sum->debts > 0 &&
 		   sum->repairs > 0 && sum->cancelled > 0 && sum->too_late > 0 && sum->vanished > 0 &&
-		   sum->sent_again > 0 && sum->replaced > 0 && sum->stored > 0 && sum->passed > 0,
+		   sum->sent_again > 0 && sum->replaced > 0 && sum->beside_lost > 0 && sum->collided > 0 &&
+		   sum->mixed > 0 && sum->short_of_slots > 0 && sum->longer > 0 && sum->moved > 0 &&
+		   sum->left > 0 && sum->stored > 0 && sum->passed > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -52,6 +52,10 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_BOOT_STEP] = "boot-step",
 	[FAULT_SERVER] = "server",
 	[FAULT_FULL] = "full",
+	[FAULT_RELOAD_NODES] = "reload-nodes",
+	[FAULT_RELOAD_PREFIX] = "reload-prefix",
+	[FAULT_RELOAD_TTL] = "reload-max-ttl",
+	[FAULT_SEVERAL] = "several",
 };
 
 /* Tokens are told as microseconds since the world began: short, and in order. */

@@ -21,7 +21,7 @@ static int64_t delay_us(void);
 static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
 static void leave_in_limbo(const command *command, int node, int64_t at_us);
-static void execute(int node, const command *command, answer *answer, wire *behind);
+static void execute(int node, int server, const command *command, answer *answer, wire *behind);
 static void save(server *server);
 
 /* All connections are there, but those to a twin. */
@@ -29,12 +29,12 @@ void
 wire_begin(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int n = 0; n < w.plan.nodes; n++)
+		for (int n = 0; n < w.plan.places; n++)
 		{
 			memset(&wires[h][n], 0, offsetof(wire, command));
 			wires[h][n].head = wires[h][n].executed = wires[h][n].tail = first_number();
 			wires[h][n].epoch = first_number();
-			wires[h][n].state = twin_of(h, n) < 0 ? WIRE_UP : WIRE_DOWN;
+			wires[h][n].state = n < w.plan.nodes && twin_of(h, n) < 0 ? WIRE_UP : WIRE_DOWN;
 		}
 }
 
@@ -94,9 +94,10 @@ wire_on_greet(const event *event)
 		return;
 	}
 	save(server);
-	wire_expire(event->host, event->node);
+	for (int r = 0; r < w.plan.resources; r++)
+		wire_expire(w.server_of[event->host][event->node], r);
 	server->scriptless = false; /* SCRIPT LOAD */
-	if (server->flushed && server->data.marker_lost_us == 0 &&
+	if (server->flushed && server->data.mark.lost_us == 0 &&
 		host_marker(event->host, event->node) == 0)
 		check_fooled(event->host, event->node);
 	wire_text(facts->run_id, server->run_id);
@@ -104,12 +105,12 @@ wire_on_greet(const event *event)
 	facts->aof = facts->fsync_always =
 		w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
-	facts->loss =
-		(int) node_marker(&server->data, now_us, w.markers + 1,
-						  host_marker(event->host, event->node) != 0, w.plan.max_ttl_us / 1000);
-	wire_text(facts->marker, server->data.marker);
-	if (server->data.marker > w.markers)
-		w.markers = server->data.marker;
+	facts->loss = (int) node_marker(&server->data.mark, now_us, w.markers + 1,
+									host_marker(event->host, event->node) != 0,
+									hosts[event->host].max_ttl_us / 1000);
+	wire_text(facts->marker, server->data.mark.text);
+	if (server->data.mark.text > w.markers)
+		w.markers = server->data.mark.text;
 	wire->from_at_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
 	later(wire->from_at_us, EVENT_GREETED, event->host, event->node, 0, wire->epoch);
 }
@@ -165,7 +166,10 @@ wire_on_arrive(const event *event)
 	}
 	assert(wire->executed != wire->tail);
 	at = wire->executed++ % WIRE_MAX;
-	if (wire->command[at].batch != wire->batch)
+	if (wire->command[at].batch == wire->batch)
+		seen.mixed +=
+			wire->command[at].resource != wire->command[(at + WIRE_MAX - 1) % WIRE_MAX].resource;
+	else
 	{
 		wire->batch = wire->command[at].batch;
 		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
@@ -181,7 +185,8 @@ wire_on_arrive(const event *event)
 	}
 	else
 	{
-		execute(event->node, &wire->command[at], &wire->answer[at], wire);
+		execute(event->node, w.server_of[event->host][event->node], &wire->command[at],
+				&wire->answer[at], wire);
 		if (wire->failing_at > 0)
 		{
 			wire->failing_at--;
@@ -285,7 +290,9 @@ leave_in_limbo(const command *command, int node, int64_t at_us)
 	for (int i = 0; i < LIMBO_MAX; i++)
 		if (!w.limbo[i].used)
 		{
-			w.limbo[i] = (limbo){*command, node, server_at(command->host, node)->run_id, true};
+			int server = w.server_of[command->host][node];
+
+			w.limbo[i] = (limbo){*command, node, server, w.server[server].run_id, true};
 			later(at_us, EVENT_LATE, 0, node, 0, (uint32_t) i);
 			return;
 		}
@@ -296,8 +303,7 @@ void
 wire_on_late(const event *event)
 {
 	limbo *limbo = &w.limbo[event->tag];
-	int node = event->node;
-	server *server = server_at(limbo->command.host, node);
+	server *server = &w.server[limbo->server];
 	answer answer;
 
 	if (server->paused_until_us > w.now_us && server->run_id == limbo->run_id)
@@ -310,16 +316,16 @@ wire_on_late(const event *event)
 		return;
 	seen.late++;
 	story_command("long ago sent to", &limbo->command, event->node, "executed only now");
-	execute(event->node, &limbo->command, &answer, NULL);
+	execute(event->node, limbo->server, &limbo->command, &answer, NULL);
 }
 
 /* `behind`: the connection on which it came in order; NULL: it came late. */
 static void
-execute(int node, const command *command, answer *answer, wire *behind)
+execute(int node, int s, const command *command, answer *answer, wire *behind)
 {
-	server *server = server_at(command->host, node);
+	server *server = &w.server[s];
 	bool full = behind != NULL && behind->full;
-	node_data before;
+	store before;
 
 	save(server);
 	if (server->scriptless && !command->by_text)
@@ -338,9 +344,10 @@ execute(int node, const command *command, answer *answer, wire *behind)
 		story_answer("executes, for", command, answer, node);
 		return;
 	}
-	wire_expire(command->host, node);
+	wire_expire(s, command->resource);
 	before = server->data;
-	node_execute(&server->data, server_clock_us(server), command, &full, answer);
+	node_execute(&server->data.lock[command->resource], &server->data.mark, server_clock_us(server),
+				 command, &full, answer);
 	if (behind != NULL)
 		behind->full = full;
 	if (answer->error == NODE_FAILED)
@@ -349,9 +356,9 @@ execute(int node, const command *command, answer *answer, wire *behind)
 		debt_failed(command->host, node);
 	}
 	story_answer("executes, for", command, answer, node);
-	check_executed(node, command, &before, answer, behind);
+	check_executed(node, s, command, &before, answer, behind);
 	if (answer->told)
-		host_hear(w.server_of[command->host][node]);
+		answer->told = host_hear(s, command->resource);
 	if (may(FAULT_NONSENSE) && chance(25))
 	{
 		seen.fault[FAULT_NONSENSE]++;
@@ -361,14 +368,14 @@ execute(int node, const command *command, answer *answer, wire *behind)
 
 /* A counter that expires is no loss, unless the node's clock was set. */
 void
-wire_expire(int host, int node)
+wire_expire(int s, int resource)
 {
-	server *server = server_at(host, node);
+	server *server = &w.server[s];
 
-	if (node_expire(&server->data, server_clock_us(server)) &&
+	if (node_expire(&server->data.lock[resource], server_clock_us(server)) &&
 		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
 						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
-		check_forgot(w.server_of[host][node]);
+		check_forgot(s, resource);
 }
 
 /* What it would find after a restart: as of its last snapshot. */

@@ -51,7 +51,7 @@ extern void wire_send(int host, int node, const command *command);
 extern void wire_close(int host, int node); /* by the host */
 extern void wire_break(int host, int node, bool late, bool silent);
 extern void wire_drop(int host, int node); /* nobody is told, nothing is left */
-extern void wire_expire(int host, int node);
+extern void wire_expire(int server, int resource);
 extern void wire_text(char *text, uint32_t number); /* what is random is a number here */
 
 /* Events */

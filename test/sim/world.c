@@ -75,12 +75,15 @@ begin_server(server *server, persistence persistence)
 	now_us = server_clock_us(server);
 	server->run_id = ++w.run_ids;
 	server->started_us = now_us - 100 * HOUR;
-	server->data.marker = ++w.markers;
-	if (chance(3))
-	{
-		server->data.counter = now_us - SECOND + dice_us(SECOND + w.plan.max_ttl_us / 16);
-		server->data.counter_end_ms = now_us / 1000 + 100000000;
-	}
+	server->data.mark.text = ++w.markers;
+	for (int r = 0; r < w.plan.resources; r++)
+		if (chance(3))
+		{
+			node_data *data = &server->data.lock[r];
+
+			data->counter = now_us - SECOND + dice_us(SECOND + w.plan.max_ttl_us / 16);
+			data->counter_end_ms = now_us / 1000 + 100000000;
+		}
 	if (persistence == KEEPS_SNAPSHOTS)
 	{
 		server->save_every_us = w.plan.ttl_us / 8 + dice_us(w.plan.ttl_us);

@@ -24,8 +24,10 @@
 #define NEVER INT64_MAX
 
 #define HOSTS_MAX 4
-#define NODES_MAX 5
-#define SLOTS_MAX 4   /* lease slots of a host */
+#define NODES_MAX 8   /* slots of nodes, as CORE_NODES_MAX */
+#define SERVERS_MAX 6 /* Redis servers */
+#define RESOURCES_MAX 4
+#define SLOTS_MAX 8   /* lease slots of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
 #define LIMBO_MAX 128 /* commands left in old sockets */
 #define SECRETS_MAX 200
@@ -76,6 +78,10 @@ typedef enum fault
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
 	FAULT_FULL,
+	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
+	FAULT_RELOAD_PREFIX,
+	FAULT_RELOAD_TTL,
+	FAULT_SEVERAL, /* not a fault: several resources */
 	FAULTS
 } fault;
 
@@ -100,6 +106,7 @@ typedef enum event_kind
 	EVENT_WAKE,    /* a majority told of a release */
 	EVENT_BROKER,  /* a new broker is there */
 	EVENT_SETTLED, /* ... and has tried all nodes */
+	EVENT_RELOAD,  /* the broker puts redlock.nodes into force */
 	EVENT_TURN,    /* the broker takes its queue */
 	EVENT_ASK,     /* a session wants the lock */
 	EVENT_ASKED,   /* ... which has a slot, writes its wish */
@@ -116,9 +123,10 @@ typedef enum event_kind
 	EVENT_GREET,  /* a connection reaches its node */
 	EVENT_LATE,   /* a command left in an old socket is executed */
 	EVENT_FAULT,
-	EVENT_PLAIN, /* the plain Redlock client does something */
-	EVENT_CALM,  /* no more faults */
-	EVENT_LIMIT  /* by now a grant must have come */
+	EVENT_OPERATOR, /* somebody changes settings */
+	EVENT_PLAIN,    /* the plain Redlock client does something */
+	EVENT_CALM,     /* no more faults */
+	EVENT_LIMIT     /* by now a grant must have come */
 } event_kind;
 
 typedef struct event
@@ -127,7 +135,7 @@ typedef struct event
 	uint32_t order; /* of events at one time */
 	uint8_t kind;
 	uint8_t host;
-	uint8_t node;
+	uint8_t node; /* or, of what sessions do, the resource */
 	uint8_t slot;
 	uint32_t tag; /* tells whether the event still means something */
 } event;
@@ -145,13 +153,21 @@ typedef struct plan
 	uint64_t seed;
 	uint64_t faults; /* the classes that may be injected */
 	int hosts;
-	int nodes;    /* in redlock.nodes */
-	int servers;  /* one less with a twin */
-	bool renamed; /* the names of nodes mean other servers on other hosts, */
-	bool doubled; /* ... some of which list a server twice */
-	persistence persistence[NODES_MAX];
+	int nodes;     /* in redlock.nodes, at first */
+	int places;    /* slots for nodes; more than nodes where that changes */
+	int servers;   /* one less with a twin; one more, where redlock.nodes changes */
+	int resources; /* keys on the nodes: a prefix and a name */
+	int names;     /* of resources: each key is that of a name, and of one of two prefixes, if
+					* there are more keys than names */
+	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
+	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
+	int slots;               /* of each host */
+	bool renamed;            /* the names of nodes mean other servers on other hosts, */
+	bool doubled;            /* ... some of which list a server twice */
+	persistence persistence[SERVERS_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
+	int longer; /* so many times as long are ttl and max_ttl, where an operator raises it */
 	int64_t answer_us;
 	int64_t retry_us;
 	bool aged;        /* slots, requests and connections are near the ends of their numbers */
@@ -176,10 +192,16 @@ typedef struct plan
 	int64_t settle_us; /* ... and others fail this long after they are back, or longer */
 } plan;
 
+typedef struct store
+{
+	node_data lock[RESOURCES_MAX];
+	node_mark mark;
+} store;
+
 typedef struct server
 {
-	node_data data;
-	node_data saved; /* by the last snapshot */
+	store data;
+	store saved; /* by the last snapshot */
 	int64_t save_every_us;
 	int64_t save_at_us;
 	sim_clock wall;
@@ -194,7 +216,8 @@ typedef struct server
 typedef struct limbo
 {
 	command command;
-	int node; /* as the host counts */
+	int node; /* as the host counted */
+	int server;
 	uint32_t run_id;
 	bool used;
 } limbo;
@@ -208,10 +231,10 @@ typedef struct world
 	bool calm;     /* no more faults; all let go, but for one who asks */
 	bool over;     /* an invariant was violated */
 	int last_host; /* who asks when it is calm */
-	bool last_granted;
+	bool last_granted[RESOURCES_MAX];
 	bool late;             /* ... or can't be, and is told to go */
 	int64_t settled_at_us; /* FAULT_ROLLING: all have been back for long enough by then */
-	server server[NODES_MAX];
+	server server[SERVERS_MAX];
 	int server_of[HOSTS_MAX][NODES_MAX];       /* what each host's names of nodes mean */
 	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */
 	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* ... in the other direction */

@@ -1,0 +1,281 @@
+/*
+ * operator.c
+ *		Changes of settings; see operator.h.
+ *
+ * redlock.max_ttl is raised on one host after the other, before a call makes use of
+ * it, and lowered when no lease is longer any more, and as long has passed as it was.
+ *
+ * The prefix of keys changes at any time, on one host or another: who asks later asks
+ * for another lock, by the same name.
+ *
+ * redlock.nodes changes by steps: one node is added, or removed, or called by
+ * another name.  During a step each host has the one list or the other, and may be
+ * given either at any time, since each majority of the one shares a server with each
+ * of the other.  The next step begins when all hosts have one list in force, no
+ * lease is left that was asked by the other, and max_ttl has passed since, or the
+ * longest time for which a key is kept after its release.
+ */
+#include "operator.h"
+
+#include "check.h"
+#include "host.h"
+#include "reload.h"
+#include "story.h"
+
+/* Of addresses: those from here on are other names of the servers. */
+#define ALIAS SERVERS_MAX
+
+static struct
+{
+	list lists[2]; /* before the step, and after it */
+	bool under_way;
+	int aim;            /* the list that all get in the end; -1: open yet */
+	int has[HOSTS_MAX]; /* which of the two */
+	int64_t over_us;    /* nothing of the other list is left since then; 0: not so */
+} nodes;
+
+static enum {
+	LOW,
+	RAISING, /* on one host after the other */
+	HIGH,    /* calls may make use of it */
+	ENDING,  /* ... no more */
+	LOWERING
+} max_ttl;
+
+static int64_t longest_over_us; /* ENDING: no lease is longer since then; 0: not so */
+
+static void change_nodes(void);
+static void change_prefix(int host);
+static void change_max_ttl(void);
+static bool give_max_ttl(int64_t max_ttl_us);
+static bool is_longer_in_use(void);
+static void begin_step(void);
+static void give(int host, int which);
+static bool is_over(void);
+static void next_time(void);
+
+void
+operator_begin(void)
+{
+	nodes.under_way = false;
+	nodes.lists[0].count = w.plan.nodes;
+	for (int i = 0; i < w.plan.nodes; i++)
+		nodes.lists[0].address[i] = i;
+	for (int h = 0; h < w.plan.hosts; h++)
+		nodes.has[h] = 0;
+	if (w.plan.faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_PREFIX) |
+						 FAULT_BIT(FAULT_RELOAD_TTL)))
+		next_time();
+	max_ttl = LOW;
+}
+
+static void
+next_time(void)
+{
+	later(w.now_us + w.plan.ttl_us / 16 + dice_us(w.plan.ttl_us / 4), EVENT_OPERATOR, 0, 0, 0, 0);
+}
+
+const list *
+operator_list(int host)
+{
+	return &nodes.lists[nodes.has[host]];
+}
+
+int
+operator_server(int address)
+{
+	return address % ALIAS;
+}
+
+void
+operator_acts(void)
+{
+	if (w.calm)
+		return;
+	next_time();
+	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES))
+		change_nodes();
+	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) && chance(3))
+		change_prefix((int) dice((uint32_t) w.plan.hosts));
+	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_TTL))
+		change_max_ttl();
+}
+
+bool
+operator_allows_longer(void)
+{
+	return max_ttl == HIGH;
+}
+
+static void
+change_max_ttl(void)
+{
+	int64_t high_us = w.plan.longer * w.plan.max_ttl_us;
+
+	switch (max_ttl)
+	{
+		case LOW:
+			max_ttl = RAISING;
+			break;
+		case RAISING:
+			if (!give_max_ttl(high_us))
+				max_ttl = HIGH;
+			break;
+		case HIGH:
+			if (chance(8))
+				max_ttl = ENDING;
+			longest_over_us = 0;
+			break;
+		case ENDING:
+			if (is_longer_in_use())
+				longest_over_us = 0;
+			else if (longest_over_us == 0)
+				longest_over_us = w.now_us;
+			else if (w.now_us - longest_over_us > high_us + high_us / 50)
+				max_ttl = LOWERING;
+			break;
+		case LOWERING:
+			if (!give_max_ttl(w.plan.max_ttl_us))
+				max_ttl = LOW;
+			break;
+	}
+}
+
+/* To the next host that has another.  Returns whether there was one. */
+static bool
+give_max_ttl(int64_t max_ttl_us)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		if (hosts[h].max_ttl_us != max_ttl_us)
+		{
+			seen.fault[FAULT_RELOAD_TTL]++;
+			hosts[h].max_ttl_us = max_ttl_us;
+			hosts[h].max_ttl_since_us = w.now_us;
+			tell("operator: host %c gets a redlock.max_ttl of %.3f ms", HOST_NAME(h),
+				 (double) max_ttl_us / 1000);
+			return true;
+		}
+	return false;
+}
+
+/* As redlock_locks tells, on all hosts. */
+static bool
+is_longer_in_use(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int s = 0; s < w.plan.slots; s++)
+			if (slot_at(h, s)->in_use && slot_at(h, s)->wish != WISH_NOTHING &&
+				slot_at(h, s)->ttl_us > w.plan.ttl_us)
+				return true;
+	return false;
+}
+
+static void
+change_prefix(int h)
+{
+	seen.fault[FAULT_RELOAD_PREFIX]++;
+	hosts[h].prefix = 1 - hosts[h].prefix;
+	tell("operator: host %c gets the %s redlock.key_prefix", HOST_NAME(h),
+		 hosts[h].prefix == 1 ? "second" : "first");
+}
+
+static void
+change_nodes(void)
+{
+	int64_t longest_us = w.plan.longer * w.plan.max_ttl_us;
+
+	if (!nodes.under_way)
+		begin_step();
+	else if (nodes.aim < 0)
+	{
+		give((int) dice((uint32_t) w.plan.hosts), (int) dice(2));
+		if (chance(4))
+			nodes.aim = chance(4) ? 0 : 1;
+	}
+	else
+	{
+		for (int h = 0; h < w.plan.hosts; h++)
+			if (nodes.has[h] != nodes.aim)
+			{
+				give(h, nodes.aim);
+				return;
+			}
+		if (!is_over())
+			nodes.over_us = 0;
+		else if (nodes.over_us == 0)
+			nodes.over_us = w.now_us;
+		else if (w.now_us - nodes.over_us > longest_us + longest_us / 50)
+		{
+			nodes.under_way = false;
+			nodes.lists[0] = nodes.lists[nodes.aim];
+			for (int h = 0; h < w.plan.hosts; h++)
+				nodes.has[h] = 0;
+			tell("operator: nothing is left of another redlock.nodes");
+			/* order between what was acquired before the step and after it rests on clocks */
+			check_relisted();
+		}
+	}
+}
+
+static void
+begin_step(void)
+{
+	const list *old = &nodes.lists[0];
+	list *new = &nodes.lists[1];
+	int at = (int) dice((uint32_t) old->count);
+	core_mask listed = 0;
+
+	for (int i = 0; i < old->count; i++)
+		listed |= CORE_BIT(operator_server(old->address[i]));
+	*new = *old;
+	nodes.under_way = true;
+	nodes.aim = -1;
+	nodes.over_us = 0;
+	if (chance(3))
+	{
+		new->address[at] = (old->address[at] + ALIAS) % (2 * ALIAS);
+		tell("operator: a step begins: server %d gets another name",
+			 operator_server(old->address[at]) + 1);
+	}
+	else if (old->count > w.plan.nodes || (old->count > 1 && chance(3)))
+	{
+		new->address[at] = new->address[--new->count];
+		tell("operator: a step begins: server %d is removed",
+			 operator_server(old->address[at]) + 1);
+	}
+	else
+	{
+		int server = 0;
+
+		while (listed & CORE_BIT(server))
+			server++;
+		new->address[new->count++] = server;
+		tell("operator: a step begins: server %d is added", server + 1);
+	}
+}
+
+static void
+give(int h, int which)
+{
+	if (nodes.has[h] == which)
+		return;
+	nodes.has[h] = which;
+	tell("operator: host %c gets the %s redlock.nodes", HOST_NAME(h), which == 1 ? "new" : "old");
+	later(w.now_us + dice_us(w.plan.delay_us), EVENT_RELOAD, h, 0, 0, 0);
+}
+
+/* As the query of README.md finds out, on all hosts. */
+static bool
+is_over(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+	{
+		if (!reload_is_done(h))
+			return false;
+		for (int s = 0; s < w.plan.slots; s++)
+			if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE &&
+				slot_at(h, s)->core.members != hosts[h].members)
+				return false;
+	}
+	return true;
+}

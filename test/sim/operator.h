@@ -1,0 +1,29 @@
+/*
+ * operator.h
+ *		Who changes settings while locks are in use, as README.md says.
+ */
+#ifndef SIM_OPERATOR_H
+#define SIM_OPERATOR_H
+
+#include "world.h"
+
+#define LIST_MAX SERVERS_MAX
+
+/* A redlock.nodes: addresses.  Two may be of one server. */
+typedef struct list
+{
+	int count;
+	int address[LIST_MAX];
+} list;
+
+extern void operator_begin(void);
+extern void operator_acts(void); /* EVENT_OPERATOR */
+
+/* What the file of this host says. */
+extern const list *operator_list(int host);
+extern int operator_server(int address);
+
+/* May a call ask for a longer ttl than before max_ttl was raised? */
+extern bool operator_allows_longer(void);
+
+#endif /* SIM_OPERATOR_H */

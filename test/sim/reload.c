@@ -1,0 +1,226 @@
+/*
+ * reload.c
+ *		The nodes of a host; see reload.h.
+ *
+ * The names are those of src/broker.c.
+ */
+#include "reload.h"
+
+#include <string.h>
+
+#include "check.h"
+#include "debt.h"
+#include "host.h"
+#include "operator.h"
+#include "story.h"
+
+/* How often it is tried to put a list wholly into force. */
+#define RECONFIGURE_US (w.plan.ttl_us / 4)
+
+static bool assign_slots(int host, const list *list, int *place);
+static void open_nodes(int host, const list *list, const int *place);
+static void move_askers(int host);
+static bool can_send_to(int host, core_mask nodes);
+static bool close_left_nodes(int host);
+static core_mask serving_nodes(int host);
+static void close_left_node(int host, int node);
+
+void
+reload_on_reload(const event *event)
+{
+	/* a new broker reads the file anyway */
+	if (!hosts[event->host].broker_down)
+		reload_nodes(event->host);
+}
+
+bool
+reload_is_done(int h)
+{
+	const list *list = operator_list(h);
+	int found = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		for (int i = 0; i < list->count; i++)
+			found += (hosts[h].members & CORE_BIT(n)) != 0 &&
+					 hosts[h].node[n].address == list->address[i];
+	return found == list->count && found == __builtin_popcount(hosts[h].members);
+}
+
+void
+reload_nodes(int h)
+{
+	const list *list = operator_list(h);
+	bool done = reload_is_done(h);
+	int place[LIST_MAX];
+
+	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES)) == 0)
+		return;
+	if (!assign_slots(h, list, place))
+	{
+		tell("host %c: its redlock.nodes is not yet in force", HOST_NAME(h));
+		seen.short_of_slots++;
+		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
+		return;
+	}
+	if (!done)
+	{
+		seen.fault[FAULT_RELOAD_NODES]++;
+		tell("host %c: its redlock.nodes is in force", HOST_NAME(h));
+	}
+	open_nodes(h, list, place);
+	move_askers(h);
+	if (!close_left_nodes(h))
+		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
+}
+
+/* A slot for each address.  Those of nodes that serve no lease are taken, too. */
+static bool
+assign_slots(int h, const list *list, int *place)
+{
+	host *host = &hosts[h];
+	core_mask serving = serving_nodes(h);
+	core_mask wanted = 0;
+
+	for (int i = 0; i < list->count; i++)
+	{
+		place[i] = -1;
+		for (int n = 0; n < w.plan.places; n++)
+			if (host->node[n].in_use && host->node[n].address == list->address[i])
+				place[i] = n;
+		if (place[i] >= 0)
+			wanted |= CORE_BIT(place[i]);
+	}
+	for (int i = 0; i < list->count; i++)
+	{
+		for (int n = 0; n < w.plan.places && place[i] < 0; n++)
+			if (!host->node[n].in_use && !(wanted & CORE_BIT(n)))
+				place[i] = n;
+		for (int n = 0; n < w.plan.places && place[i] < 0; n++)
+			if (!((serving | wanted) & CORE_BIT(n)))
+				place[i] = n;
+		if (place[i] < 0)
+			return false;
+		wanted |= CORE_BIT(place[i]);
+	}
+	for (int i = 0; i < list->count; i++)
+		if (host->node[place[i]].in_use && host->node[place[i]].address != list->address[i])
+			close_left_node(h, place[i]);
+	for (int n = 0; n < w.plan.places; n++)
+		host->node[n].leaving = host->node[n].in_use && !(wanted & CORE_BIT(n));
+	host->members = wanted;
+	return true;
+}
+
+static void
+open_nodes(int h, const list *list, const int *place)
+{
+	for (int i = 0; i < list->count; i++)
+	{
+		int n = place[i];
+
+		if (hosts[h].node[n].in_use)
+			continue;
+		memset(&hosts[h].node[n], 0, sizeof(hosts[h].node[n]));
+		hosts[h].node[n].in_use = true;
+		hosts[h].node[n].address = list->address[i];
+		w.server_of[h][n] = operator_server(list->address[i]);
+		tell("host %c: node %d is server %d from now on", HOST_NAME(h), n + 1,
+			 w.server_of[h][n] + 1);
+		wire_connect(h, n);
+	}
+}
+
+/* Who waits asks the new nodes.  What can't be released at once expires by itself. */
+static void
+move_askers(int h)
+{
+	for (int s = 0; s < w.plan.slots; s++)
+	{
+		slot *slot = slot_at(h, s);
+
+		if (!slot->in_use || slot->once || slot->core.members == hosts[h].members ||
+			(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+			continue;
+		seen.moved++;
+		host_step(h, s, CORE_RELEASE, 0);
+		if (slot->core.state != CORE_RELEASING)
+			continue;
+		host_hurry(h, s);
+		if (slot->core.state != CORE_RELEASING)
+			continue;
+		if (can_send_to(h, slot->core.members))
+			debt_forgotten(h, s);
+		else
+			check_freed(h, s, true);
+		slot->forgiven = true; /* if its owner gives up just now */
+		host_step(h, s, CORE_FORGET, 0);
+	}
+}
+
+static bool
+can_send_to(int h, core_mask nodes)
+{
+	for (int n = 0; n < w.plan.places; n++)
+		if ((nodes & CORE_BIT(n)) && !wire_can_send(h, n))
+			return false;
+	return true;
+}
+
+/* Returns whether none is left that still serves a lease. */
+static bool
+close_left_nodes(int h)
+{
+	core_mask serving = serving_nodes(h);
+	bool all_closed = true;
+
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		if (!hosts[h].node[n].in_use || !hosts[h].node[n].leaving)
+			continue;
+		if (serving & CORE_BIT(n))
+			all_closed = false;
+		else
+			close_left_node(h, n);
+	}
+	return all_closed;
+}
+
+/* Also those that were just sent the undoing of a round. */
+static core_mask
+serving_nodes(int h)
+{
+	core_mask serving = 0;
+
+	for (int s = 0; s < w.plan.slots; s++)
+		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE)
+			serving |= slot_at(h, s)->core.members;
+	for (int n = 0; n < w.plan.places; n++)
+		if (hosts[h].node[n].in_use && wire_in_flight(wire_at(h, n)) > 0)
+			serving |= CORE_BIT(n);
+	return serving;
+}
+
+static void
+close_left_node(int h, int n)
+{
+	wire *wire = wire_at(h, n);
+
+	tell("host %c: leaves node %d", HOST_NAME(h), n + 1);
+	seen.left++;
+	debt_left(h, n);
+	if (wire->state != WIRE_DOWN)
+		wire_close(h, n);
+	else
+		wire->epoch++; /* it is not connected any more */
+	wire->watched = false;
+	hosts[h].node[n].in_use = hosts[h].node[n].leaving = false;
+}
+
+void
+reload_forget(int h)
+{
+	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES)) == 0)
+		return;
+	memset(hosts[h].node, 0, sizeof(hosts[h].node));
+	hosts[h].members = 0;
+}
