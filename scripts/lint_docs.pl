@@ -19,10 +19,11 @@ my @documents = ('README.md', sort glob 'docs/*.md');
 my @sources = ('redlock_pg.c', sort glob 'src/*.c');
 my $script = 'redlock_pg--0.1.0.sql';
 my $wrong = 0;
+my %said;
 
 sub complain
 {
-	print "@_\n";
+	print "@_\n" unless $said{"@_"}++;
 	$wrong = 1;
 }
 

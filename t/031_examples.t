@@ -32,7 +32,6 @@ sub run_example
 		],
 		'<', \$sql, '>', \$out, '2>', \$err,
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	note $out if $out ne '';
 	$err .= 'status ' . ($? >> 8) if $?;
 	return $err;
 }
