@@ -1,7 +1,9 @@
-# The SQL examples of README.md and docs/, run as their readers run them.
+# The SQL examples of README.md and docs/, run as their readers run them; and README's
+# table of settings beside the server's.
 #
 # Protects from: examples that fail, or warn; examples that need what no example before
-# them made; a leader election in which two lead, or nobody when the leader has gone.
+# them made; a leader election in which two lead, or nobody when the leader has gone;
+# defaults and bounds that are not those of the server.
 #
 # Each document has a database of its own, each example a psql of its own.
 
@@ -10,6 +12,7 @@ use warnings;
 
 use File::Basename;
 use IPC::Run;
+use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
@@ -86,6 +89,46 @@ SQL
 	}
 }
 cmp_ok($ran, '>', 40, 'and these are not few');
+
+# ---- settings ----
+
+my %context = (
+	user => qr/^at once, any user$/,
+	superuser => qr/^at once, superusers/,
+	sighup => qr/^reload$/,
+	postmaster => qr/^restart$/);
+my %ms = (ms => 1, s => 1000, d => 24 * 60 * 60 * 1000);
+
+sub plain_value
+{
+	my ($text) = @_;
+
+	return '' if $text eq 'empty';
+	return $text =~ /^(\d+) (ms|s|d)$/ ? $1 * $ms{$2} : $text =~ s/`//gr;
+}
+
+my @rows = slurp_file("$root/README.md") =~ /^\| (`redlock\.\w+` \|.*) \|$/mg;
+cmp_ok(scalar @rows, '>', 5, 'README.md has settings');
+foreach my $row (@rows)
+{
+	my ($name, $default, $bounds, $effect) = map { s/`(redlock\.\w+)`/$1/r } split / \| /, $row;
+	my ($boot, $min, $max, $values, $context) = split /\|/,
+	  $host{a}->safe_psql('postgres',
+		"SELECT boot_val, min_val, max_val, array_to_string(enumvals, ', '), context"
+		  . " FROM pg_settings WHERE name = '$name'");
+
+	is(plain_value($default), $boot, "$name: its default");
+	like($effect, $context{$context}, '... when it takes effect');
+	if ($min ne '')
+	{
+		is(join(' to ', map { plain_value($_) } split / to /, $bounds), "$min to $max", '... its bounds');
+	}
+	elsif ($values ne '')
+	{
+		is(join(', ', sort split /, /, plain_value($bounds)), join(', ', sort split /, /, $values),
+			'... its values');
+	}
+}
 
 # ---- leader election ----
 
