@@ -16,7 +16,8 @@ use File::Basename;
 use File::Find;
 
 my @documents = ('README.md', sort glob 'docs/*.md');
-my @sources = ('redlock_pg.c', sort glob 'src/*.c');
+my @sources = ('redlock_pg.c', sort(files_below('src', qr/\.c$/)));
+my ($settings_file) = grep { /\/guc\.c$/ } @sources;
 my $script = 'redlock_pg--0.1.0.sql';
 my $wrong = 0;
 my %said;
@@ -34,6 +35,27 @@ sub content_of
 	open my $in, '<', $path or die "$path: $!\n";
 	local $/;
 	return scalar <$in>;
+}
+
+sub files_below
+{
+	my ($root, $pattern) = @_;
+	my @found;
+
+	find({
+			no_chdir => 1,
+			wanted => sub {
+				$File::Find::prune = 1 if /\/(?:\.git|node_modules|target|tmp_check|\.venv)$/;
+				push @found, s/^\.\///r if /$pattern/ && -f;
+			}
+		},
+		$root);
+	return @found;
+}
+
+sub all_documents
+{
+	return sort(files_below('.', qr/\.md$/));
 }
 
 # A document without its blocks of code.
@@ -197,12 +219,12 @@ sub messages
 
 sub settings
 {
-	my @there = content_of('src/guc.c') =~ /DefineCustom\w+Variable\(\s*"(redlock\.\w+)"/g;
+	my @there = content_of($settings_file) =~ /DefineCustom\w+Variable\(\s*"(redlock\.\w+)"/g;
 	my @rows = section_of('README.md', 'Settings') =~ /^\| `(redlock\.\w+)` \|/mg;
 
-	die "no settings in src/guc.c\n" if @there < 5;
+	die "no settings in $settings_file\n" if @there < 5;
 	compare('settings in README.md', \@there, \@rows);
-	complain('settings in README.md: not in the order of src/guc.c')
+	complain("settings in README.md: not in the order of $settings_file")
 	  if "@there" ne "@rows" && !$wrong;
 
 	foreach my $document (all_documents())
@@ -344,21 +366,6 @@ sub objects
 #
 # Links
 #
-
-sub all_documents
-{
-	my @found;
-
-	find({
-			no_chdir => 1,
-			wanted => sub {
-				$File::Find::prune = 1 if /\/(?:\.git|node_modules|target|tmp_check|\.venv)$/;
-				push @found, s/^\.\///r if /\.md$/ && -f;
-			}
-		},
-		'.');
-	return sort @found;
-}
 
 # The anchors that GitHub makes of a document's headings.
 sub anchors_of
