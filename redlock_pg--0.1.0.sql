@@ -24,7 +24,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval) IS
-'Acquires the distributed lock on a resource, waiting at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
@@ -42,7 +42,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release(text) IS
-'Gives back one acquisition of a resource at session or call scope, at once: call it after the commit of the work; returns whether it held a valid one. Transaction-scope locks are released by the end of the transaction only';
+'Gives back one acquisition of a resource at session or call scope, at once; returns whether the lease was valid until now. Call it after the commit of the work. Transaction-scope locks are released by the end of the transaction only';
 
 CREATE FUNCTION redlock_release_all()
 RETURNS bigint
@@ -56,14 +56,14 @@ RETURNS interval
 AS 'MODULE_PATHNAME', 'redlock_check'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
-'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; an error if it is not held, or was lost';
+'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; it is an error if the lease is not held, or was lost';
 
 CREATE FUNCTION redlock_token(resource text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_token'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
-'Returns the fencing token of the lease that this session holds on a resource, or NULL if it holds none; does not tell whether it is still valid: see redlock_check';
+'Returns the fencing token of the lease that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
 
 --
 -- The fence
@@ -78,8 +78,8 @@ COMMENT ON TABLE redlock_fences IS
 'The newest fencing token with which a transaction on a resource was committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
--- A publication FOR ALL TABLES takes the table along.  What comes to a subscriber by
--- it, or by any replication that sets session_replication_role, is merged.
+-- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
+-- subscriber, or by any replication that sets session_replication_role, are merged.
 CREATE FUNCTION redlock_fence_merge()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_fence_merge'
@@ -91,14 +91,14 @@ CREATE TRIGGER redlock_fence_merge BEFORE INSERT OR UPDATE OR DELETE ON redlock_
     FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
 ALTER TABLE redlock_fences ENABLE REPLICA TRIGGER redlock_fence_merge;
 
--- SECURITY DEFINER: the row is written for whoever holds the lock, and only so.
+-- SECURITY DEFINER: the row is written for the session that holds the lock, and only so.
 CREATE FUNCTION redlock_fence(resource text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_fence'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION redlock_fence(text) IS
-'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; an error with SQLSTATE 40001 if a newer holder did so already. Call it in a statement of its own, before the work';
+'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; it is an error (40001) if a newer holder has done so already. Call it in a statement of its own, before the work';
 
 CREATE PROCEDURE redlock_run(resource text, command text,
                              wait interval DEFAULT '0',
@@ -168,7 +168,7 @@ CREATE VIEW redlock_locks AS
 COMMENT ON VIEW redlock_locks IS
 'Locks that sessions of this server hold, have lost, or wait for';
 COMMENT ON COLUMN redlock_locks.state IS
-'held; waiting (asking the nodes, or another host holds it); queued (behind another session of this server); lost (validity ran out); releasing';
+'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet given it up); releasing (given up, its keys are being deleted)';
 COMMENT ON COLUMN redlock_locks.token IS
 'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
@@ -180,13 +180,13 @@ CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
 COMMENT ON VIEW redlock_nodes IS
 'The Redis nodes as the broker of this server sees them';
 COMMENT ON COLUMN redlock_nodes.state IS
-'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error)';
+'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes, but some lease was granted by it)';
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
-'When last_error was; before since, if the node has come back';
+'When last_error was, the last time; earlier than "since" if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
 'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
-'Time until it votes for new locks again';
+'Time until the node votes for new locks again; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
 'Time from the sending of the last answered command to its reply, in microseconds';
 
@@ -202,7 +202,7 @@ COMMENT ON COLUMN redlock_stats.releasing IS
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
 
--- The functions too, whatever the default privileges: PostgreSQL checks the right
--- to call a function in a view of whoever reads the view, not of its owner.
+-- The functions too, whatever the default privileges: to call a function in a view, the
+-- role that reads the view needs the right, not the view's owner.
 GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_stats_row TO PUBLIC;

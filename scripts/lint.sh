@@ -1,10 +1,11 @@
 #!/bin/bash
 # scripts/lint.sh: what a change must pass besides its tests
 #
-# Formatting, the messages that README.md lists, builds of the extension and of the
-# simulator without warnings by clang, the rules that the pure rooms (the protocol
-# core, the guard, the nodes' scripts) include nothing but C's own headers and that
-# nobody spins for long, and the unit tests with the address and undefined-behaviour sanitizers.
+# Formatting; documents that agree with the sources (scripts/lint_docs.pl); builds of the
+# extension and of the simulator without warnings by clang; the rules that the pure rooms
+# (the protocol core, the guard, the nodes' scripts) include nothing but C's own headers
+# and that nobody spins for long; and the unit tests with the address and
+# undefined-behaviour sanitizers.
 # scripts/deps.sh --lint installs what this needs; without clang-format the
 # formatting is not looked at.
 # Works in a temporary copy; changes nothing in the checkout.
@@ -56,54 +57,6 @@ spinlocks_are_short()
         close ARGV if eof' redlock_pg.c src/*.c | grep .
 }
 
-# Each message that README.md lists under Troubleshooting is one that something
-# emits: it is in the sources, with "..." for what is filled in, or is known to be
-# one of PostgreSQL's.  Those of Redis begin with a word in capitals.
-documented_messages_exist()
-{
-    perl -0777 -e '
-        my @of_postgres = (
-            "... cannot be executed from a function",
-            "cannot execute INSERT in a read-only transaction",
-            "canceling statement due to conflict with recovery",
-            "could not serialize access due to concurrent update",
-            "deadlock detected",
-            "invalid transaction termination",
-            "parameter \"redlock.nodes\" cannot be changed now",
-            "permission denied for function redlock_lease_rows",
-        );
-        my ($readme, @sources) = map { open my $in, "<", $_ or die "$_: $!"; <$in> } @ARGV;
-        my ($listed) = $readme =~ /\n## Troubleshooting\n(.*?)\n## /s or die "no Troubleshooting\n";
-        my @messages = ($listed =~ /\*\*`([^`]+)`\*\*/g,
-            map { /`([^`]+)`/g } $listed =~ /^\| (`[^|]*) \|/mg);
-
-        # adjacent strings are one; what is filled in matches anything
-        my @texts;
-        foreach my $source (@sources)
-        {
-            $source =~ s/"\s*INT64_\w+\s*"/%d/g;
-            $source =~ s/(?<!\\)"\s+"//g;
-            foreach ($source =~ /"((?:[^"\\\n]|\\.)*)"/g)
-            {
-                s/\\"/"/g;
-                my @parts = split /%(?:[-.*\d]*l*[a-z])/, $_, -1;
-                push @texts, [ $_, join ".*", map { quotemeta } @parts ]
-                  if join("", @parts) =~ /[a-z]{3}.*[a-z]{3}/;
-            }
-        }
-        my $wrong = 0;
-        foreach my $message (@messages)
-        {
-            my $pattern = join ".*", map { quotemeta } split /\Q...\E/, $message, -1;
-            next if $message =~ /^[A-Z]+ / || grep { $message eq $_ } @of_postgres;
-            next if grep { $message =~ /^$_->[1]$/ || $_->[0] =~ /$pattern/ } @texts;
-            print "nothing emits: $message\n";
-            $wrong = 1;
-        }
-        die "no messages\n" if @messages < 50;
-        exit $wrong' README.md redlock_pg.c src/*.c
-}
-
 # The flags of the compiler that PostgreSQL was built with may be unknown to
 # clang; that is no fault of ours.
 builds_with_clang()
@@ -131,7 +84,10 @@ else
 fi
 check "the pure rooms include C99 headers only" pure_rooms
 check "spinlocks are held for a few instructions" spinlocks_are_short
-check "messages that README.md lists" documented_messages_exist
+check "messages in the documents" scripts/lint_docs.pl messages
+check "settings in the documents" scripts/lint_docs.pl settings
+check "functions and views in the documents" scripts/lint_docs.pl objects
+check "links in the documents" scripts/lint_docs.pl links
 if command -v clang >/dev/null; then
     check "build with clang" builds_with_clang
     check "simulator with clang" simulator_builds_with_clang

@@ -1,13 +1,13 @@
 -- Who may call what, when the administrator takes the locks away from PUBLIC.
 --
 -- Protects from: a function or procedure that stays open to everybody after the
--- statement that README.md gives; views that break with it; a role that was
+-- statement that docs/operations.md gives; views that break with it; a role that was
 -- given the right and can't use it.
 
 CREATE ROLE regress_redlock_no;
 CREATE ROLE regress_redlock_yes;
 
--- The statement of README.md.
+-- The statement of docs/operations.md.
 REVOKE EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
     redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
 

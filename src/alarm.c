@@ -39,7 +39,7 @@ alarm_set_up(AlarmPurpose purpose, void (*ring)(void))
 		before.sa_sigaction != on_signal)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 						errmsg("signal %d is in use in this session", ALARM_SIGNAL),
-						errdetail("redlock_pg needs it to tell of lost leases.")));
+						errdetail("redlock_pg needs it to notice the end of a lease.")));
 	event.sigev_notify = SIGEV_SIGNAL;
 	event.sigev_signo = ALARM_SIGNAL;
 	event.sigev_value.sival_int = purpose;

@@ -1042,12 +1042,12 @@ votes_text(Lease *lease)
 
 		if (!(lease->core.members & CORE_BIT(i)))
 			continue;
-		appendStringInfo(&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "",
-						 lease_table->board[i].url.address,
-						 vote == CORE_VOTE_YES       ? "yes"
-						 : vote == CORE_VOTE_NO      ? "another holds it there, or did since"
-						 : node->state == NODE_READY ? "no usable answer yet"
-													 : node->error);
+		appendStringInfo(
+			&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "", lease_table->board[i].url.address,
+			vote == CORE_VOTE_YES       ? "yes"
+			: vote == CORE_VOTE_NO      ? "another session holds it there, or has held it since"
+			: node->state == NODE_READY ? "no usable answer yet"
+										: node->error);
 	}
 	return nodes.data;
 }
@@ -1589,9 +1589,11 @@ on_change(RedisNode *node, NodeState before)
 		if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 		{
 			deaf_to_us |= bit;
-			ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
-								 node->error),
-						  errdetail("Who waits for a lock has to ask for it again and again.")));
+			ereport(
+				LOG,
+				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
+						node->error),
+				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
 		}
 		on_subscriber(node);
 		return;
@@ -1642,8 +1644,8 @@ show_node(const RedisNode *node, NodeState before)
 					  !node->facts.evicts
 						  ? 0
 						  : errhint("Set maxmemory-policy to noeviction on that node, also in its "
-									"configuration file. It votes again when it has been so for "
-									"redlock.max_ttl.")));
+									"configuration file. It votes again redlock.max_ttl after "
+									"that.")));
 	else if (node->error[0] != '\0' &&
 			 (node->state != before ? news || before == NODE_READY : news && may_log_answer(node)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));

@@ -53,10 +53,10 @@ fence_record(const char *schema, const char *resource, int64 token)
 				 errdetail("The token of this session is " INT64_FORMAT
 						   ", that of the newer holder " INT64_FORMAT ".",
 						   token, newer),
-				 errhint("The lease was lost without notice: start the work over. Or, if each "
-						 "holder gets this error, the nodes have lost counters that were ahead "
-						 "of the clocks: wait until these have caught up, or set the token in "
-						 "redlock_fences to 0 when no older holder is left.")));
+				 errhint("The lease ended before this session noticed it: start the work over. If "
+						 "each holder gets this error, the nodes have lost counters that were "
+						 "ahead of the clocks: wait until the clocks have caught up, or, when no "
+						 "older holder is left, set the token in redlock_fences to 0.")));
 	}
 	SPI_finish();
 }

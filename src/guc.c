@@ -46,18 +46,20 @@ guc_define(void)
 {
 	DefineCustomIntVariable(
 		"redlock.commit_margin", "Validity that each lease must have left when a commit begins.",
-		"A commit with less fails; it should cover the time that a commit takes.",
+		"A commit with less fails. Set it to the time that a commit takes.",
 		&redlock_commit_margin_ms, 10, 0, 60000, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.handover_limit",
 		"Times in a row that a lock goes from session to session of this server.",
-		"After that, or a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over off.",
+		"After that, or after a tenth of the ttl, hosts that wait get their turn; 0 turns "
+		"hand-over off.",
 		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
-		"All hosts that share locks need the same; locks held keep theirs when it changes.",
+		"All hosts that share locks need the same. Locks that are held keep theirs when it "
+		"changes.",
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
 
 	DefineCustomIntVariable(
@@ -73,19 +75,20 @@ guc_define(void)
 
 	DefineCustomIntVariable(
 		"redlock.max_locks_per_session", "Locks that one session can hold at a time.",
-		"One session can't use up what redlock.max_locks allows to all.",
+		"So one session can't use up what redlock.max_locks allows for all.",
 		&redlock_max_locks_per_session, 512, 1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_ttl", "Longest ttl that a lock may be given.",
-		"A node that may have forgotten leases does not vote for that long; all "
+		"A node that may have forgotten leases does not vote for that long. All "
 		"hosts that share locks need the same.",
 		&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL,
 		NULL);
 
 	DefineCustomIntVariable(
-		"redlock.node_timeout", "Time in which a node must answer, or counts as unreachable.",
-		"A slow minority delays nobody; this bounds how soon a missing majority is reported.",
+		"redlock.node_timeout",
+		"Time in which a node must answer; after that it counts as unreachable.",
+		"A slow minority delays nobody. This bounds how soon a missing majority is reported.",
 		&redlock_node_timeout_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
@@ -102,8 +105,8 @@ guc_define(void)
 
 	DefineCustomIntVariable("redlock.ttl",
 							"How long a lease is valid without renewal, if a call does not say.",
-							"Leases are renewed each third of it while their session lives; it "
-							"bounds how long a dead host blocks others.",
+							"While its session lives, a lease is renewed after each third of it. "
+							"It bounds how long a dead host blocks others.",
 							&redlock_ttl_ms, TTL_DEFAULT_MS, TTL_MIN_MS, TTL_MAX_MS, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
 

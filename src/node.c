@@ -489,7 +489,7 @@ replace_connection(RedisNode *node, int64 now_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
 
-	snprintf(error, sizeof(error), "no answer within %d ms; connecting anew",
+	snprintf(error, sizeof(error), "no answer within %d ms; connecting again",
 			 (int) (DOUBT_US / 1000));
 	node->doubted_us = now_us;
 	node->replacing = true;

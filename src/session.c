@@ -868,7 +868,7 @@ missing_nodes_text(Lease *lease)
 		quarantine_us = board.guard.until_us - redlock_clock_us();
 		reason = board.last_error[0] ? board.last_error : "no answer in time";
 		if (denying & CORE_BIT(i))
-			reason = "another holds it there, or did since";
+			reason = "another session holds it there, or has held it since";
 		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board.url.address, reason);
 		if (!(denying & CORE_BIT(i)) && quarantine_us > 0)
 			appendStringInfo(&text, " (in quarantine for another %d s)",
@@ -896,7 +896,7 @@ fail_no_broker(void)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),
-					errhint("The server starts it again by itself; if it does not come up, see the "
+					errhint("The server restarts it by itself. If it does not come up, see the "
 							"server log.")));
 }
 
@@ -907,7 +907,7 @@ fail_silent_broker(const LockRequest *request)
 					errmsg("the redlock broker has not asked for \"%s\" in time", request->name),
 					errdetail("It is stopped or overloaded, or has started just now and is still "
 							  "connecting to the nodes."),
-					errhint("Try again; if it stays so, see the server log and process %d.",
+					errhint("Try again. If the error stays, see the server log and process %d.",
 							lease_broker_pid())));
 }
 

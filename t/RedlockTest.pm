@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count
   redlock_cluster redlock_conf wait_nodes_ready
   session psql_result repeat end_repeats broker_pid
-  wait_until
+  wait_until sql_examples
 );
 
 =pod
@@ -253,6 +253,53 @@ sub end_repeats
 
 	$cluster->safe_psql('postgres', 'CREATE TABLE end_repeats ()');
 	return;
+}
+
+=pod
+
+=item sql_examples(path)
+
+The blocks of a document that are marked as sql, in order: hashes with B<sql>,
+B<line> (where it begins) and B<heading> (above it).
+
+=cut
+
+sub sql_examples
+{
+	my ($path) = @_;
+	my ($heading, $indent, @examples) = ('');
+	my $number = 0;
+
+	foreach my $line (split /^/, slurp_file($path))
+	{
+		$number++;
+		if (defined $indent)
+		{
+			$line =~ s/^$indent//;
+			if ($line =~ /^```/)
+			{
+				$indent = undef;
+				next;
+			}
+			$examples[-1]{sql} .= $line;
+		}
+		elsif ($line =~ /^#+ (.*)/)
+		{
+			$heading = $1;
+		}
+		elsif ($line =~ /^( *)```sql$/)
+		{
+			$indent = $1;
+			push @examples, { sql => '', line => $number, heading => $heading };
+		}
+		elsif ($line =~ /^( *)```/)
+		{
+			# another language: its lines are no headings
+			$indent = $1;
+			push @examples, { other => 1 };
+		}
+	}
+	return grep { !$_->{other} } @examples;
 }
 
 =pod

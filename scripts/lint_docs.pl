@@ -1,0 +1,431 @@
+#!/usr/bin/perl
+# scripts/lint_docs.pl: do the documents say what the sources say?
+#
+#   lint_docs.pl messages    messages: those that are quoted are emitted, and those that
+#                            are emitted are explained
+#   lint_docs.pl settings    settings: each has its row, and none is named that is not there
+#   lint_docs.pl objects     functions, views, columns: the same, with their signatures
+#   lint_docs.pl links       links, anchors and paths lead somewhere
+#
+# Prints what is wrong, and then fails.  scripts/lint.sh calls it, at the root of the tree.
+
+use strict;
+use warnings;
+
+use File::Basename;
+use File::Find;
+
+my @documents = ('README.md', sort glob 'docs/*.md');
+my @sources = ('redlock_pg.c', sort(files_below('src', qr/\.c$/)));
+my ($settings_file) = grep { /\/guc\.c$/ } @sources;
+my $script = 'redlock_pg--0.1.0.sql';
+my $wrong = 0;
+my %said;
+
+sub complain
+{
+	print "@_\n" unless $said{"@_"}++;
+	$wrong = 1;
+}
+
+sub content_of
+{
+	my ($path) = @_;
+
+	open my $in, '<', $path or die "$path: $!\n";
+	local $/;
+	return scalar <$in>;
+}
+
+sub files_below
+{
+	my ($root, $pattern) = @_;
+	my @found;
+
+	find({
+			no_chdir => 1,
+			wanted => sub {
+				$File::Find::prune = 1 if /\/(?:\.git|node_modules|target|tmp_check|\.venv)$/;
+				push @found, s/^\.\///r if /$pattern/ && -f;
+			}
+		},
+		$root);
+	return @found;
+}
+
+sub all_documents
+{
+	return sort(files_below('.', qr/\.md$/));
+}
+
+# A document without its blocks of code.
+sub prose_of
+{
+	my $text = content_of($_[0]);
+
+	$text =~ s/^( *)```.*?^\1```$//msg;
+	return $text;
+}
+
+# The text of a section, with those below it.
+sub section_of
+{
+	my ($path, $title) = @_;
+	my $text = content_of($path);
+
+	$text =~ /^(#+) \Q$title\E\n(.*?)(?=^#{1,6} |\z)/ms or die "$path: no section \"$title\"\n";
+	return $2;
+}
+
+sub is_in
+{
+	my ($text, @list) = @_;
+	return scalar grep { $_ eq $text } @list;
+}
+
+# Compares two lists of names, each of which should have what the other has.
+sub compare
+{
+	my ($what, $there, $documented) = @_;
+
+	complain("$what: not documented: $_") for grep { !is_in($_, @$documented) } @$there;
+	complain("$what: documented, but not there: $_") for grep { !is_in($_, @$there) } @$documented;
+}
+
+#
+# Messages
+#
+
+# PostgreSQL's own, and those of Redis that do not begin with a word in capitals.
+sub is_foreign
+{
+	my ($message) = @_;
+
+	return $message =~ /^[A-Z]+ /
+	  || is_in(
+		$message,
+		'... cannot be executed from a function',
+		'cannot execute INSERT in a read-only transaction',
+		'canceling statement due to conflict with recovery',
+		'could not serialize access due to concurrent update',
+		'deadlock detected',
+		'invalid transaction termination',
+		'parameter "redlock.nodes" cannot be changed now',
+		'permission denied for function redlock_lease_rows',
+		'See server log for query details');
+}
+
+# What needs no explanation: it says itself that all is well, has its reason in it, is a
+# sum of others, or is for those who change the extension.
+my @unexplained = (
+	'redlock node %s is ready',
+	'redlock node %s: %s',
+	'redlock_fence_merge must be called as a trigger',
+	'redlock_fence_merge is for the rows of redlock_fences only',
+	'out of memory',);
+
+# A quoted message as a pattern: "..." is what is filled in.
+sub pattern_of
+{
+	return join '.*', map { quotemeta } split /\Q...\E/, $_[0], -1;
+}
+
+# The strings of the sources, each with a pattern of what may come of it.
+sub texts_of_sources
+{
+	my @texts;
+
+	foreach my $source (map { content_of($_) } @sources)
+	{
+		# adjacent strings are one
+		$source =~ s/"\s*INT64_\w+\s*"/%d/g;
+		$source =~ s/(?<!\\)"\s+"//g;
+		foreach ($source =~ /"((?:[^"\\\n]|\\.)*)"/g)
+		{
+			s/\\"/"/g;
+			my @parts = split /%(?:[-.*\d]*l*[a-z])/, $_, -1;
+			push @texts, [ $_, join '.*', map { quotemeta } @parts ]
+			  if join('', @parts) =~ /[a-z]{3}.*[a-z]{3}/;
+		}
+	}
+	return @texts;
+}
+
+# What ereport says in them, without the sums of many.
+sub primary_messages
+{
+	my @messages;
+
+	foreach my $source (map { content_of($_) } @sources)
+	{
+		$source =~ s/(?<!\\)"\s+"//g;
+		foreach ($source =~ /\berrmsg\(\s*"((?:[^"\\\n]|\\.)*)"/g)
+		{
+			s/\\"/"/g;
+			push @messages, $_;
+		}
+	}
+	return @messages;
+}
+
+# Code of four words or more that is no command, clause or setting.
+sub is_quotation
+{
+	my ($code) = @_;
+
+	return $code =~ /^(?:\.\.\.|[A-Za-z][a-z]*[_a-z.]*)(?: \S+){3,}$/ && $code !~ /[=|(<>\[]/;
+}
+
+sub messages
+{
+	my @texts = texts_of_sources();
+	my $listed = content_of('docs/troubleshooting.md');
+	my @messages = ($listed =~ /\*\*`([^`]+)`\*\*/g,
+		map { /`([^`]+)`/g } $listed =~ /^\| (`[^|]*) \|/mg);
+	my @patterns;
+
+	die "no messages in docs/troubleshooting.md\n" if @messages < 50;
+	foreach my $document (@documents)
+	{
+		my $prose = prose_of($document);
+
+		my @quoted = grep { is_quotation($_) } $prose =~ /`([^`\n]+)`/g;
+		push @quoted, @messages if $document eq 'docs/troubleshooting.md';
+		foreach my $message (@quoted)
+		{
+			my $pattern = pattern_of($message);
+			next if is_foreign($message);
+			next if grep { $message =~ /^$_->[1]$/ || $_->[0] =~ /$pattern/ } @texts;
+			complain("$document: nothing emits: $message");
+		}
+	}
+
+	@patterns = map { pattern_of($_) } @messages;
+	foreach my $message (primary_messages())
+	{
+		# what is filled in may be anything, and so may what "..." stands for
+		(my $sample = $message) =~ s/%(?:[-.*\d]*l*[a-z])/.../g;
+		my $pattern = pattern_of($sample);
+		next if is_in($message, @unexplained);
+		next if grep { $sample =~ /^$_$/ } @patterns;
+		next if grep { $_ =~ /^$pattern$/ } @messages;
+		complain("docs/troubleshooting.md: does not explain: $message");
+	}
+}
+
+#
+# Settings
+#
+
+sub settings
+{
+	my @there = content_of($settings_file) =~ /DefineCustom\w+Variable\(\s*"(redlock\.\w+)"/g;
+	my @rows = section_of('README.md', 'Settings') =~ /^\| `(redlock\.\w+)` \|/mg;
+
+	die "no settings in $settings_file\n" if @there < 5;
+	compare('settings in README.md', \@there, \@rows);
+	complain("settings in README.md: not in the order of $settings_file")
+	  if "@there" ne "@rows" && !$wrong;
+
+	foreach my $document (all_documents())
+	{
+		my %named = map { $_ => 1 } content_of($document) =~ /(?<![\w\/])(redlock\.[a-z_]+)\b(?![.\/(])/g;
+		foreach my $name (sort keys %named)
+		{
+			complain("$document: no such setting: $name") unless is_in($name, @there);
+		}
+	}
+}
+
+#
+# Functions, views, columns
+#
+
+# "resource text, wait interval = NULL", however it is laid out.
+sub normal_parameters
+{
+	my ($text) = @_;
+
+	$text =~ s/ DEFAULT / = /g;
+	$text =~ s/\s+/ /g;
+	return join ', ', map { s/^ | $//gr } split /,/, $text;
+}
+
+sub names_of_parameters
+{
+	return join ', ', map { /^(\w+)/ } split /, /, $_[0];
+}
+
+sub objects
+{
+	my $sql = content_of($script);
+	my (%functions, %columns, %objects);
+
+	$sql =~ s/--.*$//mg;
+	while ($sql =~ /^CREATE (FUNCTION|PROCEDURE) (\w+)\(([^;]*?)\)\s*(?:RETURNS (\w+)(?: \w+)?\s*)?AS /mg)
+	{
+		my ($kind, $name, $parameters, $returns) = ($1, $2, normal_parameters($3), $4 // '');
+
+		$objects{$name} = 1;
+		if ($parameters =~ /^OUT /)
+		{
+			# what the views are made of
+			$columns{$name} = [ map { /^OUT (\w+)/ } split /, /, $parameters ];
+			next;
+		}
+		next if $returns eq 'trigger';
+		$functions{$name} = { kind => $kind, parameters => $parameters, returns => $returns };
+	}
+	while ($sql =~ /^CREATE VIEW (\w+) AS\s+SELECT (.*?)\s+FROM (\w+)/msg)
+	{
+		my ($name, $list, $source) = ($1, $2, $3);
+
+		$objects{$name} = 1;
+		$columns{$name} =
+		  $list eq '*' ? $columns{$source} : [ map { /(\w+)\s*$/ } split /,/, $list ];
+	}
+	while ($sql =~ /^CREATE TABLE (\w+) \((.*?)^\)/msg)
+	{
+		my ($name, $list) = ($1, $2);
+
+		$objects{$name} = 1;
+		$columns{$name} = [ $list =~ /^\s+(\w+)/mg ];
+	}
+	$objects{$1} = 1 while $sql =~ /^CREATE TYPE (\w+)/mg;
+	die "no functions in $script\n" if keys %functions < 5;
+
+	# their reference
+	my $reference = content_of('docs/functions.md');
+	my %described;
+	while ($reference =~ /^## (\w+)\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → (\w+))?\n```/msg)
+	{
+		my ($title, $call, $name, $parameters, $returns) =
+		  ($1, $2, $3, normal_parameters($4), $5 // '');
+		my $function = $functions{$name};
+
+		complain("docs/functions.md: $name under the heading $title") if $title ne $name;
+		$described{$name} = 1;
+		next unless $function;
+		complain("docs/functions.md: $name has other parameters: $function->{parameters}")
+		  if $parameters ne $function->{parameters};
+		complain("docs/functions.md: $name returns $function->{returns}")
+		  if $returns ne $function->{returns};
+		complain("docs/functions.md: $name is a $function->{kind}")
+		  if !!$call != ($function->{kind} eq 'PROCEDURE');
+	}
+	compare('functions in docs/functions.md', [ sort keys %functions ], [ sort keys %described ]);
+
+	# the table of README
+	my %row;
+	foreach (section_of('README.md', 'Functions') =~ /^(\| \[`.*)$/mg)
+	{
+		/^\| \[`(?:CALL )?(\w+)\(([^)]*)\)`\]\(docs\/functions\.md#(\w+)\) \| (?:`(\w+)`)? *\|/
+		  or complain("README.md: what is this row? $_"), next;
+		my ($name, $parameters, $anchor, $returns) = ($1, $2, $3, $4 // '');
+		my $function = $functions{$name};
+
+		complain("README.md: $name leads to $anchor") if $name ne $anchor;
+		$row{$name} = 1;
+		next unless $function;
+		complain("README.md: $name has other parameters: $function->{parameters}")
+		  if $parameters ne names_of_parameters($function->{parameters});
+		complain("README.md: $name returns $function->{returns}")
+		  if $returns ne $function->{returns};
+	}
+	compare('functions in README.md', [ sort keys %functions ], [ sort keys %row ]);
+
+	# views and the table
+	foreach my $name (grep { !/_rows?$/ } sort keys %columns)
+	{
+		my @documented =
+		  $name eq 'redlock_fences'
+		  ? section_of('docs/fencing.md', 'The table') =~ /: (`resource`[^.]*)\./
+			  ? $1 =~ /`(\w+)`/g
+			  : ()
+		  : map { /`(\w+)`/g } section_of('docs/operations.md', $name) =~ /^\| ([^|]*`[^|]*) \|/mg;
+		compare("columns of $name", $columns{$name}, \@documented);
+	}
+	my @headings = content_of('docs/operations.md') =~ /^### (redlock_\w+)$/mg;
+	compare('views in docs/operations.md',
+		[ sort grep { !/_rows?$/ && $_ ne 'redlock_fences' } keys %columns ], [ sort @headings ]);
+
+	# whatever is named
+	foreach my $document (@documents)
+	{
+		foreach my $name ($document, content_of($document) =~ /\b(redlock_\w+(?:\.\w+)?)/g)
+		{
+			next if $name eq $document || $name =~ /^redlock_pg\b/ || $name eq 'redlock_nodes.conf';
+			my ($object, $column) = split /\./, $name;
+			complain("$document: no such object: $object") unless $objects{$object};
+			complain("$document: no such column: $name")
+			  if $column && $objects{$object} && !is_in($column, @{ $columns{$object} // [] });
+		}
+	}
+}
+
+#
+# Links
+#
+
+# The anchors that GitHub makes of a document's headings.
+sub anchors_of
+{
+	my ($path) = @_;
+	my (%anchors, %count);
+
+	foreach my $title (prose_of($path) =~ /^#{1,6} +(.+?) *$/mg)
+	{
+		$title =~ s/\[([^\]]*)\]\([^)]*\)/$1/g;
+		my $anchor = lc $title;
+		$anchor =~ s/[^\w\- ]//g;
+		$anchor =~ s/ /-/g;
+		my $number = $count{$anchor}++;
+		$anchors{ $number ? "$anchor-$number" : $anchor } = 1;
+	}
+	return \%anchors;
+}
+
+sub links
+{
+	my $count = 0;
+
+	foreach my $document (all_documents())
+	{
+		my $prose = prose_of($document);
+
+		# a link may have code in its text, but code has no link
+		$prose =~ s/\[((?:[^\[\]`]|`[^`\n]*`)*)\]\(/[](/g;
+		$prose =~ s/`[^`\n]*`//g;
+		while ($prose =~ /\]\(([^)\s]+)\)/g)
+		{
+			my ($path, $anchor) = split /#/, $1, 2;
+
+			next if $path =~ /^[a-z]+:/;
+			$count++;
+			my $target = $path eq '' ? $document : dirname($document) . "/$path";
+			if (!-e $target)
+			{
+				complain("$document: leads nowhere: $path");
+			}
+			elsif (defined $anchor && !anchors_of($target)->{$anchor})
+			{
+				complain("$document: no such heading: $path#$anchor");
+			}
+		}
+
+		# files of the tree that are named, from its root
+		foreach my $path (
+			content_of($document) =~
+			/(?<![\w\/.\-])((?:bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]+\.(?:c|h|md|pl|pm|py|sh|sql|t|txt))\b/g)
+		{
+			# the changes may name what is gone
+			complain("$document: no such file: $path") unless -e $path || $document eq 'CHANGELOG.md';
+		}
+	}
+	die "hardly any links\n" if $count < 50;
+}
+
+my %checks = (messages => \&messages, settings => \&settings, objects => \&objects, links => \&links);
+my $check = $checks{ $ARGV[0] // '' } or die "usage: $0 " . join(' | ', sort keys %checks) . "\n";
+$check->();
+exit $wrong;
