@@ -93,7 +93,7 @@ SKIP:
 	my $node = HostileNode->new($redis[2]);
 	my $host = redlock_cluster('slow', nodes => [ @redis[ 0, 1 ], $node ], conf => "redlock.node_timeout = '4s'\nredlock.ttl = '60s'");
 	my $s = session($host);
-	my $anew = 'no answer within 1000 ms; connecting anew';
+	my $anew = 'no answer within 1000 ms; connecting again';
 	my $failed = 'no answer within 4000 ms';
 	my $address = $node->address;
 	my $rtt = sub { return $host->safe_psql('postgres', "SELECT rtt_us / 1e6 FROM redlock_nodes WHERE node = '$address'"); };
