@@ -59,7 +59,7 @@ static struct key
 } keys[SERVERS_MAX][RESOURCES_MAX];
 
 /* A connection: up and well since then; 0: it is not. */
-static struct
+static struct path
 {
 	uint32_t epoch;
 	int64_t up_us;
@@ -167,23 +167,31 @@ static void
 look_at_paths(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
+	{
+		bool runs = hosts[h].paused_until_us <= w.now_us && !hosts[h].broker_down;
+
 		for (int n = 0; n < w.plan.places; n++)
 		{
 			const wire *wire = wire_at(h, n);
+			struct path *path = &paths[h][n];
+			bool up = wire->state == WIRE_UP;
 
-			if (!is_well(h, n))
-				paths[h][n].well_us = 0;
-			else if (paths[h][n].well_us == 0)
-				paths[h][n].well_us = w.now_us;
-			if (wire->state == WIRE_UP && !wire_can_send(h, n))
-				paths[h][n].failed_us = w.now_us;
-			if (wire->state != WIRE_UP)
-				paths[h][n].up_us = 0;
-			else if (paths[h][n].up_us == 0 || paths[h][n].epoch != wire->epoch)
-				paths[h][n].up_us = w.now_us;
-			paths[h][n].epoch = wire->epoch;
+			if (!runs || !up || !is_well(h, n))
+				path->well_us = 0;
+			else if (path->well_us == 0)
+				path->well_us = w.now_us;
+			if (up && !wire_can_send(h, n))
+				path->failed_us = w.now_us;
+			if (!up)
+				path->up_us = 0;
+			else if (path->up_us == 0 || path->epoch != wire->epoch)
+				path->up_us = w.now_us;
+			path->epoch = wire->epoch;
 		}
+	}
 }
+
+/* Of a connection that is up, and of a host that runs: nothing on it is late. */
 
 static bool
 is_well(int h, int n)
@@ -193,8 +201,7 @@ is_well(int h, int n)
 
 	return wire_can_send(h, n) && !wire->gone && wire->to_at_us <= soon_us &&
 		   wire->from_at_us <= soon_us && w.cut_to_us[h][n] <= w.now_us &&
-		   w.cut_from_us[h][n] <= w.now_us && server_at(h, n)->paused_until_us <= w.now_us &&
-		   hosts[h].paused_until_us <= w.now_us && !hosts[h].broker_down;
+		   w.cut_from_us[h][n] <= w.now_us && server_at(h, n)->paused_until_us <= w.now_us;
 }
 
 static void
@@ -202,18 +209,19 @@ check_debts(int server, int resource)
 {
 	struct key *key = &keys[server][resource];
 	const node_data *data = &w.server[server].data.lock[resource];
-	uint32_t secret = standing(&w.server[server], resource);
+	uint32_t secret = data->secret;
 	int h = requests[secret].host;
 	const slot *slot = slot_at(h, requests[secret].slot);
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
+	bool unwanted = secret != 0 && !is_wanted(secret) && standing(&w.server[server], resource) != 0;
 
-	if (secret != key->secret || data->attempt != key->attempt || is_wanted(secret))
+	if (secret != key->secret || data->attempt != key->attempt || !unwanted)
 		key->unwanted_us = key->since_us = 0;
 	key->secret = secret;
 	key->attempt = data->attempt;
-	if (secret == 0 || fault_is_plain(secret) || is_wanted(secret))
+	if (!unwanted || fault_is_plain(secret))
 		return;
 	if (key->unwanted_us == 0)
 		key->unwanted_us = w.now_us;
@@ -287,19 +295,19 @@ check_repairs(int h, int s)
 	for (int n = 0; n < w.plan.places; n++)
 	{
 		const server *server = server_at(h, n);
-		uint32_t secret = standing(server, slot->resource);
 		int64_t up_us = paths[h][n].up_us;
+		uint32_t secret;
 
-		if (up_us == 0 || !(slot->core.members & CORE_BIT(n)))
+		if (up_us <= slot->check.granted_true_us || !(slot->core.members & CORE_BIT(n)))
 			continue;
+		secret = standing(server, slot->resource);
 		if ((secret != 0 && secret != slot->secret) ||
 			server->data.lock[slot->resource].counter > slot->core.token ||
 			(slot->unsent & CORE_BIT(n)))
 			paths[h][n].contested_us[slot->resource] = w.now_us;
-		if (up_us <= slot->check.granted_true_us || paths[h][n].well_us == 0 ||
-			paths[h][n].well_us > up_us || w.now_us <= up_us + ARRIVES_US ||
-			paths[h][n].failed_us >= up_us || paths[h][n].contested_us[slot->resource] >= up_us ||
-			server->lost_at_us >= up_us)
+		if (paths[h][n].well_us == 0 || paths[h][n].well_us > up_us ||
+			w.now_us <= up_us + ARRIVES_US || paths[h][n].failed_us >= up_us ||
+			paths[h][n].contested_us[slot->resource] >= up_us || server->lost_at_us >= up_us)
 			continue;
 		seen.repairs++;
 		if (secret != slot->secret)

@@ -34,11 +34,11 @@ typedef struct wire
 	bool full;        /* ... and the node has no memory left for it */
 	int64_t to_at_us;
 	int64_t from_at_us;
-	GuardFacts facts; /* what the node said when it was greeted */
 	/* a ring: [head, executed) wait for their reply to arrive, [executed, tail) to be executed */
 	uint32_t head;
 	uint32_t executed;
 	uint32_t tail;
+	GuardFacts facts; /* what the node said when it was greeted */
 	command command[WIRE_MAX];
 	answer answer[WIRE_MAX];
 } wire;
