@@ -42,6 +42,7 @@ static void set_timer(int host, int slot);
 static void ask(int host, int slot);
 static int64_t turn_pause_until(int host, int resource);
 static bool is_crowded(int host, int node);
+static bool is_crowded_out(int host, int slot);
 static bool has_room(int host, int node);
 static bool must_wait(int host, int slot);
 static bool may_release(int host, int slot);
@@ -609,6 +610,16 @@ is_crowded(int h, int n)
 	return w.plan.crowd_us != 0 && !w.calm && (w.now_us / w.plan.crowd_us + h + n) % 3 == 0;
 }
 
+/* When a connection is full, or gone, what ends that looks at its queue. */
+static bool
+is_crowded_out(int h, int s)
+{
+	for (int n = 0; n < w.plan.places; n++)
+		if ((slot_at(h, s)->unsent & CORE_BIT(n)) && wire_can_send(h, n))
+			return true;
+	return false;
+}
+
 static bool
 has_room(int h, int n)
 {
@@ -694,7 +705,7 @@ send_releases(int h)
 	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
 		begin_release(h, s);
 	for (s = 0; s < w.plan.slots; s++)
-		late = late || slot_at(h, s)->waits != 0 || slot_at(h, s)->unsent != 0;
+		late = late || slot_at(h, s)->waits != 0 || is_crowded_out(h, s);
 	if (late && w.plan.crowd_us != 0 && hosts[h].room_at_us <= w.now_us)
 	{
 		hosts[h].room_at_us = w.now_us + w.plan.crowd_us;
