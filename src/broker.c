@@ -105,7 +105,7 @@ typedef struct Trouble
 } Trouble;
 
 /*
- * The release of a lease, by slot.  First it may wait for room at a majority, then
+ * The release of a lease, by slot.  First it may wait for room at most nodes, then
  * for room at each node where there was none.  A repair waits for the latter alone.
  */
 typedef struct Release
@@ -588,23 +588,26 @@ must_wait(const Lease *lease)
 		   (!dlist_is_empty(&waiting) || !may_release(lease));
 }
 
-/* Is there room for its release?  A slow minority is not waited for. */
+/*
+ * Is there room for its release?  A slow minority of the nodes that can be reached is
+ * not waited for, be they a quorum or not.
+ */
 static bool
 may_release(const Lease *lease)
 {
-	core_mask room = 0;
-	core_mask full = 0;
+	int room = 0;
+	int full = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (!(lease->core.members & CORE_BIT(i)))
 			continue;
 		if (has_room(i))
-			room |= CORE_BIT(i);
+			room++;
 		else if (node_can_send(node_at(i)))
-			full |= CORE_BIT(i);
+			full++;
 	}
-	return full == 0 || pg_popcount32(room) >= core_quorum(lease->core.members);
+	return full == 0 || room > full;
 }
 
 /* It has no timer while it waits, so it is not renewed (invariant 14). */
