@@ -113,7 +113,9 @@
 /*
  * Extends, never shortens; a key that is not there is created.  The value is that of
  * renewals only, so where it stands nobody was granted anything since it was created.
- * A node that has no memory left for it extends the key of the grant as it is.
+ * A node that has no memory left for it extends the key of the grant as it is, whose
+ * attempt is the one before.  One of an earlier attempt will not do: a late release of
+ * that may delete it.
  */
 #define RENEW \
 	"local ttl, bound, keep = a, b, d " \
@@ -123,7 +125,8 @@
 		"if v and not " IS_EARLIER "then " REPLY("0") "end " \
 		"if c and " LESS("bound", "c") " then " REPLY("c") "end " \
 		"local set = pcall('SET', key, value, 'PX', ttl) " \
-		"if set.err and not v then " REPLY("set") "end " \
+		"if set.err and not (v and sub(value, 34, 42) - sub(v, 34, 42) == 1) then " \
+			REPLY("set") "end " \
 	"end " \
 	"if v and call('PTTL', key) < tonumber(ttl) then call('PEXPIRE', key, ttl) end " \
 	"local raise = bound " \

@@ -139,7 +139,7 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 			answer->token = data->counter;
 			return;
 		}
-		if (*full && data->secret == 0)
+		if (*full && (data->secret == 0 || data->attempt + 1 != command->attempt))
 		{
 			refuse(answer);
 			return;
@@ -148,7 +148,7 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 			set_key(data, now_us, command);
 		else if (data->key_end_ms < now_us / 1000 + command->ttl_ms)
 		{
-			/* it extends the key of the grant as it is */
+			/* it extends the key of the grant as it is, not of an earlier attempt */
 			data->key_end_ms = now_us / 1000 + command->ttl_ms;
 			*full = false;
 		}
