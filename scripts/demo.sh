@@ -107,7 +107,7 @@ wait_for_value B "SELECT held_by LIKE 'host=%' FROM redlock_locks WHERE state = 
     die "host B does not wait for host A"
 show B "SELECT resource, state, held_by FROM redlock_locks;"
 echo
-echo "    Whoever does not want to wait asks with redlock_try:"
+echo "    A session that does not want to wait asks with redlock_try:"
 echo
 show B "SELECT redlock_try('nightly job');"
 [ "$(value_on B "SELECT redlock_try('nightly job')")" = f ] ||
