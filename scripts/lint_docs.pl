@@ -112,7 +112,8 @@ sub is_foreign
 		'invalid transaction termination',
 		'parameter "redlock.nodes" cannot be changed now',
 		'permission denied for function redlock_lease_rows',
-		'See server log for query details');
+		'See server log for query details',
+		'skipping missing configuration file');
 }
 
 # What needs no explanation: it says itself that all is well, has its reason in it, is a
