@@ -25,15 +25,15 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "broker.h"
-#include "clock.h"
-#include "compat.h"
-#include "fence.h"
-#include "gate.h"
-#include "guc.h"
-#include "lease.h"
-#include "session.h"
-#include "text.h"
+#include "broker/broker.h"
+#include "session/fence.h"
+#include "session/gate.h"
+#include "session/session.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/text.h"
 
 PG_MODULE_MAGIC;
 
@@ -324,10 +324,10 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the name of a redlock must not be empty")));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
-	if (strlen(utf8) > LEASE_NAME_MAX)
+	if (strlen(utf8) > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
-								  LEASE_NAME_MAX)));
+								  LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR,
@@ -337,7 +337,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	request->name = name;
 	request->utf8 = utf8;
 	request->utf8_len = strlen(utf8);
-	request->hash = gate_hash(utf8, request->utf8_len);
+	request->hash = lease_hash(utf8, request->utf8_len);
 }
 
 /* In whole milliseconds, rounded up; -1: as long as it takes */
@@ -647,7 +647,7 @@ static text *
 resource_text(const char *utf8)
 {
 	int encoding = GetDatabaseEncoding();
-	char converted[(LEASE_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
+	char converted[(LOCK_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
 	Oid converter;
 	StringInfoData name;
 

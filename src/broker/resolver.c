@@ -43,8 +43,8 @@
 #include "port/atomics.h"
 #include "storage/ipc.h"
 
-#include "core.h"
-#include "resolver.h"
+#include "broker/resolver.h"
+#include "protocol/core.h"
 
 /* Beside those of all nodes, some may hang whose answers nobody wants any more. */
 #define LOOKUPS (2 * CORE_NODES_MAX)

@@ -26,7 +26,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "fence.h"
+#include "session/fence.h"
 
 static SPIPlanPtr plan = NULL;
 static char *plan_schema = NULL;

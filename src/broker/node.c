@@ -18,12 +18,12 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "guc.h"
-#include "loop.h"
-#include "node.h"
-#include "text.h"
+#include "broker/loop.h"
+#include "broker/node.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
 
 /* Pause before connecting again: doubles from MIN to MAX, less up to half. */
 #define BACKOFF_MIN_US INT64CONST(50000)

@@ -55,13 +55,13 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "alarm.h"
-#include "clock.h"
-#include "compat.h"
-#include "gate.h"
-#include "guc.h"
-#include "session.h"
-#include "text.h"
+#include "session/gate.h"
+#include "session/session.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
 
 /* How often a waiter looks whether there still is a broker. */
 #define BROKER_CHECK_MS 1000
@@ -474,7 +474,7 @@ unwatch_client(void)
 static LeaseOpened
 open_lease(const LockRequest *request, int64 deadline_us)
 {
-	char key[LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1];
+	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
 	int prefix_len = strlen(redlock_key_prefix);
 	LeaseOpened opened;
 

@@ -51,17 +51,13 @@
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 
-#include "core.h"
-#include "guard.h"
-#include "lua.h"
-#include "seqlock.h"
-#include "url.h"
+#include "protocol/core.h"
+#include "protocol/guard.h"
+#include "protocol/lua.h"
+#include "shared/seqlock.h"
+#include "shared/url.h"
 
-#define LEASE_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
-#define LEASE_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
-#define LEASE_HOLDER_MAX 159  /* bytes that say who holds a lock */
-#define LEASE_TEXT_SIZE 416   /* bytes for all three */
-#define LEASE_SECRET_BYTES 16 /* random bytes of a lock's value */
+#define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
@@ -148,7 +144,7 @@ typedef struct Lease
 	uint32 generation; /* changes when the slot is freed, so that late replies
 						* find nobody.  It wraps: no reply is under way while
 						* a slot is freed 2^32 times */
-	uint8 secret[LEASE_SECRET_BYTES];
+	uint8 secret[LOCK_SECRET_BYTES];
 	bool granted;        /* of this secret, by a quorum */
 	bool subscribed;     /* on the channel of its key */
 	core_mask joined;    /* nodes that confirmed it */
@@ -247,6 +243,7 @@ typedef enum LeaseOpened
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
+extern uint64 lease_hash(const char *name, int len); /* for the index and the gate */
 extern uint64 lease_gate(uint64 hash);
 extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
@@ -286,7 +283,7 @@ extern Lease *lease_find(uint64 hash);
 static inline int
 lease_text_size(const Lease *lease)
 {
-	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LEASE_HOLDER_MAX + 1);
+	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LOCK_HOLDER_MAX + 1);
 }
 
 /* Who asks for the lock, or holds it: this goes into the lock's value. */

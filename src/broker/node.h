@@ -35,11 +35,11 @@
 
 #include "datatype/timestamp.h"
 
-#include "core.h"
-#include "guard.h"
-#include "resolver.h"
-#include "script.h"
-#include "url.h"
+#include "broker/resolver.h"
+#include "broker/script.h"
+#include "protocol/core.h"
+#include "protocol/guard.h"
+#include "shared/url.h"
 
 /* Bound of commands in flight on one connection. */
 #define NODE_IN_FLIGHT_MAX 16384

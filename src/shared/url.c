@@ -5,7 +5,7 @@
  * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors name an entry by
  *its place in the list, never by its text, which may hold a password.
  */
-#include "url.h"
+#include "shared/url.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text.h"
+#include "shared/text.h"
 
 /* As many bytes as sockaddr_un has on all platforms, less than NodeUrl.host. */
 #define SOCKET_PATH_MAX 104

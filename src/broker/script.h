@@ -8,7 +8,7 @@
 
 #include <hiredis/hiredis.h>
 
-#include "lua.h"
+#include "protocol/lua.h"
 
 #define SCRIPT_SHA_SIZE 41
 #define SCRIPT_TEXT_MAX 159

@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "clock.h"
+#include "shared/clock.h"
 
 int64
 redlock_clock_us(void)

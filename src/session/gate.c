@@ -21,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -29,11 +28,11 @@
 #include "storage/proc.h"
 #include "utils/memutils.h"
 
-#include "alarm.h"
-#include "clock.h"
-#include "compat.h"
-#include "gate.h"
-#include "lease.h"
+#include "session/gate.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/lease.h"
 
 /* How often a waiter looks whether the resource has another gate. */
 #define LOOK_US INT64CONST(1000000)
@@ -65,12 +64,6 @@ static void begin_wait(void);
 static int64 next_look_us(void);
 static void on_alarm(void);
 static bool is_ours(const ErrorData *error);
-
-uint64
-gate_hash(const char *name, int len)
-{
-	return hash_bytes_extended((const unsigned char *) name, len, 0);
-}
 
 void
 gate_set_up(void)

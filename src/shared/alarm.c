@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <time.h>
 
-#include "alarm.h"
-#include "clock.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
 
 /* PostgreSQL uses no real-time signals, the C library the lowest ones. */
 #define ALARM_SIGNAL (SIGRTMAX - 4)

@@ -10,13 +10,12 @@
 #include "common/hashfn.h"
 #include "utils/builtins.h"
 
-#include "clock.h"
-#include "lease.h"
-#include "script.h"
-#include "rules.h"
-#include "text.h"
+#include "broker/script.h"
+#include "protocol/rules.h"
+#include "shared/clock.h"
+#include "shared/text.h"
 
-StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER_MAX,
+StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LOCK_SECRET_BYTES + 12 + LOCK_HOLDER_MAX,
 				 "a lock's value must fit");
 
 /*
@@ -31,14 +30,14 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LEASE_SECRET_BYTES + 12 + LEASE_HOLDER
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
 /* Of a value: the secret, ':', the attempt, ' '. */
-#define VALUE_HEAD (2 * LEASE_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
+#define VALUE_HEAD (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 
 /* What goes before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
-StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LEASE_PREFIX_MAX + LEASE_NAME_MAX + SCRIPT_VALUE_SIZE +
+StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
 										   4 * NUMBER_MAX + sizeof("$1000\r\n\r\n"),
 				 "each command must fit");
 
@@ -56,7 +55,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *hol
 	size_t holder_len = strlen(holder);
 	char *out = value;
 
-	for (int i = 0; i < LEASE_SECRET_BYTES; i++)
+	for (int i = 0; i < LOCK_SECRET_BYTES; i++)
 	{
 		*out++ = digits[secret[i] >> 4];
 		*out++ = digits[secret[i] & 15];
@@ -72,7 +71,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *hol
 void
 script_set_attempt(char *value, uint32 attempt)
 {
-	char *digits = value + 2 * LEASE_SECRET_BYTES + 1;
+	char *digits = value + 2 * LOCK_SECRET_BYTES + 1;
 
 	for (int i = ATTEMPT_DIGITS; i-- > 0; attempt /= 10)
 		digits[i] = '0' + attempt % 10;
@@ -257,7 +256,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 {
 	const char *from = reply->str;
 	const char *end = reply->str + reply->len;
-	const size_t secret = 2 * LEASE_SECRET_BYTES;
+	const size_t secret = 2 * LOCK_SECRET_BYTES;
 
 	answer->ours = reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
 				   from[secret] == ':' &&

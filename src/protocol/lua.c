@@ -15,7 +15,7 @@
  * refuses nothing to this script.  So the first write of each command is one that
  * such a node takes, or may fail (pcall), and nothing was done.
  */
-#include "lua.h"
+#include "protocol/lua.h"
 
 #define QUOTE_NUMBER(number) #number
 #define QUOTE(constant) QUOTE_NUMBER(constant)

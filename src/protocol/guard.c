@@ -2,7 +2,7 @@
  * guard.c
  *		The restart guard; see guard.h.
  */
-#include "guard.h"
+#include "protocol/guard.h"
 
 #include <assert.h>
 #include <stddef.h>

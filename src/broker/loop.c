@@ -13,8 +13,8 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
-#include "compat.h"
-#include "loop.h"
+#include "broker/loop.h"
+#include "shared/compat.h"
 
 typedef struct Watched
 {

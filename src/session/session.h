@@ -5,7 +5,7 @@
 #ifndef REDLOCK_SESSION_H
 #define REDLOCK_SESSION_H
 
-#include "lease.h"
+#include "shared/lease.h"
 
 typedef struct LockRequest
 {

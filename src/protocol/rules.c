@@ -2,9 +2,9 @@
  * rules.c
  *		Tokens and times; see rules.h.
  */
-#include "rules.h"
+#include "protocol/rules.h"
 
-#include "lua.h"
+#include "protocol/lua.h"
 
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 

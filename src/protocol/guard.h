@@ -47,8 +47,8 @@
 #ifndef REDLOCK_GUARD_H
 #define REDLOCK_GUARD_H
 
-#include "core.h"
-#include "lua.h"
+#include "protocol/core.h"
+#include "protocol/lua.h"
 
 #define GUARD_RUN_ID_SIZE 64
 #define GUARD_REASON_SIZE 128

@@ -29,7 +29,7 @@
  *
  * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
  */
-#include "core.h"
+#include "protocol/core.h"
 
 #include <assert.h>
 #include <string.h>

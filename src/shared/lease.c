@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
@@ -21,12 +22,12 @@
 #include "utils/hsearch.h"
 #include "utils/timestamp.h"
 
-#include "alarm.h"
-#include "clock.h"
-#include "compat.h"
-#include "guc.h"
-#include "lease.h"
-#include "rules.h"
+#include "protocol/rules.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
@@ -61,6 +62,12 @@ static bool can_take_over(Lease *lease, const char *key, int key_len, const Leas
 static void unname(Lease *lease);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
+
+uint64
+lease_hash(const char *name, int len)
+{
+	return hash_bytes_extended((const unsigned char *) name, len, 0);
+}
 
 void
 lease_require_preload(void)
@@ -258,9 +265,9 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	LeaseOpened opened = LEASE_OPENED;
 	bool retired;
 
-	Assert(prefix_len <= LEASE_PREFIX_MAX);
-	Assert(key_len > prefix_len && key_len - prefix_len <= LEASE_NAME_MAX);
-	StaticAssertStmt(LEASE_TEXT_SIZE >= LEASE_PREFIX_MAX + LEASE_NAME_MAX + 1 + 64,
+	Assert(prefix_len <= LOCK_PREFIX_MAX);
+	Assert(key_len > prefix_len && key_len - prefix_len <= LOCK_NAME_MAX);
+	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
 					 "some of the holder must fit behind the longest key");
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);

@@ -16,9 +16,6 @@
 
 #define GATE_DO_NOT_WAIT INT64CONST(0)
 
-/* The hash of a name, for gate and lease index. */
-extern uint64 gate_hash(const char *name, int len);
-
 /* Once in a session, before it enters a gate. */
 extern void gate_set_up(void);
 

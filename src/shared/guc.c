@@ -12,10 +12,10 @@
 
 #include "utils/guc.h"
 
-#include "compat.h"
-#include "guc.h"
-#include "lease.h"
-#include "text.h"
+#include "protocol/lua.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
 
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
@@ -131,9 +131,9 @@ check_key_prefix(char **newval, void **extra, GucSource source)
 		GUC_check_errdetail("The prefix must not contain control characters.");
 		return false;
 	}
-	if (strlen(*newval) > LEASE_PREFIX_MAX)
+	if (strlen(*newval) > LOCK_PREFIX_MAX)
 	{
-		GUC_check_errdetail("The prefix may have at most %d bytes.", LEASE_PREFIX_MAX);
+		GUC_check_errdetail("The prefix may have at most %d bytes.", LOCK_PREFIX_MAX);
 		return false;
 	}
 	return true;

@@ -5,7 +5,7 @@
 #ifndef REDLOCK_GUC_H
 #define REDLOCK_GUC_H
 
-#include "url.h"
+#include "shared/url.h"
 
 #define TTL_MIN_MS 100
 #define TTL_DEFAULT_MS 10000

@@ -2,7 +2,7 @@
  * text.c
  *		Texts of strangers that people will see; see text.h.
  */
-#include "text.h"
+#include "shared/text.h"
 
 const unsigned char *
 text_find_control(const char *utf8)

@@ -31,15 +31,14 @@
 #include "utils/pidfile.h"
 #include "utils/timestamp.h"
 
-#include "broker.h"
-#include "clock.h"
-#include "compat.h"
-#include "gate.h"
-#include "guc.h"
-#include "lease.h"
-#include "loop.h"
-#include "node.h"
-#include "rules.h"
+#include "broker/broker.h"
+#include "broker/loop.h"
+#include "broker/node.h"
+#include "protocol/rules.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
 
 /* Mean pause between two rounds for a lock that another holds. */
 #define RETRY_US INT64CONST(50000)
@@ -162,7 +161,7 @@ static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE],
 						  core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
-static void draw_secret(uint8 secret[LEASE_SECRET_BYTES]);
+static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease, int64 now_us);
 static void subscribe(Lease *lease, int64 now_us);
@@ -479,9 +478,9 @@ ask(Lease *lease, int64 now_us)
 
 /* Random bytes are drawn many at a time. */
 static void
-draw_secret(uint8 secret[LEASE_SECRET_BYTES])
+draw_secret(uint8 secret[LOCK_SECRET_BYTES])
 {
-	static uint8 pool[64 * LEASE_SECRET_BYTES];
+	static uint8 pool[64 * LOCK_SECRET_BYTES];
 	static int left = 0;
 
 	if (left == 0)
@@ -491,8 +490,8 @@ draw_secret(uint8 secret[LEASE_SECRET_BYTES])
 							errmsg("could not generate random bytes for a redlock")));
 		left = sizeof(pool);
 	}
-	left -= LEASE_SECRET_BYTES;
-	memcpy(secret, pool + left, LEASE_SECRET_BYTES);
+	left -= LOCK_SECRET_BYTES;
+	memcpy(secret, pool + left, LOCK_SECRET_BYTES);
 }
 
 /*
@@ -1172,7 +1171,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_u
 	deaf_to_us &= ~bit;
 	if (len <= prefix_len)
 		return;
-	lease = lease_find(gate_hash(channel + prefix_len, len - prefix_len));
+	lease = lease_find(lease_hash(channel + prefix_len, len - prefix_len));
 	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
 		memcmp(lease->key, channel, len) != 0)
 		return; /* it waits no longer */
