@@ -12,7 +12,7 @@
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/lua protocol/rules \
-	shared/alarm shared/clock shared/guc shared/lease shared/text shared/url \
+	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
 	broker/broker broker/loop broker/node broker/resolver broker/script \
 	session/fence session/gate session/session)
 

@@ -33,6 +33,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 #include "shared/text.h"
 
 PG_MODULE_MAGIC;
@@ -79,7 +80,7 @@ static Interval *make_interval_us(int64 us);
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
-static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
+static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static text *resource_text(const char *utf8);
 
 void
@@ -574,38 +575,38 @@ Datum
 redlock_node_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	NodeBoard board;
+	NodeStatus status;
 
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (board_copy(i, &board))
-			node_row(rsinfo->setResult, rsinfo->setDesc, &board);
+		if (node_status_copy(i, &status))
+			node_row(rsinfo->setResult, rsinfo->setDesc, &status);
 	return (Datum) 0;
 }
 
 static void
-node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
+node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 {
 	Datum values[11] = {0};
 	bool nulls[11] = {0};
-	int64 quarantine_us = board->guard.until_us - redlock_clock_us();
-	int64 rtt_us = (int64) pg_atomic_read_u64(&board->rtt_us);
+	int64 quarantine_us = status->guard.until_us - redlock_clock_us();
+	int64 rtt_us = (int64) pg_atomic_read_u64(&status->rtt_us);
 
 	Assert(desc->natts == lengthof(values));
 
-	values[0] = CStringGetTextDatum(board->url.address);
-	values[1] = CStringGetTextDatum(board->leaving ? "leaving" : board->state);
-	values[2] = CStringGetTextDatum(board->last_error);
-	values[3] = TimestampTzGetDatum(board->last_error_at);
-	nulls[2] = nulls[3] = board->last_error[0] == '\0';
+	values[0] = CStringGetTextDatum(status->url.address);
+	values[1] = CStringGetTextDatum(status->leaving ? "leaving" : status->state);
+	values[2] = CStringGetTextDatum(status->last_error);
+	values[3] = TimestampTzGetDatum(status->last_error_at);
+	nulls[2] = nulls[3] = status->last_error[0] == '\0';
 	values[4] = Int64GetDatum(rtt_us);
 	nulls[4] = rtt_us == 0;
-	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_yes));
-	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
-	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
-	values[8] = TimestampTzGetDatum(board->since);
-	values[9] = CStringGetTextDatum(board->guard.reason);
+	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_yes));
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_no));
+	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_error));
+	values[8] = TimestampTzGetDatum(status->since);
+	values[9] = CStringGetTextDatum(status->guard.reason);
 	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
 	nulls[9] = nulls[10] = quarantine_us <= 0;
 	tuplestore_putvalues(rows, desc, values, nulls);

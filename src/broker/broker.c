@@ -39,6 +39,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 
 /* Mean pause between two rounds for a lock that another holds. */
 #define RETRY_US INT64CONST(50000)
@@ -175,7 +176,8 @@ static void log_lease(Lease *lease, TroubleKind kind, const char *nodes);
 static void count_trouble(Lease *lease, Trouble *trouble, const char *nodes);
 static int64 sum_up_troubles(int64 now_us);
 static void sum_up(TroubleKind kind);
-static char *votes_text(Lease *lease);
+static char *votes_text(const Lease *lease);
+static core_mask votes_of(const core_lease *core, core_vote vote);
 static void set_masks(core_event *event, bool urgent);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
@@ -509,7 +511,7 @@ turn_pause_until(const Lease *lease)
 		return 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		int64 rtt = (int64) pg_atomic_read_u64(&lease_table->board[i].rtt_us);
+		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
 		int at = count;
 
 		if (!(members & CORE_BIT(i)))
@@ -1032,26 +1034,23 @@ sum_up(TroubleKind kind)
 
 /* What each node said in the last round. */
 static char *
-votes_text(Lease *lease)
+votes_text(const Lease *lease)
 {
-	StringInfoData nodes;
+	core_mask yes = votes_of(&lease->core, CORE_VOTE_YES);
+	core_mask denying = votes_of(&lease->core, CORE_VOTE_NO);
 
-	initStringInfo(&nodes);
+	return node_status_explain(yes, denying, lease->core.members & ~(yes | denying));
+}
+
+static core_mask
+votes_of(const core_lease *core, core_vote vote)
+{
+	core_mask nodes = 0;
+
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		const RedisNode *node = node_at(i);
-		core_vote vote = lease->core.node[i].vote;
-
-		if (!(lease->core.members & CORE_BIT(i)))
-			continue;
-		appendStringInfo(
-			&nodes, "%s%s: %s", nodes.len > 0 ? "; " : "", lease_table->board[i].url.address,
-			vote == CORE_VOTE_YES       ? "yes"
-			: vote == CORE_VOTE_NO      ? "another session holds it there, or has held it since"
-			: node->state == NODE_READY ? "no usable answer yet"
-										: node->error);
-	}
-	return nodes.data;
+		if ((core->members & CORE_BIT(i)) && core->node[i].vote == vote)
+			nodes |= CORE_BIT(i);
+	return nodes;
 }
 
 static void
@@ -1075,21 +1074,8 @@ set_masks(core_event *event, bool urgent)
 static void
 publish_votes(Lease *lease)
 {
-	const core_lease *core = &lease->core;
-	core_mask silent = 0;
-	core_mask denying = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (!(core->members & CORE_BIT(i)))
-			continue;
-		if (core->node[i].vote == CORE_VOTE_ERROR)
-			silent |= CORE_BIT(i);
-		else if (core->node[i].vote == CORE_VOTE_NO)
-			denying |= CORE_BIT(i);
-	}
-	pg_atomic_write_u32(&lease->silent_nodes, silent);
-	pg_atomic_write_u32(&lease->denying_nodes, denying);
+	pg_atomic_write_u32(&lease->silent_nodes, votes_of(&lease->core, CORE_VOTE_ERROR));
+	pg_atomic_write_u32(&lease->denying_nodes, votes_of(&lease->core, CORE_VOTE_NO));
 }
 
 /*
@@ -1273,12 +1259,12 @@ adopt_nodes(int64 now_us)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		NodeBoard *board = &lease_table->board[i];
+		NodeStatus *status = &node_status[i];
 
-		if (!board->in_use)
+		if (!status->in_use)
 			continue;
-		node_open(i, &board->url, &board->guard, now_us);
-		if (!board->leaving)
+		node_open(i, &status->url, &status->guard, now_us);
+		if (!status->leaving)
 			members |= CORE_BIT(i);
 	}
 }
@@ -1320,7 +1306,7 @@ configure_nodes(int64 now_us)
 static bool
 assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 {
-	NodeBoard *board = lease_table->board;
+	NodeStatus *status = node_status;
 	core_mask serving = serving_nodes();
 	core_mask wanted = 0;
 	bool enough = true;
@@ -1329,7 +1315,7 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 	{
 		slot[u] = -1;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (board[i].in_use && strcmp(board[i].url.address, urls->url[u].address) == 0)
+			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
 				slot[u] = i;
 		if (slot[u] >= 0)
 			wanted |= CORE_BIT(slot[u]);
@@ -1337,7 +1323,7 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 	for (int u = 0; u < urls->count; u++)
 	{
 		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!board[i].in_use && !(wanted & CORE_BIT(i)))
+			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
 				slot[u] = i;
 		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
 			if (!((serving | wanted) & CORE_BIT(i)))
@@ -1350,12 +1336,13 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 	if (!enough)
 		return false;
 	for (int u = 0; u < urls->count; u++)
-		if (board[slot[u]].in_use && strcmp(board[slot[u]].url.address, urls->url[u].address) != 0)
+		if (status[slot[u]].in_use &&
+			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
 			close_left_node(slot[u], now_us);
 
 	for (int u = 0; u < urls->count; u++)
 	{
-		NodeBoard *b = &board[slot[u]];
+		NodeStatus *b = &status[slot[u]];
 
 		seqlock_begin_write(&b->version);
 		b->url = urls->url[u];
@@ -1372,7 +1359,7 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 		seqlock_end_write(&b->version);
 	}
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		board[i].leaving = board[i].in_use && !(wanted & CORE_BIT(i));
+		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
 	members = wanted;
 	return true;
 }
@@ -1386,7 +1373,7 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 		const NodeUrl *url = &urls->url[u];
 
 		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, &lease_table->board[slot[u]].guard, now_us);
+			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
 		else if (strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
@@ -1429,9 +1416,9 @@ close_left_nodes(int64 now_us)
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		NodeBoard *board = &lease_table->board[i];
+		NodeStatus *status = &node_status[i];
 
-		if (!board->in_use || !board->leaving)
+		if (!status->in_use || !status->leaving)
 			continue;
 		if (serving & CORE_BIT(i))
 			all_closed = false;
@@ -1459,15 +1446,15 @@ serving_nodes(void)
 static void
 close_left_node(int slot, int64 now_us)
 {
-	NodeBoard *board = &lease_table->board[slot];
+	NodeStatus *status = &node_status[slot];
 
 	close_subscriber(slot, now_us);
 	if (node_at(slot)->state != NODE_UNUSED)
 		node_close(node_at(slot), now_us);
-	seqlock_begin_write(&board->version);
-	board->in_use = false;
-	memset(&board->url, 0, sizeof(board->url)); /* nobody needs its password any more */
-	seqlock_end_write(&board->version);
+	seqlock_begin_write(&status->version);
+	status->in_use = false;
+	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
+	seqlock_end_write(&status->version);
 }
 
 static void
@@ -1538,9 +1525,9 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 static void
 count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
 {
-	NodeBoard *board = &lease_table->board[node->slot];
+	NodeStatus *status = &node_status[node->slot];
 
-	pg_atomic_write_u64(&board->rtt_us, now_us - sent->sent_us);
+	pg_atomic_write_u64(&status->rtt_us, now_us - sent->sent_us);
 	if (answer->reply >= CORE_REPLY_ERROR)
 	{
 		node_set_error(node, answer->text);
@@ -1548,9 +1535,9 @@ count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 
 	}
 	if (sent->op == CORE_OP_RELEASE)
 		return; /* not a vote */
-	pg_atomic_fetch_add_u64(answer->reply == CORE_REPLY_YES  ? &board->votes_yes
-							: answer->reply == CORE_REPLY_NO ? &board->votes_no
-															 : &board->votes_error,
+	pg_atomic_fetch_add_u64(answer->reply == CORE_REPLY_YES  ? &status->votes_yes
+							: answer->reply == CORE_REPLY_NO ? &status->votes_no
+															 : &status->votes_error,
 							1);
 }
 
@@ -1564,7 +1551,7 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
 		return; /* see the contract in core.h */
 	if (sent->op != CORE_OP_RELEASE)
-		pg_atomic_fetch_add_u64(&lease_table->board[node->slot].votes_error, 1);
+		pg_atomic_fetch_add_u64(&node_status[node->slot].votes_error, 1);
 	if (lease->generation == sent->generation)
 		step_simple(lease, CORE_NODE_LOST, node->slot, now_us);
 }
@@ -1619,22 +1606,22 @@ on_change(RedisNode *node, NodeState before)
 	}
 }
 
-/* On the board, and in the log if it is news. */
+/* For people, and in the log if it is news. */
 static void
 show_node(const RedisNode *node, NodeState before)
 {
-	NodeBoard *board = &lease_table->board[node->slot];
-	bool news = strcmp(board->last_error, node->error) != 0;
+	NodeStatus *status = &node_status[node->slot];
+	bool news = strcmp(status->last_error, node->error) != 0;
 
-	seqlock_begin_write(&board->version);
-	if (strcmp(board->state, node_state_name(node->state)) != 0)
+	seqlock_begin_write(&status->version);
+	if (strcmp(status->state, node_state_name(node->state)) != 0)
 	{
-		strlcpy(board->state, node_state_name(node->state), sizeof(board->state));
-		board->since = GetCurrentTimestamp();
+		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
+		status->since = GetCurrentTimestamp();
 	}
-	strlcpy(board->last_error, node->error, sizeof(board->last_error));
-	board->last_error_at = node->error_at;
-	seqlock_end_write(&board->version);
+	strlcpy(status->last_error, node->error, sizeof(status->last_error));
+	status->last_error_at = node->error_at;
+	seqlock_end_write(&status->version);
 
 	if (node->state == NODE_READY && before != NODE_READY)
 		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));

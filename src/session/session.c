@@ -61,6 +61,7 @@
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/node_status.h"
 #include "shared/text.h"
 
 /* How often a waiter looks whether there still is a broker. */
@@ -848,33 +849,12 @@ is_valid(const Holding *holding, int64 margin_us)
  * Errors
  */
 
-/* "address: reason; ..." of the nodes that the last round lacked. */
+/* The nodes that the last round lacked, and why. */
 static char *
 missing_nodes_text(Lease *lease)
 {
-	uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
-	uint32 denying = pg_atomic_read_u32(&lease->denying_nodes);
-	StringInfoData text;
-
-	initStringInfo(&text);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeBoard board;
-		const char *reason;
-		int64 quarantine_us;
-
-		if (!((silent | denying) & CORE_BIT(i)) || !board_copy(i, &board))
-			continue;
-		quarantine_us = board.guard.until_us - redlock_clock_us();
-		reason = board.last_error[0] ? board.last_error : "no answer in time";
-		if (denying & CORE_BIT(i))
-			reason = "another session holds it there, or has held it since";
-		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", board.url.address, reason);
-		if (!(denying & CORE_BIT(i)) && quarantine_us > 0)
-			appendStringInfo(&text, " (in quarantine for another %d s)",
-							 (int) (quarantine_us / 1000000) + 1);
-	}
-	return text.data;
+	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
+							   pg_atomic_read_u32(&lease->silent_nodes));
 }
 
 /* A sentence; allocated where the caller stands. */

@@ -28,6 +28,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
@@ -99,8 +100,8 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 #endif
-	RequestAddinShmemSpace(
-		add_size(table_size(), hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
+	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
+									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
 	RequestNamedLWLockTranche("redlock_pg", 1);
 }
 
@@ -120,6 +121,7 @@ startup_shmem(void)
 	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
 	if (!found)
 		init_table();
+	node_status_set_up();
 	lease_index = ShmemInitHash("redlock_pg index", redlock_max_locks, redlock_max_locks, &control,
 								HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
 	LWLockRelease(AddinShmemInitLock);
@@ -143,21 +145,6 @@ init_table(void)
 		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	}
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeBoard *board = &lease_table->board[i];
-
-		pg_atomic_init_u32(&board->version.number, 0);
-		pg_atomic_init_u64(&board->rtt_us, 0);
-		pg_atomic_init_u64(&board->votes_yes, 0);
-		pg_atomic_init_u64(&board->votes_no, 0);
-		pg_atomic_init_u64(&board->votes_error, 0);
-	}
-
-	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
-	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
-		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->slots; i++)
@@ -573,25 +560,6 @@ lease_copy(Lease *lease, Lease *copy)
 		memcpy(copy, lease, offsetof(Lease, secret));
 		if (seqlock_end_read(&lease->version, version) &&
 			seqlock_end_read(&lease->holder_version, holder_version))
-			return copy->in_use;
-	} while (seqlock_try_again(&tries));
-	return false;
-}
-
-bool
-board_copy(int node, NodeBoard *copy)
-{
-	NodeBoard *board = &lease_table->board[node];
-	int tries = 0;
-
-	do
-	{
-		uint32 version = seqlock_begin_read(&board->version);
-
-		*copy = *board;
-		memset(copy->url.user, 0, sizeof(copy->url.user));
-		memset(copy->url.password, 0, sizeof(copy->url.password));
-		if (seqlock_end_read(&board->version, version))
 			return copy->in_use;
 	} while (seqlock_try_again(&tries));
 	return false;

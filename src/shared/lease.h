@@ -1,7 +1,7 @@
 /*
  * lease.h
- *		Shared memory: the lease table, the work queue of the broker, the board
- *		of nodes, and the counters.
+ *		Shared memory: the lease table, the work queue of the broker, and the
+ *		counters.
  *
  * Who may touch what:
  *
@@ -18,9 +18,8 @@
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
  *						   writes `state`, `valid_until_us`, and the nodes
- *	 the board of nodes	   written by the broker alone, under NodeBoard.version
  *
- * Who only looks takes no lock, but copies (lease_copy, board_copy): readers must
+ * Who only looks takes no lock, but copies (lease_copy): readers must
  * not keep the broker waiting, however many they are.  What is marked (t) changes
  * under Lease.version.
  *
@@ -52,10 +51,8 @@
 #include "storage/spin.h"
 
 #include "protocol/core.h"
-#include "protocol/guard.h"
 #include "protocol/lua.h"
 #include "shared/seqlock.h"
-#include "shared/url.h"
 
 #define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
 
@@ -153,26 +150,6 @@ typedef struct Lease
 	core_lease core;
 } Lease;
 
-/* One Redis node as people see it.  The index is its bit in a core_mask. */
-typedef struct NodeBoard
-{
-	SeqLock version;
-	bool in_use;
-	bool leaving; /* no longer in redlock.nodes, but some lease that
-				   * was granted by it lives on */
-	NodeUrl url;  /* how to reach it; its address is its identity, and all
-				   * that may be shown: the rest has passwords */
-	char state[16];
-	char last_error[160];
-	TimestampTz last_error_at;
-	TimestampTz since; /* of the state */
-	GuardMemory guard;
-	pg_atomic_uint64 rtt_us;
-	pg_atomic_uint64 votes_yes;
-	pg_atomic_uint64 votes_no;
-	pg_atomic_uint64 votes_error;
-} NodeBoard;
-
 typedef enum LeaseCounter
 {
 	COUNT_GRANTED,
@@ -211,7 +188,6 @@ typedef struct LeaseTable
 	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
 	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
 								* last; another value if that has changed since */
-	NodeBoard board[CORE_NODES_MAX];
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -258,11 +234,10 @@ extern void lease_usage(int *owned, int *releasing);
 extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
 
 /*
- * Copies for those who only look.  False: not in use, or its writer is stopped in
- * the middle of a change.  Of the board, without user and password.
+ * A copy for those who only look.  False: not in use, or its writer is stopped in
+ * the middle of a change.
  */
 extern bool lease_copy(Lease *lease, Lease *copy); /* all before secret */
-extern bool board_copy(int node, NodeBoard *copy);
 
 extern int lease_broker_pid(void); /* 0: no broker runs */
 
