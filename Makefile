@@ -13,8 +13,8 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/lua protocol/rules \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
-	broker/broker broker/loop broker/node broker/resolver broker/script \
-	session/fence session/gate session/session)
+	broker/broker broker/loop broker/node broker/resolver broker/script broker/trouble \
+	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql

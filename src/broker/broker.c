@@ -34,6 +34,7 @@
 #include "broker/broker.h"
 #include "broker/loop.h"
 #include "broker/node.h"
+#include "broker/trouble.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -66,13 +67,6 @@
 /* How often it is tried to put a changed redlock.nodes wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
-/*
- * So many leases of each kind of trouble are named in the log in that time; what
- * comes then is counted, and summed up at its end.
- */
-#define LOG_LEASES 5
-#define LOG_LEASES_US INT64CONST(10000000)
-
 /* How often the changed error answer of a node is logged. */
 #define LOG_ANSWER_US INT64CONST(10000000)
 
@@ -83,26 +77,6 @@ typedef struct LeaseTimer
 	pairingheap_node heap_node;
 	int64 at_us; /* 0: not in the heap */
 } LeaseTimer;
-
-typedef enum TroubleKind
-{
-	TROUBLE_UNRENEWED,
-	TROUBLE_LOST,
-	TROUBLE_LEFT, /* by its owner */
-	TROUBLES      /* how many */
-} TroubleKind;
-
-/* What is logged of leases, so that many in trouble don't fill the log. */
-typedef struct Trouble
-{
-	int64 ends_us; /* of the time in which LOG_LEASES are named; 0: none are yet */
-	int named;
-	int64 times;          /* the others: how often, */
-	int leases;           /* and how many */
-	StringInfoData first; /* of these, with the nodes' reasons */
-	uint32 number;        /* of this time */
-	uint32 *counted_in;   /* by slot: number of the time in which it was counted */
-} Trouble;
 
 /*
  * The release of a lease, by slot.  First it may wait for room at most nodes, then
@@ -141,7 +115,6 @@ static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
 static UnsentQueue unsent[CORE_NODES_MAX];
 static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
 static HTAB *release_index;
-static Trouble troubles[TROUBLES];
 static core_mask members;    /* the nodes of redlock.nodes */
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 static bool settled = false; /* each node was tried once: acquires may begin */
@@ -171,13 +144,6 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, bool told,
 static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
-static void log_trouble(Lease *lease, TroubleKind kind, int64 now_us);
-static void log_lease(Lease *lease, TroubleKind kind, const char *nodes);
-static void count_trouble(Lease *lease, Trouble *trouble, const char *nodes);
-static int64 sum_up_troubles(int64 now_us);
-static void sum_up(TroubleKind kind);
-static char *votes_text(const Lease *lease);
-static core_mask votes_of(const core_lease *core, core_vote vote);
 static void set_masks(core_event *event, bool urgent);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
@@ -218,18 +184,6 @@ static bool all_released(void);
 static void detach(int code, Datum arg);
 
 static const NodeHandler handler = {on_answer, on_lost, on_change, on_hear};
-
-static inline Lease *
-lease_at(int slot)
-{
-	return &lease_table->lease[slot];
-}
-
-static inline int
-slot_of(const Lease *lease)
-{
-	return lease - lease_table->lease;
-}
 
 void
 broker_register(void)
@@ -321,7 +275,7 @@ turn(int64 now_us)
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
 	send_unsent(now_us);
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
-	wake_at_us = Min(wake_at_us, sum_up_troubles(now_us));
+	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps, and want a turn */
@@ -391,7 +345,7 @@ is_orphan(Lease *lease, int64 now_us)
 		return false;
 	if (!lease_disown(lease))
 		return false;
-	log_trouble(lease, TROUBLE_LEFT, now_us);
+	trouble_log(lease, TROUBLE_LEFT, now_us);
 	return true;
 }
 
@@ -413,7 +367,7 @@ look_at(Lease *lease, int64 now_us)
 		case LEASE_WISH_NOTHING:
 			if (lease->core.state == CORE_FREE)
 				lease_free(lease);
-			else if (lease->core.state != CORE_RELEASING && !releases[slot_of(lease)].waits)
+			else if (lease->core.state != CORE_RELEASING && !releases[lease_slot(lease)].waits)
 			{
 				/* a loss that the owner noticed first is told all the same */
 				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
@@ -536,7 +490,7 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	set_masks(event, releases[slot_of(lease)].urgent);
+	set_masks(event, releases[lease_slot(lease)].urgent);
 	core_step(&lease->core, event, &out);
 	publish(lease, out.outcome, event->now_us);
 
@@ -615,7 +569,7 @@ may_release(const Lease *lease)
 static void
 let_wait(Lease *lease)
 {
-	Release *release = &releases[slot_of(lease)];
+	Release *release = &releases[lease_slot(lease)];
 
 	release->waits = true;
 	dlist_push_tail(&waiting, &release->node);
@@ -626,7 +580,7 @@ let_wait(Lease *lease)
 static void
 begin_release(Lease *lease, int64 now_us)
 {
-	Release *release = &releases[slot_of(lease)];
+	Release *release = &releases[lease_slot(lease)];
 
 	if (release->waits)
 	{
@@ -677,7 +631,7 @@ send_unsent(int64 now_us)
 static void
 hurry_release(Lease *lease, int64 now_us)
 {
-	Release *release = &releases[slot_of(lease)];
+	Release *release = &releases[lease_slot(lease)];
 
 	release->urgent = true;
 	if (release->waits)
@@ -717,7 +671,7 @@ send_later(int node, int slot)
 static void
 follow_release(Lease *lease, const core_event *event)
 {
-	int slot = slot_of(lease);
+	int slot = lease_slot(lease);
 	Release *release = &releases[slot];
 	bool releasing = lease->core.state == CORE_RELEASING;
 
@@ -746,7 +700,7 @@ follow_release(Lease *lease, const core_event *event)
 static void
 set_indexed(Lease *lease, bool indexed)
 {
-	Release *release = &releases[slot_of(lease)];
+	Release *release = &releases[lease_slot(lease)];
 	ReleaseIndexEntry *entry;
 
 	if (release->indexed == indexed)
@@ -754,8 +708,8 @@ set_indexed(Lease *lease, bool indexed)
 	release->indexed = indexed;
 	entry = hash_search(release_index, &lease->hash, indexed ? HASH_ENTER : HASH_FIND, NULL);
 	if (indexed)
-		entry->slot = slot_of(lease);
-	else if (entry != NULL && entry->slot == slot_of(lease))
+		entry->slot = lease_slot(lease);
+	else if (entry != NULL && entry->slot == lease_slot(lease))
 		hash_search(release_index, &lease->hash, HASH_REMOVE, NULL);
 }
 
@@ -798,7 +752,7 @@ send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
 
 	if (nodes == 0)
 		return;
-	sent.lease_slot = slot_of(lease);
+	sent.lease_slot = lease_slot(lease);
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
@@ -890,167 +844,18 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease_count(COUNT_UNRENEWED);
 			publish_votes(lease);
 			if (settled)
-				log_trouble(lease, TROUBLE_UNRENEWED, now_us);
+				trouble_log(lease, TROUBLE_UNRENEWED, now_us);
 			break;
 		case CORE_EXPIRED:
-			if (releases[slot_of(lease)].waits)
+			if (releases[lease_slot(lease)].waits)
 				break; /* it was given back in time */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
-			log_trouble(lease, TROUBLE_LOST, now_us);
+			trouble_log(lease, TROUBLE_LOST, now_us);
 			break;
 	}
-}
-
-static void
-log_trouble(Lease *lease, TroubleKind kind, int64 now_us)
-{
-	Trouble *trouble = &troubles[kind];
-	char *nodes = votes_text(lease);
-
-	if (trouble->ends_us == 0)
-		trouble->ends_us = now_us + LOG_LEASES_US;
-	if (trouble->named < LOG_LEASES)
-	{
-		trouble->named++;
-		log_lease(lease, kind, nodes);
-	}
-	else
-		count_trouble(lease, trouble, nodes);
-	pfree(nodes);
-}
-
-static void
-log_lease(Lease *lease, TroubleKind kind, const char *nodes)
-{
-	const char *name = lease->key + lease->prefix_len;
-
-	switch (kind)
-	{
-		case TROUBLE_UNRENEWED:
-			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was not renewed by a "
-								 "quorum; will try again",
-								 name, lease->owner_pid),
-						  errdetail_internal("%s", nodes)));
-			break;
-		case TROUBLE_LOST:
-			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was lost", name,
-								 lease->owner_pid),
-						  errdetail_internal("%s", nodes)));
-			break;
-		case TROUBLE_LEFT:
-			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d", name,
-								 lease->owner_pid)));
-			break;
-		case TROUBLES:
-			break;
-	}
-}
-
-static void
-count_trouble(Lease *lease, Trouble *trouble, const char *nodes)
-{
-	int slot = slot_of(lease);
-
-	if (trouble->times++ == 0)
-	{
-		if (trouble->counted_in == NULL)
-		{
-			trouble->counted_in =
-				MemoryContextAllocZero(TopMemoryContext, lease_table->slots * sizeof(uint32));
-			initStringInfo(&trouble->first);
-		}
-		trouble->number++;
-		resetStringInfo(&trouble->first);
-		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
-	}
-	if (trouble->counted_in[slot] == trouble->number)
-		return;
-	trouble->counted_in[slot] = trouble->number;
-	trouble->leases++;
-	if (trouble->leases <= LOG_LEASES)
-		appendStringInfo(&trouble->first, "%s\"%s\" of process %d", trouble->leases > 1 ? ", " : "",
-						 lease->key + lease->prefix_len, lease->owner_pid);
-	else if (trouble->leases == LOG_LEASES + 1)
-		appendStringInfoString(&trouble->first, ", ...");
-}
-
-/* Returns when to be called again. */
-static int64
-sum_up_troubles(int64 now_us)
-{
-	int64 next_us = PG_INT64_MAX;
-
-	for (int kind = 0; kind < TROUBLES; kind++)
-	{
-		if (troubles[kind].ends_us == 0)
-			continue;
-		if (troubles[kind].ends_us <= now_us)
-			sum_up(kind);
-		else
-			next_us = Min(next_us, troubles[kind].ends_us);
-	}
-	return next_us;
-}
-
-static void
-sum_up(TroubleKind kind)
-{
-	Trouble *trouble = &troubles[kind];
-	int leases = kind == TROUBLE_UNRENEWED ? trouble->leases : (int) trouble->times;
-
-	if (trouble->times > 0)
-		switch (kind)
-		{
-			case TROUBLE_UNRENEWED:
-				ereport(LOG, (errmsg_plural("%d more lease on a redlock was not renewed by a "
-											"quorum; will try again",
-											"%d more leases on redlocks were not renewed by a "
-											"quorum; will try again",
-											leases, leases),
-							  errdetail_internal("Failed renewals: " INT64_FORMAT ". %s.",
-												 trouble->times, trouble->first.data)));
-				break;
-			case TROUBLE_LOST:
-				ereport(LOG, (errmsg_plural("%d more lease on a redlock was lost",
-											"%d more leases on redlocks were lost", leases, leases),
-							  errdetail_internal("%s.", trouble->first.data)));
-				break;
-			case TROUBLE_LEFT:
-				ereport(LOG, (errmsg_plural("releasing %d more redlock, which was left",
-											"releasing %d more redlocks, which were left", leases,
-											leases),
-							  errdetail_internal("%s.", trouble->first.data)));
-				break;
-			case TROUBLES:
-				break;
-		}
-	trouble->ends_us = 0;
-	trouble->named = trouble->leases = 0;
-	trouble->times = 0;
-}
-
-/* What each node said in the last round. */
-static char *
-votes_text(const Lease *lease)
-{
-	core_mask yes = votes_of(&lease->core, CORE_VOTE_YES);
-	core_mask denying = votes_of(&lease->core, CORE_VOTE_NO);
-
-	return node_status_explain(yes, denying, lease->core.members & ~(yes | denying));
-}
-
-static core_mask
-votes_of(const core_lease *core, core_vote vote)
-{
-	core_mask nodes = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((core->members & CORE_BIT(i)) && core->node[i].vote == vote)
-			nodes |= CORE_BIT(i);
-	return nodes;
 }
 
 static void
@@ -1074,8 +879,8 @@ set_masks(core_event *event, bool urgent)
 static void
 publish_votes(Lease *lease)
 {
-	pg_atomic_write_u32(&lease->silent_nodes, votes_of(&lease->core, CORE_VOTE_ERROR));
-	pg_atomic_write_u32(&lease->denying_nodes, votes_of(&lease->core, CORE_VOTE_NO));
+	pg_atomic_write_u32(&lease->silent_nodes, core_votes(&lease->core, CORE_VOTE_ERROR));
+	pg_atomic_write_u32(&lease->denying_nodes, core_votes(&lease->core, CORE_VOTE_NO));
 }
 
 /*
@@ -1085,11 +890,11 @@ publish_votes(Lease *lease)
 static void
 set_timer(Lease *lease)
 {
-	LeaseTimer *timer = &timers[slot_of(lease)];
+	LeaseTimer *timer = &timers[lease_slot(lease)];
 	int64 at_us = lease->core.wake_at_us;
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
-	if (releases[slot_of(lease)].waits)
+	if (releases[lease_slot(lease)].waits)
 		at_us = 0;
 	if (at_us != 0 && lease->core.state == CORE_HELD)
 		at_us += grain_us - at_us % grain_us;
@@ -1700,7 +1505,6 @@ all_released(void)
 static void
 detach(int code, Datum arg)
 {
-	for (int kind = 0; kind < TROUBLES; kind++)
-		sum_up(kind);
+	trouble_end();
 	lease_broker_detach();
 }

@@ -229,15 +229,21 @@ core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
 	return false;
 }
 
-int
-core_count(const core_lease *lease, core_vote vote)
+core_mask
+core_votes(const core_lease *lease, core_vote vote)
 {
-	int count = 0;
+	core_mask nodes = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == vote)
-			count++;
-	return count;
+			nodes |= CORE_BIT(i);
+	return nodes;
+}
+
+int
+core_count(const core_lease *lease, core_vote vote)
+{
+	return bit_count(core_votes(lease, vote));
 }
 
 /*

@@ -261,7 +261,8 @@ extern core_mask core_unpaid(const core_lease *lease);
 /* May a command of this round still count?  (To decide on a re-send.) */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
 
-/* Number of nodes with the given vote in the current round. */
+/* The nodes with the given vote in the current round, and their number. */
+extern core_mask core_votes(const core_lease *lease, core_vote vote);
 extern int core_count(const core_lease *lease, core_vote vote);
 
 #endif /* REDLOCK_CORE_H */

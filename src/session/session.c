@@ -34,11 +34,7 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
 #include "nodes/params.h"
@@ -46,34 +42,19 @@
 #include "replication/walsender.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
-#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "session/gate.h"
+#include "session/loss.h"
 #include "session/session.h"
 #include "shared/alarm.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
-#include "shared/node_status.h"
-#include "shared/text.h"
-
-/* How often a waiter looks whether there still is a broker. */
-#define BROKER_CHECK_MS 1000
-/* How long it may be missing, for a caller that gave no time to wait. */
-#define BROKER_MISSING_US INT64CONST(3000000)
-
-/* How long it may take to ask the nodes, or for a try, to tell what they said. */
-#define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
-
-/* How often a waiter looks whether it still has a client. */
-#define CLIENT_CHECK_MS 1000
 
 /* How long a commit tries to get gates back that were taken from the session. */
 #define GATE_TRIES 100
@@ -110,22 +91,11 @@ static volatile sig_atomic_t holdings_busy = false;
 /* Number of XactHolds: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
 
-/*
- * A lease asked for and not yet in `holdings`; the gate that was entered for it; when
- * the call began, and it was asked for.
- */
-static Lease *asking = NULL;
-static uint64 asking_gate;
-static int64 call_began_us;
-static int64 asked_us;
-
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
 static volatile TimestampTz loss_statement;  /* in the statement that began then */
 static int call_depth = 0;
 static bool call_ended = false;      /* some ended_count is not zero */
 static TimestampTz warned_statement; /* began then */
-static uint64 waiting_at_gate = 0;   /* hash; to be poked if this session ends */
-static uint32 wait_event = 0;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static emit_log_hook_type prev_emit_log = NULL;
@@ -134,41 +104,19 @@ static void warn_of_scope(const LockRequest *request);
 static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
+static void check_limit(void);
 static int64 acquire_again(Holding *holding, const LockRequest *request);
-static int64 acquire_anew(const LockRequest *request);
-static LeaseState ask(const LockRequest *request, int64 deadline_us);
-static bool enter_gate(const LockRequest *request, int64 deadline_us);
-static bool watch_client(void);
-static void unwatch_client(void);
-static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
-static void give_up(const LockRequest *request, bool at_gate);
 static bool keep_gate(Holding *holding);
 static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
-static void describe_holder(Lease *lease);
-static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
-static void wait_a_moment(int64 deadline_us, long at_most_ms);
-static Holding *make_holding(const LockRequest *request);
+static int64 hold(const LockRequest *request);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
 static void give_back(Holding *holding);
 static void let_go(Holding *holding, bool hand_over);
-static int64 deadline_of(const LockRequest *request);
-static bool ends_by_lock_timeout(const LockRequest *request);
 static bool is_valid(const Holding *holding, int64 margin_us);
-static char *missing_nodes_text(Lease *lease);
-static char *loss_reason(Lease *lease);
-static void fail_silent_broker(const LockRequest *request);
-static void fail_table_full(void);
-static void fail_no_broker(void);
-static void fail_held(const LockRequest *request, Lease *lease);
-static void time_out(const LockRequest *request, Lease *lease);
-static bool was_asked_long(void);
-static char *holder_text(Lease *lease);
-static void fail_unreachable(const LockRequest *request, Lease *lease);
-static void fail_lost(const char *name, Lease *lease, const char *when);
 static void guard_commit(void);
 static void restore_gates(void);
 static void refuse_prepare(void);
@@ -215,7 +163,13 @@ session_acquire(const LockRequest *request)
 				 errhint("Use the scope \"transaction\" or \"session\".")));
 	start_session();
 	holding = find_holding(request->hash, request->name);
-	token = holding ? acquire_again(holding, request) : acquire_anew(request);
+	if (holding != NULL)
+		token = acquire_again(holding, request);
+	else
+	{
+		check_limit();
+		token = request_acquire(request, hold);
+	}
 	if (token != 0)
 		warn_of_scope(request);
 	return token;
@@ -308,11 +262,23 @@ check_ready(void)
 								"'redis://host1, redis://host2, redis://host3'")));
 }
 
+static void
+check_limit(void)
+{
+	if (hash_get_num_entries(holding_index) >= redlock_max_locks_per_session)
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("this session holds too many redlocks"),
+						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
+								  redlock_max_locks_per_session),
+						errhint("Release some, or let a superuser raise "
+								"redlock.max_locks_per_session.")));
+}
+
 static int64
 acquire_again(Holding *holding, const LockRequest *request)
 {
 	if (!is_valid(holding, 0))
-		fail_lost(holding->name, holding->lease, "");
+		loss_fail(holding->name, holding->lease, "");
 
 	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
 	if (request->scope != SCOPE_TRANSACTION)
@@ -323,273 +289,21 @@ acquire_again(Holding *holding, const LockRequest *request)
 	return holding->lease->token;
 }
 
-/* First through the gate, then ask the nodes. */
+/* It was granted: make it a holding.  Returns the token. */
 static int64
-acquire_anew(const LockRequest *request)
+hold(const LockRequest *request)
 {
-	int64 deadline_us;
-	bool watching;
-	volatile int64 token = 0;
-	volatile bool at_gate = false;
-
-	if (hash_get_num_entries(holding_index) >= redlock_max_locks_per_session)
-		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						errmsg("this session holds too many redlocks"),
-						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
-								  redlock_max_locks_per_session),
-						errhint("Release some, or let a superuser raise "
-								"redlock.max_locks_per_session.")));
-
-	call_began_us = redlock_clock_us();
-	deadline_us = deadline_of(request);
-	watching = !request->terms.once && watch_client();
-	PG_TRY();
-	{
-		LeaseState state;
-
-		do
-		{
-			at_gate = enter_gate(request, deadline_us);
-			state = at_gate ? ask(request, deadline_us) : LEASE_REFUSED;
-			if (state == LEASE_HELD)
-				token = make_holding(request)->lease->token;
-			else
-				give_up(request, at_gate);
-			at_gate = false;
-			if (state == LEASE_WAITING)
-				wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
-		} while (state == LEASE_WAITING);
-	}
-	PG_CATCH();
-	{
-		give_up(request, at_gate);
-		if (watching)
-			unwatch_client();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	if (watching)
-		unwatch_client();
-	return token;
-}
-
-/*
- * At the gate.  LEASE_HELD: `asking` was granted.  LEASE_REFUSED: the caller has
- * time for no more.  LEASE_WAITING: the owner holds the lock and has lost its gate
- * (to pg_advisory_unlock_all); come back when it could enter it again.
- */
-static LeaseState
-ask(const LockRequest *request, int64 deadline_us)
-{
-	LeaseState state = LEASE_WAITING;
-
-	if (open_lease(request, deadline_us) != LEASE_TAKEN)
-	{
-		state = wait_for_answer(request, deadline_us);
-		if (state == LEASE_UNREACHABLE)
-			fail_unreachable(request, asking);
-		if (state == LEASE_LOST)
-			fail_lost(request->name, asking, " right after it was granted");
-	}
-	else if (!request->terms.once && redlock_clock_us() < deadline_us)
-		return LEASE_WAITING;
-	else if (request->terms.once)
-		state = LEASE_REFUSED;
-
-	if (state == LEASE_WAITING)
-		time_out(request, asking);
-	else if (state == LEASE_REFUSED && request->wait_ms == 0)
-		fail_held(request, asking);
-	return state == LEASE_HELD ? LEASE_HELD : LEASE_REFUSED;
-}
-
-static void
-give_up(const LockRequest *request, bool at_gate)
-{
-	if (asking != NULL)
-		lease_let_go(asking, NULL);
-	asking = NULL;
-	if (at_gate)
-		gate_leave(asking_gate, request->scope != SCOPE_TRANSACTION);
-}
-
-/* False: a try, and another session of this server is before us; or time is over. */
-static bool
-enter_gate(const LockRequest *request, int64 deadline_us)
-{
-	bool entered;
-
-	PG_TRY();
-	{
-		waiting_at_gate = request->hash;
-		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION,
-							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, &asking_gate);
-	}
-	PG_CATCH();
-	{
-		waiting_at_gate = 0;
-		lease_poke(request->hash);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	waiting_at_gate = 0;
-	if (entered)
-		return true;
-	if (!request->terms.once)
-	{
-		lease_poke(request->hash);
-		time_out(request, NULL);
-	}
-	else if (request->wait_ms == 0)
-		fail_held(request, NULL);
-	return false;
-}
-
-/*
- * A waiter whose client has gone must not go on waiting, and then hold the lock for
- * nobody.  PostgreSQL can look for that, by a timer that is off by default: it is on
- * for the length of the wait.  Returns whether it was put on.
- */
-static bool
-watch_client(void)
-{
-	if (client_connection_check_interval > 0 || MyProcPort == NULL ||
-		!WaitEventSetCanReportClosed())
-		return false;
-	client_connection_check_interval = CLIENT_CHECK_MS;
-	enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT, CLIENT_CHECK_MS);
-	return true;
-}
-
-static void
-unwatch_client(void)
-{
-	disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
-	client_connection_check_interval = 0;
-}
-
-/*
- * Take a slot of the lease table and ask.  Sets `asking`, unless the name is in use:
- * LEASE_TAKEN.
- */
-static LeaseOpened
-open_lease(const LockRequest *request, int64 deadline_us)
-{
-	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
-	int prefix_len = strlen(redlock_key_prefix);
-	LeaseOpened opened;
-
-	memcpy(key, redlock_key_prefix, prefix_len);
-	memcpy(key + prefix_len, request->utf8, request->utf8_len);
-
-	while ((opened = lease_open(request->hash, asking_gate, key, prefix_len,
-								prefix_len + request->utf8_len, &request->terms, &asking)) ==
-			   LEASE_NO_SLOT &&
-		   redlock_clock_us() < deadline_us)
-	{
-		if (lease_broker_pid() == 0)
-			fail_no_broker(); /* nobody frees what is released */
-		wait_a_moment(deadline_us, 1);
-	}
-	if (opened == LEASE_HANDED_OVER || opened == LEASE_TAKEN)
-		return opened;
-	if (opened != LEASE_OPENED)
-		fail_table_full();
-
-	asking->scope = request->scope;
-	describe_holder(asking);
-	asked_us = redlock_clock_us();
-	lease_ask(asking);
-	return LEASE_OPENED;
-}
-
-/* For people who look at the key with redis-cli. */
-static void
-describe_holder(Lease *lease)
-{
-	static char text[256];
-	static Oid described = InvalidOid;
-
-	if (described != GetSessionUserId())
-	{
-		char host[64] = "";
-		char *database = get_database_name(MyDatabaseId);
-		char *user = GetUserNameFromId(GetSessionUserId(), true);
-
-		gethostname(host, sizeof(host) - 1);
-		snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
-				 database ? database : "", MyProcPid, user ? user : "");
-		described = GetSessionUserId();
-	}
-	text_to_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
-}
-
-/* Returns LEASE_WAITING if the time is over. */
-static LeaseState
-wait_for_answer(const LockRequest *request, int64 deadline_us)
-{
-	int64 began_us = redlock_clock_us();
-	int64 broker_seen_us = began_us;
-
-	for (;;)
-	{
-		LeaseState state = lease_state(asking);
-		int64 now_us;
-
-		if (state == LEASE_HELD && lease_validity_us(asking) == 0)
-			return LEASE_LOST; /* whatever the broker has noticed */
-		if (state != LEASE_WAITING)
-			return state;
-
-		now_us = redlock_clock_us();
-		if (now_us >= deadline_us)
-			return LEASE_WAITING;
-		if (lease_broker_pid() != 0)
-			broker_seen_us = now_us;
-		if (request->wait_ms <= 0)
-		{
-			/* no time was given that would bound this */
-			if (now_us - broker_seen_us > BROKER_MISSING_US)
-				fail_no_broker();
-			if (now_us - began_us > BROKER_SILENT_US &&
-				(request->terms.once ||
-				 pg_atomic_read_u32(&asking->silent_nodes) == LEASE_NOT_ASKED))
-				fail_silent_broker(request);
-		}
-		wait_a_moment(deadline_us, BROKER_CHECK_MS);
-	}
-}
-
-static void
-wait_a_moment(int64 deadline_us, long at_most_ms)
-{
-	int64 left_us = deadline_us - redlock_clock_us();
-	long timeout_ms = Min(at_most_ms, Max(left_us, 0) / 1000 + 1);
-
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout_ms,
-					 REDLOCK_WAIT_EVENT(wait_event, "RedlockAcquire"));
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/* `asking` was granted: make it a holding. */
-static Holding *
-make_holding(const LockRequest *request)
-{
+	char *name = MemoryContextStrdup(TopMemoryContext, request->name);
 	Holding *holding;
-	char *name;
 	bool found;
 
-	asking->token = lease_token(asking);
-	if (asking->handovers == 0)
-		asking->turn_began_us = redlock_clock_us();
-	asking->since = GetCurrentTimestamp();
-
-	name = MemoryContextStrdup(TopMemoryContext, request->name);
 	holding = hash_search(holding_index, &request->hash, HASH_ENTER, &found);
 	Assert(!found);
-	holding->gate = asking_gate;
-	holding->lease = asking;
+	holding->lease = request_take(&holding->gate);
+	holding->lease->token = lease_token(holding->lease);
+	if (holding->lease->handovers == 0)
+		holding->lease->turn_began_us = redlock_clock_us();
+	holding->lease->since = GetCurrentTimestamp();
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
@@ -600,7 +314,6 @@ make_holding(const LockRequest *request)
 	change_holdings(false);
 	dlist_push_tail(&holdings, &holding->link);
 	change_holdings(true);
-	asking = NULL;
 
 	PG_TRY();
 	{
@@ -613,7 +326,7 @@ make_holding(const LockRequest *request)
 	}
 	PG_END_TRY();
 	set_alarm_for(holding);
-	return holding;
+	return holding->lease->token;
 }
 
 static void
@@ -762,7 +475,7 @@ find_valid(uint64 hash, const char *name)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("this session does not hold redlock \"%s\"", name)));
 	if (!is_valid(holding, 0))
-		fail_lost(holding->name, holding->lease, "");
+		loss_fail(holding->name, holding->lease, "");
 	return holding;
 }
 
@@ -817,186 +530,10 @@ let_go(Holding *holding, bool hand_over)
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
 }
 
-/* The sooner of `wait` and lock_timeout, from now. */
-static int64
-deadline_of(const LockRequest *request)
-{
-	int64 wait_ms = request->wait_ms;
-
-	if (ends_by_lock_timeout(request))
-		wait_ms = LockTimeout;
-	else if (request->terms.once)
-		return PG_INT64_MAX; /* bounded by the node timeout, if there is a broker */
-	if (wait_ms < 0)
-		return PG_INT64_MAX;
-	return redlock_clock_us() + wait_ms * 1000;
-}
-
-static bool
-ends_by_lock_timeout(const LockRequest *request)
-{
-	return LockTimeout > 0 &&
-		   (request->terms.once || request->wait_ms < 0 || LockTimeout < request->wait_ms);
-}
-
 static bool
 is_valid(const Holding *holding, int64 margin_us)
 {
 	return lease_validity_us(holding->lease) > margin_us;
-}
-
-/*
- * Errors
- */
-
-/* The nodes that the last round lacked, and why. */
-static char *
-missing_nodes_text(Lease *lease)
-{
-	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
-							   pg_atomic_read_u32(&lease->silent_nodes));
-}
-
-/* A sentence; allocated where the caller stands. */
-static char *
-loss_reason(Lease *lease)
-{
-	char *nodes = missing_nodes_text(lease);
-
-	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
-		return psprintf("It was held for as long as its hold_at_most of %d ms allows.",
-						lease->hold_at_most_ms);
-	if (nodes[0] == '\0')
-		return pstrdup("The broker did not renew it in time.");
-	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
-}
-
-static void
-fail_no_broker(void)
-{
-	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					errmsg("the redlock broker is not running"),
-					errhint("The server restarts it by itself. If it does not come up, see the "
-							"server log.")));
-}
-
-static void
-fail_silent_broker(const LockRequest *request)
-{
-	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					errmsg("the redlock broker has not asked for \"%s\" in time", request->name),
-					errdetail("It is stopped or overloaded, or has started just now and is still "
-							  "connecting to the nodes."),
-					errhint("Try again. If the error stays, see the server log and process %d.",
-							lease_broker_pid())));
-}
-
-static void
-fail_table_full(void)
-{
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-		 errmsg("too many redlocks are held or asked for on this server"),
-		 lease_table->max_locks < redlock_max_locks
-			 ? errdetail("The server's lock table has room for %d, less than redlock.max_locks, "
-						 "which is %d.",
-						 lease_table->max_locks, redlock_max_locks)
-			 : 0,
-		 lease_table->max_locks < redlock_max_locks
-			 ? errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
-					   max_locks_per_xact)
-			 : errhint("Raise redlock.max_locks, now %d, and restart the server.",
-					   redlock_max_locks)));
-}
-
-static void
-fail_held(const LockRequest *request, Lease *lease)
-{
-	if (request->skip)
-		return;
-	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					errmsg("redlock \"%s\" is held by another", request->name),
-					errdetail_internal("%s", holder_text(lease))));
-}
-
-static void
-time_out(const LockRequest *request, Lease *lease)
-{
-	bool by_lock_timeout = ends_by_lock_timeout(request);
-
-	/* these are never called busy, nor skipped */
-	if (lease != NULL && lease_broker_pid() == 0)
-		fail_no_broker();
-	if (lease != NULL && was_asked_long())
-	{
-		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
-
-		if (silent == LEASE_NOT_ASKED)
-			fail_silent_broker(request);
-		if (silent != 0)
-			fail_unreachable(request, lease);
-	}
-	if (request->skip)
-		return;
-	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->name,
-						   by_lock_timeout ? LockTimeout : (int) request->wait_ms,
-						   by_lock_timeout ? "lock_timeout" : "wait"),
-					errdetail_internal("%s", holder_text(lease))));
-}
-
-/*
- * Does it mean something that the broker or the nodes have not answered?  Not where
- * most of the time went by at the gate, and a moment was left for them.
- */
-static bool
-was_asked_long(void)
-{
-	int64 out_us = redlock_clock_us() - asked_us;
-
-	return out_us >= asked_us - call_began_us ||
-		   out_us >= redlock_node_timeout_ms * INT64CONST(1000);
-}
-
-/* A sentence. */
-static char *
-holder_text(Lease *lease)
-{
-	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
-
-	if (lease == NULL)
-		return "Another session of this server holds it or waits for it; see the view "
-			   "redlock_locks.";
-	return held_by != NULL ? psprintf("It is held by: %s.", held_by)
-						   : "The nodes have not told who holds it.";
-}
-
-static void
-fail_unreachable(const LockRequest *request, Lease *lease)
-{
-	char *nodes = missing_nodes_text(lease);
-
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_CONNECTION_FAILURE),
-		 errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
-		 nodes[0] != '\0'
-			 ? errdetail("No usable answer from: %s.", nodes)
-			 : errdetail("The answers came too late for a ttl of %d ms.", request->terms.ttl_ms),
-		 errhint(
-			 "See the view redlock_nodes. A quorum is a majority of all nodes in redlock.nodes.")));
-}
-
-static void
-fail_lost(const char *name, Lease *lease, const char *when)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("the lease on redlock \"%s\" was lost%s", name, when),
-			 errdetail_internal("%s", loss_reason(lease)),
-			 errhint("Another session may hold the lock by now. Release it, if it is held at "
-					 "session scope, and start the work over.")));
 }
 
 /*
@@ -1046,7 +583,7 @@ guard_commit(void)
 		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !wrote)
 			continue;
 		if (!is_valid(holding, 0))
-			fail_lost(holding->name, holding->lease, " before the commit");
+			loss_fail(holding->name, holding->lease, " before the commit");
 		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
 			ereport(
 				ERROR,
@@ -1183,12 +720,7 @@ release_at_exit(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
 
-	if (asking != NULL)
-		lease_let_go(asking, NULL);
-	asking = NULL;
-	if (waiting_at_gate != 0)
-		lease_poke(waiting_at_gate);
-	waiting_at_gate = 0;
+	request_abandon();
 	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur), false);
 	xact_hold_total = 0;
 }

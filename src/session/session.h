@@ -5,19 +5,7 @@
 #ifndef REDLOCK_SESSION_H
 #define REDLOCK_SESSION_H
 
-#include "shared/lease.h"
-
-typedef struct LockRequest
-{
-	const char *name; /* in the server encoding, for messages */
-	const char *utf8; /* in UTF-8, for the key */
-	int utf8_len;
-	uint64 hash; /* of the UTF-8 */
-	LockScope scope;
-	LeaseTerms terms; /* once: never waits for another holder */
-	int64 wait_ms;    /* -1: as long as it takes */
-	bool skip;        /* waited in vain: return 0, no error */
-} LockRequest;
+#include "session/request.h"
 
 /* _PG_init; where: in each backend */
 extern void session_install_hooks(void);

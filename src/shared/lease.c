@@ -199,7 +199,7 @@ static Lease *
 named(uint64 hash)
 {
 	IndexEntry *entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	Lease *lease = entry != NULL ? &lease_table->lease[entry->slot] : NULL;
+	Lease *lease = entry != NULL ? lease_at(entry->slot) : NULL;
 
 	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
 		pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
@@ -308,7 +308,7 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	 */
 	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
 	entry->slot = lease_table->first_free;
-	lease = &lease_table->lease[entry->slot];
+	lease = lease_at(entry->slot);
 	lease_table->first_free = lease->next_free;
 	lease_table->owned++;
 	lease_table->used++;
@@ -371,7 +371,7 @@ unname(Lease *lease)
 	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
 
 	/* another may have it, if this one was lost */
-	if (entry != NULL && &lease_table->lease[entry->slot] == lease)
+	if (entry != NULL && lease_at(entry->slot) == lease)
 		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
 	lease_table->owned--;
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
@@ -538,6 +538,13 @@ lease_held_by_text(Lease *lease)
 					timestamptz_to_str(copy->kept_until));
 }
 
+char *
+lease_missing_nodes(Lease *lease)
+{
+	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
+							   pg_atomic_read_u32(&lease->silent_nodes));
+}
+
 void
 lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
 {
@@ -583,7 +590,7 @@ lease_broker_pid(void)
 static void
 push(Lease *lease)
 {
-	int slot = lease - lease_table->lease;
+	int slot = lease_slot(lease);
 	Latch *latch;
 
 	SpinLockAcquire(&lease_table->queue_mutex);
@@ -681,7 +688,7 @@ lease_free(Lease *lease)
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
 	lease->next_free = lease_table->first_free;
-	lease_table->first_free = lease - lease_table->lease;
+	lease_table->first_free = lease_slot(lease);
 	LWLockRelease(lease_table->lock);
 }
 

@@ -231,7 +231,8 @@ extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
-extern char *lease_held_by_text(Lease *lease); /* palloc'd; NULL: not known */
+extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
+extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in
@@ -253,6 +254,18 @@ extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
 extern Lease *lease_find(uint64 hash);
+
+static inline Lease *
+lease_at(int slot)
+{
+	return &lease_table->lease[slot];
+}
+
+static inline int
+lease_slot(const Lease *lease)
+{
+	return lease - lease_table->lease;
+}
 
 /* Bytes for each of the two texts behind the key. */
 static inline int
