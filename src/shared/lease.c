@@ -146,6 +146,10 @@ init_table(void)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	}
 
+	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
+	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->slots; i++)
 	{
