@@ -10,10 +10,11 @@
 #   scripts/test.sh         everything, from nothing
 
 MODULE_big = redlock_pg
-OBJS = redlock_pg.o src/alarm.o \
-	src/broker.o src/clock.o src/core.o src/fence.o src/gate.o src/guard.o \
-	src/guc.o src/lease.o src/loop.o src/lua.o src/node.o src/resolver.o \
-	src/script.o src/session.o src/rules.o src/text.o src/url.o
+OBJS = redlock_pg.o $(patsubst %,src/%.o, \
+	protocol/core protocol/guard protocol/lua protocol/rules \
+	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
+	broker/broker broker/loop broker/node broker/resolver broker/script broker/trouble \
+	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql
@@ -34,23 +35,23 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
-$(OBJS): $(wildcard $(srcdir)/src/*.h)
+$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 
 # Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
 ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))
-src/core.o src/guard.o: override CFLAGS += -DNDEBUG
+src/protocol/core.o src/protocol/guard.o: override CFLAGS += -DNDEBUG
 endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
 UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard rules url)
 
-test/unit/core_test: test/unit/laws.c src/core.c
-test/unit/guard_test: src/guard.c src/core.c
-test/unit/rules_test: src/rules.c
-test/unit/url_test: src/url.c src/text.c
+test/unit/core_test: test/unit/laws.c src/protocol/core.c
+test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/rules_test: src/protocol/rules.c
+test/unit/url_test: src/shared/url.c src/shared/text.c
 
-$(UNIT_TESTS): %: %.c $(wildcard src/*.h test/unit/*.h)
+$(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) -o $@ $(filter %.c,$^)
 
@@ -62,12 +63,12 @@ unit: $(UNIT_TESTS)
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/core.h src/guard.h src/lua.h src/rules.h
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/core.h src/protocol/guard.h src/protocol/lua.h src/protocol/rules.h
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/core.c src/guard.c src/rules.c $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/protocol/core.c src/protocol/guard.c src/protocol/rules.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/conformance: test/sim/conformance.c test/sim/node.c src/lua.c $(SIM_HEADERS)
+test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim

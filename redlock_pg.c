@@ -25,15 +25,16 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "broker.h"
-#include "clock.h"
-#include "compat.h"
-#include "fence.h"
-#include "gate.h"
-#include "guc.h"
-#include "lease.h"
-#include "session.h"
-#include "text.h"
+#include "broker/broker.h"
+#include "session/fence.h"
+#include "session/gate.h"
+#include "session/session.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+#include "shared/text.h"
 
 PG_MODULE_MAGIC;
 
@@ -79,7 +80,7 @@ static Interval *make_interval_us(int64 us);
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
-static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board);
+static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static text *resource_text(const char *utf8);
 
 void
@@ -324,10 +325,10 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the name of a redlock must not be empty")));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
-	if (strlen(utf8) > LEASE_NAME_MAX)
+	if (strlen(utf8) > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
-								  LEASE_NAME_MAX)));
+								  LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR,
@@ -337,7 +338,7 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 	request->name = name;
 	request->utf8 = utf8;
 	request->utf8_len = strlen(utf8);
-	request->hash = gate_hash(utf8, request->utf8_len);
+	request->hash = lease_hash(utf8, request->utf8_len);
 }
 
 /* In whole milliseconds, rounded up; -1: as long as it takes */
@@ -574,38 +575,38 @@ Datum
 redlock_node_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	NodeBoard board;
+	NodeStatus status;
 
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (board_copy(i, &board))
-			node_row(rsinfo->setResult, rsinfo->setDesc, &board);
+		if (node_status_copy(i, &status))
+			node_row(rsinfo->setResult, rsinfo->setDesc, &status);
 	return (Datum) 0;
 }
 
 static void
-node_row(Tuplestorestate *rows, TupleDesc desc, NodeBoard *board)
+node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 {
 	Datum values[11] = {0};
 	bool nulls[11] = {0};
-	int64 quarantine_us = board->guard.until_us - redlock_clock_us();
-	int64 rtt_us = (int64) pg_atomic_read_u64(&board->rtt_us);
+	int64 quarantine_us = status->guard.until_us - redlock_clock_us();
+	int64 rtt_us = (int64) pg_atomic_read_u64(&status->rtt_us);
 
 	Assert(desc->natts == lengthof(values));
 
-	values[0] = CStringGetTextDatum(board->url.address);
-	values[1] = CStringGetTextDatum(board->leaving ? "leaving" : board->state);
-	values[2] = CStringGetTextDatum(board->last_error);
-	values[3] = TimestampTzGetDatum(board->last_error_at);
-	nulls[2] = nulls[3] = board->last_error[0] == '\0';
+	values[0] = CStringGetTextDatum(status->url.address);
+	values[1] = CStringGetTextDatum(status->leaving ? "leaving" : status->state);
+	values[2] = CStringGetTextDatum(status->last_error);
+	values[3] = TimestampTzGetDatum(status->last_error_at);
+	nulls[2] = nulls[3] = status->last_error[0] == '\0';
 	values[4] = Int64GetDatum(rtt_us);
 	nulls[4] = rtt_us == 0;
-	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_yes));
-	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_no));
-	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&board->votes_error));
-	values[8] = TimestampTzGetDatum(board->since);
-	values[9] = CStringGetTextDatum(board->guard.reason);
+	values[5] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_yes));
+	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_no));
+	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&status->votes_error));
+	values[8] = TimestampTzGetDatum(status->since);
+	values[9] = CStringGetTextDatum(status->guard.reason);
 	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
 	nulls[9] = nulls[10] = quarantine_us <= 0;
 	tuplestore_putvalues(rows, desc, values, nulls);
@@ -647,7 +648,7 @@ static text *
 resource_text(const char *utf8)
 {
 	int encoding = GetDatabaseEncoding();
-	char converted[(LEASE_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
+	char converted[(LOCK_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
 	Oid converter;
 	StringInfoData name;
 

@@ -41,7 +41,7 @@ make_variant()
         s{#define ACQUIRE \\\n.*?\tREPLY\("n"\)\n}{#define ACQUIRE $ENV{CHECK} \\
             "if call(\x27SET\x27, key, value, \x27NX\x27, \x27PX\x27, a) then " REPLY("b") "end " \\
             REPLY("{call(\x27PTTL\x27, key), call(\x27GET\x27, key) or \x27\x27}")\n}s
-            or die "no acquire in lua.c\n"' "$1/src/lua.c"
+            or die "no acquire in lua.c\n"' "$1/src/protocol/lua.c"
 }
 
 time_round()

@@ -34,14 +34,60 @@ check()
     fi
 }
 
-# Standard headers and their own only: they are linked into programs that have
-# neither PostgreSQL nor sockets.
-pure_rooms()
+# The folder says who runs a line, and what it may know.  Arrows point from broker and
+# session to shared, and from there to protocol; the latter, and the other pure files,
+# know C99 headers only: they are linked into programs without PostgreSQL or sockets.
+includes_point_down()
 {
-    local c99='assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|tgmath|time|wchar|wctype'
+    perl -ne '
+        BEGIN {
+            %below = (protocol => [], shared => [qw(protocol)],
+                broker => [qw(protocol shared)], session => [qw(protocol shared)]);
+            $c99 = join "|", qw(assert complex ctype errno fenv float inttypes iso646 limits locale math
+                setjmp signal stdarg stdbool stddef stdint stdio stdlib string tgmath time wchar wctype);
+            %pure = map { ("src/shared/$_.c" => 1, "src/shared/$_.h" => 1) } qw(text url);
+        }
+        ($room) = $ARGV =~ m{^src/(\w+)/};
+        if (/#include "(\w+)\/\w+\.h"/ && $below{$1}) {
+            push @wrong, "$ARGV:$.: $_" unless grep { $1 eq $_ } $room, @{ $below{$room} };
+        }
+        elsif (/#include/ && ($room eq "protocol" || $pure{$ARGV})) {
+            push @wrong, "$ARGV:$.: $_" unless /#include <($c99)\.h>/;
+        }
+        close ARGV if eof;
+        END { print @wrong; exit @wrong > 0 }' src/*/*.[ch]
+}
 
-    ! grep -n '#include' src/{core,guard,lua,rules,text,url}.[ch] |
-        grep -vE "#include (<($c99)\.h>|\"(core|guard|lua|rules|text|url)\.h\")$"
+# The last column of the tables of rooms in src/README.md is what the files include.
+rooms_are_described()
+{
+    perl -e '
+        my (%includes, %listed, @wrong, $files);
+        foreach my $file (glob "src/*/*.[ch]")
+        {
+            my ($room) = $file =~ m{(\w+)\.[ch]$};
+            $includes{$room} //= {};
+            open my $in, "<", $file or die "$file: $!";
+            while (<$in>)
+            {
+                $includes{$room}{$1} = 1
+                  if /#include "(?:protocol|shared|broker|session)\/(\w+)\.h"/ && $1 ne $room;
+            }
+        }
+        open my $in, "<", "src/README.md" or die "src/README.md: $!";
+        while (<$in>)
+        {
+            $files = /^\| file \|/ if /^\| \w+ \|/;
+            next unless $files && /^\| `(\w+)` \| [^|]+ \| ([^|]*)\|$/ && exists $includes{$1};
+            my ($room, $uses) = ($1, $2);
+            $uses =~ s/\s+$//;
+            $listed{$room} = 1;
+            my $true = join ", ", sort keys %{ $includes{$room} };
+            push @wrong, "$room uses: $true\n" if $uses ne $true;
+        }
+        push @wrong, map { "$_ is not listed\n" } grep { !$listed{$_} } sort keys %includes;
+        print @wrong;
+        exit @wrong > 0'
 }
 
 # No loop, and no call but for those that copy a text or are inline, between
@@ -54,7 +100,7 @@ spinlocks_are_short()
         print "$ARGV:$.: $_"
           if $held && /\b(for|while|do)\b|\b(?!(?:if|sizeof|strlcpy|Assert|lease_held_by|lease_text_size|lease_is_queued)\b)\w+ ?\(/;
         $held = 1 if /SpinLockAcquire/;
-        close ARGV if eof' redlock_pg.c src/*.c | grep .
+        close ARGV if eof' redlock_pg.c src/*/*.c | grep .
 }
 
 # The flags of the compiler that PostgreSQL was built with may be unknown to
@@ -77,12 +123,13 @@ simulator_builds_with_clang()
 
 if command -v clang-format >/dev/null; then
     check "formatting" clang-format --dry-run -Werror \
-        redlock_pg.c src/*.c src/*.h test/unit/*.c test/unit/*.h \
+        redlock_pg.c src/*/*.[ch] test/unit/*.c test/unit/*.h \
         test/sim/*.c test/sim/*.h test/guest/*.c test/chaos/*.c
 else
     echo "-       formatting: no clang-format here"
 fi
-check "the pure rooms include C99 headers only" pure_rooms
+check "includes point down, and the pure rooms include C99 headers only" includes_point_down
+check "the tables of rooms in src/README.md" rooms_are_described
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings

@@ -36,7 +36,7 @@
 #include "fault.h"
 #include "host.h"
 #include "laws.h"
-#include "lua.h"
+#include "protocol/lua.h"
 #include "story.h"
 #include "wire.h"
 

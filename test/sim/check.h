@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core.h"
 #include "node.h"
+#include "protocol/core.h"
 #include "world.h"
 
 struct wire; /* of wire.h */

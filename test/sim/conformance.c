@@ -2,7 +2,7 @@
  * conformance.c
  *		Does the simulated node do what a real one does?
  *
- * Random sequences of commands are executed by the scripts of src/lua.c in a
+ * Random sequences of commands are executed by the scripts of src/protocol/lua.c in a
  * redis-server and by node.c, with small sets of values, attempts, counters and
  * times to live.  Some go as one call of the script; at some calls the memory of the
  * nodes is full.  After each the replies, the key, the counter, the marker and what is
@@ -29,8 +29,8 @@
 #include <hiredis/hiredis.h>
 
 #include "../unit/tap.h"
-#include "lua.h"
 #include "node.h"
+#include "protocol/lua.h"
 
 #define KEY "redlock:the \xc3\xa4 lock"
 #define PLAIN 9     /* the secret of a plain client */

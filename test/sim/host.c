@@ -2,7 +2,7 @@
  * host.c
  *		One host's broker, without its connections; see host.h.
  *
- * The names are those of src/broker.c, where there are such.
+ * The names are those of src/broker/broker.c, where there are such.
  */
 #include "host.h"
 
@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "fault.h"
-#include "lua.h"
 #include "peer.h"
+#include "protocol/lua.h"
+#include "protocol/rules.h"
 #include "reload.h"
-#include "rules.h"
 #include "session.h"
 #include "story.h"
 

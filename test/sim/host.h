@@ -1,6 +1,6 @@
 /*
  * host.h
- *		A host: what src/broker.c does around the core, and what peer.c and
+ *		A host: what src/broker/broker.c does around the core, and what peer.c and
  *		session.c share with it.
  */
 #ifndef SIM_HOST_H

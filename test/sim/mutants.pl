@@ -106,7 +106,7 @@ sub source
 {
 	my ($unit) = @_;
 	return "$unit_dir/$unit.c" if $unit eq 'laws';
-	return $unit =~ /^(core|guard|rules)$/ ? "$src/$unit.c" : "$sim/$unit.c";
+	return $unit =~ /^(core|guard|rules)$/ ? "$src/protocol/$unit.c" : "$sim/$unit.c";
 }
 
 sub compile

@@ -1,10 +1,10 @@
 /*
  * node.c
- *		What the scripts of src/lua.c do, line by line; see node.h.
+ *		What the scripts of src/protocol/lua.c do, line by line; see node.h.
  */
 #include "node.h"
 
-#include "lua.h"
+#include "protocol/lua.h"
 
 static void acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
 					bool full, answer *answer);

@@ -2,7 +2,7 @@
  * node.h
  *		A simulated Redis node: what it stores of a lock, its marker, and the scripts.
  *
- * This is the model of src/lua.c; test/sim/conformance.c compares it with a real
+ * This is the model of src/protocol/lua.c; test/sim/conformance.c compares it with a real
  * redis-server.  It knows no world: the node's wall clock is an argument.
  */
 #ifndef SIM_NODE_H
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core.h"
+#include "protocol/core.h"
 
 /* How the marker came to be, as far as it says. */
 typedef enum marked

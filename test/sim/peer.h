@@ -1,7 +1,7 @@
 /*
  * peer.h
- *		What src/node.c does: time-outs, reconnecting, the greeting.  What comes of
- *		it is decided by src/guard.c as it is.
+ *		What src/broker/node.c does: time-outs, reconnecting, the greeting.  What comes of
+ *		it is decided by src/protocol/guard.c as it is.
  */
 #ifndef SIM_PEER_H
 #define SIM_PEER_H

@@ -2,7 +2,7 @@
  * session.c
  *		Sessions; see session.h.
  *
- * The names are those of src/lease.c, where there are such.
+ * The names are those of src/shared/lease.c, where there are such.
  */
 #include "session.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "operator.h"
-#include "rules.h"
+#include "protocol/rules.h"
 #include "story.h"
 
 /* Other hosts that waited at a release are expected at the next. */
@@ -171,7 +171,8 @@ session_told(int h, int s)
 	later(read_us, EVENT_READ, h, 0, s, slot->generation);
 }
 
-/* wait_for_answer of src/session.c: what the broker has told is not believed beyond its end. */
+/* wait_for_answer of src/session/session.c: what the broker has told is not believed beyond its
+ * end. */
 void
 session_on_read(const event *event)
 {

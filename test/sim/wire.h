@@ -11,7 +11,7 @@
 #ifndef SIM_WIRE_H
 #define SIM_WIRE_H
 
-#include "guard.h"
+#include "protocol/guard.h"
 #include "world.h"
 
 typedef enum wire_state

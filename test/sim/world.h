@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core.h"
 #include "node.h"
+#include "protocol/core.h"
 
 #define MS INT64_C(1000)
 #define SECOND (1000 * MS)

@@ -1,6 +1,6 @@
 /*
  * core_test.c
- *		Unit tests of the Redlock protocol of one lease, src/core.c.
+ *		Unit tests of the Redlock protocol of one lease, src/protocol/core.c.
  *
  * Two kinds of tests:
  *
@@ -15,7 +15,7 @@
  * Each step obeys the laws in laws.c.  What happens in networks that are slow, lose
  * and repeat is the simulator's (test/sim), under the same laws.
  */
-#include "core.h"
+#include "protocol/core.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
  * guard_test.c
- *		Unit tests of the restart guard, src/guard.c.
+ *		Unit tests of the restart guard, src/protocol/guard.c.
  *
  * Protects from (invariants 1, 4 and 8): a node that votes though it may have
  * forgotten a lease, be it by what it says of its age, of its marker, or by a
@@ -10,7 +10,7 @@
  * Most stories play with the nodes 0 .. 2 of one host.  The guard does not ask who is
  * connected, so each holds while any of them is away.
  */
-#include "../../src/guard.h"
+#include "protocol/guard.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #ifndef REDLOCK_LAWS_H
 #define REDLOCK_LAWS_H
 
-#include "core.h"
+#include "protocol/core.h"
 
 /* NULL, or the law that the step from `before` to `after` has broken. */
 extern const char *laws_broken(const core_lease *before, const core_event *event,

@@ -1,14 +1,14 @@
 /*
  * rules_test.c
- *		Unit tests of the rules of tokens and times, src/rules.c.
+ *		Unit tests of the rules of tokens and times, src/protocol/rules.c.
  *
  * Protects from: a counter that is forgotten while tokens may be behind it; a lock
  * that is kept for nobody, or not for as long as was asked for; a hand-over without
  * an end, of a lease that is nearly over, or with a token of the next grant.
  */
-#include "rules.h"
+#include "protocol/rules.h"
 
-#include "lua.h"
+#include "protocol/lua.h"
 #include "tap.h"
 
 #define SECOND INT64_C(1000000)

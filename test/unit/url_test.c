@@ -1,19 +1,19 @@
 /*
  * url_test.c
- *		Unit tests of the list of nodes, src/url.c, and of texts that people see,
- *		src/text.c.
+ *		Unit tests of the list of nodes, src/shared/url.c, and of texts that people see,
+ *		src/shared/text.c.
  *
  * Protects from: a list that is read otherwise than it was meant, or cut; a message
  * that repeats a user name or password; a read or write past the end of a text
  * (with sanitizers, scripts/lint.sh).
  */
-#include "url.h"
+#include "shared/url.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/text.h"
 #include "tap.h"
-#include "text.h"
 
 /* What a list of one is read as. */
 static const struct

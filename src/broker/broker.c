@@ -1,0 +1,1510 @@
+/*
+ * broker.c
+ *		The background worker that drives the leases of this server.
+ *
+ * It takes wishes from the work queue, feeds the core of each lease with what
+ * happens (a wish, a reply, a broken connection, a timer), sends what the core
+ * asks for, and publishes outcomes to the owners.  A turn of its loop collects
+ * all commands for a node into one write.
+ *
+ * The core of a lease lives in shared memory, so a broker that was terminated
+ * or failed leaves all it knew to its successor, which adopts it: connections
+ * are gone, so it tells each core that its nodes were lost, and goes on.
+ *
+ * SIGTERM comes both from a person and from the postmaster that shuts down, to
+ * all processes at once.  In the first case the broker ends and is restarted;
+ * in the second it must stay until the sessions have gone and what they held is
+ * released.  The status line of postmaster.pid tells which, as for pg_ctl.
+ */
+#include "postgres.h"
+
+#include "lib/ilist.h"
+#include "lib/pairingheap.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/pidfile.h"
+#include "utils/timestamp.h"
+
+#include "broker/broker.h"
+#include "broker/loop.h"
+#include "broker/node.h"
+#include "broker/trouble.h"
+#include "protocol/rules.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+
+/* Mean pause between two rounds for a lock that another holds. */
+#define RETRY_US INT64CONST(50000)
+
+/* ... when its release will be told: the mean of what a lost message costs. */
+#define RETRY_SUBSCRIBED_US INT64CONST(500000)
+
+/* A pause that lets other hosts have their turn: round trips and a bit. */
+#define TURN_PAUSE_US INT64CONST(2000)
+#define TURN_PAUSE_MAX_US INT64CONST(100000)
+
+/* Timers handled before sockets are looked at again. */
+#define TIMERS_PER_TURN 1000
+
+/*
+ * Unanswered releases, and repairs of a node that is back, at one node: what it
+ * executes in a few milliseconds.  Acquires and renewals need not wait for more.
+ */
+#define UNHURRIED_MAX 512
+
+/* Releases begun before sockets are looked at again. */
+#define RELEASES_PER_TURN 1000
+
+/* How often it is tried to put a changed redlock.nodes wholly into force. */
+#define RECONFIGURE_US INT64CONST(1000000)
+
+/* How often the changed error answer of a node is logged. */
+#define LOG_ANSWER_US INT64CONST(10000000)
+
+StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
+
+typedef struct LeaseTimer
+{
+	pairingheap_node heap_node;
+	int64 at_us; /* 0: not in the heap */
+} LeaseTimer;
+
+/*
+ * The release of a lease, by slot.  First it may wait for room at most nodes, then
+ * for room at each node where there was none.  A repair waits for the latter alone.
+ */
+typedef struct Release
+{
+	bool waits;                      /* is in `waiting`; must not be renewed */
+	bool under_way;                  /* is in `under_way` */
+	bool indexed;                    /* is in `release_index` */
+	bool urgent;                     /* goes out whether there is room or not */
+	dlist_node node;                 /* of the one or the other */
+	core_mask unsent;                /* is in `unsent` of these nodes, or was */
+	int next_unsent[CORE_NODES_MAX]; /* slot number, or -1 */
+} Release;
+
+/* Leases whose release, or repair, a node was not sent, first come, first served. */
+typedef struct UnsentQueue
+{
+	int head; /* slot numbers, or -1 */
+	int tail;
+} UnsentQueue;
+
+/* Releases that are not yet sent everywhere, by the hash of the name. */
+typedef struct ReleaseIndexEntry
+{
+	uint64 hash;
+	int slot;
+} ReleaseIndexEntry;
+
+static LeaseTimer *timers; /* one for each slot of the lease table */
+static pairingheap *timer_heap;
+static Release *releases;                                   /* as above */
+static dlist_head waiting = DLIST_STATIC_INIT(waiting);     /* oldest first */
+static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
+static UnsentQueue unsent[CORE_NODES_MAX];
+static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
+static HTAB *release_index;
+static core_mask members;    /* the nodes of redlock.nodes */
+static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
+static bool settled = false; /* each node was tried once: acquires may begin */
+static int64 settle_by_us;
+static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
+												* in force before */
+
+static void turn(int64 now_us);
+static void take_queue(int64 now_us);
+static int64 run_timers(int64 now_us, int64 looked_us);
+static void look_at(Lease *lease, int64 now_us);
+static void begin_to_serve(int64 now_us);
+static void ask(Lease *lease, int64 now_us);
+static void step(Lease *lease, core_event *event);
+static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
+static void send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us);
+static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
+						  core_op op, int64 now_us);
+static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
+static void publish(Lease *lease, core_outcome outcome, int64 now_us);
+static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
+static int64 turn_pause_until(const Lease *lease);
+static bool is_orphan(Lease *lease, int64 now_us);
+static void subscribe(Lease *lease, int64 now_us);
+static void unsubscribe(Lease *lease);
+static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
+static void on_subscriber(RedisNode *node);
+static void wake(Lease *lease, int64 retry_us, int64 now_us);
+static void close_subscriber(int slot, int64 now_us);
+static void set_masks(core_event *event, bool urgent);
+static void publish_votes(Lease *lease);
+static void set_timer(Lease *lease);
+static void init_releases(void);
+static bool must_wait(const Lease *lease);
+static bool may_release(const Lease *lease);
+static void let_wait(Lease *lease);
+static void begin_release(Lease *lease, int64 now_us);
+static int64 begin_releases(int64 now_us);
+static void send_unsent(int64 now_us);
+static void send_later(int node, int slot);
+static void hurry_release(Lease *lease, int64 now_us);
+static void hurry_release_of(uint64 hash, int64 now_us);
+static void follow_release(Lease *lease, const core_event *event);
+static void set_indexed(Lease *lease, bool indexed);
+static bool has_room(int node);
+static void forget_debts(int64 now_us);
+static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
+static void adopt_leases(int64 now_us);
+static bool nodes_settled(void);
+static void adopt_nodes(int64 now_us);
+static void configure_nodes(int64 now_us);
+static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
+static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
+static void move_askers(int64 now_us);
+static bool close_left_nodes(int64 now_us);
+static core_mask serving_nodes(void);
+static void close_left_node(int slot, int64 now_us);
+static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
+static bool is_asked(const Lease *lease, const RedisNode *node);
+static void on_change(RedisNode *node, NodeState before);
+static void show_node(const RedisNode *node, NodeState before);
+static bool may_log_answer(const RedisNode *node);
+static bool postmaster_stops(void);
+static bool all_released(void);
+static void detach(int code, Datum arg);
+
+static const NodeHandler handler = {on_answer, on_lost, on_change, on_hear};
+
+void
+broker_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "redlock broker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "redlock broker", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 1;
+	strcpy(worker.bgw_library_name, "redlock_pg");
+	strcpy(worker.bgw_function_name, "redlock_broker_main");
+	RegisterBackgroundWorker(&worker);
+}
+
+void
+redlock_broker_main(Datum arg)
+{
+	int64 now_us = redlock_clock_us();
+	bool stopping = false;
+
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+
+	before_shmem_exit(detach, (Datum) 0);
+	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(LeaseTimer),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	timer_heap = pairingheap_allocate(compare_timers, NULL);
+	init_releases();
+	lease_broker_attach(MyLatch);
+	node_init(&handler);
+	adopt_nodes(now_us);
+	configure_nodes(now_us);
+	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	adopt_leases(now_us);
+
+	for (;;)
+	{
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			configure_nodes(redlock_clock_us());
+		}
+		if (ShutdownRequestPending && !stopping)
+		{
+			stopping = postmaster_stops();
+			if (!stopping)
+				proc_exit(1); /* the postmaster will start a successor */
+		}
+		if (stopping && all_released())
+			proc_exit(1); /* if the server waits for sessions yet, with a successor */
+
+		turn(redlock_clock_us());
+	}
+}
+
+/*
+ * One turn: wishes, timers, one write to each node, a wait, and replies.  Nodes come
+ * first: one that failed says why, a round that ended does not.  What they wait for is
+ * asked last, since something may have been sent to them meanwhile.
+ *
+ * A time that is over counts as such when the sockets have been looked at since: what
+ * came in time, while this process did not run, is in time.
+ */
+static void
+turn(int64 now_us)
+{
+	static int64 looked_us = 0;
+	LoopEvent events[LOOP_EVENTS_MAX];
+	int64 wake_at_us;
+	int count;
+
+	/* also while the nodes settle: what is given back must not be renewed */
+	take_queue(now_us);
+	if (!settled && (nodes_settled() || now_us >= settle_by_us))
+		begin_to_serve(now_us);
+	forget_debts(now_us);
+	if (now_us >= reconfigure_at_us)
+		configure_nodes(now_us);
+
+	for (int i = 0; i < NODE_SLOTS; i++)
+		node_on_time(node_at(i), now_us, looked_us);
+	wake_at_us = reconfigure_at_us;
+	if (!settled)
+		wake_at_us = Min(wake_at_us, settle_by_us);
+	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
+	send_unsent(now_us);
+	wake_at_us = Min(wake_at_us, begin_releases(now_us));
+	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
+	for (int i = 0; i < NODE_SLOTS; i++)
+		if (!node_flush(node_at(i), now_us))
+			wake_at_us = now_us; /* leases took steps, and want a turn */
+	for (int i = 0; i < NODE_SLOTS; i++)
+		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
+
+	looked_us = redlock_clock_us();
+	count = loop_wait(wake_at_us == PG_INT64_MAX ? -1 : Max(wake_at_us - looked_us, 0), events);
+	now_us = redlock_clock_us();
+	for (int i = 0; i < count; i++)
+		node_on_socket(node_at(events[i].node), events[i].readable, events[i].writable, now_us);
+}
+
+/*
+ * Leases and their timers
+ */
+
+static void
+take_queue(int64 now_us)
+{
+	int slot = lease_take_queue();
+
+	while (slot >= 0)
+	{
+		Lease *lease = lease_at(slot);
+
+		slot = lease_next_in_chain(slot);
+		look_at(lease, now_us);
+	}
+}
+
+/* Returns when the next timer is due. */
+static int64
+run_timers(int64 now_us, int64 looked_us)
+{
+	for (int i = 0; i < TIMERS_PER_TURN; i++)
+	{
+		LeaseTimer *timer;
+		Lease *lease;
+
+		if (pairingheap_is_empty(timer_heap))
+			return PG_INT64_MAX;
+		timer = pairingheap_container(LeaseTimer, heap_node, pairingheap_first(timer_heap));
+		if (timer->at_us > looked_us)
+			return timer->at_us;
+
+		lease = lease_at(timer - timers);
+		if (is_orphan(lease, now_us))
+			look_at(lease, now_us);
+		else
+			step_simple(lease, CORE_TICK, 0, now_us);
+	}
+	return now_us;
+}
+
+/*
+ * Looked at when a renewal is due.  Idle leases are young, since hand-over ends
+ * long before the first renewal: one that is due was left for nobody.  An owner
+ * that went away without giving up its lease can't be; but it must not renew.
+ */
+static bool
+is_orphan(Lease *lease, int64 now_us)
+{
+	LeaseWish wish = pg_atomic_read_u32(&lease->wish);
+
+	if (wish != LEASE_WISH_IDLE && (wish != LEASE_WISH_HOLD || lease_owner_lives(lease)))
+		return false;
+	if (!lease_disown(lease))
+		return false;
+	trouble_log(lease, TROUBLE_LEFT, now_us);
+	return true;
+}
+
+/* Do what the owner wishes, if that is not under way.  Safe to repeat. */
+static void
+look_at(Lease *lease, int64 now_us)
+{
+	if (!lease->in_use)
+		return;
+	switch ((LeaseWish) pg_atomic_read_u32(&lease->wish))
+	{
+		case LEASE_WISH_NONE:
+		case LEASE_WISH_IDLE:
+			break;
+		case LEASE_WISH_HOLD:
+			if (settled && lease->core.state == CORE_FREE && lease_state(lease) == LEASE_WAITING)
+				ask(lease, now_us);
+			break;
+		case LEASE_WISH_NOTHING:
+			if (lease->core.state == CORE_FREE)
+				lease_free(lease);
+			else if (lease->core.state != CORE_RELEASING && !releases[lease_slot(lease)].waits)
+			{
+				/* a loss that the owner noticed first is told all the same */
+				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
+					step_simple(lease, CORE_TICK, 0, now_us);
+				lease_count(COUNT_RELEASED);
+				if (must_wait(lease))
+					let_wait(lease);
+				else
+					begin_release(lease, now_us);
+			}
+			break;
+	}
+}
+
+/*
+ * Requests that came while the nodes settled, and what an earlier broker was asked
+ * and did not see, or did not bring to an end.  Releases came before, by the queue.
+ */
+static void
+begin_to_serve(int64 now_us)
+{
+	settled = true;
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (lease->in_use && lease->core.state == CORE_BUSY &&
+			pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+			wake(lease, RETRY_US, now_us);
+		else
+			look_at(lease, now_us);
+	}
+}
+
+static void
+ask(Lease *lease, int64 now_us)
+{
+	core_event event = {0};
+	int64 node_timeout_us = redlock_node_timeout_ms * INT64CONST(1000);
+
+	if (members == 0)
+	{
+		lease_count(COUNT_UNREACHABLE);
+		lease_set_state(lease, LEASE_UNREACHABLE);
+		return;
+	}
+	hurry_release_of(lease->hash, now_us); /* our own key would be in the way */
+	draw_secret(lease->secret);
+	event.type = CORE_ACQUIRE;
+	event.now_us = now_us;
+	event.members = members;
+	event.once = lease->once;
+	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
+	event.answer_us = node_timeout_us;
+	event.patience_us = lease->patient ? PG_INT64_MAX : 2 * node_timeout_us;
+	event.retry_us = RETRY_US;
+	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
+	event.not_before_us = turn_pause_until(lease);
+	lease->granted = false;
+	lease->keep_until_us = 0;
+	pg_atomic_write_u32(&lease->silent_nodes, members); /* until they have answered */
+	step(lease, &event);
+}
+
+/* Random bytes are drawn many at a time. */
+static void
+draw_secret(uint8 secret[LOCK_SECRET_BYTES])
+{
+	static uint8 pool[64 * LOCK_SECRET_BYTES];
+	static int left = 0;
+
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+							errmsg("could not generate random bytes for a redlock")));
+		left = sizeof(pool);
+	}
+	left -= LOCK_SECRET_BYTES;
+	memcpy(secret, pool + left, LOCK_SECRET_BYTES);
+}
+
+/*
+ * When this host's turn has just ended, the next of its sessions asks a little
+ * later than a waiter of another host, which the release wakes, could.
+ */
+static int64
+turn_pause_until(const Lease *lease)
+{
+	int64 ended_us = (int64) pg_atomic_read_u64(&lease_table->turn_ended_us[lease->hash % TURNS]);
+	int64 rtt_us[CORE_NODES_MAX];
+	int count = 0;
+
+	if (ended_us == 0)
+		return 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
+		int at = count;
+
+		if (!(members & CORE_BIT(i)))
+			continue;
+		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
+			rtt_us[at] = rtt_us[at - 1];
+		rtt_us[at] = rtt;
+		count++;
+	}
+	return ended_us + Min(2 * rtt_us[count / 2] + TURN_PAUSE_US, TURN_PAUSE_MAX_US);
+}
+
+/*
+ * Let the core of a lease take one step, and do what it asks for.  The outcome comes
+ * first: all that can fail comes after it, so a successor never finds a core whose
+ * owner was told something else.
+ */
+static void
+step(Lease *lease, core_event *event)
+{
+	uint32 round = lease->core.round;
+	core_out out;
+
+	event->random = REDLOCK_RANDOM32();
+	set_masks(event, releases[lease_slot(lease)].urgent);
+	core_step(&lease->core, event, &out);
+	publish(lease, out.outcome, event->now_us);
+
+	send_to(out.release, lease, CORE_OP_RELEASE, true, event->now_us);
+	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, false, event->now_us);
+	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
+	if (out.acquire != 0 && lease->core.round != round)
+		lease->announced = 0;
+	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
+		unsubscribe(lease);
+	set_timer(lease);
+	follow_release(lease, event);
+	if (lease->core.state == CORE_FREE)
+		look_at(lease, event->now_us);
+}
+
+/*
+ * Releases, and repairs of a node that is back.  Many may come at once, and renewals
+ * and acquires must not queue behind them.  So a few are out at a time at each node,
+ * and the others wait.  The release of a name goes ahead of the next acquire of it, since our own
+ * key would refuse it.
+ */
+
+static void
+init_releases(void)
+{
+	HASHCTL control = {0};
+
+	releases = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Release),
+										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		unsent[i].head = unsent[i].tail = -1;
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(ReleaseIndexEntry);
+	release_index = hash_create("redlock releases", 256, &control, HASH_ELEM | HASH_BLOBS);
+}
+
+static bool
+has_room(int node)
+{
+	return node_can_send(node_at(node)) && unhurried_out[node] < UNHURRIED_MAX;
+}
+
+/* What was never granted need not wait: requests are few. */
+static bool
+must_wait(const Lease *lease)
+{
+	return (lease->core.state == CORE_HELD || lease->core.state == CORE_LOST) &&
+		   (!dlist_is_empty(&waiting) || !may_release(lease));
+}
+
+/*
+ * Is there room for its release?  A slow minority of the nodes that can be reached is
+ * not waited for, be they a quorum or not.
+ */
+static bool
+may_release(const Lease *lease)
+{
+	int room = 0;
+	int full = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(lease->core.members & CORE_BIT(i)))
+			continue;
+		if (has_room(i))
+			room++;
+		else if (node_can_send(node_at(i)))
+			full++;
+	}
+	return full == 0 || room > full;
+}
+
+/* It has no timer while it waits, so it is not renewed (invariant 14). */
+static void
+let_wait(Lease *lease)
+{
+	Release *release = &releases[lease_slot(lease)];
+
+	release->waits = true;
+	dlist_push_tail(&waiting, &release->node);
+	set_indexed(lease, true);
+	set_timer(lease);
+}
+
+static void
+begin_release(Lease *lease, int64 now_us)
+{
+	Release *release = &releases[lease_slot(lease)];
+
+	if (release->waits)
+	{
+		release->waits = false;
+		dlist_delete(&release->node);
+	}
+	step_simple(lease, CORE_RELEASE, 0, now_us);
+}
+
+/* Those that have waited longest.  Returns when to be called again. */
+static int64
+begin_releases(int64 now_us)
+{
+	for (int i = 0; !dlist_is_empty(&waiting); i++)
+	{
+		Lease *lease = lease_at(dlist_head_element(Release, node, &waiting) - releases);
+
+		if (i == RELEASES_PER_TURN)
+			return now_us;
+		if (!may_release(lease))
+			break; /* an answer makes room */
+		begin_release(lease, now_us);
+	}
+	return PG_INT64_MAX;
+}
+
+/* Nodes that had no room may have some by now. */
+static void
+send_unsent(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		while (unsent[i].head >= 0 && has_room(i))
+		{
+			Lease *lease = lease_at(unsent[i].head);
+			Release *release = &releases[unsent[i].head];
+
+			unsent[i].head = release->next_unsent[i];
+			if (unsent[i].head < 0)
+				unsent[i].tail = -1;
+			release->unsent &= ~CORE_BIT(i);
+			if (lease->core.state == CORE_RELEASING || lease->core.state == CORE_BUSY ||
+				(lease->core.state == CORE_HELD && !release->waits))
+				step_simple(lease, CORE_NODE_READY, i, now_us);
+		}
+}
+
+/* Send what is not yet sent of its release. */
+static void
+hurry_release(Lease *lease, int64 now_us)
+{
+	Release *release = &releases[lease_slot(lease)];
+
+	release->urgent = true;
+	if (release->waits)
+		begin_release(lease, now_us);
+	else
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (release->unsent & CORE_BIT(i))
+				step_simple(lease, CORE_NODE_READY, i, now_us);
+}
+
+static void
+hurry_release_of(uint64 hash, int64 now_us)
+{
+	ReleaseIndexEntry *entry = hash_search(release_index, &hash, HASH_FIND, NULL);
+
+	if (entry != NULL)
+		hurry_release(lease_at(entry->slot), now_us);
+}
+
+static void
+send_later(int node, int slot)
+{
+	Release *release = &releases[slot];
+
+	if (release->unsent & CORE_BIT(node))
+		return; /* is there already */
+	release->unsent |= CORE_BIT(node);
+	release->next_unsent[node] = -1;
+	if (unsent[node].head < 0)
+		unsent[node].head = slot;
+	else
+		releases[unsent[node].tail].next_unsent[node] = slot;
+	unsent[node].tail = slot;
+}
+
+/* After each step of a lease. */
+static void
+follow_release(Lease *lease, const core_event *event)
+{
+	int slot = lease_slot(lease);
+	Release *release = &releases[slot];
+	bool releasing = lease->core.state == CORE_RELEASING;
+
+	if (releasing && !release->under_way)
+		dlist_push_tail(&under_way, &release->node);
+	else if (!releasing && release->under_way)
+	{
+		dlist_delete(&release->node);
+		release->urgent = false;
+	}
+	release->under_way = releasing;
+
+	/* the undoing of a round waits for nothing but room on the connection */
+	if (releasing || lease->core.state == CORE_BUSY)
+	{
+		core_mask taking = releasing ? event->can_release : event->can_send;
+		core_mask later = core_unpaid(&lease->core) & ~taking;
+
+		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
+			if ((later & CORE_BIT(i)) && node_is_on_duty(node_at(i)))
+				send_later(i, slot);
+	}
+	set_indexed(lease, release->waits || (releasing && release->unsent != 0 && !release->urgent));
+}
+
+static void
+set_indexed(Lease *lease, bool indexed)
+{
+	Release *release = &releases[lease_slot(lease)];
+	ReleaseIndexEntry *entry;
+
+	if (release->indexed == indexed)
+		return;
+	release->indexed = indexed;
+	entry = hash_search(release_index, &lease->hash, indexed ? HASH_ENTER : HASH_FIND, NULL);
+	if (indexed)
+		entry->slot = lease_slot(lease);
+	else if (entry != NULL && entry->slot == lease_slot(lease))
+		hash_search(release_index, &lease->hash, HASH_REMOVE, NULL);
+}
+
+/*
+ * Nodes that do not answer must not use up the table with what they are owed.
+ * The oldest debts are forgotten first: they expire first, too.
+ */
+static void
+forget_debts(int64 now_us)
+{
+	while (lease_table->used > redlock_max_locks)
+	{
+		if (!dlist_is_empty(&under_way))
+			step_simple(lease_at(dlist_head_element(Release, node, &under_way) - releases),
+						CORE_FORGET, 0, now_us);
+		else if (!dlist_is_empty(&waiting))
+			hurry_release(lease_at(dlist_head_element(Release, node, &waiting) - releases), now_us);
+		else
+			break;
+	}
+}
+
+static void
+step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
+{
+	core_event event = {0};
+
+	event.type = type;
+	event.now_us = now_us;
+	event.node = node;
+	step(lease, &event);
+}
+
+static void
+send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
+{
+	Sent sent;
+	ScriptCommand command;
+	char value[SCRIPT_VALUE_SIZE];
+
+	if (nodes == 0)
+		return;
+	sent.lease_slot = lease_slot(lease);
+	sent.generation = lease->generation;
+	sent.round = lease->core.round;
+	sent.op = op;
+	sent.unhurried = unhurried;
+	sent.sent_us = now_us;
+	begin_command(&command, value, lease, op, now_us);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (nodes & CORE_BIT(i))
+			send_one(node_at(i), lease, &command, &sent);
+}
+
+/* What is the same for all nodes. */
+static void
+begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease, core_op op,
+			  int64 now_us)
+{
+	const core_lease *core = &lease->core;
+
+	command->op = op;
+	command->key = lease->key;
+	command->key_len = lease->key_len;
+	command->value = value;
+	command->value_len = script_value(value, lease->secret, lease_holder(lease));
+	command->wall_clock_us = redlock_wall_clock_us();
+	command->ttl_ms = op == CORE_OP_RELEASE ? rules_release_ms(lease->granted, lease->token != 0,
+															   lease->keep_until_us, now_us)
+											: lease->ttl_ms;
+	command->token = op == CORE_OP_RENEW ? core->raise : core->token;
+	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->bound;
+}
+
+static void
+send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent)
+{
+	const core_lease *core = &lease->core;
+
+	script_set_attempt(command->value, core->node[node->slot].attempt);
+	if (command->op == CORE_OP_CONFIRM)
+		command->counter = core->token_at[node->slot];
+	if (sent->unhurried)
+		unhurried_out[node->slot]++;
+	node_send(node, command, sent);
+}
+
+/* Tell the owner, the counters, and then, which can fail, the log. */
+static void
+publish(Lease *lease, core_outcome outcome, int64 now_us)
+{
+	const core_lease *core = &lease->core;
+
+	switch (outcome)
+	{
+		case CORE_NOTHING:
+			break;
+		case CORE_MUST_WAIT:
+			if (core->unreachable_since_us > 0)
+				publish_votes(lease);
+			else
+				pg_atomic_write_u32(&lease->silent_nodes, 0);
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
+			if (!lease->subscribed)
+				subscribe(lease, now_us);
+			break;
+		case CORE_GRANTED:
+			lease_count(COUNT_GRANTED);
+			lease->granted = true;
+			lease->first_token = rules_first_token(core->token);
+			if (lease->hold_at_least_ms > 0)
+				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u32(&lease->silent_nodes, 0);
+			lease_set_state(lease, LEASE_HELD);
+			break;
+		case CORE_REFUSED:
+			lease_count(COUNT_REFUSED);
+			lease_set_state(lease, LEASE_REFUSED);
+			break;
+		case CORE_UNREACHABLE:
+			lease_count(COUNT_UNREACHABLE);
+			publish_votes(lease);
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
+			lease_set_state(lease, LEASE_UNREACHABLE);
+			break;
+		case CORE_RENEWED:
+			lease_count(COUNT_RENEWED);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			break;
+		case CORE_UNRENEWED:
+			lease_count(COUNT_UNRENEWED);
+			publish_votes(lease);
+			if (settled)
+				trouble_log(lease, TROUBLE_UNRENEWED, now_us);
+			break;
+		case CORE_EXPIRED:
+			if (releases[lease_slot(lease)].waits)
+				break; /* it was given back in time */
+			lease_count(COUNT_LOST);
+			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			publish_votes(lease);
+			lease_set_state(lease, LEASE_LOST);
+			trouble_log(lease, TROUBLE_LOST, now_us);
+			break;
+	}
+}
+
+static void
+set_masks(core_event *event, bool urgent)
+{
+	event->can_send = event->can_vote = event->can_release = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (node_can_send(node_at(i)))
+			event->can_send |= CORE_BIT(i);
+		if (node_can_vote(node_at(i)))
+			event->can_vote |= CORE_BIT(i);
+		if (has_room(i))
+			event->can_release |= CORE_BIT(i);
+	}
+	if (urgent)
+		event->can_release = event->can_send;
+}
+
+/* For the messages of the owner: which nodes the last round lacked, and why. */
+static void
+publish_votes(Lease *lease)
+{
+	pg_atomic_write_u32(&lease->silent_nodes, core_votes(&lease->core, CORE_VOTE_ERROR));
+	pg_atomic_write_u32(&lease->denying_nodes, core_votes(&lease->core, CORE_VOTE_NO));
+}
+
+/*
+ * Those of held leases may be late by a thousandth of the ttl, so that many
+ * leases are renewed in one turn.
+ */
+static void
+set_timer(Lease *lease)
+{
+	LeaseTimer *timer = &timers[lease_slot(lease)];
+	int64 at_us = lease->core.wake_at_us;
+	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
+
+	if (releases[lease_slot(lease)].waits)
+		at_us = 0;
+	if (at_us != 0 && lease->core.state == CORE_HELD)
+		at_us += grain_us - at_us % grain_us;
+	if (timer->at_us == at_us)
+		return;
+	if (timer->at_us != 0)
+		pairingheap_remove(timer_heap, &timer->heap_node);
+	timer->at_us = at_us;
+	if (timer->at_us != 0)
+		pairingheap_add(timer_heap, &timer->heap_node);
+}
+
+/* The pairing heap has its largest element first; we want the earliest. */
+static int
+compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	int64 a_us = pairingheap_const_container(LeaseTimer, heap_node, a)->at_us;
+	int64 b_us = pairingheap_const_container(LeaseTimer, heap_node, b)->at_us;
+
+	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
+}
+
+/*
+ * Waiting for a release.  A waiter joins the key's channel on all nodes, asks
+ * again when a majority has confirmed that (the lock may have been released
+ * before), and whenever a majority has told of a release.
+ */
+
+static void
+subscribe(Lease *lease, int64 now_us)
+{
+	lease->subscribed = true;
+	lease->joined = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
+
+		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
+			continue;
+		if (subscriber->state == NODE_UNUSED)
+			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
+		else if (subscriber->state == NODE_READY)
+			node_subscribe(subscriber, lease->key, lease->key_len, true);
+	}
+}
+
+static void
+unsubscribe(Lease *lease)
+{
+	lease->subscribed = false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lease->core.members & CORE_BIT(i)) &&
+			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
+			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
+}
+
+static void
+on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us)
+{
+	size_t prefix_len = strlen(redlock_key_prefix);
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	Lease *lease;
+	core_mask *heard;
+
+	deaf_to_us &= ~bit;
+	if (len <= prefix_len)
+		return;
+	lease = lease_find(lease_hash(channel + prefix_len, len - prefix_len));
+	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
+		memcmp(lease->key, channel, len) != 0)
+		return; /* it waits no longer */
+
+	heard = told ? &lease->announced : &lease->joined;
+	if (*heard & bit)
+		return;
+	*heard |= bit;
+	if (pg_popcount32(*heard) != core_quorum(lease->core.members))
+		return;
+	if (told)
+		lease_count(COUNT_WOKEN);
+	wake(lease, RETRY_SUBSCRIBED_US, now_us);
+}
+
+static void
+wake(Lease *lease, int64 retry_us, int64 now_us)
+{
+	core_event event = {0};
+
+	event.type = CORE_WAKE;
+	event.now_us = now_us;
+	event.retry_us = retry_us;
+	step(lease, &event);
+}
+
+/*
+ * A subscriber came: it joins for those who wait.  One too many went: they are
+ * back to asking.
+ */
+static void
+on_subscriber(RedisNode *node)
+{
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (!lease->in_use || !lease->subscribed || !(lease->core.members & bit))
+			continue;
+		if (node->state == NODE_READY)
+			node_subscribe(node, lease->key, lease->key_len, true);
+		else if (lease->joined & bit)
+		{
+			lease->joined &= ~bit;
+			if (pg_popcount32(lease->joined) == core_quorum(lease->core.members) - 1)
+				wake(lease, RETRY_US, redlock_clock_us());
+		}
+	}
+}
+
+/*
+ * What an earlier broker left: its connections are gone.  Who waits is asked for
+ * again, and other wishes that it did not see are looked at, when the nodes have
+ * settled.
+ */
+static void
+adopt_leases(int64 now_us)
+{
+	for (int slot = 0; slot < lease_table->slots; slot++)
+	{
+		Lease *lease = lease_at(slot);
+		core_event event = {0};
+
+		if (!lease->in_use || lease->core.state == CORE_FREE)
+			continue;
+		lease->subscribed = false;
+		event.type = CORE_ADOPT;
+		event.now_us = now_us;
+		event.not_before_us = settle_by_us;
+		step(lease, &event);
+		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+			look_at(lease, now_us); /* it must not be renewed */
+		set_timer(lease);
+	}
+}
+
+/*
+ * Nodes
+ */
+
+/* Each node is ready, or was tried in vain. */
+static bool
+nodes_settled(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
+			return false;
+	return true;
+}
+
+/*
+ * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
+ * leases may live on them, and what is listed now may have to wait for their slots.
+ */
+static void
+adopt_nodes(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus *status = &node_status[i];
+
+		if (!status->in_use)
+			continue;
+		node_open(i, &status->url, &status->guard, now_us);
+		if (!status->leaving)
+			members |= CORE_BIT(i);
+	}
+}
+
+/*
+ * Put redlock.nodes into force.  A node keeps its slot as long as it is listed.
+ * One that is no longer listed does not vote on new leases; it stays connected
+ * until the leases on which it voted have ended.
+ */
+static void
+configure_nodes(int64 now_us)
+{
+	static bool short_of_slots = false;
+	const NodeUrls *urls = redlock_nodes();
+	int slot[URL_NODES_MAX];
+
+	reconfigure_at_us = PG_INT64_MAX;
+	if (!assign_slots(urls, slot, now_us))
+	{
+		if (!short_of_slots)
+			ereport(LOG,
+					(errmsg("redlock.nodes is not yet in force"),
+					 errdetail("Too many nodes that were removed from it still serve leases.")));
+		short_of_slots = true;
+		reconfigure_at_us = now_us + RECONFIGURE_US;
+		return;
+	}
+	short_of_slots = false;
+	open_nodes(urls, slot, now_us);
+	move_askers(now_us);
+	if (!close_left_nodes(now_us))
+		reconfigure_at_us = now_us + RECONFIGURE_US;
+}
+
+/*
+ * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
+ * have left and serve no lease are taken when others do not suffice.
+ */
+static bool
+assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
+{
+	NodeStatus *status = node_status;
+	core_mask serving = serving_nodes();
+	core_mask wanted = 0;
+	bool enough = true;
+
+	for (int u = 0; u < urls->count; u++)
+	{
+		slot[u] = -1;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
+				slot[u] = i;
+		if (slot[u] >= 0)
+			wanted |= CORE_BIT(slot[u]);
+	}
+	for (int u = 0; u < urls->count; u++)
+	{
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
+				slot[u] = i;
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!((serving | wanted) & CORE_BIT(i)))
+				slot[u] = i;
+		if (slot[u] < 0)
+			enough = false;
+		else
+			wanted |= CORE_BIT(slot[u]);
+	}
+	if (!enough)
+		return false;
+	for (int u = 0; u < urls->count; u++)
+		if (status[slot[u]].in_use &&
+			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
+			close_left_node(slot[u], now_us);
+
+	for (int u = 0; u < urls->count; u++)
+	{
+		NodeStatus *b = &status[slot[u]];
+
+		seqlock_begin_write(&b->version);
+		b->url = urls->url[u];
+		if (!b->in_use)
+		{
+			b->in_use = true;
+			b->last_error[0] = '\0';
+			memset(&b->guard, 0, sizeof(b->guard));
+			pg_atomic_write_u64(&b->rtt_us, 0);
+			pg_atomic_write_u64(&b->votes_yes, 0);
+			pg_atomic_write_u64(&b->votes_no, 0);
+			pg_atomic_write_u64(&b->votes_error, 0);
+		}
+		seqlock_end_write(&b->version);
+	}
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
+	members = wanted;
+	return true;
+}
+
+static void
+open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
+{
+	for (int u = 0; u < urls->count; u++)
+	{
+		RedisNode *node = node_at(slot[u]);
+		const NodeUrl *url = &urls->url[u];
+
+		if (node->state == NODE_UNUSED)
+			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
+		else if (strcmp(node->url.user, url->user) != 0 ||
+				 strcmp(node->url.password, url->password) != 0)
+		{
+			close_subscriber(slot[u], now_us); /* opened again by the next who waits */
+			node_reopen(node, url, now_us);
+		}
+	}
+}
+
+/*
+ * Who waits asks the new nodes; a try is over soon anyway.  What is owed to a node
+ * that can't be reached, as one that is replaced often can't, expires by itself: it
+ * must not keep the owner waiting.
+ */
+static void
+move_askers(int64 now_us)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (lease->in_use && !lease->once && lease->core.members != members &&
+			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
+		{
+			step_simple(lease, CORE_RELEASE, 0, now_us);
+			if (lease->core.state != CORE_RELEASING)
+				continue;
+			hurry_release(lease, now_us);
+			step_simple(lease, CORE_FORGET, 0, now_us);
+		}
+	}
+}
+
+/* Returns whether none is left that still serves a lease. */
+static bool
+close_left_nodes(int64 now_us)
+{
+	core_mask serving = serving_nodes();
+	bool all_closed = true;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus *status = &node_status[i];
+
+		if (!status->in_use || !status->leaving)
+			continue;
+		if (serving & CORE_BIT(i))
+			all_closed = false;
+		else
+			close_left_node(i, now_us);
+	}
+	return all_closed;
+}
+
+/* Also those that were just sent the undoing of a round: it must get there. */
+static core_mask
+serving_nodes(void)
+{
+	core_mask serving = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
+			serving |= lease_at(i)->core.members;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_in_flight(node_at(i)) > 0)
+			serving |= CORE_BIT(i);
+	return serving;
+}
+
+static void
+close_left_node(int slot, int64 now_us)
+{
+	NodeStatus *status = &node_status[slot];
+
+	close_subscriber(slot, now_us);
+	if (node_at(slot)->state != NODE_UNUSED)
+		node_close(node_at(slot), now_us);
+	seqlock_begin_write(&status->version);
+	status->in_use = false;
+	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
+	seqlock_end_write(&status->version);
+}
+
+static void
+close_subscriber(int slot, int64 now_us)
+{
+	deaf_to_us &= ~CORE_BIT(slot);
+	if (node_at(slot + NODE_SUBSCRIBER)->state != NODE_UNUSED)
+		node_close(node_at(slot + NODE_SUBSCRIBER), now_us);
+}
+
+static void
+on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+{
+	Lease *lease = lease_at(sent->lease_slot);
+	/* it lacks the script: no failure, whether or not somebody still waits for it */
+	bool needs_text = answer->unknown_script && !sent->by_text;
+	core_event event = {0};
+
+	if (sent->unhurried)
+		unhurried_out[node->slot]--;
+	/*
+	 * The slot has another lease by now.  Its core would know by the round, which is
+	 * never set back; but who holds a lock must not be told of another one.
+	 */
+	if (lease->generation != sent->generation)
+		return;
+
+	/*
+	 * What was given back, and waits for room, is not renewed, nor what has ended.  The
+	 * node may be in quarantine by now.
+	 */
+	if (needs_text && !releases[sent->lease_slot].waits &&
+		(sent->op == CORE_OP_ACQUIRE ? node_can_vote(node) : node_can_send(node)) &&
+		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
+		core_awaits(&lease->core, node->slot, sent->op, sent->round))
+	{
+		/* node.c sends the script along */
+		send_to(CORE_BIT(node->slot), lease, sent->op, sent->unhurried, now_us);
+		return;
+	}
+
+	if (!needs_text)
+		count_vote(node, sent, answer, now_us);
+	if (answer->told > 0)
+		pg_atomic_write_u64(&lease_table->others_seen_us[lease->hash % TURNS], now_us);
+	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
+	{
+		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
+
+		lease_tell_holder(lease, answer->text, until);
+	}
+	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
+		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));
+	event.type = CORE_REPLY;
+	event.now_us = now_us;
+	event.node = node->slot;
+	event.op = sent->op;
+	event.reply = answer->reply;
+	event.round = sent->round;
+	event.met_us = node->guard->met_us;
+	event.busy_us = answer->busy_ms * 1000;
+	event.holder = answer->holder;
+	event.silent = !answer->ours;
+	event.token = answer->token;
+	step(lease, &event);
+}
+
+static void
+count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+{
+	NodeStatus *status = &node_status[node->slot];
+
+	pg_atomic_write_u64(&status->rtt_us, now_us - sent->sent_us);
+	if (answer->reply >= CORE_REPLY_ERROR)
+	{
+		node_set_error(node, answer->text);
+		show_node(node, node->state);
+	}
+	if (sent->op == CORE_OP_RELEASE)
+		return; /* not a vote */
+	pg_atomic_fetch_add_u64(answer->reply == CORE_REPLY_YES  ? &status->votes_yes
+							: answer->reply == CORE_REPLY_NO ? &status->votes_no
+															 : &status->votes_error,
+							1);
+}
+
+static void
+on_lost(RedisNode *node, const Sent *sent, int64 now_us)
+{
+	Lease *lease = lease_at(sent->lease_slot);
+
+	if (sent->unhurried)
+		unhurried_out[node->slot]--;
+	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
+		return; /* see the contract in core.h */
+	if (sent->op != CORE_OP_RELEASE)
+		pg_atomic_fetch_add_u64(&node_status[node->slot].votes_error, 1);
+	if (lease->generation == sent->generation)
+		step_simple(lease, CORE_NODE_LOST, node->slot, now_us);
+}
+
+/* Does the round wait for this node?  What can be sent twice: not a confirmation. */
+static bool
+is_asked(const Lease *lease, const RedisNode *node)
+{
+	const core_lease *core = &lease->core;
+
+	return core_awaits(core, node->slot, CORE_OP_ACQUIRE, core->round) ||
+		   core_awaits(core, node->slot, CORE_OP_RENEW, core->round);
+}
+
+static void
+on_change(RedisNode *node, NodeState before)
+{
+	if (node->state == before)
+		return;
+	if (node_is_subscriber(node))
+	{
+		core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+
+		if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
+		{
+			deaf_to_us |= bit;
+			ereport(
+				LOG,
+				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
+						node->error),
+				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
+		}
+		on_subscriber(node);
+		return;
+	}
+	show_node(node, before);
+	if (before == NODE_READY || before == NODE_QUARANTINED || !node_can_send(node))
+		return;
+
+	/* debts can be paid now, and lost keys created again */
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
+			!(lease->core.members & CORE_BIT(node->slot)))
+			continue;
+		if (lease->core.state == CORE_HELD && !has_room(node->slot))
+			send_later(node->slot, i);
+		else
+			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
+	}
+}
+
+/* For people, and in the log if it is news. */
+static void
+show_node(const RedisNode *node, NodeState before)
+{
+	NodeStatus *status = &node_status[node->slot];
+	bool news = strcmp(status->last_error, node->error) != 0;
+
+	seqlock_begin_write(&status->version);
+	if (strcmp(status->state, node_state_name(node->state)) != 0)
+	{
+		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
+		status->since = GetCurrentTimestamp();
+	}
+	strlcpy(status->last_error, node->error, sizeof(status->last_error));
+	status->last_error_at = node->error_at;
+	seqlock_end_write(&status->version);
+
+	if (node->state == NODE_READY && before != NODE_READY)
+		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
+							 node->url.address,
+							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
+							 node->error),
+					  !node->facts.evicts
+						  ? 0
+						  : errhint("Set maxmemory-policy to noeviction on that node, also in its "
+									"configuration file. It votes again redlock.max_ttl after "
+									"that.")));
+	else if (node->error[0] != '\0' &&
+			 (node->state != before ? news || before == NODE_READY : news && may_log_answer(node)))
+		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+}
+
+/* Answers with changing texts must not fill the log. */
+static bool
+may_log_answer(const RedisNode *node)
+{
+	static int64 logged_us[NODE_SLOTS];
+	int64 now_us = redlock_clock_us();
+
+	if (logged_us[node->slot] != 0 && now_us - logged_us[node->slot] < LOG_ANSWER_US)
+		return false;
+	logged_us[node->slot] = now_us;
+	return true;
+}
+
+/*
+ * Shutdown
+ */
+
+/* Is this SIGTERM a part of the server's shutdown? */
+static bool
+postmaster_stops(void)
+{
+	FILE *file = fopen("postmaster.pid", "r");
+	char line[MAXPGPATH];
+	bool stops = false;
+
+	if (file == NULL)
+		return true; /* gone already */
+	for (int i = 1; i <= LOCK_FILE_LINE_PM_STATUS; i++)
+	{
+		if (fgets(line, sizeof(line), file) == NULL)
+			break;
+		if (i == LOCK_FILE_LINE_PM_STATUS)
+			stops = strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0;
+	}
+	fclose(file);
+	return stops;
+}
+
+/*
+ * Have all owners gone, and all nodes that answer been told?  What is owed to
+ * nodes that can't be reached expires by itself.
+ */
+static bool
+all_released(void)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
+									lease_is_queued(lease_at(i))))
+			return false;
+	if (!dlist_is_empty(&waiting))
+		return false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_in_flight(node_at(i)) > 0 || (unsent[i].head >= 0 && node_can_send(node_at(i))))
+			return false;
+	return true;
+}
+
+static void
+detach(int code, Datum arg)
+{
+	trouble_end();
+	lease_broker_detach();
+}

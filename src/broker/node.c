@@ -1,0 +1,1028 @@
+/*
+ * node.c
+ *		One connection to one Redis node; see node.h.
+ *
+ * hiredis is used for what it does well, the protocol and its buffers; its
+ * sockets are non-blocking and driven by our loop.  Its asynchronous API is not
+ * used: one kind of callback and one ring are all that pipelined commands with
+ * replies in order need, and leases must outlive a connection.
+ */
+#include "postgres.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "miscadmin.h"
+#include "pgtime.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "broker/loop.h"
+#include "broker/node.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
+
+/* Pause before connecting again: doubles from MIN to MAX, less up to half. */
+#define BACKOFF_MIN_US INT64CONST(50000)
+#define BACKOFF_MAX_US INT64CONST(1000000)
+
+/* Who waits for an address that long is told so; the question goes on. */
+#define RESOLVE_US INT64CONST(30000000)
+
+#define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
+#define MAX_TTL_US ((int64) redlock_max_ttl_ms * 1000)
+
+/* How often a connection is checked; those of a host in one turn of its loop. */
+#define CHECK_US INT64CONST(5000000)
+
+/*
+ * A connection that is silent for so long is replaced, since it may be dead; not more
+ * often than that, since the node may be slow.
+ */
+#define DOUBT_US (NODE_TIMEOUT_US / 4)
+#define DOUBT_AGAIN_US INT64CONST(60000000)
+
+/* What a reply while GREETING answers. */
+typedef enum Greeting
+{
+	GREET_AUTH,
+	GREET_SELECT,
+	GREET_PING,
+	GREET_SERVER,
+	GREET_REPLICATION,
+	GREET_PERSISTENCE,
+	GREET_MEMORY,
+	GREET_FSYNC,
+	GREET_MARKER,
+	GREET_SCRIPT
+} Greeting;
+
+StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
+				 "the numbers of commands in flight wrap");
+
+static RedisNode nodes[NODE_SLOTS];
+static const NodeHandler *handler;
+static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
+
+static void end_batch(RedisNode *node);
+static void set_state(RedisNode *node, NodeState state, const char *error);
+static void start(RedisNode *node, int64 now_us);
+static void connect_to(RedisNode *node, int64 now_us);
+static void limit_delivery(RedisNode *node);
+static int64 answer_due_us(const RedisNode *node, int64 now_us);
+static bool may_doubt(const RedisNode *node, int64 now_us);
+static void replace_connection(RedisNode *node, int64 now_us);
+static void check_connection(RedisNode *node, int64 now_us);
+static void limit_replies(redisReader *reader);
+static void *create_short_array(const redisReadTask *task, RedlockElements elements);
+static void greet(RedisNode *node, int64 now_us);
+static void greet_as_voter(RedisNode *node);
+static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
+static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
+static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
+static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
+static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
+static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static bool is_configured(const redisReply *reply, const char *name, const char *value);
+static void read_eviction(RedisNode *node, const redisReply *reply);
+static bool read_marker(RedisNode *node, const redisReply *reply);
+static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
+static void ask_guard(RedisNode *node);
+static void describe(RedisNode *node, GuardVerdict verdict);
+static void begin_duty(RedisNode *node, int64 now_us);
+static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
+static bool is_answer_due(const RedisNode *node);
+static void read_replies(RedisNode *node, int64 now_us);
+static bool is_pong(const redisReply *reply);
+static void drop(RedisNode *node);
+static void fail(RedisNode *node, NodeState state, const char *error, int64 now_us);
+static void fail_io(RedisNode *node, const char *doing, int64 now_us);
+
+void
+node_init(const NodeHandler *node_handler)
+{
+	handler = node_handler;
+	for (int i = 0; i < NODE_SLOTS; i++)
+		nodes[i].slot = i;
+}
+
+RedisNode *
+node_at(int slot)
+{
+	Assert(slot >= 0 && slot < NODE_SLOTS);
+	return &nodes[slot];
+}
+
+const char *
+node_state_name(NodeState state)
+{
+	switch (state)
+	{
+		case NODE_UNUSED:
+			return "unused";
+		case NODE_RESOLVING:
+			return "resolving";
+		case NODE_CONNECTING:
+		case NODE_GREETING:
+			return "connecting";
+		case NODE_READY:
+			return "ready";
+		case NODE_QUARANTINED:
+			return "quarantined";
+		case NODE_BACKING_OFF:
+			return "backing off";
+		case NODE_REFUSED:
+			return "refused";
+	}
+	return "unknown";
+}
+
+void
+node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
+{
+	RedisNode *node = node_at(slot);
+
+	Assert(node->state == NODE_UNUSED);
+
+	memset(node, 0, sizeof(*node));
+	node->slot = slot;
+	node->url = *url;
+	node->guard = guard;
+	if (!node_is_subscriber(node))
+	{
+		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
+		node->batch = MemoryContextAllocZero(TopMemoryContext, sizeof(ScriptBatch));
+	}
+	start(node, now_us);
+}
+
+void
+node_close(RedisNode *node, int64 now_us)
+{
+	fail(node, NODE_UNUSED, "", now_us);
+	if (!node_is_subscriber(node))
+	{
+		pfree(node->sent);
+		pfree(node->batch);
+	}
+	node->sent = NULL;
+	node->batch = NULL;
+}
+
+void
+node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
+{
+	fail(node, NODE_BACKING_OFF, NULL, now_us);
+	node->url = *url;
+	node->failures = 0;
+	start(node, now_us);
+}
+
+void
+node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent)
+{
+	Sent *entry;
+
+	Assert(node_can_send(node));
+	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
+
+	entry = &node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX];
+	*entry = *sent;
+	entry->by_text = node->by_text;
+	entry->last = entry->check = false;
+	script_add(node->batch, command);
+	node->flush_wanted = true;
+	if (node->batch->count == SCRIPT_BATCH_MAX)
+		end_batch(node);
+}
+
+/* What was sent since the last one becomes a call of the script. */
+static void
+end_batch(RedisNode *node)
+{
+	if (!script_append(node->connection, node->batch, node->guard->marker,
+					   node->by_text ? NULL : node->sha))
+		out_of_memory(node);
+	node->sent[(node->sent_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
+	node->by_text = false;
+}
+
+void
+node_subscribe(RedisNode *node, const char *key, size_t len, bool join)
+{
+	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", key};
+	size_t argvlen[] = {strlen(argv[0]), len};
+
+	Assert(node_is_subscriber(node) && node->state == NODE_READY);
+
+	append(node, lengthof(argv), argv, argvlen);
+	node->flush_wanted = true;
+}
+
+bool
+node_flush(RedisNode *node, int64 now_us)
+{
+	int done = 0;
+
+	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
+		return true;
+	if (!node_is_subscriber(node) && node->batch->count > 0)
+		end_batch(node);
+	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
+	{
+		fail_io(node, "write", now_us);
+		return false;
+	}
+	node->flush_wanted = !done;
+	node->want_write = !done;
+	loop_watch(node->slot, node->connection->fd, node->want_write);
+	return true;
+}
+
+void
+node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
+{
+	if (node->connection == NULL)
+		return; /* closed earlier in this turn */
+
+	if (node->state == NODE_CONNECTING)
+	{
+		int error = 0;
+		socklen_t size = sizeof(error);
+
+		if (getsockopt(node->connection->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+			error = errno;
+		if (error != 0)
+		{
+			errno = error;
+			node->connection->err = REDIS_ERR_IO;
+			fail_io(node, "connect", now_us);
+			return;
+		}
+		if (!writable)
+			return;
+		greet(node, now_us);
+		return;
+	}
+	if (readable)
+		read_replies(node, now_us);
+	if (writable)
+		node_flush(node, now_us);
+}
+
+int64
+node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	ResolverAnswer answer;
+	int64 due_us;
+
+	switch (node->state)
+	{
+		case NODE_UNUSED:
+			return PG_INT64_MAX;
+
+		case NODE_RESOLVING:
+			switch (resolver_read(node->slot, &answer))
+			{
+				case RESOLVER_PENDING:
+					if (now_us < node->deadline_us)
+						return Min(node->deadline_us, now_us + RESOLVER_POLL_US);
+					fail(node, NODE_BACKING_OFF, "no answer from the host name resolver", now_us);
+					return node->retry_at_us;
+				case RESOLVER_FAILED:
+					fail(node, NODE_BACKING_OFF, answer.error, now_us);
+					return node->retry_at_us;
+				case RESOLVER_DONE:
+					node->addresses = answer.addresses;
+					node->next_address = 0;
+					memcpy(node->address, answer.address, sizeof(node->address));
+					connect_to(node, now_us);
+					return node_on_time(node, now_us, looked_us);
+			}
+			break;
+
+		case NODE_CONNECTING:
+		case NODE_GREETING:
+			if (looked_us < node->deadline_us)
+				return node->deadline_us;
+			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
+					 node->state == NODE_CONNECTING ? "connecting" : "greeting");
+			fail(node, NODE_BACKING_OFF, error, now_us);
+			return node->retry_at_us;
+
+		case NODE_READY:
+		case NODE_QUARANTINED:
+			if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
+			{
+				if (node->facts.evicts)
+					guard_distrust(node->guard, MAX_TTL_US, now_us);
+				else
+					set_state(node, NODE_READY, "");
+			}
+			if (now_us >= node->check_at_us)
+				check_connection(node, now_us);
+			due_us = answer_due_us(node, now_us);
+			if (looked_us < due_us)
+			{
+				due_us = Min(due_us, node->check_at_us);
+				return node->state == NODE_QUARANTINED ? Min(due_us, node->guard->until_us)
+													   : due_us;
+			}
+			if (may_doubt(node, now_us))
+			{
+				replace_connection(node, now_us);
+				return node_on_time(node, now_us, looked_us);
+			}
+			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
+			fail(node, NODE_BACKING_OFF, error, now_us);
+			return node->retry_at_us;
+
+		case NODE_BACKING_OFF:
+		case NODE_REFUSED:
+			if (now_us < node->retry_at_us)
+				return node->retry_at_us;
+			start(node, now_us);
+			return node_on_time(node, now_us, looked_us);
+	}
+	return PG_INT64_MAX;
+}
+
+static void
+set_state(RedisNode *node, NodeState state, const char *error)
+{
+	NodeState before = node->state;
+
+	node->state = state;
+	if (error != NULL)
+		node_set_error(node, error);
+	handler->changed(node, before);
+}
+
+void
+node_set_error(RedisNode *node, const char *error)
+{
+	strlcpy(node->error, error, sizeof(node->error));
+	node->error_at = error[0] != '\0' ? GetCurrentTimestamp() : 0;
+}
+
+/* Find the address, then connect to it. */
+static void
+start(RedisNode *node, int64 now_us)
+{
+	const char *problem;
+
+	Assert(node->connection == NULL);
+
+	if (node_is_subscriber(node))
+	{
+		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
+
+		if (!node_is_on_duty(voter))
+		{
+			fail(node, NODE_BACKING_OFF, "its node is not ready", now_us);
+			return;
+		}
+		strlcpy(node->address[0], voter->address[voter->used_address], sizeof(node->address[0]));
+		node->addresses = 1;
+		node->next_address = 0;
+	}
+	else if (node->url.is_unix || resolver_is_address(node->url.host))
+	{
+		strlcpy(node->address[0], node->url.is_unix ? "" : node->url.host,
+				sizeof(node->address[0]));
+		node->addresses = 1;
+		node->next_address = 0;
+	}
+	if (node->next_address < node->addresses)
+	{
+		connect_to(node, now_us);
+		return;
+	}
+
+	/* not asked yet, or all its addresses failed */
+	problem = resolver_ask(node->slot, node->url.host);
+	if (problem != NULL)
+	{
+		fail(node, NODE_BACKING_OFF, problem, now_us);
+		return;
+	}
+	node->deadline_us = now_us + RESOLVE_US;
+	set_state(node, NODE_RESOLVING, NULL);
+}
+
+static void
+connect_to(RedisNode *node, int64 now_us)
+{
+	node->used_address = node->next_address++;
+	node->connection =
+		node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
+						  : redisConnectNonBlock(node->address[node->used_address], node->url.port);
+
+	if (node->connection == NULL)
+	{
+		fail(node, NODE_BACKING_OFF, "out of memory", now_us);
+		return;
+	}
+	if (node->connection->err)
+	{
+		fail_io(node, "connect", now_us);
+		return;
+	}
+	limit_replies(node->connection->reader);
+	limit_delivery(node);
+	node->unparsed = 0;
+	node->began_us = now_us;
+	node->want_write = true; /* writable means connected */
+	node->deadline_us = now_us + NODE_TIMEOUT_US;
+	loop_watch(node->slot, node->connection->fd, true);
+	set_state(node, NODE_CONNECTING, NULL);
+}
+
+/*
+ * What is not acknowledged in time is given up here.  The system would go on sending
+ * it for minutes, also after the socket was closed, and the node execute it so late.
+ */
+static void
+limit_delivery(RedisNode *node)
+{
+#ifdef TCP_USER_TIMEOUT
+	unsigned int timeout_ms = redlock_node_timeout_ms;
+
+	if (!node->url.is_unix)
+		(void) setsockopt(node->connection->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms,
+						  sizeof(timeout_ms));
+#endif
+}
+
+/* When the oldest of what was sent must be answered. */
+static int64
+answer_due_us(const RedisNode *node, int64 now_us)
+{
+	int64 sent_us = node->pinged_us;
+
+	if (node_in_flight(node) > 0)
+		sent_us = node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us;
+	if (sent_us == 0)
+		return PG_INT64_MAX;
+	return sent_us + (may_doubt(node, now_us) ? DOUBT_US : NODE_TIMEOUT_US);
+}
+
+/*
+ * May an answer that is out be asked for on another connection?  If nothing was heard
+ * since, and there is time to connect, and for the answer.  For messages nobody waits.
+ */
+static bool
+may_doubt(const RedisNode *node, int64 now_us)
+{
+	return node_in_flight(node) > 0 &&
+		   node->heard_us <= node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us &&
+		   DOUBT_US + 2 * node->made_in_us < NODE_TIMEOUT_US &&
+		   (node->doubted_us == 0 || now_us - node->doubted_us >= DOUBT_AGAIN_US);
+}
+
+static void
+replace_connection(RedisNode *node, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	snprintf(error, sizeof(error), "no answer within %d ms; connecting again",
+			 (int) (DOUBT_US / 1000));
+	node->doubted_us = now_us;
+	node->replacing = true;
+	fail(node, NODE_BACKING_OFF, error, now_us);
+	node->replacing = false;
+	node->retry_at_us = now_us;
+}
+
+/* One that is used is checked, too: its answer tells what may change at any time. */
+static void
+check_connection(RedisNode *node, int64 now_us)
+{
+	Sent check = {.check = true, .last = true, .sent_us = now_us};
+
+	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
+	if (node_is_subscriber(node))
+	{
+		if (node->pinged_us != 0)
+			return;
+		append(node, 1, (const char *[]){"PING"}, NULL);
+		node->pinged_us = now_us;
+	}
+	else
+	{
+		if (!node_can_send(node))
+			return;
+		if (node->batch->count > 0)
+			end_batch(node);
+		append(node, 2, (const char *[]){"INFO", "memory"}, NULL);
+		node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = check;
+	}
+	node->flush_wanted = true;
+}
+
+/*
+ * hiredis allocates, and frees one by one, as many elements as an array says to
+ * have: a line of a hostile node would keep it busy for seconds.
+ */
+static void
+limit_replies(redisReader *reader)
+{
+	static redisReplyObjectFunctions limited;
+
+	create_array = reader->fn->createArray;
+	limited = *reader->fn;
+	limited.createArray = create_short_array;
+	reader->fn = &limited;
+}
+
+static void *
+create_short_array(const redisReadTask *task, RedlockElements elements)
+{
+	return elements <= NODE_ELEMENTS_MAX ? create_array(task, elements) : NULL;
+}
+
+/* All that must be said and known first, in one write. */
+static void
+greet(RedisNode *node, int64 now_us)
+{
+	node->greetings = node->greeted = 0;
+	set_state(node, NODE_GREETING, NULL);
+
+	if (node->url.user[0] != '\0')
+		greet_with(node, GREET_AUTH, 3,
+				   (const char *[]){"AUTH", node->url.user, node->url.password});
+	else if (node->url.password[0] != '\0')
+		greet_with(node, GREET_AUTH, 2, (const char *[]){"AUTH", node->url.password});
+	if (node_is_subscriber(node))
+		greet_with(node, GREET_PING, 1, (const char *[]){"PING"});
+	else
+		greet_as_voter(node);
+	Assert(node->greetings <= lengthof(node->greeting));
+
+	node->flush_wanted = true;
+	node_flush(node, now_us);
+}
+
+static void
+greet_as_voter(RedisNode *node)
+{
+	char db[12];
+	char random[17];
+	char max_ttl[12];
+	uint64 bits;
+
+	if (node->url.db != 0)
+	{
+		snprintf(db, sizeof(db), "%d", node->url.db);
+		greet_with(node, GREET_SELECT, 2, (const char *[]){"SELECT", db});
+	}
+	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
+	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
+	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
+	greet_with(node, GREET_MEMORY, 2, (const char *[]){"INFO", "memory"});
+	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
+
+	if (!pg_strong_random(&bits, sizeof(bits)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate random bytes for a redlock node")));
+	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
+	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
+	greet_with(
+		node, GREET_MARKER, 6,
+		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
+	greet_with(node, GREET_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
+}
+
+static void
+greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
+{
+	append(node, argc, argv, NULL);
+	node->greeting[node->greetings++] = what;
+}
+
+static void
+append(RedisNode *node, int argc, const char **argv, const size_t *argvlen)
+{
+	if (redisAppendCommandArgv(node->connection, argc, argv, argvlen) != REDIS_OK)
+		out_of_memory(node);
+}
+
+static void
+out_of_memory(const RedisNode *node)
+{
+	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),
+					errmsg("out of memory for commands to redlock node %s", node->url.address)));
+}
+
+static void
+on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	Greeting what = node->greeting[node->greeted++];
+	const char *fault = find_fault(node, what, reply);
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	if (fault != NULL)
+	{
+		bool passing = strncmp(fault, "LOADING", 7) == 0;
+
+		fail(node, passing ? NODE_BACKING_OFF : NODE_REFUSED, fault, now_us);
+		return;
+	}
+	if (node->greeted < node->greetings)
+		return;
+
+	if (!node_is_subscriber(node))
+	{
+		ask_guard(node);
+		if (node->guard->twin != 0)
+		{
+			snprintf(error, sizeof(error), "it is the same server as node %.100s",
+					 nodes[node->guard->twin - 1].url.address);
+			fail(node, NODE_REFUSED, error, now_us);
+			return;
+		}
+	}
+	node->failures = 0;
+	node->next_address = 0; /* one of them is good: begin with the first */
+	begin_duty(node, now_us);
+}
+
+/* Is it fit, and may it vote?  What the guard says is remembered for people, too. */
+static void
+ask_guard(RedisNode *node)
+{
+	GuardMemory *memories[CORE_NODES_MAX];
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
+	describe(node, guard_greet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
+}
+
+/* A time of day, since the text is read later, by whomever. */
+static void
+describe(RedisNode *node, GuardVerdict verdict)
+{
+	pg_time_t started = (pg_time_t) (redlock_wall_clock_us() / 1000000 - node->facts.uptime_s);
+	char *reason = node->guard->reason;
+	char when[64];
+
+	switch (verdict)
+	{
+		case GUARD_AS_BEFORE:
+			break;
+		case GUARD_RESTARTED:
+			pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z",
+						pg_localtime(&started, log_timezone));
+			snprintf(reason, GUARD_REASON_SIZE, "it restarted at %s and may have forgotten leases",
+					 when);
+			break;
+		case GUARD_FORGOT:
+			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);
+			break;
+		case GUARD_EVICTS:
+			snprintf(reason, GUARD_REASON_SIZE, "its maxmemory-policy, %s, may throw away leases",
+					 node->eviction);
+			break;
+	}
+}
+
+static void
+begin_duty(RedisNode *node, int64 now_us)
+{
+	node->made_in_us = now_us - node->began_us;
+	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
+	node->pinged_us = 0;
+	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
+		set_state(node, NODE_QUARANTINED, node->guard->reason);
+	else
+		set_state(node, NODE_READY, NULL);
+}
+
+/* Why this node must not vote, as far as this reply tells; or NULL. */
+static const char *
+find_fault(RedisNode *node, Greeting what, const redisReply *reply)
+{
+	static char fault[SCRIPT_TEXT_MAX + 1];
+	char value[64];
+
+	if (what == GREET_FSYNC)
+	{
+		/* who may not ask is not exempt from the guard */
+		node->facts.fsync_always = is_configured(reply, "appendfsync", "always") &&
+								   is_configured(reply, "no-appendfsync-on-rewrite", "no");
+		return NULL;
+	}
+	if (reply->type == REDIS_REPLY_ERROR)
+	{
+		text_to_printable(fault, sizeof(fault), reply->str, reply->len);
+		return fault;
+	}
+	switch (what)
+	{
+		case GREET_AUTH:
+		case GREET_SELECT:
+		case GREET_PING:
+			return NULL;
+
+		case GREET_SERVER:
+			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
+				return "its INFO has no run_id";
+			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
+				return "its INFO has no uptime_in_seconds";
+			node->facts.uptime_s = strtoll(value, NULL, 10);
+			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
+				strcmp(value, "standalone") != 0)
+			{
+				snprintf(fault, sizeof(fault),
+						 "it runs in %s mode; a node must be a standalone server", value);
+				return fault;
+			}
+			return NULL;
+
+		case GREET_REPLICATION:
+			if (!info_value(reply, "role", value, sizeof(value)))
+				return "its INFO has no role";
+			if (strcmp(value, "master") != 0)
+				return "it is a replica; a node must be an independent server";
+			return NULL;
+
+		case GREET_PERSISTENCE:
+			node->facts.aof =
+				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
+			return NULL;
+
+		case GREET_MEMORY:
+			read_eviction(node, reply);
+			return NULL;
+
+		case GREET_MARKER:
+			return read_marker(node, reply) ? NULL : "it did not tell its marker";
+
+		case GREET_SCRIPT:
+			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
+				return "it did not load a script";
+			strlcpy(node->sha, reply->str, SCRIPT_SHA_SIZE);
+			return NULL;
+
+		case GREET_FSYNC:
+			break; /* above */
+	}
+	return NULL;
+}
+
+/* Does the reply of CONFIG GET, which has names and values in turn, say so? */
+static bool
+is_configured(const redisReply *reply, const char *name, const char *value)
+{
+	if (reply->type != REDIS_REPLY_ARRAY)
+		return false;
+	for (size_t i = 0; i + 1 < reply->elements; i += 2)
+		if (reply->element[i]->type == REDIS_REPLY_STRING &&
+			reply->element[i + 1]->type == REDIS_REPLY_STRING &&
+			strcmp(reply->element[i]->str, name) == 0)
+			return strcmp(reply->element[i + 1]->str, value) == 0;
+	return false;
+}
+
+/* Does it throw keys away when its memory is full?  One that hides it is believed. */
+static void
+read_eviction(RedisNode *node, const redisReply *reply)
+{
+	char limit[64];
+	char policy[sizeof(node->eviction)];
+
+	node->eviction[0] = '\0';
+	if (info_value(reply, "maxmemory", limit, sizeof(limit)) && strtoll(limit, NULL, 10) > 0 &&
+		info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
+		strcmp(policy, "noeviction") != 0)
+		strlcpy(node->eviction, policy, sizeof(node->eviction));
+	node->facts.evicts = node->eviction[0] != '\0';
+}
+
+static bool
+read_marker(RedisNode *node, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
+		reply->element[0]->len > LUA_MARKER_MAX || reply->element[1]->type != REDIS_REPLY_INTEGER ||
+		reply->element[1]->integer < GUARD_FRESH || reply->element[1]->integer > GUARD_LOST_ONCE)
+		return false;
+	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
+	node->facts.loss = reply->element[1]->integer;
+	return true;
+}
+
+/* The value of a line "name:value" in the reply of INFO. */
+static bool
+info_value(const redisReply *reply, const char *name, char *value, size_t size)
+{
+	size_t name_len = strlen(name);
+	const char *line = reply->str;
+
+	if (reply->type != REDIS_REPLY_STRING)
+		return false;
+	while (line != NULL)
+	{
+		if (strncmp(line, name, name_len) == 0 && line[name_len] == ':')
+		{
+			line += name_len + 1;
+			text_to_printable(value, size, line, strcspn(line, "\r\n"));
+			return true;
+		}
+		line = strchr(line, '\n');
+		if (line != NULL)
+			line++;
+	}
+	return false;
+}
+
+static void
+read_replies(RedisNode *node, int64 now_us)
+{
+	redisContext *connection = node->connection;
+
+	size_t before = connection->reader->len;
+
+	if (redisBufferRead(connection) != REDIS_OK)
+	{
+		fail_io(node, "read", now_us);
+		return;
+	}
+	node->unparsed += connection->reader->len - before;
+	node->heard_us = now_us;
+	while (node->connection == connection)
+	{
+		void *reply = NULL;
+
+		if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
+		{
+			fail(node, NODE_BACKING_OFF, "it does not speak the Redis protocol", now_us);
+			return;
+		}
+		if (reply == NULL)
+			break;
+
+		if (node->state == NODE_GREETING && node->greeted < node->greetings)
+			on_greeting(node, reply, now_us);
+		else if (is_answer_due(node))
+			on_reply(node, reply, now_us);
+		else if (node_is_subscriber(node))
+			hear(node, reply, now_us);
+		else
+			fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+		freeReplyObject(reply);
+		if (node->connection == connection)
+			node->unparsed = connection->reader->len - connection->reader->pos;
+	}
+	if (node->connection != connection)
+		return;
+	if (node->unparsed > NODE_REPLY_MAX)
+		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_GREETING &&
+			 !node_is_subscriber(node))
+		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+}
+
+static void
+on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	char forgot[SCRIPT_TEXT_MAX + 1] = "";
+	int count = 1;
+
+	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
+	{
+		node->sent_head++;
+		read_eviction(node, reply);
+		if (node->facts.evicts)
+		{
+			guard_distrust(node->guard, MAX_TTL_US, now_us);
+			describe(node, GUARD_EVICTS);
+			set_state(node, NODE_QUARANTINED, node->guard->reason);
+		}
+		return;
+	}
+	while (!node->sent[(node->sent_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
+		count++;
+	for (int i = 0; i < count; i++)
+	{
+		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+		ScriptAnswer answer;
+
+		script_read(sent.op, reply, i, count, &answer);
+		if (answer.forgot)
+			strlcpy(forgot, answer.text, sizeof(forgot));
+		if (answer.unknown_script && !sent.by_text)
+			node->by_text = true;
+		handler->answered(node, &sent, &answer, now_us);
+	}
+	if (forgot[0] != '\0')
+		fail(node, NODE_BACKING_OFF, forgot, now_us); /* to be greeted anew */
+}
+
+/* Was a batch sent that is not yet answered? */
+static bool
+is_answer_due(const RedisNode *node)
+{
+	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
+}
+
+/* A message, the confirmation that a channel was joined or left, or an answer to PING. */
+static void
+hear(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	redisReply **element = reply->element;
+
+	if (reply->type == REDIS_REPLY_ERROR)
+	{
+		char error[SCRIPT_TEXT_MAX + 1];
+
+		/* who may not subscribe waits by asking */
+		text_to_printable(error, sizeof(error), reply->str, reply->len);
+		fail(node, NODE_REFUSED, error, now_us);
+		return;
+	}
+	if (node->pinged_us != 0 && is_pong(reply))
+		node->pinged_us = 0;
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+			 element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
+		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+	else if (strcmp(element[0]->str, "message") == 0)
+		handler->heard(node, element[1]->str, element[1]->len, true, now_us);
+	else if (strcmp(element[0]->str, "subscribe") == 0)
+		handler->heard(node, element[1]->str, element[1]->len, false, now_us);
+}
+
+/* It looks otherwise on a connection that has subscribed to something. */
+static bool
+is_pong(const redisReply *reply)
+{
+	return reply->type == REDIS_REPLY_STATUS ||
+		   (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2);
+}
+
+/* Close the socket. */
+static void
+drop(RedisNode *node)
+{
+	if (node->connection == NULL)
+		return;
+	loop_forget(node->slot);
+	redisFree(node->connection);
+	node->connection = NULL;
+	node->flush_wanted = node->want_write = false;
+}
+
+/*
+ * The connection is over.  What was sent and not answered may have been
+ * executed or not, or may still be: the handler is told of each.
+ */
+static void
+fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
+{
+	int64 pause_us;
+
+	drop(node);
+	if (!node_is_subscriber(node))
+		node->batch->count = node->batch->len = 0;
+	node->by_text = false;
+	pause_us = BACKOFF_MAX_US;
+	if (state != NODE_REFUSED && node->failures < 5)
+		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
+	node->failures++;
+	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
+	set_state(node, state, error);
+
+	/* it may hang as well, and its own check be seconds away */
+	if (!node->replacing && !node_is_subscriber(node) &&
+		node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
+		fail(node_at(node->slot + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
+			 now_us);
+
+	while (node_in_flight(node) > 0)
+	{
+		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+
+		if (!sent.check)
+			handler->lost(node, &sent, now_us);
+	}
+}
+
+static void
+fail_io(RedisNode *node, const char *doing, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	redisContext *connection = node->connection;
+
+	if (connection->err == REDIS_ERR_EOF)
+		strlcpy(error, "it closed the connection", sizeof(error));
+	else if (connection->err == REDIS_ERR_IO)
+		snprintf(error, sizeof(error), "could not %s: %s", doing,
+				 connection->errstr[0] != '\0' ? connection->errstr : strerror(errno));
+	else
+		snprintf(error, sizeof(error), "could not %s: %s", doing, connection->errstr);
+	fail(node, NODE_BACKING_OFF, error, now_us);
+}

@@ -1,0 +1,210 @@
+/*
+ * node.h
+ *		One connection to one Redis node, never blocking: its state, its commands
+ *		in flight, its deadlines.
+ *
+ *	 UNUSED      the slot belongs to no node
+ *	 RESOLVING   waits for the address of its host name
+ *	 CONNECTING  the socket is not yet open
+ *	 GREETING    AUTH, SELECT, the facts, and the loading of scripts are out
+ *	 READY       takes commands
+ *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
+ *				 have forgotten leases, or forget them (see guard.h)
+ *	 BACKING_OFF broke or did not answer; connects again at retry_at_us
+ *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
+ *				 looked at again at retry_at_us
+ *
+ * The commands of a turn go out in batches, each a call of the script that has
+ * one reply.  Replies come in the order of the commands, so the commands in flight
+ * are a ring.  A connection on which a command was not answered in time is closed,
+ * never reused: its state is unknown.
+ *
+ * A connection may be dead without a sign: a firewall has forgotten it.  So each is
+ * sent a check every few seconds, which also keeps firewalls from forgetting it.  A
+ * command that meets a dead one all the same is sent again on a new connection, while
+ * there is time (`replacing`).
+ *
+ * Each node has two slots: its own, for commands, and that of its subscriber, a
+ * second connection for the messages of releases, opened when it is first needed.
+ *
+ * Used by the broker only; node.c knows nothing of leases, it tells what
+ * happened through NodeHandler.
+ */
+#ifndef REDLOCK_NODE_H
+#define REDLOCK_NODE_H
+
+#include "datatype/timestamp.h"
+
+#include "broker/resolver.h"
+#include "broker/script.h"
+#include "protocol/core.h"
+#include "protocol/guard.h"
+#include "shared/url.h"
+
+/* Bound of commands in flight on one connection. */
+#define NODE_IN_FLIGHT_MAX 16384
+
+/* The subscriber of a node has the node's slot plus this. */
+#define NODE_SUBSCRIBER CORE_NODES_MAX
+#define NODE_SLOTS (2 * CORE_NODES_MAX)
+
+/* A reply that is longer is not one of ours: INFO has some kilobytes. */
+#define NODE_REPLY_MAX (64 * 1024)
+#define NODE_ELEMENTS_MAX SCRIPT_BATCH_MAX
+
+typedef enum NodeState
+{
+	NODE_UNUSED = 0,
+	NODE_RESOLVING,
+	NODE_CONNECTING,
+	NODE_GREETING,
+	NODE_READY,
+	NODE_QUARANTINED,
+	NODE_BACKING_OFF,
+	NODE_REFUSED
+} NodeState;
+
+/* A command in flight: what the broker needs to know when the reply comes. */
+typedef struct Sent
+{
+	int lease_slot;
+	uint32 generation;
+	uint32 round;
+	core_op op;
+	bool unhurried; /* others go first: see broker.c */
+	bool by_text;   /* the script's text was sent along */
+	bool last;      /* of its batch: one reply answers all of it */
+	bool check;     /* of the connection: no lease is concerned */
+	int64 sent_us;
+} Sent;
+
+typedef struct RedisNode
+{
+	int slot; /* its bit in a core_mask */
+	NodeState state;
+	NodeUrl url;
+	char error[SCRIPT_TEXT_MAX + 1]; /* why it is not READY, or what its
+									  * last error was */
+	TimestampTz error_at;            /* when that was; 0: there is none */
+	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
+	GuardFacts facts;                /* what it said when we connected */
+	char eviction[32];               /* how it may throw keys away; empty: it doesn't */
+
+	redisContext *connection;
+	bool flush_wanted; /* there is output to write */
+	bool want_write;   /* the socket was full, or is connecting */
+	char sha[SCRIPT_SHA_SIZE];
+	bool by_text; /* it does not know the script any more */
+
+	size_t unparsed; /* bytes since the last whole reply */
+
+	uint8 greeting[16]; /* replies still to come while GREETING */
+	int greetings;
+	int greeted;
+
+	ScriptBatch *batch; /* what is not yet in the connection's buffer */
+	Sent *sent;         /* ring of NODE_IN_FLIGHT_MAX */
+	uint32 sent_head;   /* next to be answered */
+	uint32 sent_tail;   /* next free; tail - head are in flight, also when they
+						 * have wrapped: the ring's size is a power of two */
+
+	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
+	int addresses;
+	int next_address;
+	int used_address;  /* of the connection */
+	int failures;      /* in a row, with a pause behind each */
+	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
+	int64 retry_at_us; /* BACKING_OFF, REFUSED */
+
+	int64 began_us;    /* the connection */
+	int64 made_in_us;  /* from there to the end of the greeting */
+	int64 heard_us;    /* something was read */
+	int64 check_at_us; /* the next is sent */
+	int64 pinged_us;   /* a subscriber's unanswered check; 0: none */
+	int64 doubted_us;  /* a connection was replaced; 0: never */
+	bool replacing;    /* what is lost just now can be asked again in a moment */
+} RedisNode;
+
+typedef struct NodeHandler
+{
+	void (*answered)(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+	/* the node is connected to again; at once if it is `replacing` */
+	void (*lost)(RedisNode *node, const Sent *sent, int64 now_us);
+	void (*changed)(RedisNode *node, NodeState before); /* state or error */
+	/* subscribers only; told: a release, else the confirmation of a subscription */
+	void (*heard)(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
+} NodeHandler;
+
+/* Once, before anything else. */
+extern void node_init(const NodeHandler *handler);
+
+extern RedisNode *node_at(int slot);
+extern const char *node_state_name(NodeState state);
+
+/* Give the slot to a node and begin to connect; give it up. */
+extern void node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us);
+extern void node_close(RedisNode *node, int64 now_us);
+
+/* What went wrong just now; empty: nothing that need be told any more. */
+extern void node_set_error(RedisNode *node, const char *error);
+
+/* Connect again at once, with new credentials. */
+extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);
+
+static inline bool
+node_is_subscriber(const RedisNode *node)
+{
+	return node->slot >= NODE_SUBSCRIBER;
+}
+
+/* Was greeted, and found to be fit. */
+static inline bool
+node_is_on_duty(const RedisNode *node)
+{
+	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
+}
+
+static inline bool
+node_can_send(const RedisNode *node)
+{
+	return node_is_on_duty(node) && node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+}
+
+/* Takes acquires, too. */
+static inline bool
+node_can_vote(const RedisNode *node)
+{
+	return node->state == NODE_READY && node_can_send(node);
+}
+
+static inline uint32
+node_in_flight(const RedisNode *node)
+{
+	return node->sent_tail - node->sent_head;
+}
+
+/*
+ * Append a command; it is written by node_flush.  The node must be able to send.
+ * Of `sent`, by_text, last and check are filled in here.
+ */
+extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent);
+
+/* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
+extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);
+
+/*
+ * Write what can be written without waiting.  False: the connection broke; what the
+ * handler was told of may have sent something to other nodes.
+ */
+extern bool node_flush(RedisNode *node, int64 now_us);
+
+/* Its socket is ready. */
+extern void node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us);
+
+/*
+ * Deadlines, retries and resolved names; returns when to be called again.  What had
+ * come by looked_us has been read: an answer is late if it was due before.
+ */
+extern int64 node_on_time(RedisNode *node, int64 now_us, int64 looked_us);
+
+#endif /* REDLOCK_NODE_H */

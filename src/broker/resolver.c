@@ -1,0 +1,247 @@
+/*
+ * resolver.c
+ *		Host names into addresses; see resolver.h.
+ *
+ * The system's resolver, getaddrinfo, blocks: for many seconds when DNS is down.
+ * The broker must not, and a DNS library would not read what nsswitch.conf says.
+ * So each question has a thread of its own that lives for one getaddrinfo.
+ *
+ * A PostgreSQL process has one thread, and its code relies on that.  This is why
+ * ours does no harm:
+ *
+ * - It runs none of that code: no memory context, error, latch, lock or shared
+ *	 memory.  It calls getaddrinfo with what is in its Lookup, and writes the result
+ *	 there.  A Lookup is static: it outlives the thread, whoever has lost interest.
+ * - One word, `state`, says whose the Lookup is.  Nobody waits for anybody: the
+ *	 broker looks at the word now and then.
+ * - All signals are blocked in it, so handlers run in the broker's own thread, and
+ *	 signals that nobody handles wait for that thread.
+ * - getaddrinfo may be called by several threads as long as nobody changes locale or
+ *	 environment.  The broker does neither, but for LC_MESSAGES at a reload, which
+ *	 getaddrinfo does not use: the error's text is made by the broker.
+ * - The process does not end by exit() once it had a thread: handlers and destructors
+ *	 of libraries, the name service's among them, must not run beside a getaddrinfo
+ *	 that uses them, nor wait for a lock that it holds.  PostgreSQL's own clean-up
+ *	 is done by then, and the kernel ends the thread, whatever it does.
+ *
+ * A process for each question needs none of this, and was there first.  PostgreSQL's
+ * handler of SIGTERM ended it wherever it was, often inside of getaddrinfo; then the
+ * exit handlers of that process waited for the locks that it held, and the server
+ * could not be stopped.  Without SIGTERM it would hold up the shutdown as long as
+ * the name hangs.  glibc's getaddrinfo_a is a pool of such threads, but other C
+ * libraries lack it, and it says nothing of what happens beside exit().
+ */
+#include "postgres.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "port/atomics.h"
+#include "storage/ipc.h"
+
+#include "broker/resolver.h"
+#include "protocol/core.h"
+
+/* Beside those of all nodes, some may hang whose answers nobody wants any more. */
+#define LOOKUPS (2 * CORE_NODES_MAX)
+
+/* Of a thread: some modules of the name service need more than getaddrinfo does. */
+#define STACK_BYTES (1024 * 1024)
+
+typedef enum LookupState
+{
+	LOOKUP_FREE = 0, /* the broker's */
+	LOOKUP_RUNNING,  /* the thread's */
+	LOOKUP_OVER      /* the broker's again, with the results */
+} LookupState;
+
+typedef struct Lookup
+{
+	pg_atomic_uint32 state;
+	char host[256];
+	int rc;
+	int error; /* errno */
+	struct addrinfo *list;
+} Lookup;
+
+static Lookup lookups[LOOKUPS];
+static Lookup *asked[CORE_NODES_MAX]; /* of each node; NULL: none */
+static bool had_thread = false;
+
+static LookupState state_of(Lookup *lookup);
+static Lookup *find_free(void);
+static int start_thread(Lookup *lookup);
+static void *run(void *arg);
+static void read_list(const struct addrinfo *list, ResolverAnswer *answer);
+static void make_free(Lookup *lookup);
+static void end_process(int code, Datum arg);
+
+bool
+resolver_is_address(const char *host)
+{
+	struct in6_addr address;
+
+	return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+const char *
+resolver_ask(int node, const char *host)
+{
+	static char problem[128];
+	Lookup *lookup = asked[node];
+	int rc;
+
+	if (lookup != NULL && state_of(lookup) == LOOKUP_RUNNING && strcmp(lookup->host, host) == 0)
+		return NULL;
+
+	asked[node] = NULL; /* an earlier question may go on by itself */
+	lookup = find_free();
+	if (lookup == NULL)
+		return "too many host names are being resolved already";
+	strlcpy(lookup->host, host, sizeof(lookup->host));
+	rc = start_thread(lookup);
+	if (rc != 0)
+	{
+		snprintf(problem, sizeof(problem), "could not start a thread to resolve the host name: %s",
+				 strerror(rc));
+		return problem;
+	}
+	asked[node] = lookup;
+	return NULL;
+}
+
+ResolverResult
+resolver_read(int node, ResolverAnswer *answer)
+{
+	Lookup *lookup = asked[node];
+
+	Assert(lookup != NULL);
+	if (state_of(lookup) == LOOKUP_RUNNING)
+		return RESOLVER_PENDING;
+
+	answer->addresses = 0;
+	if (lookup->rc != 0)
+		snprintf(answer->error, sizeof(answer->error), "could not resolve the host name: %s",
+				 lookup->rc == EAI_SYSTEM ? strerror(lookup->error) : gai_strerror(lookup->rc));
+	else
+		read_list(lookup->list, answer);
+	make_free(lookup);
+	asked[node] = NULL;
+	return answer->addresses > 0 ? RESOLVER_DONE : RESOLVER_FAILED;
+}
+
+static void
+read_list(const struct addrinfo *list, ResolverAnswer *answer)
+{
+	for (const struct addrinfo *a = list; a != NULL; a = a->ai_next)
+		if (answer->addresses < RESOLVED_MAX &&
+			getnameinfo(a->ai_addr, a->ai_addrlen, answer->address[answer->addresses],
+						sizeof(answer->address[0]), NULL, 0, NI_NUMERICHOST) == 0)
+			answer->addresses++;
+	if (answer->addresses == 0)
+		strlcpy(answer->error, "the host name has no usable address", sizeof(answer->error));
+}
+
+static LookupState
+state_of(Lookup *lookup)
+{
+	LookupState state = pg_atomic_read_u32(&lookup->state);
+
+	pg_read_barrier(); /* pairs with run */
+	return state;
+}
+
+/* One that no thread has, and whose answer nobody waits for. */
+static Lookup *
+find_free(void)
+{
+	for (int i = 0; i < LOOKUPS; i++)
+	{
+		bool wanted = state_of(&lookups[i]) == LOOKUP_RUNNING;
+
+		for (int node = 0; node < CORE_NODES_MAX && !wanted; node++)
+			wanted = asked[node] == &lookups[i];
+		if (wanted)
+			continue;
+		make_free(&lookups[i]);
+		return &lookups[i];
+	}
+	return NULL;
+}
+
+static void
+make_free(Lookup *lookup)
+{
+	Assert(state_of(lookup) != LOOKUP_RUNNING);
+	if (lookup->list != NULL)
+		freeaddrinfo(lookup->list);
+	lookup->list = NULL;
+	pg_atomic_write_u32(&lookup->state, LOOKUP_FREE);
+}
+
+/* Returns 0, or an errno. */
+static int
+start_thread(Lookup *lookup)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	sigset_t all;
+	sigset_t before;
+	int rc;
+
+	if (!had_thread)
+		on_proc_exit(end_process, (Datum) 0);
+	had_thread = true;
+
+	rc = pthread_attr_init(&attributes);
+	if (rc != 0)
+		return rc;
+	rc = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (rc == 0)
+		rc = pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	if (rc == 0)
+	{
+		/* it inherits the mask, so no signal finds it for even a moment */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		pg_atomic_write_u32(&lookup->state, LOOKUP_RUNNING);
+		rc = pthread_create(&thread, &attributes, run, lookup);
+		if (rc != 0)
+			pg_atomic_write_u32(&lookup->state, LOOKUP_FREE);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+	}
+	pthread_attr_destroy(&attributes);
+	return rc;
+}
+
+/* The thread: nothing of PostgreSQL's may be called here. */
+static void *
+run(void *arg)
+{
+	Lookup *lookup = arg;
+	struct addrinfo hints = {0};
+
+	hints.ai_family = AF_UNSPEC;
+	hints.ai_socktype = SOCK_STREAM;
+	lookup->rc = getaddrinfo(lookup->host, NULL, &hints, &lookup->list);
+	lookup->error = errno;
+	if (lookup->rc != 0)
+		lookup->list = NULL;
+	pg_write_barrier(); /* the results come before the state */
+	pg_atomic_write_u32(&lookup->state, LOOKUP_OVER);
+	return NULL;
+}
+
+/*
+ * Called when proc_exit has run all else.  What exit() would still do, the handlers
+ * and destructors of libraries, is not for a process that has, or just had, threads.
+ */
+static void
+end_process(int code, Datum arg)
+{
+	_exit(code);
+}

@@ -1,0 +1,84 @@
+/*
+ * script.h
+ *		What is said to a node about one lock: the commands, the lock's value, and
+ *		the reading of replies into votes.  What the nodes do then is in lua.h.
+ */
+#ifndef REDLOCK_SCRIPT_H
+#define REDLOCK_SCRIPT_H
+
+#include <hiredis/hiredis.h>
+
+#include "protocol/lua.h"
+
+#define SCRIPT_SHA_SIZE 41
+#define SCRIPT_TEXT_MAX 159
+#define SCRIPT_VALUE_SIZE 256
+
+/* One command about one lock. */
+typedef struct ScriptCommand
+{
+	core_op op;
+	const char *key;
+	size_t key_len;
+	char *value;
+	size_t value_len;
+	int64 wall_clock_us; /* since 1970 */
+	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
+	int64 counter;       /* confirm: token_at; renew: the bound; release:
+						  * core_tombstone */
+	int64 token;         /* confirm; renew: what the bound becomes */
+} ScriptCommand;
+
+/* Commands that a node gets as one call of the script. */
+#define SCRIPT_BATCH_MAX 16
+#define SCRIPT_COMMAND_MAX 768
+
+typedef struct ScriptBatch
+{
+	int count;
+	size_t len;
+	char text[SCRIPT_BATCH_MAX * SCRIPT_COMMAND_MAX];
+} ScriptBatch;
+
+typedef struct ScriptAnswer
+{
+	core_reply reply;
+	bool unknown_script;            /* NOSCRIPT: nothing was executed; to be sent
+									 * again, with the script's text */
+	bool forgot;                    /* the marker is not there: nothing was
+									 * executed, and the node is not to be
+									 * trusted with a grant */
+	int64 token;                    /* a granted acquire: the node's counter; a refused
+									 * renewal: the same if that is why, else 0 */
+	int64 busy_ms;                  /* a refused acquire: time to live of the key
+									 * in its way; 0: none, or unknown */
+	uint32 holder;                  /* a refused acquire: hash of the value in its way */
+	bool ours;                      /* a refused acquire: it is of this extension, so
+									 * its release will be told */
+	bool kept;                      /* a refused acquire: it was released, and is kept
+									 * by its hold_at_least */
+	int64 told;                     /* a release: hosts that wait for it */
+	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
+									 * who holds it; printable ASCII */
+} ScriptAnswer;
+
+/* Writes the value but for its attempt into `value`, returns its length. */
+extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder);
+
+extern void script_set_attempt(char *value, uint32 attempt);
+
+/* Adds to a batch that is not full. */
+extern void script_add(ScriptBatch *batch, const ScriptCommand *command);
+
+/*
+ * Moves the batch to the connection's output buffer; by the script's text if sha
+ * is NULL.  False: out of memory.
+ */
+extern bool script_append(redisContext *connection, ScriptBatch *batch, const char *marker,
+						  const char *sha);
+
+/* Reads what command number i of a batch of so many was answered. */
+extern void script_read(core_op op, const redisReply *reply, int i, int count,
+						ScriptAnswer *answer);
+
+#endif /* REDLOCK_SCRIPT_H */

@@ -1,0 +1,182 @@
+/*
+ * trouble.c
+ *		What is logged of leases in trouble; see trouble.h.
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "utils/memutils.h"
+
+#include "broker/trouble.h"
+#include "shared/node_status.h"
+
+/*
+ * So many leases of each kind of trouble are named in the log in that time; what
+ * comes then is counted, and summed up at its end.
+ */
+#define LOG_LEASES 5
+#define LOG_LEASES_US INT64CONST(10000000)
+
+/* What is logged of leases, so that many in trouble don't fill the log. */
+typedef struct Trouble
+{
+	int64 ends_us; /* of the time in which LOG_LEASES are named; 0: none are yet */
+	int named;
+	int64 times;          /* the others: how often, */
+	int leases;           /* and how many */
+	StringInfoData first; /* of these, with the nodes' reasons */
+	uint32 number;        /* of this time */
+	uint32 *counted_in;   /* by slot: number of the time in which it was counted */
+} Trouble;
+
+static Trouble troubles[TROUBLES];
+
+static void log_lease(Lease *lease, TroubleKind kind, const char *nodes);
+static void count_trouble(Lease *lease, Trouble *trouble, const char *nodes);
+static void sum_up(TroubleKind kind);
+static char *votes_text(const Lease *lease);
+
+void
+trouble_log(Lease *lease, TroubleKind kind, int64 now_us)
+{
+	Trouble *trouble = &troubles[kind];
+	char *nodes = votes_text(lease);
+
+	if (trouble->ends_us == 0)
+		trouble->ends_us = now_us + LOG_LEASES_US;
+	if (trouble->named < LOG_LEASES)
+	{
+		trouble->named++;
+		log_lease(lease, kind, nodes);
+	}
+	else
+		count_trouble(lease, trouble, nodes);
+	pfree(nodes);
+}
+
+static void
+log_lease(Lease *lease, TroubleKind kind, const char *nodes)
+{
+	const char *name = lease->key + lease->prefix_len;
+
+	switch (kind)
+	{
+		case TROUBLE_UNRENEWED:
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was not renewed by a "
+								 "quorum; will try again",
+								 name, lease->owner_pid),
+						  errdetail_internal("%s", nodes)));
+			break;
+		case TROUBLE_LOST:
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was lost", name,
+								 lease->owner_pid),
+						  errdetail_internal("%s", nodes)));
+			break;
+		case TROUBLE_LEFT:
+			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d", name,
+								 lease->owner_pid)));
+			break;
+		case TROUBLES:
+			break;
+	}
+}
+
+static void
+count_trouble(Lease *lease, Trouble *trouble, const char *nodes)
+{
+	int slot = lease_slot(lease);
+
+	if (trouble->times++ == 0)
+	{
+		if (trouble->counted_in == NULL)
+		{
+			trouble->counted_in =
+				MemoryContextAllocZero(TopMemoryContext, lease_table->slots * sizeof(uint32));
+			initStringInfo(&trouble->first);
+		}
+		trouble->number++;
+		resetStringInfo(&trouble->first);
+		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
+	}
+	if (trouble->counted_in[slot] == trouble->number)
+		return;
+	trouble->counted_in[slot] = trouble->number;
+	trouble->leases++;
+	if (trouble->leases <= LOG_LEASES)
+		appendStringInfo(&trouble->first, "%s\"%s\" of process %d", trouble->leases > 1 ? ", " : "",
+						 lease->key + lease->prefix_len, lease->owner_pid);
+	else if (trouble->leases == LOG_LEASES + 1)
+		appendStringInfoString(&trouble->first, ", ...");
+}
+
+/* Returns when to be called again. */
+int64
+trouble_sum_up(int64 now_us)
+{
+	int64 next_us = PG_INT64_MAX;
+
+	for (int kind = 0; kind < TROUBLES; kind++)
+	{
+		if (troubles[kind].ends_us == 0)
+			continue;
+		if (troubles[kind].ends_us <= now_us)
+			sum_up(kind);
+		else
+			next_us = Min(next_us, troubles[kind].ends_us);
+	}
+	return next_us;
+}
+
+void
+trouble_end(void)
+{
+	for (int kind = 0; kind < TROUBLES; kind++)
+		sum_up(kind);
+}
+
+static void
+sum_up(TroubleKind kind)
+{
+	Trouble *trouble = &troubles[kind];
+	int leases = kind == TROUBLE_UNRENEWED ? trouble->leases : (int) trouble->times;
+
+	if (trouble->times > 0)
+		switch (kind)
+		{
+			case TROUBLE_UNRENEWED:
+				ereport(LOG, (errmsg_plural("%d more lease on a redlock was not renewed by a "
+											"quorum; will try again",
+											"%d more leases on redlocks were not renewed by a "
+											"quorum; will try again",
+											leases, leases),
+							  errdetail_internal("Failed renewals: " INT64_FORMAT ". %s.",
+												 trouble->times, trouble->first.data)));
+				break;
+			case TROUBLE_LOST:
+				ereport(LOG, (errmsg_plural("%d more lease on a redlock was lost",
+											"%d more leases on redlocks were lost", leases, leases),
+							  errdetail_internal("%s.", trouble->first.data)));
+				break;
+			case TROUBLE_LEFT:
+				ereport(LOG, (errmsg_plural("releasing %d more redlock, which was left",
+											"releasing %d more redlocks, which were left", leases,
+											leases),
+							  errdetail_internal("%s.", trouble->first.data)));
+				break;
+			case TROUBLES:
+				break;
+		}
+	trouble->ends_us = 0;
+	trouble->named = trouble->leases = 0;
+	trouble->times = 0;
+}
+
+/* What each node said in the last round. */
+static char *
+votes_text(const Lease *lease)
+{
+	core_mask yes = core_votes(&lease->core, CORE_VOTE_YES);
+	core_mask denying = core_votes(&lease->core, CORE_VOTE_NO);
+
+	return node_status_explain(yes, denying, lease->core.members & ~(yes | denying));
+}

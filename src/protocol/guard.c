@@ -1,0 +1,98 @@
+/*
+ * guard.c
+ *		The restart guard; see guard.h.
+ */
+#include "protocol/guard.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#define SECOND INT64_C(1000000)
+
+/* A node counts its uptime in whole seconds, by a clock that may be set. */
+#define UPTIME_SLACK_S 2
+
+static bool is_same(const char *a, const char *b);
+static int find_twin(GuardMemory *const *nodes, int node, const char *run_id);
+static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
+static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
+
+GuardVerdict
+guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t max_ttl_us,
+			int64_t now_us)
+{
+	GuardMemory *memory = nodes[node];
+	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
+
+	if (verdict != GUARD_AS_BEFORE)
+		guard_distrust(memory, max_ttl_us, now_us);
+	if (memory->twin != 0 || !is_same(memory->run_id, facts->run_id))
+		memory->met_us = now_us;
+	memory->twin = find_twin(nodes, node, facts->run_id) + 1;
+	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
+	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
+	return verdict;
+}
+
+/* As long as a lease that began just now could live, by whatever clock. */
+void
+guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us)
+{
+	memory->until_us = now_us + 2 * max_ttl_us - core_validity_us(max_ttl_us);
+	assert(memory->until_us > now_us);
+}
+
+bool
+guard_may_vote(const GuardMemory *memory, int64_t now_us)
+{
+	return now_us >= memory->until_us;
+}
+
+static bool
+is_same(const char *a, const char *b)
+{
+	return strcmp(a, b) == 0;
+}
+
+/*
+ * The node that is used for this process; or -1.  It need not be connected: it may have
+ * voted just before, and what it was sent may be executed late, as long as the process
+ * lives.
+ */
+static int
+find_twin(GuardMemory *const *nodes, int node, const char *run_id)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (i != node && nodes[i] != NULL && nodes[i]->twin == 0 &&
+			is_same(nodes[i]->run_id, run_id))
+			return i;
+	return -1;
+}
+
+/*
+ * A node's uptime is by its wall clock, which may step after its start: then a
+ * process of some seconds looks old.  Where we knew another process before, it need
+ * not be believed.  That one answered us last at some time, so what it knew may have
+ * been lost at any time since.
+ */
+static GuardVerdict
+review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
+{
+	bool met = memory->marker[0] != '\0';
+	bool new_process = met ? !is_same(memory->run_id, facts->run_id) : is_young(facts, max_ttl_us);
+	bool durable = facts->aof && facts->fsync_always;
+
+	if (new_process && !durable)
+		return GUARD_RESTARTED;
+	if (met ? !is_same(memory->marker, facts->marker) && facts->loss != GUARD_LOST_ONCE
+			: facts->loss == GUARD_LOST_LATELY)
+		return GUARD_FORGOT;
+	return GUARD_AS_BEFORE;
+}
+
+static bool
+is_young(const GuardFacts *facts, int64_t max_ttl_us)
+{
+	return facts->uptime_s < (max_ttl_us + SECOND - 1) / SECOND + UPTIME_SLACK_S;
+}

@@ -1,0 +1,66 @@
+/*
+ * rules.c
+ *		Tokens and times; see rules.h.
+ */
+#include "protocol/rules.h"
+
+#include "protocol/lua.h"
+
+static bool is_healthy(int64_t validity_us, int64_t ttl_us);
+
+/* The nodes counted LUA_SPAN for it. */
+int64_t
+rules_first_token(int64_t granted)
+{
+	return granted - LUA_SPAN + 1;
+}
+
+/* One that ran ahead of time is kept for that much longer. */
+int64_t
+rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us)
+{
+	int64_t ahead_us = counter > wall_clock_us ? counter - wall_clock_us : 0;
+
+	return LUA_COUNTER_KEEP_MS + ahead_us / 1000;
+}
+
+/*
+ * Waiters are told of the end of a lease, not of an undone attempt.  What was never
+ * returned to a caller is not held.
+ */
+int64_t
+rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now_us)
+{
+	if (!granted)
+		return LUA_DELETE;
+	if (returned && now_us < keep_until_us)
+		return (keep_until_us - now_us + 999) / 1000;
+	return LUA_DELETE_AND_TELL;
+}
+
+int64_t
+rules_tenure_us(int64_t ttl_us)
+{
+	return ttl_us / 10;
+}
+
+bool
+rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t tenure_so_far_us, int handovers,
+					int limit)
+{
+	return handovers < limit && tenure_so_far_us < rules_tenure_us(ttl_us) &&
+		   is_healthy(validity_us, ttl_us);
+}
+
+bool
+rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
+{
+	return handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+}
+
+/* It was renewed less than half its ttl ago. */
+static bool
+is_healthy(int64_t validity_us, int64_t ttl_us)
+{
+	return validity_us > ttl_us / 2;
+}

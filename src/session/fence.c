@@ -1,0 +1,171 @@
+/*
+ * fence.c
+ *		The fence; see fence.h.
+ *
+ * One statement does it: the row is inserted, or updated if the token there is
+ * not newer.  Its row lock lasts until the end of the transaction, so fenced
+ * transactions on a resource commit one after another, in the order of their
+ * tokens, whatever clocks, pauses and networks do.
+ *
+ * Rows that logical replication brings take the same way, by a trigger: written as
+ * they are, they would carry a token back, or find a row of that key and stop the
+ * subscription.  One that brings nothing newer is not written: it is not replicated
+ * from here, so rows come to rest where servers replicate to each other.
+ *
+ * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016),
+ * the section on fencing tokens.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "session/fence.h"
+
+static SPIPlanPtr plan = NULL;
+static char *plan_schema = NULL;
+static bool raising = false; /* the statement runs: its row is for the table as it is */
+
+static bool raise_token(const char *schema, Datum resource, Datum token, Datum passed_at,
+						bool passes);
+static void prepare(const char *schema);
+static int64 read_newer(const char *schema, const char *resource);
+
+void
+fence_record(const char *schema, const char *resource, int64 token)
+{
+	int64 newer;
+
+	SPI_connect();
+	if (!raise_token(schema, CStringGetTextDatum(resource), Int64GetDatum(token),
+					 TimestampTzGetDatum(GetCurrentTimestamp()), true))
+	{
+		newer = read_newer(schema, resource);
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a newer holder of redlock \"%s\" has passed the fence", resource),
+				 errdetail("The token of this session is " INT64_FORMAT
+						   ", that of the newer holder " INT64_FORMAT ".",
+						   token, newer),
+				 errhint("The lease ended before this session noticed it: start the work over. If "
+						 "each holder gets this error, the nodes have lost counters that were "
+						 "ahead of the clocks: wait until the clocks have caught up, or, when no "
+						 "older holder is left, set the token in redlock_fences to 0.")));
+	}
+	SPI_finish();
+}
+
+Datum
+fence_merge(TriggerData *trigger)
+{
+	HeapTuple row =
+		TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
+	Datum values[3];
+	bool null = false;
+	int i;
+
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		SPI_gettypeid(desc, 1) != TEXTOID || SPI_gettypeid(desc, 2) != INT8OID ||
+		SPI_gettypeid(desc, 3) != TIMESTAMPTZOID)
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_fence_merge is for the rows of redlock_fences only")));
+	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		return PointerGetDatum(NULL);
+	for (i = 0; i < 3 && !null; i++)
+		values[i] = SPI_getbinval(row, desc, i + 1, &null);
+	if (raising || null)
+		return PointerGetDatum(row);
+	SPI_connect();
+	raise_token(get_namespace_name(RelationGetNamespace(trigger->tg_relation)), values[0],
+				values[1], values[2], false);
+	SPI_finish();
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * Returns whether the row was written: not where a newer token stands there; nor the
+ * same, unless its holder passes now, or this was later.
+ */
+static bool
+raise_token(const char *schema, Datum resource, Datum token, Datum passed_at, bool passes)
+{
+	Datum values[] = {resource, token, passed_at, BoolGetDatum(passes)};
+	int rc = 0;
+
+	if (plan == NULL || strcmp(plan_schema, schema) != 0)
+		prepare(schema);
+	raising = true;
+	PG_TRY();
+	{
+		rc = SPI_execute_plan(plan, values, NULL, false, 0);
+	}
+	PG_FINALLY();
+	{
+		raising = false;
+	}
+	PG_END_TRY();
+	if (rc != SPI_OK_INSERT)
+		elog(ERROR, "could not record a fencing token: %s", SPI_result_code_string(rc));
+	return SPI_processed > 0;
+}
+
+static void
+prepare(const char *schema)
+{
+	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID, BOOLOID};
+	StringInfoData sql;
+	SPIPlanPtr made;
+	char *made_for;
+
+	if (plan != NULL)
+		SPI_freeplan(plan);
+	plan = NULL;
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "INSERT INTO %s.redlock_fences AS f (resource, token, passed_at)"
+					 " VALUES ($1, $2, $3)"
+					 " ON CONFLICT (resource) DO UPDATE"
+					 " SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at"
+					 " WHERE f.token OPERATOR(pg_catalog.<) EXCLUDED.token"
+					 " OR f.token OPERATOR(pg_catalog.=) EXCLUDED.token"
+					 " AND ($4 OR f.passed_at OPERATOR(pg_catalog.<) EXCLUDED.passed_at)",
+					 quote_identifier(schema));
+	made = SPI_prepare(sql.data, lengthof(types), types);
+	if (made == NULL)
+		elog(ERROR, "could not prepare a fence: %s", SPI_result_code_string(SPI_result));
+	made_for = MemoryContextStrdup(TopMemoryContext, schema);
+	if (plan_schema != NULL)
+		pfree(plan_schema);
+	plan_schema = made_for;
+	SPI_keepplan(made);
+	plan = made;
+}
+
+/* For the message. */
+static int64
+read_newer(const char *schema, const char *resource)
+{
+	Oid types[] = {TEXTOID};
+	Datum values[] = {CStringGetTextDatum(resource)};
+	StringInfoData sql;
+	bool null = true;
+	Datum token = 0;
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "SELECT token FROM %s.redlock_fences"
+					 " WHERE resource OPERATOR(pg_catalog.=) $1",
+					 quote_identifier(schema));
+	if (SPI_execute_with_args(sql.data, lengthof(types), types, values, NULL, false, 1) ==
+			SPI_OK_SELECT &&
+		SPI_processed == 1)
+		token = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null);
+	return null ? 0 : DatumGetInt64(token);
+}

@@ -1,0 +1,309 @@
+/*
+ * gate.c
+ *		The local queue for one resource; see gate.h.
+ *
+ * The lock tag is of the class that was reserved for user locks before advisory
+ * locks came, so it can't collide with theirs, and belongs to no database: the
+ * sessions of all databases of a server queue for the same resource.
+ *
+ * pg_advisory_unlock_all, which connection pools call at each reset, frees all
+ * session-level locks of the lock method that advisory locks and these share.
+ * (The other lock method frees its session-level locks at each rollback.)  So a
+ * session that holds gates at session level also holds a sentinel, a lock of its
+ * own.  When the sentinel is gone, so are the gates: a new era begins.
+ *
+ * A wait ends when its time is over, or when the resource has another gate, by an
+ * alarm (alarm.h): PostgreSQL's own time limit, lock_timeout, goes by the wall clock.
+ * The alarm cancels the statement, as PostgreSQL's timeouts do, and the error is
+ * caught where the wait began.  It has changed nothing, so no subtransaction is
+ * needed.  A user's cancel that comes in the microseconds between the alarm and the
+ * error is one with it.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "session/gate.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/lease.h"
+
+/* How often a waiter looks whether the resource has another gate. */
+#define LOOK_US INT64CONST(1000000)
+
+/* objsubid of the two kinds of locks in pg_locks */
+#define GATE 0
+#define SENTINEL 1
+
+static uint32 era = 1;       /* of this session's gates at session level */
+static int gates_in_era = 0; /* how many it holds; with the first, the sentinel */
+
+/* What the alarm knows of the wait. */
+static struct
+{
+	uint64 hash;
+	int64 deadline_us;
+} awaited;
+static volatile sig_atomic_t waiting = false;
+static volatile sig_atomic_t struck = false; /* the alarm cancelled the statement */
+
+static LOCKTAG make_tag(uint32 classid, uint32 objid, uint16 objsubid);
+static LOCKTAG tag_of(uint64 gate);
+static LOCKTAG sentinel_tag(void);
+static void hold_sentinel(void);
+static void drop_sentinel(void);
+static bool enter(uint64 gate, bool session_level, bool may_wait);
+static bool enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait);
+static void begin_wait(void);
+static int64 next_look_us(void);
+static void on_alarm(void);
+static bool is_ours(const ErrorData *error);
+
+void
+gate_set_up(void)
+{
+	alarm_set_up(ALARM_GATE, on_alarm);
+}
+
+bool
+gate_enter(uint64 hash, bool session_level, int64 deadline_us, uint64 *gate)
+{
+	do
+	{
+		awaited.hash = hash;
+		awaited.deadline_us = deadline_us;
+		*gate = lease_gate(hash);
+		if (enter(*gate, session_level, deadline_us != GATE_DO_NOT_WAIT))
+			return true;
+	} while (redlock_clock_us() < deadline_us);
+	return false;
+}
+
+bool
+gate_enter_again(uint64 gate, bool session_level)
+{
+	return enter(gate, session_level, false);
+}
+
+void
+gate_leave(uint64 gate, bool session_level)
+{
+	LOCKTAG tag = tag_of(gate);
+
+	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+		return;
+	LockRelease(&tag, ExclusiveLock, session_level);
+	if (session_level)
+	{
+		gates_in_era--;
+		drop_sentinel();
+	}
+}
+
+bool
+gate_has_waiters(uint64 gate)
+{
+	LOCKTAG tag = tag_of(gate);
+
+	return REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock) &&
+		   LockHasWaiters(&tag, ExclusiveLock, false);
+}
+
+uint32
+gate_era(void)
+{
+	LOCKTAG tag = sentinel_tag();
+
+	if (gates_in_era > 0 && !REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+	{
+		era++;
+		gates_in_era = 0;
+	}
+	return era;
+}
+
+static LOCKTAG
+make_tag(uint32 classid, uint32 objid, uint16 objsubid)
+{
+	LOCKTAG tag;
+
+	memset(&tag, 0, sizeof(tag));
+	tag.locktag_field2 = classid;
+	tag.locktag_field3 = objid;
+	tag.locktag_field4 = objsubid;
+	tag.locktag_type = LOCKTAG_USERLOCK;
+	tag.locktag_lockmethodid = USER_LOCKMETHOD;
+	return tag;
+}
+
+static LOCKTAG
+tag_of(uint64 gate)
+{
+	return make_tag(GATE_CLASSID(gate), GATE_OBJID(gate), GATE);
+}
+
+/* Nobody waits for it. */
+static LOCKTAG
+sentinel_tag(void)
+{
+	return make_tag(MyProcPid, 0, SENTINEL);
+}
+
+static void
+hold_sentinel(void)
+{
+	LOCKTAG tag = sentinel_tag();
+
+	(void) gate_era(); /* without this one, what was entered before is gone */
+	if (gates_in_era == 0)
+		(void) LockAcquire(&tag, ExclusiveLock, true, true);
+}
+
+/* Unless it is needed. */
+static void
+drop_sentinel(void)
+{
+	LOCKTAG tag = sentinel_tag();
+
+	if (gates_in_era == 0 && REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+		LockRelease(&tag, ExclusiveLock, true);
+}
+
+static bool
+enter(uint64 gate, bool session_level, bool may_wait)
+{
+	LOCKTAG tag = tag_of(gate);
+	volatile bool entered = false;
+
+	if (!session_level)
+		return enter_or_wait(&tag, false, may_wait);
+
+	hold_sentinel();
+	PG_TRY();
+	{
+		entered = enter_or_wait(&tag, true, may_wait);
+	}
+	PG_CATCH();
+	{
+		/* it may have been granted while the wait was cancelled */
+		if (may_wait && REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+			LockRelease(&tag, ExclusiveLock, true);
+		drop_sentinel();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (entered)
+		gates_in_era++;
+	else
+		drop_sentinel();
+	return entered;
+}
+
+/* False: it is not free, and the alarm has ended the wait. */
+static bool
+enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait)
+{
+	MemoryContext context = CurrentMemoryContext;
+	int lock_timeout = LockTimeout;
+	volatile bool entered = true;
+
+	if (LockAcquire(tag, ExclusiveLock, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	if (!may_wait)
+		return false;
+
+	PG_TRY();
+	{
+		LockTimeout = 0;
+		begin_wait();
+		LockAcquire(tag, ExclusiveLock, session_level, false);
+		waiting = false;
+		pg_compiler_barrier();
+		if (struck) /* just after the grant: hear of it here, not later */
+			CHECK_FOR_INTERRUPTS();
+		LockTimeout = lock_timeout;
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		waiting = false;
+		pg_compiler_barrier();
+		LockTimeout = lock_timeout;
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		if (!is_ours(error))
+		{
+			if (struck)
+				QueryCancelPending = false; /* the wait has ended by this error already */
+			ReThrowError(error);
+		}
+		FreeErrorData(error);
+		/* it may have been granted just before the error was thrown */
+		entered = REDLOCK_LOCK_HELD_BY_ME(tag, ExclusiveLock);
+	}
+	PG_END_TRY();
+	return entered;
+}
+
+/* Most often the alarm is set already, for an earlier wait. */
+static void
+begin_wait(void)
+{
+	int64 at_us;
+
+	struck = false;
+	pg_compiler_barrier();
+	waiting = true;
+	pg_compiler_barrier();
+	at_us = next_look_us();
+	if (at_us < alarm_due_us(ALARM_GATE))
+		alarm_at(ALARM_GATE, at_us);
+}
+
+static int64
+next_look_us(void)
+{
+	return Min(awaited.deadline_us, redlock_clock_us() + LOOK_US);
+}
+
+/*
+ * In the signal handler.  What LockTimeoutHandler does; but a cancel of another's that
+ * is under way ends the wait as well.
+ */
+static void
+on_alarm(void)
+{
+	if (!waiting || struck || proc_exit_inprogress) /* a wait that FATAL ended is not caught */
+		return;
+	if (redlock_clock_us() < awaited.deadline_us && !lease_gate_changed(awaited.hash))
+		alarm_at(ALARM_GATE, next_look_us());
+	else if (!QueryCancelPending)
+	{
+		struck = true;
+		QueryCancelPending = true;
+		InterruptPending = true;
+		SetLatch(MyLatch);
+	}
+}
+
+void
+gate_give_way(void)
+{
+	struck = false;
+}
+
+/* Timeouts, and conflicts on a standby, cancel by other words. */
+static bool
+is_ours(const ErrorData *error)
+{
+	return struck && error->sqlerrcode == ERRCODE_QUERY_CANCELED && error->message_id != NULL &&
+		   strcmp(error->message_id, "canceling statement due to user request") == 0;
+}

@@ -1,0 +1,32 @@
+/*
+ * loss.c
+ *		What is said of a lease that was lost; see loss.h.
+ */
+#include "postgres.h"
+
+#include "session/loss.h"
+
+/* A sentence; allocated where the caller stands. */
+char *
+loss_reason(Lease *lease)
+{
+	char *nodes = lease_missing_nodes(lease);
+
+	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
+		return psprintf("It was held for as long as its hold_at_most of %d ms allows.",
+						lease->hold_at_most_ms);
+	if (nodes[0] == '\0')
+		return pstrdup("The broker did not renew it in time.");
+	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
+}
+
+void
+loss_fail(const char *name, Lease *lease, const char *when)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("the lease on redlock \"%s\" was lost%s", name, when),
+			 errdetail_internal("%s", loss_reason(lease)),
+			 errhint("Another session may hold the lock by now. Release it, if it is held at "
+					 "session scope, and start the work over.")));
+}

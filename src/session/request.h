@@ -1,0 +1,38 @@
+/*
+ * request.h
+ *		Asking for a lease, and waiting for it.
+ *
+ * One request of a session is under way at a time.
+ */
+#ifndef REDLOCK_REQUEST_H
+#define REDLOCK_REQUEST_H
+
+#include "shared/lease.h"
+
+typedef struct LockRequest
+{
+	const char *name; /* in the server encoding, for messages */
+	const char *utf8; /* in UTF-8, for the key */
+	int utf8_len;
+	uint64 hash; /* of the UTF-8 */
+	LockScope scope;
+	LeaseTerms terms; /* once: never waits for another holder */
+	int64 wait_ms;    /* -1: as long as it takes */
+	bool skip;        /* waited in vain: return 0, no error */
+} LockRequest;
+
+/*
+ * Ask for a lease.  When it is granted, returns what `hold` makes of it, which must
+ * take it first (request_take).  Returns 0 if `once`, and another holds it, or if
+ * `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001 it was
+ * lost right after the grant, 53400 the lease table is full, 55000 no broker.
+ */
+extern int64 request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *request));
+
+/* The lease that was granted, and the gate that was entered for it, are the caller's now. */
+extern Lease *request_take(uint64 *gate);
+
+/* The session ends; what is under way is given up.  Never fails. */
+extern void request_abandon(void);
+
+#endif /* REDLOCK_REQUEST_H */

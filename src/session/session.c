@@ -1,0 +1,910 @@
+/*
+ * session.c
+ *		What this session holds, and when it gives it back; see session.h.
+ *
+ * A holding is one lease of this session with the acquisitions counted on it:
+ * one counter each for the session scope, the call scope of the running CALL, and
+ * that of CALLs that have ended in this transaction, and one for each
+ * (sub)transaction that acquired at transaction scope.  The lease is let go when
+ * all are zero.  Its gate is held once at session level for the first three, and
+ * once at transaction level for each (sub)transaction.
+ *
+ * When things are given back:
+ *
+ *	 PRE_COMMIT			gates that pg_advisory_unlock_all took are entered again; then
+ *						the guard: each lease must still be valid, else 40001
+ *	 PRE_PREPARE		an error if a transaction-scope lock is held
+ *	 COMMIT, ABORT		transaction scope.  Both run after the transaction has
+ *						left the proc array, so its effects are visible (or
+ *						void) before anybody else can be granted the lock, and
+ *						before the gate, a lock of PostgreSQL, is freed.
+ *	 ABORT_SUB			what that subtransaction acquired
+ *	 DISCARD ALL		session scope
+ *	 before_shmem_exit	everything, and a request under way
+ *
+ * None of it allocates memory, touches a socket or can fail.
+ *
+ * Loss is noticed by a timer of this process at the time when validity ends, so
+ * also when the broker is stopped or gone.  It does what StatementCancelHandler
+ * or die would do; when that error is on its way to the log and the client, it gets
+ * its true reason.
+ *
+ * What a session that never acquires has of all this: one hook, which looks at
+ * the kind of a utility statement.  The rest is set up by the first acquire.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "nodes/params.h"
+#include "nodes/parsenodes.h"
+#include "replication/walsender.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/utility.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "session/gate.h"
+#include "session/loss.h"
+#include "session/session.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+
+/* How long a commit tries to get gates back that were taken from the session. */
+#define GATE_TRIES 100
+#define GATE_PAUSE_US 1000
+
+/* This subtransaction acquired at transaction scope. */
+typedef struct XactHold
+{
+	struct XactHold *next; /* of an outer subtransaction */
+	SubTransactionId subid;
+} XactHold;
+
+typedef struct Holding
+{
+	uint64 hash; /* key */
+	uint64 gate;
+	Lease *lease;
+	char *name; /* of the resource, in the server encoding */
+	int64 session_count;
+	int64 call_count;     /* of the running outermost CALL or DO */
+	int64 ended_count;    /* of such that have ended, in this transaction */
+	XactHold *xact_holds; /* innermost first */
+	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
+	bool loss_signalled;  /* the timer has seen it */
+	dlist_node link;      /* in holdings */
+} Holding;
+
+static HTAB *holding_index = NULL;
+static dlist_head holdings = DLIST_STATIC_INIT(holdings);
+
+/* The alarm may not read `holdings` while this is set. */
+static volatile sig_atomic_t holdings_busy = false;
+
+/* Number of XactHolds: lets the callbacks of most transactions return at once. */
+static int xact_hold_total = 0;
+
+static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
+static volatile TimestampTz loss_statement;  /* in the statement that began then */
+static int call_depth = 0;
+static bool call_ended = false;      /* some ended_count is not zero */
+static TimestampTz warned_statement; /* began then */
+
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static emit_log_hook_type prev_emit_log = NULL;
+
+static void warn_of_scope(const LockRequest *request);
+static bool called_by_client(void);
+static void start_session(void);
+static void check_ready(void);
+static void check_limit(void);
+static int64 acquire_again(Holding *holding, const LockRequest *request);
+static bool keep_gate(Holding *holding);
+static int64 lasting(const Holding *holding);
+static bool holds_in_subxact(const Holding *holding);
+static int64 hold(const LockRequest *request);
+static void count_up(Holding *holding, LockScope scope);
+static void show_scope(Holding *holding);
+static Holding *find_valid(uint64 hash, const char *name);
+static Holding *find_holding(uint64 hash, const char *name);
+static void give_back(Holding *holding);
+static void let_go(Holding *holding, bool hand_over);
+static bool is_valid(const Holding *holding, int64 margin_us);
+static void guard_commit(void);
+static void restore_gates(void);
+static void refuse_prepare(void);
+static void end_transaction(void);
+static void on_xact(XactEvent event, void *arg);
+static void on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent,
+					   void *arg);
+static void drop_xact_hold(Holding *holding);
+static void end_subxact(SubTransactionId subid);
+static void keep_subxact(SubTransactionId subid, SubTransactionId parent);
+static void release_at_exit(int code, Datum arg);
+static void change_holdings(bool done);
+static void set_alarm(void);
+static void set_alarm_for(const Holding *holding);
+static void on_alarm(void);
+static void signal_loss(void);
+static void explain_loss(ErrorData *error);
+static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
+static void end_call(void);
+
+void
+session_install_hooks(void)
+{
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = run_utility;
+}
+
+/*
+ * Acquiring
+ */
+
+int64
+session_acquire(const LockRequest *request)
+{
+	Holding *holding;
+	int64 token;
+
+	check_ready();
+	if (request->scope == SCOPE_CALL && call_depth == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
+						request->name),
+				 errhint("Use the scope \"transaction\" or \"session\".")));
+	start_session();
+	holding = find_holding(request->hash, request->name);
+	if (holding != NULL)
+		token = acquire_again(holding, request);
+	else
+	{
+		check_limit();
+		token = request_acquire(request, hold);
+	}
+	if (token != 0)
+		warn_of_scope(request);
+	return token;
+}
+
+/* What is legal and hardly meant; once a statement of the client. */
+static void
+warn_of_scope(const LockRequest *request)
+{
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	bool ends_at_once = called_by_client() && !IsInTransactionBlock(true);
+
+	if (warned_statement == statement)
+		return;
+	if (ends_at_once && request->scope == SCOPE_TRANSACTION)
+	{
+		warned_statement = statement;
+		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+						  errmsg("redlock \"%s\" will be released at the end of this statement",
+								 request->name),
+						  errhint("Acquire it in a transaction block, or at the scope "
+								  "\"session\".")));
+	}
+	else if ((!ends_at_once || request->scope == SCOPE_CALL) && IsolationUsesXactSnapshot() &&
+			 FirstSnapshotSet)
+	{
+		warned_statement = statement;
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"",
+						request->name),
+				 errdetail("What the last holder committed may not be visible to this "
+						   "transaction."),
+				 errhint("Use READ COMMITTED, or acquire the lock before the transaction at "
+						 "the scope \"session\".")));
+	}
+}
+
+/*
+ * Not from within a function, procedure, trigger or COPY, or by replication, where
+ * work may follow in the same statement: all of these put a callback onto the error
+ * context stack while they run.  A statement of the client has none there, or only
+ * that which shows its parameters.
+ */
+static bool
+called_by_client(void)
+{
+	for (ErrorContextCallback *c = error_context_stack; c != NULL; c = c->previous)
+		if (c->callback != ParamsErrorCallback)
+			return false;
+	return true;
+}
+
+/* Once in a session.  What can fail comes before what must not be done twice. */
+static void
+start_session(void)
+{
+	HASHCTL control = {0};
+	HTAB *index;
+
+	if (holding_index != NULL)
+		return;
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(Holding);
+	control.hcxt = TopMemoryContext;
+	alarm_set_up(ALARM_LOSS, on_alarm);
+	gate_set_up();
+	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	RegisterXactCallback(on_xact, NULL);
+	RegisterSubXactCallback(on_subxact, NULL);
+	before_shmem_exit(release_at_exit, (Datum) 0);
+	prev_emit_log = emit_log_hook;
+	emit_log_hook = explain_loss;
+	holding_index = index;
+}
+
+/* That it is preloaded was checked by who called us. */
+static void
+check_ready(void)
+{
+	/* the server waits for walsenders after the broker, and the broker for locks */
+	if (am_walsender)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("redlocks can't be used in a replication connection")));
+	if (redlock_nodes()->count == 0)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock.nodes is not set"),
+						errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
+								"'redis://host1, redis://host2, redis://host3'")));
+}
+
+static void
+check_limit(void)
+{
+	if (hash_get_num_entries(holding_index) >= redlock_max_locks_per_session)
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("this session holds too many redlocks"),
+						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
+								  redlock_max_locks_per_session),
+						errhint("Release some, or let a superuser raise "
+								"redlock.max_locks_per_session.")));
+}
+
+static int64
+acquire_again(Holding *holding, const LockRequest *request)
+{
+	if (!is_valid(holding, 0))
+		loss_fail(holding->name, holding->lease, "");
+
+	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
+	if (request->scope != SCOPE_TRANSACTION)
+		(void) keep_gate(holding);
+	else if (!holds_in_subxact(holding))
+		(void) gate_enter_again(holding->gate, false);
+	count_up(holding, request->scope);
+	return holding->lease->token;
+}
+
+/* It was granted: make it a holding.  Returns the token. */
+static int64
+hold(const LockRequest *request)
+{
+	char *name = MemoryContextStrdup(TopMemoryContext, request->name);
+	Holding *holding;
+	bool found;
+
+	holding = hash_search(holding_index, &request->hash, HASH_ENTER, &found);
+	Assert(!found);
+	holding->lease = request_take(&holding->gate);
+	holding->lease->token = lease_token(holding->lease);
+	if (holding->lease->handovers == 0)
+		holding->lease->turn_began_us = redlock_clock_us();
+	holding->lease->since = GetCurrentTimestamp();
+	holding->name = name;
+	holding->session_count = 0;
+	holding->call_count = 0;
+	holding->ended_count = 0;
+	holding->xact_holds = NULL;
+	holding->gate_era = request->scope != SCOPE_TRANSACTION ? gate_era() : 0;
+	holding->loss_signalled = false;
+	change_holdings(false);
+	dlist_push_tail(&holdings, &holding->link);
+	change_holdings(true);
+
+	PG_TRY();
+	{
+		count_up(holding, request->scope);
+	}
+	PG_CATCH();
+	{
+		give_back(holding);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	set_alarm_for(holding);
+	return holding->lease->token;
+}
+
+static void
+count_up(Holding *holding, LockScope scope)
+{
+	switch (scope)
+	{
+		case SCOPE_SESSION:
+			holding->session_count++;
+			break;
+		case SCOPE_CALL:
+			holding->call_count++;
+			break;
+		case SCOPE_TRANSACTION:
+			if (!holds_in_subxact(holding))
+			{
+				XactHold *hold = MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
+
+				hold->next = holding->xact_holds;
+				hold->subid = GetCurrentSubTransactionId();
+				holding->xact_holds = hold;
+				xact_hold_total++;
+			}
+			break;
+	}
+	show_scope(holding);
+}
+
+/* Acquisitions that outlast a commit, or at least the statement before it. */
+static int64
+lasting(const Holding *holding)
+{
+	return holding->session_count + holding->call_count + holding->ended_count;
+}
+
+/* Was it acquired at transaction scope in this very subtransaction? */
+static bool
+holds_in_subxact(const Holding *holding)
+{
+	return holding->xact_holds != NULL &&
+		   holding->xact_holds->subid == GetCurrentSubTransactionId();
+}
+
+/* Enter its gate at session level, unless it is held so; if that can be done now. */
+static bool
+keep_gate(Holding *holding)
+{
+	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, true))
+		holding->gate_era = gate_era();
+	return holding->gate_era == gate_era();
+}
+
+static void
+show_scope(Holding *holding)
+{
+	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
+							: lasting(holding) > 0     ? SCOPE_CALL
+													   : SCOPE_TRANSACTION;
+}
+
+/*
+ * Looking and releasing
+ */
+
+bool
+session_release(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+	bool valid;
+
+	if (holding == NULL)
+	{
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("this session does not hold redlock \"%s\"", name)));
+		return false;
+	}
+	if (lasting(holding) == 0)
+	{
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("redlock \"%s\" is held at transaction scope only", name),
+						  errhint("It is released by the end of the transaction.")));
+		return false;
+	}
+	valid = is_valid(holding, 0);
+	if (!valid)
+		ereport(WARNING, (errcode(ERRCODE_WARNING),
+						  errmsg("the lease on redlock \"%s\" had been lost", name),
+						  errdetail_internal("%s", loss_reason(holding->lease))));
+
+	if (holding->session_count > 0)
+		holding->session_count--;
+	else if (holding->call_count > 0)
+		holding->call_count--;
+	else
+		holding->ended_count--;
+	give_back(holding);
+	return valid;
+}
+
+int64
+session_release_all(void)
+{
+	dlist_mutable_iter iter;
+	int64 released = 0;
+
+	dlist_foreach_modify(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		int64 count = lasting(holding);
+
+		if (count == 0)
+			continue;
+		holding->session_count = holding->call_count = holding->ended_count = 0;
+		give_back(holding);
+		released += count;
+	}
+	return released;
+}
+
+int64
+session_check(uint64 hash, const char *name)
+{
+	return lease_validity_us(find_valid(hash, name)->lease);
+}
+
+int64
+session_valid_token(uint64 hash, const char *name)
+{
+	return find_valid(hash, name)->lease->token;
+}
+
+int64
+session_token(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	return holding != NULL ? holding->lease->token : 0;
+}
+
+static Holding *
+find_valid(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	if (holding == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("this session does not hold redlock \"%s\"", name)));
+	if (!is_valid(holding, 0))
+		loss_fail(holding->name, holding->lease, "");
+	return holding;
+}
+
+static Holding *
+find_holding(uint64 hash, const char *name)
+{
+	Holding *holding = NULL;
+
+	if (holding_index != NULL)
+		holding = hash_search(holding_index, &hash, HASH_FIND, NULL);
+	if (holding != NULL && strcmp(holding->name, name) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("redlock \"%s\" can't be used while this session holds \"%s\", which has "
+						"the same hash",
+						name, holding->name),
+				 errhint("Choose another name.")));
+	return holding;
+}
+
+/*
+ * Some acquisitions have been counted down.  The lease first: the gate is for who
+ * comes next.
+ */
+static void
+give_back(Holding *holding)
+{
+	uint64 gate = holding->gate;
+	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
+
+	if (leave)
+		holding->gate_era = 0;
+	show_scope(holding);
+	if (lasting(holding) == 0 && holding->xact_holds == NULL)
+		let_go(holding, true);
+	if (leave)
+		gate_leave(gate, true);
+}
+
+/* No allocation, no error: runs in callbacks. */
+static void
+let_go(Holding *holding, bool hand_over)
+{
+	uint64 hash = holding->hash;
+
+	/* first out of the timer's sight: the lease may have another owner at once */
+	change_holdings(false);
+	dlist_delete(&holding->link);
+	change_holdings(true);
+	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
+	pfree(holding->name);
+	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
+}
+
+static bool
+is_valid(const Holding *holding, int64 margin_us)
+{
+	return lease_validity_us(holding->lease) > margin_us;
+}
+
+/*
+ * Transaction end
+ */
+
+static void
+on_xact(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			restore_gates();
+			guard_commit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			refuse_prepare();
+			restore_gates();
+			guard_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			end_transaction();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+/*
+ * A lost session-scope lease must not keep a session from looking around and
+ * releasing it, so where the transaction wrote nothing it does not fail.
+ */
+static void
+guard_commit(void)
+{
+	bool wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !wrote)
+			continue;
+		if (!is_valid(holding, 0))
+			loss_fail(holding->name, holding->lease, " before the commit");
+		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
+				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",
+						   redlock_commit_margin_ms),
+				 errhint("Start the work over. A longer ttl leaves more time.")));
+	}
+}
+
+/*
+ * Enter again what pg_advisory_unlock_all took in this transaction.  A waiter that
+ * came through meanwhile finds the lease taken, and leaves again at once.
+ */
+static void
+restore_gates(void)
+{
+	static uint32 complete_era = 1;
+	int tries = GATE_TRIES;
+	dlist_iter iter;
+
+	if (complete_era == gate_era())
+		return;
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		while (lasting(holding) > 0 && !keep_gate(holding))
+		{
+			if (tries-- == 0)
+				return; /* at the next commit, then */
+			pg_usleep(GATE_PAUSE_US);
+		}
+	}
+	complete_era = gate_era();
+}
+
+static void
+refuse_prepare(void)
+{
+	if (xact_hold_total > 0 || call_ended)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg(
+				 "cannot PREPARE a transaction that holds redlocks at transaction or call scope"),
+			 errhint("Acquire them at session scope, or use COMMIT.")));
+}
+
+static void
+end_transaction(void)
+{
+	dlist_mutable_iter iter;
+
+	if (xact_hold_total > 0 || call_ended)
+		dlist_foreach_modify(iter, &holdings)
+		{
+			Holding *holding = dlist_container(Holding, link, iter.cur);
+
+			while (holding->xact_holds != NULL)
+				drop_xact_hold(holding);
+			holding->ended_count = 0;
+			give_back(holding);
+		}
+	call_ended = false;
+	Assert(xact_hold_total == 0);
+}
+
+static void
+on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (xact_hold_total == 0)
+		return;
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		end_subxact(mine);
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+		keep_subxact(mine, parent);
+}
+
+/* The innermost one. */
+static void
+drop_xact_hold(Holding *holding)
+{
+	XactHold *hold = holding->xact_holds;
+
+	holding->xact_holds = hold->next;
+	pfree(hold);
+	xact_hold_total--;
+}
+
+static void
+end_subxact(SubTransactionId subid)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		XactHold *hold = holding->xact_holds;
+
+		if (hold == NULL || hold->subid != subid)
+			continue;
+		drop_xact_hold(holding);
+		give_back(holding);
+	}
+}
+
+static void
+keep_subxact(SubTransactionId subid, SubTransactionId parent)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+		XactHold *hold = holding->xact_holds;
+
+		if (hold == NULL || hold->subid != subid)
+			continue;
+		if (hold->next != NULL && hold->next->subid == parent)
+			drop_xact_hold(holding);
+		else
+			hold->subid = parent;
+	}
+}
+
+/*
+ * Runs before the abort of a transaction that is still open; it can't commit
+ * any more, so nothing of it will ever be seen.
+ */
+static void
+release_at_exit(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+
+	request_abandon();
+	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur), false);
+	xact_hold_total = 0;
+}
+
+/*
+ * Loss
+ */
+
+/* Before and after the list is changed, for the alarm's eyes. */
+static void
+change_holdings(bool done)
+{
+	pg_compiler_barrier();
+	holdings_busy = !done;
+	pg_compiler_barrier();
+}
+
+/* To ring when the first lease of this session would end. */
+static void
+set_alarm(void)
+{
+	int64 first_us = PG_INT64_MAX;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled)
+			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
+	}
+	if (first_us != PG_INT64_MAX)
+		alarm_at(ALARM_LOSS, first_us);
+}
+
+/*
+ * For a new one.  Most often it is set already, for an earlier lease that may have
+ * been released since: then it rings for nothing, once in a ttl.
+ */
+static void
+set_alarm_for(const Holding *holding)
+{
+	int64 at_us = (int64) pg_atomic_read_u64(&holding->lease->valid_until_us);
+
+	if (at_us < alarm_due_us(ALARM_LOSS))
+		alarm_at(ALARM_LOSS, at_us);
+}
+
+/*
+ * In the signal handler: validity ends now, or the broker says that a lease was
+ * lost before.  Most often the lease was renewed meanwhile, and it is set anew.
+ */
+static void
+on_alarm(void)
+{
+	bool lost = false;
+	dlist_iter iter;
+
+	if (holdings_busy)
+	{
+		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
+		return;
+	}
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled && !is_valid(holding, 0))
+			lost = holding->loss_signalled = true;
+	}
+	if (lost)
+		signal_loss();
+	set_alarm();
+}
+
+/* What StatementCancelHandler and die do.  Async-signal-safe. */
+static void
+signal_loss(void)
+{
+	if (redlock_on_loss == ON_LOSS_ERROR)
+		return;
+	gate_give_way();
+	loss_statement = GetCurrentStatementStartTimestamp();
+	if (redlock_on_loss == ON_LOSS_TERMINATE)
+	{
+		loss_error = ERRCODE_ADMIN_SHUTDOWN;
+		ProcDiePending = true;
+	}
+	else
+	{
+		loss_error = ERRCODE_QUERY_CANCELED;
+		QueryCancelPending = true;
+	}
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
+ * way to the log and the client; what is allocated here goes with it.
+ */
+static void
+explain_loss(ErrorData *error)
+{
+	bool cancels = error->elevel == ERROR;
+	dlist_iter iter;
+
+	if (loss_error != 0 && error->elevel >= ERROR && error->sqlerrcode == loss_error &&
+		(!cancels || loss_statement == GetCurrentStatementStartTimestamp()))
+		dlist_foreach(iter, &holdings)
+		{
+			Holding *holding = dlist_container(Holding, link, iter.cur);
+
+			if (is_valid(holding, 0))
+				continue;
+			loss_error = 0;
+			error->message =
+				psprintf("%s because the lease on redlock \"%s\" was lost",
+						 cancels ? "canceling statement" : "terminating connection", holding->name);
+			error->detail = loss_reason(holding->lease);
+			error->hint = pstrdup("Another session may hold the lock by now. Release it, if it is "
+								  "held at session scope, and start the work over.");
+			break;
+		}
+	if (prev_emit_log)
+		prev_emit_log(error);
+}
+
+/*
+ * Statements
+ */
+
+/*
+ * Counts how deep CALL and DO are nested, and sees DISCARD ALL.  All other statements
+ * pass by: nothing is pushed, so nothing can be left behind.
+ */
+static void
+run_utility(REDLOCK_UTILITY_ARGS_DECL)
+{
+	ProcessUtility_hook_type next =
+		prev_ProcessUtility ? prev_ProcessUtility : standard_ProcessUtility;
+	Node *statement = pstmt->utilityStmt;
+
+	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
+	{
+		call_depth++;
+		PG_TRY();
+		{
+			next(REDLOCK_UTILITY_ARGS);
+		}
+		PG_FINALLY();
+		{
+			if (--call_depth == 0)
+				end_call();
+		}
+		PG_END_TRY();
+		return;
+	}
+
+	/* pstmt may be gone afterwards */
+	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
+	{
+		next(REDLOCK_UTILITY_ARGS);
+		session_release_all();
+	}
+	else
+		next(REDLOCK_UTILITY_ARGS);
+}
+
+/*
+ * The outermost CALL or DO has ended, but its last transaction has not: what it
+ * holds is released with that one, by commit or abort.
+ */
+static void
+end_call(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		call_ended = call_ended || holding->call_count > 0;
+		holding->ended_count += holding->call_count;
+		holding->call_count = 0;
+	}
+}

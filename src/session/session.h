@@ -1,0 +1,36 @@
+/*
+ * session.h
+ *		What this session holds, and when it gives it back.
+ */
+#ifndef REDLOCK_SESSION_H
+#define REDLOCK_SESSION_H
+
+#include "session/request.h"
+
+/* _PG_init; where: in each backend */
+extern void session_install_hooks(void);
+
+/*
+ * Take the lock.  Returns the fencing token, or 0 if `once` and another holds
+ * it.  Errors: 55P03 waited in vain, 08006 no quorum, 40001 the lease that this
+ * session held was lost, 53400 the lease table is full, 55000 not set up.
+ */
+extern int64 session_acquire(const LockRequest *request);
+
+/* Give back one acquisition of session scope, or else of call scope.  Returns whether it was valid.
+ */
+extern bool session_release(uint64 hash, const char *name);
+
+/* Give back all acquisitions of session and call scope; returns how many. */
+extern int64 session_release_all(void);
+
+/* Validity left in microseconds; an error if not held, or lost. */
+extern int64 session_check(uint64 hash, const char *name);
+
+/* The fencing token, if held; an error if not, or lost. */
+extern int64 session_valid_token(uint64 hash, const char *name);
+
+/* The fencing token, also if the lease was lost; 0 if not held. */
+extern int64 session_token(uint64 hash, const char *name);
+
+#endif /* REDLOCK_SESSION_H */

@@ -1,0 +1,188 @@
+/*
+ * guc.c
+ *		The settings, sorted by name.
+ *
+ * redlock.nodes holds passwords, and PostgreSQL writes the new text of a
+ * changed setting into the server log at each reload.  So the check hook keeps
+ * the parsed list as the setting's "extra" data and replaces the text by an
+ * empty string: to PostgreSQL it never changes, and is never logged.  SHOW
+ * prints the list without credentials.
+ */
+#include "postgres.h"
+
+#include "utils/guc.h"
+
+#include "protocol/lua.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
+
+int redlock_commit_margin_ms = 10;
+int redlock_handover_limit = LUA_SPAN - 1;
+char *redlock_key_prefix = NULL;
+int redlock_max_hold_ms = 24 * 60 * 60 * 1000;
+int redlock_max_locks = 1024;
+int redlock_max_locks_per_session = 512;
+int redlock_max_ttl_ms = 60000;
+int redlock_node_timeout_ms = 500;
+int redlock_on_loss = ON_LOSS_CANCEL;
+int redlock_ttl_ms = TTL_DEFAULT_MS;
+
+static char *nodes_text = NULL; /* always empty, see above */
+static const NodeUrls *nodes = NULL;
+
+static const struct config_enum_entry on_loss_options[] = {{"cancel", ON_LOSS_CANCEL, false},
+														   {"error", ON_LOSS_ERROR, false},
+														   {"terminate", ON_LOSS_TERMINATE, false},
+														   {NULL, 0, false}};
+
+static bool check_key_prefix(char **newval, void **extra, GucSource source);
+static bool check_nodes(char **newval, void **extra, GucSource source);
+static void assign_nodes(const char *newval, void *extra);
+static const char *show_nodes(void);
+
+void
+guc_define(void)
+{
+	DefineCustomIntVariable(
+		"redlock.commit_margin", "Validity that each lease must have left when a commit begins.",
+		"A commit with less fails. Set it to the time that a commit takes.",
+		&redlock_commit_margin_ms, 10, 0, 60000, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.handover_limit",
+		"Times in a row that a lock goes from session to session of this server.",
+		"After that, or after a tenth of the ttl, hosts that wait get their turn; 0 turns "
+		"hand-over off.",
+		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomStringVariable(
+		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
+		"All hosts that share locks need the same. Locks that are held keep theirs when it "
+		"changes.",
+		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_hold", "Longest hold_at_least that a lock may be given.",
+		"It bounds how long a role can block a name by a lock that it has released.",
+		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
+		NULL, NULL);
+
+	DefineCustomIntVariable("redlock.max_locks",
+							"Locks that the sessions of this server can hold or ask for at a time.",
+							"Takes about one kilobyte of shared memory each.", &redlock_max_locks,
+							1024, 16, 1000000, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_locks_per_session", "Locks that one session can hold at a time.",
+		"So one session can't use up what redlock.max_locks allows for all.",
+		&redlock_max_locks_per_session, 512, 1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_ttl", "Longest ttl that a lock may be given.",
+		"A node that may have forgotten leases does not vote for that long. All "
+		"hosts that share locks need the same.",
+		&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL,
+		NULL);
+
+	DefineCustomIntVariable(
+		"redlock.node_timeout",
+		"Time in which a node must answer; after that it counts as unreachable.",
+		"A slow minority delays nobody. This bounds how soon a missing majority is reported.",
+		&redlock_node_timeout_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomStringVariable(
+		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
+		"redis://[user:password@]host[:port][/db] or unix://[user:password@]/path, separated by "
+		"commas; shown without credentials.",
+		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
+
+	DefineCustomEnumVariable(
+		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",
+		"cancel: its running statement is cancelled; error: its next call and its commit fail; "
+		"terminate: it ends.",
+		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("redlock.ttl",
+							"How long a lease is valid without renewal, if a call does not say.",
+							"While its session lives, a lease is renewed after each third of it. "
+							"It bounds how long a dead host blocks others.",
+							&redlock_ttl_ms, TTL_DEFAULT_MS, TTL_MIN_MS, TTL_MAX_MS, PGC_USERSET,
+							GUC_UNIT_MS, NULL, NULL, NULL);
+
+	REDLOCK_RESERVE_PREFIX("redlock");
+}
+
+const NodeUrls *
+redlock_nodes(void)
+{
+	static const NodeUrls none = {0};
+
+	return nodes != NULL ? nodes : &none;
+}
+
+static bool
+check_key_prefix(char **newval, void **extra, GucSource source)
+{
+	if (text_find_control(*newval) != NULL)
+	{
+		/* the standard message would print them */
+		GUC_check_errmsg("invalid value for parameter \"redlock.key_prefix\"");
+		GUC_check_errdetail("The prefix must not contain control characters.");
+		return false;
+	}
+	if (strlen(*newval) > LOCK_PREFIX_MAX)
+	{
+		GUC_check_errdetail("The prefix may have at most %d bytes.", LOCK_PREFIX_MAX);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_nodes(char **newval, void **extra, GucSource source)
+{
+	NodeUrls *urls = REDLOCK_GUC_MALLOC(sizeof(NodeUrls));
+	const char *wrong;
+
+	if (urls == NULL)
+		return false;
+	wrong = url_parse_list(*newval, urls);
+	if (wrong != NULL)
+	{
+		REDLOCK_GUC_FREE(urls);
+		/* the standard message would print the value */
+		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
+		GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": %s", wrong);
+		GUC_check_errhint(
+			"Write redis://[user:password@]host[:port][/db] for each node, separated by commas.");
+		return false;
+	}
+	**newval = '\0';
+	*extra = urls;
+	return true;
+}
+
+static void
+assign_nodes(const char *newval, void *extra)
+{
+	nodes = extra;
+}
+
+static const char *
+show_nodes(void)
+{
+	static char text[URL_NODES_MAX * (sizeof(nodes->url[0].address) + 16)];
+	size_t used = 0;
+
+	text[0] = '\0';
+	for (int i = 0; nodes != NULL && i < nodes->count; i++)
+	{
+		const NodeUrl *url = &nodes->url[i];
+
+		used += snprintf(text + used, sizeof(text) - used, "%s%s://%s%s", i > 0 ? ", " : "",
+						 url->is_unix ? "unix" : "redis", url->password[0] != '\0' ? "***@" : "",
+						 url->address);
+	}
+	return text;
+}

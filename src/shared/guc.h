@@ -1,0 +1,42 @@
+/*
+ * guc.h
+ *		The settings, redlock.*
+ */
+#ifndef REDLOCK_GUC_H
+#define REDLOCK_GUC_H
+
+#include "shared/url.h"
+
+#define TTL_MIN_MS 100
+#define TTL_DEFAULT_MS 10000
+#define TTL_MAX_MS (24 * 60 * 60 * 1000)
+
+/* Of waiting and holding: PostgreSQL's timers count milliseconds in an int. */
+#define DURATION_MAX_DAYS 24
+#define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
+
+typedef enum OnLoss
+{
+	ON_LOSS_CANCEL,   /* cancel the running statement */
+	ON_LOSS_ERROR,    /* fail the next call and the commit */
+	ON_LOSS_TERMINATE /* end the session */
+} OnLoss;
+
+extern int redlock_commit_margin_ms;
+extern int redlock_handover_limit;
+extern char *redlock_key_prefix;
+extern int redlock_max_hold_ms;
+extern int redlock_max_locks;
+extern int redlock_max_locks_per_session;
+extern int redlock_max_ttl_ms;
+extern int redlock_node_timeout_ms;
+extern int redlock_on_loss;
+extern int redlock_ttl_ms;
+
+/* What redlock.nodes says; count 0 if it is not set. */
+extern const NodeUrls *redlock_nodes(void);
+
+/* postmaster or first backend, _PG_init */
+extern void guc_define(void);
+
+#endif /* REDLOCK_GUC_H */

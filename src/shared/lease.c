@@ -1,0 +1,740 @@
+/*
+ * lease.c
+ *		Shared memory; see lease.h for who may touch what.
+ *
+ * The index maps the 64-bit hash of a name to its slot.  Two names with one
+ * hash can't be held at the same time in one server: that costs waiting, never
+ * safety, and the gate, which comes from the same hash, has serialized them anyway.
+ *
+ * There are more slots than redlock.max_locks: a released lease keeps its slot
+ * until each node has acknowledged, and must not stand in the way of new ones.
+ * The broker forgets what is owed when more than redlock.max_locks slots are used.
+ */
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/hsearch.h"
+#include "utils/timestamp.h"
+
+#include "protocol/rules.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+
+/* Slots for leases that are being released, in addition to max_locks. */
+#define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
+
+/* Other hosts that waited at a release are expected at the next, a tenure later. */
+#define OTHERS_SEEN_US(ttl_us) (2 * rules_tenure_us(ttl_us) + INT64CONST(1000000))
+
+typedef struct IndexEntry
+{
+	uint64 hash;
+	int slot;
+} IndexEntry;
+
+LeaseTable *lease_table = NULL;
+static HTAB *lease_index = NULL;
+
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+#endif
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void init_table(void);
+static int room_for_locks(void);
+static Size table_size(void);
+static Lease *named(uint64 hash);
+static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+						const LeaseTerms *terms);
+static void set_owner(Lease *lease, uint64 gate);
+static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
+static void unname(Lease *lease);
+static void push(Lease *lease);
+static void tell_loss(Lease *lease);
+
+uint64
+lease_hash(const char *name, int len)
+{
+	return hash_bytes_extended((const unsigned char *) name, len, 0);
+}
+
+void
+lease_require_preload(void)
+{
+	if (lease_table == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+						errhint("Add this line to postgresql.conf and restart the server: "
+								"shared_preload_libraries = 'redlock_pg'")));
+}
+
+void
+lease_install_hooks(void)
+{
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+#else
+	request_shmem();
+#endif
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+static void
+request_shmem(void)
+{
+#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+#endif
+	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
+									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
+	RequestNamedLWLockTranche("redlock_pg", 1);
+}
+
+static void
+startup_shmem(void)
+{
+	HASHCTL control = {0};
+	bool found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(IndexEntry);
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
+	if (!found)
+		init_table();
+	node_status_set_up();
+	lease_index = ShmemInitHash("redlock_pg index", redlock_max_locks, redlock_max_locks, &control,
+								HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static void
+init_table(void)
+{
+	memset(lease_table, 0, table_size());
+	lease_table->lock = &GetNamedLWLockTranche("redlock_pg")->lock;
+	lease_table->slots = SLOTS(redlock_max_locks);
+	lease_table->max_locks = room_for_locks();
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	lease_table->queue_number = 1;
+	SpinLockInit(&lease_table->queue_mutex);
+	for (int i = 0; i < COUNTERS; i++)
+		pg_atomic_init_u64(&lease_table->counters[i], 0);
+	for (int i = 0; i < TURNS; i++)
+	{
+		pg_atomic_init_u64(&lease_table->turn_ended_us[i], 0);
+		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
+		pg_atomic_init_u32(&lease_table->losses[i], 0);
+	}
+
+	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
+	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+
+	lease_table->first_free = 0;
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = &lease_table->lease[i];
+
+		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_queued = -1;
+		pg_atomic_init_u32(&lease->version.number, 0);
+		pg_atomic_init_u32(&lease->holder_version.number, 0);
+		pg_atomic_init_u32(&lease->wish, LEASE_WISH_NONE);
+		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
+		pg_atomic_init_u64(&lease->valid_until_us, 0);
+		pg_atomic_init_u32(&lease->silent_nodes, 0);
+		pg_atomic_init_u32(&lease->denying_nodes, 0);
+	}
+}
+
+/*
+ * Each named lease has a gate, a lock of PostgreSQL's lock manager, whose table is
+ * for everybody: redlocks may fill half of it.
+ */
+static int
+room_for_locks(void)
+{
+	int64 room = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts) / 2;
+
+	if (redlock_max_locks <= room)
+		return redlock_max_locks;
+	ereport(WARNING,
+			(errmsg("redlock.max_locks is %d, but the server's lock table has room for %d redlocks",
+					redlock_max_locks, (int) room),
+			 errhint("Raise max_locks_per_transaction, now %d, or lower redlock.max_locks.",
+					 max_locks_per_xact)));
+	return (int) room;
+}
+
+static Size
+table_size(void)
+{
+	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
+	Size awaited = mul_size(REDLOCK_MAX_BACKENDS, sizeof(pg_atomic_uint64));
+
+	return add_size(offsetof(LeaseTable, lease), add_size(leases, awaited));
+}
+
+/*
+ * The lease that has a name, or NULL.  One that its owner lost has it no more, whether
+ * the owner knows or not.  Under the table lock.
+ */
+static Lease *
+named(uint64 hash)
+{
+	IndexEntry *entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	Lease *lease = entry != NULL ? lease_at(entry->slot) : NULL;
+
+	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
+		pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+		return NULL;
+	return lease;
+}
+
+/*
+ * The gate at which the sessions of this server queue for a name: that of the lease
+ * which has the name, else one that changes with each loss of a lease.  Losses are
+ * counted by the hash modulo TURNS: one under another name sends newcomers to another
+ * gate, as long as nobody has this one.  A counter that wraps leads to a gate of 2^32
+ * losses before.
+ */
+uint64
+lease_gate(uint64 hash)
+{
+	Lease *lease;
+	uint64 gate;
+
+	Assert(REDLOCK_MY_PROCNO < REDLOCK_MAX_BACKENDS);
+
+	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
+	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	lease = named(hash);
+	gate =
+		lease != NULL ? lease->gate : hash + pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
+	LWLockRelease(lease_table->lock);
+	return gate;
+}
+
+/* Has a lease on this name been lost since this process asked for its gate? */
+bool
+lease_gate_changed(uint64 hash)
+{
+	return pg_atomic_read_u64(&lease_table->awaited[REDLOCK_MY_PROCNO]) != hash;
+}
+
+/*
+ * Take a slot for a resource, or take over the lease that another session of this
+ * server left for the next.  A new one is asked for with lease_ask, when the
+ * caller has filled the (o) fields.  The caller has entered the gate.
+ */
+LeaseOpened
+lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		   const LeaseTerms *terms, Lease **result)
+{
+	Lease *idle;
+	LeaseOpened opened = LEASE_OPENED;
+	bool retired;
+
+	Assert(prefix_len <= LOCK_PREFIX_MAX);
+	Assert(key_len > prefix_len && key_len - prefix_len <= LOCK_NAME_MAX);
+	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
+					 "some of the holder must fit behind the longest key");
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	idle = named(hash);
+	if (idle != NULL)
+	{
+		if (pg_atomic_read_u32(&idle->wish) != LEASE_WISH_IDLE)
+			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
+		else if (can_take_over(idle, key, key_len, terms))
+		{
+			seqlock_begin_write(&idle->version);
+			set_owner(idle, gate);
+			idle->handovers++;
+			seqlock_end_write(&idle->version);
+			pg_write_barrier();
+			pg_atomic_write_u32(&idle->wish, LEASE_WISH_HOLD);
+			*result = idle;
+			opened = LEASE_HANDED_OVER;
+		}
+		else
+			unname(idle);
+	}
+	retired = idle != NULL && opened == LEASE_OPENED;
+	if (opened == LEASE_OPENED && lease_table->owned >= lease_table->max_locks)
+		opened = LEASE_TABLE_FULL;
+	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
+		opened = LEASE_NO_SLOT;
+	else if (opened == LEASE_OPENED)
+		*result = take_slot(hash, gate, key, prefix_len, key_len, terms);
+	LWLockRelease(lease_table->lock);
+
+	if (retired)
+		push(idle); /* not what we need: it is released, before ours is asked for */
+	if (opened == LEASE_HANDED_OVER)
+		lease_count(COUNT_HANDED_OVER);
+	return opened;
+}
+
+/* Under the table lock, if there is a free slot. */
+static Lease *
+take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		  const LeaseTerms *terms)
+{
+	IndexEntry *entry;
+	Lease *lease;
+	bool found;
+
+	/*
+	 * In place of a lost one, if there is one.  HASH_ENTER can't run out of memory: the
+	 * index has max_locks elements.
+	 */
+	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
+	entry->slot = lease_table->first_free;
+	lease = lease_at(entry->slot);
+	lease_table->first_free = lease->next_free;
+	lease_table->owned++;
+	lease_table->used++;
+
+	seqlock_begin_write(&lease->version);
+	lease->in_use = true;
+	lease->hash = hash;
+	lease->prefix_len = prefix_len;
+	lease->key_len = key_len;
+	memcpy(lease->key, key, key_len);
+	lease->key[key_len] = '\0';
+	lease_holder(lease)[0] = '\0';
+	lease_held_by(lease)[0] = '\0';
+	lease->kept_until = 0;
+	lease->once = terms->once;
+	lease->patient = terms->patient;
+	lease->ttl_ms = terms->ttl_ms;
+	lease->hold_at_least_ms = terms->hold_at_least_ms;
+	lease->hold_at_most_ms = terms->hold_at_most_ms;
+	lease->turn_began_us = 0;
+	lease->handovers = 0;
+	set_owner(lease, gate);
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
+	pg_atomic_write_u64(&lease->valid_until_us, 0);
+	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
+	pg_atomic_write_u32(&lease->denying_nodes, 0);
+	seqlock_end_write(&lease->version);
+	return lease;
+}
+
+/* Under the table lock. */
+static void
+set_owner(Lease *lease, uint64 gate)
+{
+	lease->gate = gate;
+	lease->owner_pid = MyProcPid;
+	lease->owner_procno = REDLOCK_MY_PROCNO;
+	lease->owner_database = MyDatabaseId;
+	lease->since = GetCurrentTimestamp();
+	lease->token = 0;
+	lease->scope = SCOPE_TRANSACTION;
+}
+
+/* Is this the lock that is wanted, and worth having? */
+static bool
+can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms)
+{
+	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
+		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
+		   terms->hold_at_most_ms == 0 &&
+		   rules_may_take_over(lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
+							   lease->handovers, LUA_SPAN);
+}
+
+/* The name is free from here on; the slot is not.  Under the table lock. */
+static void
+unname(Lease *lease)
+{
+	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
+
+	/* another may have it, if this one was lost */
+	if (entry != NULL && lease_at(entry->slot) == lease)
+		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
+	lease_table->owned--;
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
+}
+
+void
+lease_ask(Lease *lease)
+{
+	Assert(lease->in_use && lease->owner_pid == MyProcPid);
+	Assert(lease->ttl_ms > 0);
+
+	pg_write_barrier(); /* what is asked for comes first */
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_HOLD);
+	push(lease);
+}
+
+/*
+ * The owner is done, whatever the lease's state is.  If others wait at the gate
+ * (others_wait may be NULL: nobody), it is left to the next of them, as long as
+ * this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
+ * socket, no error.
+ *
+ * The gate is looked at under the table lock, which lease_poke takes: who leaves
+ * the gate after that finds the lease idle.
+ */
+void
+lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
+{
+	int64 now_us = redlock_clock_us();
+	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
+	int64 validity_us = lease_validity_us(lease);
+	int turn = lease->hash % TURNS;
+	bool others_seen =
+		validity_us > 0 && now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) <
+							   OTHERS_SEEN_US(ttl_us);
+	bool idle = others_wait != NULL && lease->hold_at_least_ms == 0 &&
+				lease->hold_at_most_ms == 0 &&
+				rules_may_hand_over(validity_us, ttl_us, now_us - lease->turn_began_us,
+									lease->handovers, redlock_handover_limit);
+
+	Assert(lease->owner_pid == MyProcPid);
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	idle = idle && others_wait(lease->gate);
+	if (idle)
+		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
+	else
+	{
+		/* a pause for us, a chance for those who wait on other hosts */
+		if (redlock_handover_limit > 0 && others_seen)
+			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
+		unname(lease);
+	}
+	LWLockRelease(lease_table->lock);
+	if (!idle)
+		push(lease);
+}
+
+/*
+ * A waiter at the gate gave up.  If the lock was just left for it, and nobody
+ * else comes, it must not stay idle.  Never fails.
+ */
+void
+lease_poke(uint64 hash)
+{
+	Lease *lease;
+	bool idle;
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	lease = named(hash);
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_IDLE;
+	if (idle)
+		unname(lease);
+	LWLockRelease(lease_table->lock);
+	if (idle)
+		push(lease);
+}
+
+/*
+ * For the broker: a lease whose owner has gone without giving it up, or that has
+ * been idle for long.  Returns whether it was one.
+ */
+bool
+lease_disown(Lease *lease)
+{
+	LeaseWish wish;
+	bool orphan;
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	wish = pg_atomic_read_u32(&lease->wish);
+	orphan = wish == LEASE_WISH_IDLE || (wish == LEASE_WISH_HOLD && !lease_owner_lives(lease));
+	if (orphan)
+		unname(lease);
+	LWLockRelease(lease_table->lock);
+	return orphan;
+}
+
+Lease *
+lease_find(uint64 hash)
+{
+	IndexEntry *entry;
+	int slot;
+
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
+	slot = entry ? entry->slot : -1;
+	LWLockRelease(lease_table->lock);
+	return slot >= 0 ? &lease_table->lease[slot] : NULL;
+}
+
+LeaseState
+lease_state(Lease *lease)
+{
+	LeaseState state = pg_atomic_read_u32(&lease->state);
+
+	pg_read_barrier(); /* pairs with lease_set_state */
+	return state;
+}
+
+int64
+lease_validity_us(Lease *lease)
+{
+	int64 left_us;
+
+	if (lease_state(lease) != LEASE_HELD)
+		return 0;
+	left_us = (int64) pg_atomic_read_u64(&lease->valid_until_us) - redlock_clock_us();
+	return Max(left_us, 0);
+}
+
+int64
+lease_token(const Lease *lease)
+{
+	Assert(lease->handovers < LUA_SPAN);
+	return lease->first_token + lease->handovers;
+}
+
+/*
+ * Leases that count towards redlock.max_locks, and slots that do not any more.
+ * Without the lock: they may be of different moments.
+ */
+void
+lease_usage(int *owned, int *releasing)
+{
+	*owned = lease_table->owned;
+	*releasing = Max(lease_table->used - *owned, 0);
+}
+
+/* Who holds the lock elsewhere; or who held it, where its key outlives the release. */
+char *
+lease_held_by_text(Lease *lease)
+{
+	Lease *copy = palloc(sizeof(Lease));
+	char *held_by;
+
+	if (!lease_copy(lease, copy))
+		return NULL;
+	held_by = lease_held_by(copy);
+	if (held_by[0] == '\0')
+		return NULL;
+	if (copy->kept_until == 0)
+		return held_by;
+	return psprintf("%s (its holder has gone; kept until %s)", held_by,
+					timestamptz_to_str(copy->kept_until));
+}
+
+char *
+lease_missing_nodes(Lease *lease)
+{
+	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
+							   pg_atomic_read_u32(&lease->silent_nodes));
+}
+
+void
+lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
+{
+	seqlock_begin_write(&lease->holder_version);
+	strlcpy(lease_held_by(lease), held_by, lease_text_size(lease));
+	lease->kept_until = kept_until;
+	seqlock_end_write(&lease->holder_version);
+}
+
+bool
+lease_copy(Lease *lease, Lease *copy)
+{
+	int tries = 0;
+
+	do
+	{
+		uint32 version = seqlock_begin_read(&lease->version);
+		uint32 holder_version = seqlock_begin_read(&lease->holder_version);
+
+		memcpy(copy, lease, offsetof(Lease, secret));
+		if (seqlock_end_read(&lease->version, version) &&
+			seqlock_end_read(&lease->holder_version, holder_version))
+			return copy->in_use;
+	} while (seqlock_try_again(&tries));
+	return false;
+}
+
+int
+lease_broker_pid(void)
+{
+	int pid;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	pid = lease_table->broker_pid;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return pid;
+}
+
+/*
+ * Every push wakes the broker: it may have emptied the queue just before, and
+ * setting a latch that is set already costs next to nothing.
+ */
+static void
+push(Lease *lease)
+{
+	int slot = lease_slot(lease);
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	if (lease->queued != lease_table->queue_number)
+	{
+		lease->queued = lease_table->queue_number;
+		lease->next_queued = -1;
+		if (lease_table->queue_tail < 0)
+			lease_table->queue_head = slot;
+		else
+			lease_table->lease[lease_table->queue_tail].next_queued = slot;
+		lease_table->queue_tail = slot;
+	}
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+
+	/* a stale latch of a broker that just ended wakes somebody for nothing */
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * An earlier broker may have left the queue half taken.  The new one has to look
+ * at every lease anyway, so it begins a queue of its own: the number takes all
+ * leases out of the old one at once, however many there are.
+ */
+void
+lease_broker_attach(Latch *latch)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	lease_table->queue_number++;
+	lease_table->broker_latch = latch;
+	lease_table->broker_pid = MyProcPid;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+void
+lease_broker_detach(void)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->broker_latch = NULL;
+	lease_table->broker_pid = 0;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+/*
+ * Take the whole queue.  The chain stays linked by next_queued; each element
+ * leaves it with lease_next_in_chain, and can be queued again from then on.
+ */
+int
+lease_take_queue(void)
+{
+	int head;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	head = lease_table->queue_head;
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return head;
+}
+
+/* To be called before the wish of `slot` is read. */
+int
+lease_next_in_chain(int slot)
+{
+	int next;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	Assert(lease_is_queued(&lease_table->lease[slot]));
+	lease_table->lease[slot].queued = 0;
+	next = lease_table->lease[slot].next_queued;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return next;
+}
+
+/* The broker alone changes the queue's number, so it need not lock. */
+bool
+lease_is_queued(const Lease *lease)
+{
+	return lease->queued == lease_table->queue_number;
+}
+
+void
+lease_free(Lease *lease)
+{
+	Assert(lease->in_use && lease->core.state == CORE_FREE);
+	Assert(pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING);
+
+	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	seqlock_begin_write(&lease->version);
+	lease->in_use = false;
+	seqlock_end_write(&lease->version);
+	lease_table->used--;
+	lease->generation++;
+	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	lease->next_free = lease_table->first_free;
+	lease_table->first_free = lease_slot(lease);
+	LWLockRelease(lease_table->lock);
+}
+
+void
+lease_set_state(Lease *lease, LeaseState state)
+{
+	if (state == LEASE_LOST)
+		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % TURNS], 1);
+	pg_write_barrier(); /* what explains the state comes first */
+	pg_atomic_write_u32(&lease->state, state);
+	if (lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+	if (state == LEASE_LOST)
+		tell_loss(lease);
+}
+
+/*
+ * The owner may be busy, and learns of a loss before its validity was to end in no
+ * other way.  Before a process ends it gives up its leases, under the table lock.
+ * Who waits at the gate looks whether it has changed.
+ */
+static void
+tell_loss(Lease *lease)
+{
+	LWLockAcquire(lease_table->lock, LW_SHARED);
+	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+	{
+		uint64 awaited = lease->hash;
+
+		(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+	}
+	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && lease_owner_lives(lease))
+		alarm_ring(lease->owner_pid);
+	LWLockRelease(lease_table->lock);
+}
+
+/*
+ * A backend gives up its leases before its PGPROC is freed, so a mismatch
+ * means that this was skipped: its lease must not be renewed any more.
+ */
+bool
+lease_owner_lives(const Lease *lease)
+{
+	return GetPGProcByNumber(lease->owner_procno)->pid == lease->owner_pid;
+}

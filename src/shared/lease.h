@@ -1,0 +1,297 @@
+/*
+ * lease.h
+ *		Shared memory: the lease table, the work queue of the broker, and the
+ *		counters.
+ *
+ * Who may touch what:
+ *
+ *	 table lock (LWLock)   which slots are in use, the index by name, the free
+ *						   list, and the fields of a lease marked (t): written
+ *						   while the slot is taken, constant until it is freed
+ *	 queue mutex		   the queue and the fields marked (q)
+ *	 (m)				   written by the broker alone, under holder_version
+ *	 owner only (o)		   written by the owning backend, before it queues the
+ *						   lease; read by the broker after it took it from the
+ *						   queue, and by views, which may see an older value
+ *	 broker only (b)	   read and written by the broker alone
+ *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
+ *						   constant from then on
+ *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
+ *						   writes `state`, `valid_until_us`, and the nodes
+ *
+ * Who only looks takes no lock, but copies (lease_copy): readers must
+ * not keep the broker waiting, however many they are.  What is marked (t) changes
+ * under Lease.version.
+ *
+ * Order: table lock before queue mutex, or the lock manager's own.  No lock is
+ * held across a wait.
+ *
+ * Hand-over: who releases a valid lease while another session of this server
+ * waits at the gate may leave it without an owner (wish IDLE): it keeps its name,
+ * and the next through the gate takes it over under the table lock, without the
+ * broker and without the network.  Who gives up waiting at the gate calls
+ * lease_poke, so that an idle lease that nobody comes for is released.
+ *
+ * A slot is taken by a backend (lease_open), asked for (lease_ask) and given
+ * up (lease_let_go): from then on it is no longer found by its name, so the
+ * name can be taken again at once, and the broker frees the slot when no node
+ * is owed anything.
+ *
+ * A lost lease is its owner's until the owner gives it up, but another session may
+ * take its name before that.  The loser's gate is not in the way: each loss moves
+ * the name on to another gate (lease_gate).
+ */
+#ifndef REDLOCK_LEASE_H
+#define REDLOCK_LEASE_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+
+#include "protocol/core.h"
+#include "protocol/lua.h"
+#include "shared/seqlock.h"
+
+#define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
+
+/* Lease.silent_nodes before the broker has asked them */
+#define LEASE_NOT_ASKED PG_UINT32_MAX
+
+typedef enum LeaseWish
+{
+	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */
+	LEASE_WISH_HOLD,     /* the owner wants the lock, or holds it */
+	LEASE_WISH_IDLE,     /* held, for the next in the gate; has no owner */
+	LEASE_WISH_NOTHING   /* the owner is done with it */
+} LeaseWish;
+
+typedef enum LeaseState
+{
+	LEASE_WAITING = 0, /* being asked for */
+	LEASE_HELD,        /* granted; see valid_until_us */
+	LEASE_REFUSED,     /* a try found it held by another; final */
+	LEASE_UNREACHABLE, /* no quorum answered; final */
+	LEASE_LOST         /* was held; validity ran out; final */
+} LeaseState;
+
+typedef enum LockScope
+{
+	SCOPE_TRANSACTION, /* released after commit or abort, or after
+						* ROLLBACK TO an earlier savepoint */
+	SCOPE_CALL,        /* survives the COMMITs of a procedure; released with
+						* the transaction in which the outermost CALL or DO
+						* ends */
+	SCOPE_SESSION      /* until released, DISCARD ALL, session's end */
+} LockScope;
+
+typedef struct Lease
+{
+	/* (t) */
+	SeqLock version;
+	bool in_use;
+	int next_free; /* slot number, or -1 */
+	uint64 hash;   /* of the name; key of the index */
+	uint64 gate;   /* which its owner holds, and others wait at */
+	uint16 prefix_len;
+	uint16 key_len;
+	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; behind it
+								* lease_holder (o) and lease_held_by (m), cut
+								* where the key is long */
+	/* (t), but changed by a hand-over, as the gate is */
+	int owner_pid;
+	int owner_procno;
+	Oid owner_database;
+
+	/* (q) */
+	uint32 queued;   /* queue_number of the queue that it is in; 0: in none, or
+					  * that of an earlier broker */
+	int next_queued; /* slot number, or -1 */
+
+	/* (o) */
+	bool once;       /* a try */
+	bool patient;    /* asks on without a quorum, until it is given up */
+	LockScope scope; /* the widest that it is held at */
+	int ttl_ms;
+	int hold_at_least_ms; /* the key stays that long, even after a release */
+	int hold_at_most_ms;  /* 0, or validity ends then */
+	int64 turn_began_us;  /* granted by the nodes then, */
+	int handovers;        /* and handed over so often since: less than LUA_SPAN */
+	TimestampTz since;    /* asked for; then: granted */
+	int64 token;          /* what redlock_acquire returned; 0 before */
+
+	/* (a) */
+	pg_atomic_uint32 wish;           /* LeaseWish */
+	pg_atomic_uint32 state;          /* LeaseState */
+	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
+	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
+									  * is out: no usable answer (yet) */
+	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
+
+	/* (g) */
+	int64 first_token; /* of LUA_SPAN, one for each hand-over */
+
+	/* (m) */
+	SeqLock holder_version;
+	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
+							 * hold_at_least; 0: it was not */
+
+	/* (b) */
+	uint32 generation; /* changes when the slot is freed, so that late replies
+						* find nobody.  It wraps: no reply is under way while
+						* a slot is freed 2^32 times */
+	uint8 secret[LOCK_SECRET_BYTES];
+	bool granted;        /* of this secret, by a quorum */
+	bool subscribed;     /* on the channel of its key */
+	core_mask joined;    /* nodes that confirmed it */
+	core_mask announced; /* nodes that told of a release since we asked */
+	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
+	core_lease core;
+} Lease;
+
+typedef enum LeaseCounter
+{
+	COUNT_GRANTED,
+	COUNT_REFUSED,
+	COUNT_UNREACHABLE,
+	COUNT_RENEWED,
+	COUNT_UNRENEWED,
+	COUNT_LOST,
+	COUNT_RELEASED,
+	COUNT_HANDED_OVER,
+	COUNT_WOKEN,
+	COUNTERS /* how many */
+} LeaseCounter;
+
+/* Slots of what is remembered by hash; two names in one cost a pause, no more. */
+#define TURNS 256
+
+typedef struct LeaseTable
+{
+	LWLock *lock;
+	int slots;
+	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
+	int used;       /* (t) slots in use */
+	int owned;      /* (t) leases not yet given up, lost ones too: <= max_locks */
+	int first_free; /* (t) slot number, or -1 */
+	slock_t queue_mutex;
+	int queue_head; /* (q) slot numbers, or -1 */
+	int queue_tail;
+	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: one broker a
+						  * second, and it would wrap after 136 years */
+	Latch *broker_latch; /* (q) NULL: no broker runs */
+	int broker_pid;      /* (q) 0: no broker runs */
+	pg_atomic_uint64 counters[COUNTERS];
+	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
+	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
+	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
+	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
+								* last; another value if that has changed since */
+	Lease lease[FLEXIBLE_ARRAY_MEMBER];
+} LeaseTable;
+
+/* NULL unless preloaded */
+extern LeaseTable *lease_table;
+
+/* An error (55000) unless preloaded. */
+extern void lease_require_preload(void);
+
+/* postmaster, _PG_init */
+extern void lease_install_hooks(void);
+
+/* backends */
+typedef struct LeaseTerms
+{
+	int ttl_ms;
+	int hold_at_least_ms;
+	int hold_at_most_ms;
+	bool once;    /* a try */
+	bool patient; /* asks on without a quorum, until it is given up */
+} LeaseTerms;
+
+typedef enum LeaseOpened
+{
+	LEASE_OPENED,
+	LEASE_HANDED_OVER, /* and granted: no need to ask */
+	LEASE_TAKEN,       /* the name is in use in this server */
+	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
+	LEASE_TABLE_FULL
+} LeaseOpened;
+
+extern uint64 lease_hash(const char *name, int len); /* for the index and the gate */
+extern uint64 lease_gate(uint64 hash);
+extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
+extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
+							  int key_len, const LeaseTerms *terms, Lease **lease);
+extern void lease_ask(Lease *lease);
+extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
+extern void lease_poke(uint64 hash);
+extern LeaseState lease_state(Lease *lease);
+extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
+extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern void lease_usage(int *owned, int *releasing);
+extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
+extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
+
+/*
+ * A copy for those who only look.  False: not in use, or its writer is stopped in
+ * the middle of a change.
+ */
+extern bool lease_copy(Lease *lease, Lease *copy); /* all before secret */
+
+extern int lease_broker_pid(void); /* 0: no broker runs */
+
+/* the broker */
+extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
+extern void lease_broker_detach(void);
+extern int lease_take_queue(void); /* first slot of the chain, or -1 */
+extern int lease_next_in_chain(int slot);
+extern bool lease_is_queued(const Lease *lease);
+extern bool lease_disown(Lease *lease); /* if its owner has gone */
+extern void lease_free(Lease *lease);
+extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
+extern bool lease_owner_lives(const Lease *lease);
+extern Lease *lease_find(uint64 hash);
+
+static inline Lease *
+lease_at(int slot)
+{
+	return &lease_table->lease[slot];
+}
+
+static inline int
+lease_slot(const Lease *lease)
+{
+	return lease - lease_table->lease;
+}
+
+/* Bytes for each of the two texts behind the key. */
+static inline int
+lease_text_size(const Lease *lease)
+{
+	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LOCK_HOLDER_MAX + 1);
+}
+
+/* Who asks for the lock, or holds it: this goes into the lock's value. */
+static inline char *
+lease_holder(Lease *lease)
+{
+	return lease->key + lease->key_len + 1;
+}
+
+/* Who holds it elsewhere, as the holder wrote it. */
+static inline char *
+lease_held_by(Lease *lease)
+{
+	return lease_holder(lease) + lease_text_size(lease);
+}
+
+static inline void
+lease_count(LeaseCounter counter)
+{
+	pg_atomic_fetch_add_u64(&lease_table->counters[counter], 1);
+}
+
+#endif /* REDLOCK_LEASE_H */

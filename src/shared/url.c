@@ -1,0 +1,273 @@
+/*
+ * url.c
+ *		Parsing of redlock.nodes; see url.h.
+ *
+ * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors name an entry by
+ *its place in the list, never by its text, which may hold a password.
+ */
+#include "shared/url.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/text.h"
+
+/* As many bytes as sockaddr_un has on all platforms, less than NodeUrl.host. */
+#define SOCKET_PATH_MAX 104
+
+static char problem[256];
+
+static bool parse_url(const char *text, int len, NodeUrl *url);
+static bool parse_credentials(const char *text, int len, NodeUrl *url);
+static bool parse_host(const char *text, int len, NodeUrl *url);
+static bool check_address(const NodeUrl *url);
+static bool parse_number(const char *text, int len, int max, int *number);
+static bool decode(const char *text, int len, char *out, size_t size);
+static bool copy(const char *text, int len, char *out, size_t size);
+static bool fail(const char *what);
+static bool same_server(const NodeUrl *a, const NodeUrl *b);
+
+const char *
+url_parse_list(const char *list, NodeUrls *urls)
+{
+	const char *separators = ", \t\r\n";
+
+	memset(urls, 0, sizeof(*urls));
+	for (;;)
+	{
+		int len;
+		NodeUrl *url;
+
+		list += strspn(list, separators);
+		len = strcspn(list, separators);
+		if (len == 0)
+			return NULL;
+		if (urls->count == URL_NODES_MAX)
+		{
+			snprintf(problem, sizeof(problem), "there are more than %d nodes", URL_NODES_MAX);
+			return problem;
+		}
+
+		url = &urls->url[urls->count];
+		if (!parse_url(list, len, url) || !check_address(url))
+		{
+			char reason[sizeof(problem)];
+
+			memcpy(reason, problem, sizeof(reason));
+			snprintf(problem, sizeof(problem), "node %d: %.200s", urls->count + 1, reason);
+			return problem;
+		}
+		for (int i = 0; i < urls->count; i++)
+			if (same_server(&urls->url[i], url))
+			{
+				snprintf(problem, sizeof(problem), "nodes %d and %d are the same server \"%.150s\"",
+						 i + 1, urls->count + 1, urls->url[i].address);
+				return problem;
+			}
+		urls->count++;
+		list += len;
+	}
+}
+
+static bool
+parse_url(const char *text, int len, NodeUrl *url)
+{
+	const char *end = text + len;
+	const char *at = NULL;
+	const char *rest;
+
+	memset(url, 0, sizeof(*url));
+	if (strncmp(text, "redis://", 8) == 0)
+		text += 8;
+	else if (strncmp(text, "unix://", 7) == 0)
+	{
+		text += 7;
+		url->is_unix = true;
+	}
+	else if (strncmp(text, "rediss://", 9) == 0)
+		return fail("TLS (rediss://) is not supported by this version");
+	else
+		return fail("a URL starts with redis:// or unix://");
+
+	for (const char *p = text; p < end; p++)
+		if (*p == '@')
+			at = p; /* the last one ends the credentials */
+	if (at != NULL)
+	{
+		if (!parse_credentials(text, at - text, url))
+			return false;
+		text = at + 1;
+	}
+
+	if (url->is_unix)
+	{
+		rest = memchr(text, '?', end - text);
+		if (rest != NULL)
+		{
+			if (strncmp(rest, "?db=", 4) != 0 ||
+				!parse_number(rest + 4, end - rest - 4, INT_MAX, &url->db))
+				return fail("only ?db=number may follow a socket's path");
+			end = rest;
+		}
+		if (text >= end || *text != '/')
+			return fail("a socket's path starts with /");
+		if (!copy(text, end - text, url->host, SOCKET_PATH_MAX))
+			return fail("the socket's path is too long");
+		snprintf(url->address, sizeof(url->address), url->db ? "%s?db=%d" : "%s", url->host,
+				 url->db);
+		return true;
+	}
+
+	rest = memchr(text, '/', end - text);
+	if (rest != NULL)
+	{
+		if (rest + 1 < end && !parse_number(rest + 1, end - rest - 1, INT_MAX, &url->db))
+			return fail("what follows the slash must be a database number");
+		end = rest;
+	}
+	if (!parse_host(text, end - text, url))
+		return false;
+	snprintf(url->address, sizeof(url->address), strchr(url->host, ':') ? "[%s]:%d" : "%s:%d",
+			 url->host, url->port);
+	if (url->db)
+		snprintf(url->address + strlen(url->address), sizeof(url->address) - strlen(url->address),
+				 "/%d", url->db);
+	return true;
+}
+
+static bool
+parse_credentials(const char *text, int len, NodeUrl *url)
+{
+	const char *colon = memchr(text, ':', len);
+
+	if (colon == NULL)
+		return fail("credentials are written as user:password@ or :password@");
+	if (!decode(text, colon - text, url->user, sizeof(url->user)))
+		return fail("the user name is too long or wrongly percent-encoded");
+	if (!decode(colon + 1, text + len - colon - 1, url->password, sizeof(url->password)))
+		return fail("the password is too long or wrongly percent-encoded");
+	if (url->password[0] == '\0')
+		return fail("the password is empty");
+	return true;
+}
+
+static bool
+parse_host(const char *text, int len, NodeUrl *url)
+{
+	const char *end = text + len;
+	const char *host_end;
+
+	if (len > 0 && *text == '[')
+	{
+		host_end = memchr(text, ']', len);
+		if (host_end == NULL)
+			return fail("the bracket of an IPv6 address is not closed");
+		if (!copy(text + 1, host_end - text - 1, url->host, sizeof(url->host)))
+			return fail("the host name is too long");
+		host_end++;
+	}
+	else
+	{
+		host_end = memchr(text, ':', len);
+		if (host_end == NULL)
+			host_end = end;
+		if (!copy(text, host_end - text, url->host, sizeof(url->host)))
+			return fail("the host name is too long");
+	}
+	if (url->host[0] == '\0')
+		return fail("the host is missing");
+	for (char *p = url->host; *p; p++)
+		if (*p >= 'A' && *p <= 'Z')
+			*p += 'a' - 'A';
+
+	url->port = URL_DEFAULT_PORT;
+	if (host_end < end &&
+		(*host_end != ':' || !parse_number(host_end + 1, end - host_end - 1, 65535, &url->port) ||
+		 url->port == 0))
+		return fail("the port must be a number from 1 to 65535");
+	return true;
+}
+
+/* It goes into logs and views. */
+static bool
+check_address(const NodeUrl *url)
+{
+	return text_find_control(url->address) == NULL ||
+		   fail("a host name or path must not contain control characters");
+}
+
+static bool
+parse_number(const char *text, int len, int max, int *number)
+{
+	int64_t value = 0;
+
+	if (len <= 0)
+		return false;
+	for (int i = 0; i < len; i++)
+	{
+		if (text[i] < '0' || text[i] > '9')
+			return false;
+		value = value * 10 + (text[i] - '0');
+		if (value > max)
+			return false;
+	}
+	*number = (int) value;
+	return true;
+}
+
+/* Percent-decoding.  False if it does not fit, is malformed, or has a NUL. */
+static bool
+decode(const char *text, int len, char *out, size_t size)
+{
+	size_t n = 0;
+
+	for (int i = 0; i < len; i++)
+	{
+		char c = text[i];
+
+		if (c == '%')
+		{
+			char hex[3] = {0};
+
+			if (i + 2 > len - 1 || !isxdigit((unsigned char) text[i + 1]) ||
+				!isxdigit((unsigned char) text[i + 2]))
+				return false;
+			memcpy(hex, text + i + 1, 2);
+			c = (char) strtol(hex, NULL, 16);
+			i += 2;
+		}
+		if (c == '\0' || n + 1 >= size)
+			return false;
+		out[n++] = c;
+	}
+	out[n] = '\0';
+	return true;
+}
+
+static bool
+copy(const char *text, int len, char *out, size_t size)
+{
+	if (len < 0 || (size_t) len >= size)
+		return false;
+	memcpy(out, text, len);
+	out[len] = '\0';
+	return true;
+}
+
+static bool
+fail(const char *what)
+{
+	snprintf(problem, sizeof(problem), "%s", what);
+	return false;
+}
+
+/* Two databases of one server are not independent. */
+static bool
+same_server(const NodeUrl *a, const NodeUrl *b)
+{
+	return a->is_unix == b->is_unix && a->port == b->port && strcmp(a->host, b->host) == 0;
+}
