@@ -1,0 +1,49 @@
+# An alarm that rings when its session has all but ended does no harm.
+#
+# Protects from: the alarm of a wait at the gate, which FATAL has ended, that looks
+# at what the process no longer has: it would crash, and the whole server with it.
+#
+# Preloads test/hostile/slow_exit.c into the server.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $library = "$directory/slow_exit.so";
+my $cc = $ENV{CC} // 'cc';
+
+system("$cc -shared -fPIC -o $library test/hostile/slow_exit.c") == 0 or die 'no slow exit';
+my $host;
+{
+	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{SLOW_EXIT_DIR} = $directory;
+	$host = redlock_cluster('a', nodes => \@nodes);
+}
+my ($holder, $waiter) = (session($host), session($host));
+my $broker = broker_pid($host);
+my $pid = $waiter->pid;
+my $file = "$directory/$pid";
+
+$holder->query("SELECT redlock_acquire('job', scope => 'session')");
+open my $out, '>', $file or die "$file: $!";
+close $out;
+$waiter->send("SELECT redlock_acquire('job', scope => 'session')");
+wait_until(sub { $host->safe_psql('postgres', "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid") eq 'Lock' },
+	'a session waits at the gate');
+is($holder->query("SELECT pg_terminate_backend($pid)"), 't', 'and is terminated');
+wait_until(sub { !-e "/proc/$pid" || !kill 0, $pid }, 'it has gone');
+ok(!-e $file, 'and its alarm has rung, very late');
+
+is($holder->query("SELECT redlock_check('job') > '0'"), 't', 'the others go on');
+is(broker_pid($host), $broker, 'with the same broker');
+unlike(slurp_file($host->logfile), qr/was terminated by signal/, 'nothing has crashed');
+$waiter->vanish;
+$holder->quit;
+$host->stop;
+done_testing();
