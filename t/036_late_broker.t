@@ -2,8 +2,7 @@
 #
 # Protects from: answers that came in time, and lay in the sockets while the broker
 # was not run, being taken for missing: a lock that is free and not granted, nodes
-# that are connected anew, a lease that is lost; and from sockets that are not looked
-# at while backends wake the broker all the time.
+# that are connected anew, a lease that is lost.
 #
 # Preloads test/hostile/late_poll.c into the server.
 

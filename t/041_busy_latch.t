@@ -1,0 +1,57 @@
+# A broker that is woken all the time hears its nodes.
+#
+# Protects from: sockets that are not looked at while backends wake the broker without a
+# pause, since PostgreSQL 15 looks at none when the latch is set: nodes that answer and
+# are taken for unreachable, free locks that are not granted, leases that are lost.
+#
+# Preloads test/hostile/set_latch.c into the server.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $library = "$directory/set_latch.so";
+my $file = "$directory/who";
+my $cc = $ENV{CC} // 'cc';
+
+# Written in place, since it is mapped.
+sub set_latch_of
+{
+	my ($pid) = @_;
+
+	open my $out, -e $file ? '+<' : '+>', $file or die "$file: $!";
+	syswrite $out, pack('l!', $pid);
+	close $out;
+	return;
+}
+
+system("$cc -shared -fPIC -o $library test/hostile/set_latch.c -ldl") == 0 or die 'no set latch';
+set_latch_of(0);
+my $host;
+{
+	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{SET_LATCH_FILE} = $file;
+	$host = redlock_cluster('a', nodes => \@nodes);
+}
+my $session = session($host);
+my $broker = broker_pid($host);
+
+set_latch_of($broker);
+is($session->query("SELECT redlock_try('free', scope => 'session', ttl => '6 s')"), 't', 'a free lock is granted');
+wait_until(sub { $host->safe_psql('postgres', 'SELECT renewed FROM redlock_stats') >= 1 }, 'and renewed');
+$_->restart foreach @nodes;
+wait_until(sub { $session->run("SELECT redlock_try('other', scope => 'session')")->{out} eq 't' },
+	'nodes that restart are connected again');
+set_latch_of(0);
+
+is($session->query("SELECT redlock_check('free') > '0'"), 't', 'the lease lives');
+is(broker_pid($host), $broker, 'with the same broker');
+$session->quit;
+$host->stop;
+done_testing();
