@@ -298,6 +298,26 @@ is($s->result->{out}, 't', 'without an error');
 $s->query("SELECT redlock_release('moved')");
 $gone->resume;
 
+# ---- a new password, long after a failure ----
+
+my $failed = redis_node();
+set_nodes($host, $plain, $by_name, $failed);
+wait_nodes_ready($host, 3);
+$failed->kill9;
+wait_until(sub { node_state($host, $failed->address) eq 'backing off' }, 'a node fails');
+$failed->start;
+wait_nodes_ready($host, 3);
+$failed->cli('CONFIG', 'SET', 'requirepass', 'S3cr3t');
+my $before = -s $host->logfile;
+$host->append_conf('postgresql.conf',
+	"redlock.nodes = '" . join(', ', node_urls($plain, $by_name), $failed->url(password => 'S3cr3t')) . "'");
+$host->reload;
+wait_until(sub { substr(slurp_file($host->logfile), $before) =~ /redlock node \S+ is ready/ }, 'it gets a password, and is ready again');
+unlike(substr(slurp_file($host->logfile), $before), qr/it closed the connection|could not connect/,
+	'and the log does not tell of the failure again');
+set_nodes($host, $plain, $by_name, $master);
+wait_nodes_ready($host, 3);
+
 # ---- texts of others ----
 
 # Statements are in the log as they were sent, so these have no such characters.

@@ -1417,6 +1417,8 @@ show_node(const RedisNode *node, NodeState before)
 {
 	NodeStatus *status = &node_status[node->slot];
 	bool news = strcmp(status->last_error, node->error) != 0;
+	/* not only connected again, as for a new password: its last error was told then */
+	bool fails = status->last_error_at != node->error_at;
 
 	seqlock_begin_write(&status->version);
 	if (strcmp(status->state, node_state_name(node->state)) != 0)
@@ -1441,7 +1443,8 @@ show_node(const RedisNode *node, NodeState before)
 									"configuration file. It votes again redlock.max_ttl after "
 									"that.")));
 	else if (node->error[0] != '\0' &&
-			 (node->state != before ? news || before == NODE_READY : news && may_log_answer(node)))
+			 (node->state != before ? news || (fails && before == NODE_READY)
+									: news && may_log_answer(node)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
 }
 
