@@ -168,6 +168,9 @@ choose_times(plan *plan)
 		plan->answer_us = plan->ttl_us / 5;
 	if (plan->faults != 0 && chance(4))
 		plan->delay_us *= 3;
+	/* a node that is well answers in time: the way there and back takes up to three delays */
+	if (plan->delay_us > plan->answer_us / 4)
+		plan->delay_us = plan->answer_us / 4;
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
 	plan->length_us = plan->ttl_us * (3 + dice(6));

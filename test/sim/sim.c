@@ -35,7 +35,7 @@
 
 #define JOBS_MAX 64
 #define CRASH 99        /* in place of an invariant: an assertion failed */
-#define STEPS_MAX 20000 /* events of a schedule: more is no end */
+#define STEPS_MAX 80000 /* events of a schedule: more is no end */
 
 typedef struct options
 {
