@@ -70,6 +70,16 @@ HISTORIES = [
                                                                     "message": LOST})], NO_QUORUM, None),
 ]
 
+# In the mode "beyond", where the clocks of nodes run ahead.
+GRANT = record(10 * S, 100, [(11 * S, 15 * S)], 12 * S)
+NEWER = record(11 * S, 200, [(11 * S + 500000, 15 * S)], 12 * S, "b")
+BEYOND = [
+    ("a hand-over after another host's grant", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S)], None),
+    ("a grant with a smaller token", [GRANT, NEWER, record(12 * S, 150, [(13 * S, 14 * S)], 14 * S)], "was asked for when"),
+    ("a hand-over to another host", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S, "c")],
+     "was asked for when"),
+]
+
 ROWS = [("r", 1, 100), ("r", 2, 100), ("r", 3, 200)]
 FENCED = [
     ("good rows", ROWS, {"r": 3}, [("r", 2)], None),
@@ -102,11 +112,13 @@ def main():
         judge(name, [v.what for v in found], expected)
         for violation in found:
             check.story(violation, records, faults)
+    for name, records, expected in BEYOND:
+        judge(name, [v.what for v in check.check_history(records, [], "beyond")], expected)
     for name, rows, data, acked, expected in FENCED:
         judge(name, [v.what for v in check.fenced_rows("here", rows, data, acked)], expected)
     for name, log, expected in LOGS:
         judge(name, list(check.bad_lines(log, {5})), expected)
-    total = len(HISTORIES) + len(FENCED) + len(LOGS)
+    total = len(HISTORIES) + len(BEYOND) + len(FENCED) + len(LOGS)
     return total - failed, failed
 
 
