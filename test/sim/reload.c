@@ -120,6 +120,10 @@ open_nodes(int h, const list *list, const int *place)
 
 		if (hosts[h].node[n].in_use)
 			continue;
+		/*
+		 * A mutant that keeps the memory can't be found from outside: another server has
+		 * another run_id, so the guard takes it for a restart, which is more cautious.
+		 */
 		memset(&hosts[h].node[n], 0, sizeof(hosts[h].node[n]));
 		hosts[h].node[n].in_use = true;
 		hosts[h].node[n].address = list->address[i];
