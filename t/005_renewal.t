@@ -279,4 +279,26 @@ $lines = (() = slurp_file($host_a->logfile) =~ /LOG:  .*lease/g) - $lines;
 cmp_ok($lines, '<', $many / 10, "in few lines ($lines)");
 
 $_->quit for $session_a, $session_b;
+
+# ---- what is said of a node that failed long before ----
+
+my $host_c = redlock_cluster('c', nodes => [ @nodes[ 0 .. 2 ] ], conf => "redlock.node_timeout = '8s'");
+$nodes[1]->kill9;
+wait_until(
+	sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'backing off'") eq '1' },
+	'a node fails');
+$nodes[1]->start;
+wait_nodes_ready($host_c, 3);
+my $session_c = session($host_c);
+$session_c->query("SELECT redlock_acquire('long before', scope => 'session', ttl => '1 s')");
+$_->pause foreach @nodes[ 0 .. 2 ];
+wait_until(sub { slurp_file($host_c->logfile) =~ /lease on redlock "long before" of process \d+ was lost/ },
+	'a lease is lost, and no node has failed anew');
+my ($reasons) = slurp_file($host_c->logfile) =~ /"long before" of process \d+ was lost\n.*DETAIL:  (.*)/;
+is($reasons, join('; ', map { node_urls($_) =~ s{redis://}{}r . ': no answer in time' } @nodes[ 0 .. 2 ]),
+	'the old failure is not the reason');
+$_->resume foreach @nodes[ 0 .. 2 ];
+$session_c->quit;
+$host_c->stop;
+
 done_testing();

@@ -15,7 +15,6 @@
 use strict;
 use warnings;
 
-use Config;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
@@ -25,10 +24,7 @@ my $resources  = 3;
 my $sessions   = 3;                         # of each host
 my @node_clock = (0, 1800, -2400, 0, 60);   # seconds that they are ahead
 
-my $library = PostgreSQL::Test::Utils::tempdir() . '/wrong_clock.so';
-my $cc = $Config{cc};
-plan skip_all => 'no C compiler'
-  if system("$cc -shared -fPIC -o $library test/hostile/wrong_clock.c") != 0;
+my $library = preload('wrong_clock') // plan skip_all => 'no C compiler';
 
 # Runs code that starts servers.
 sub with_clock

@@ -18,10 +18,8 @@ use Test::More;
 my $secret = 'S3cr3t';
 my $other_secret = 'An0ther';
 
-my $cc = $ENV{CC} // 'cc';
 my $faults = PostgreSQL::Test::Utils::tempdir();
-system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
-  or plan skip_all => 'no C compiler';
+my $library = preload('faults') // plan skip_all => 'no C compiler';
 
 # every way to reach a node
 my $plain   = redis_node();
@@ -37,7 +35,7 @@ my @new = redis_nodes(3);
 
 my $host;
 {
-	local $ENV{LD_PRELOAD} = "$faults/faults.so";
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{FAULTS_DIR} = $faults;
 	$host = redlock_cluster('host', nodes => \@old, conf => "redlock.ttl = '6s'");
 }

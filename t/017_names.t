@@ -14,10 +14,8 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my $cc = $ENV{CC} // 'cc';
 my $faults = PostgreSQL::Test::Utils::tempdir();
-system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
-  or plan skip_all => 'no C compiler';
+my $library = preload('faults') // plan skip_all => 'no C compiler';
 
 my @nodes = redis_nodes(3);
 my $host;
@@ -41,7 +39,7 @@ sub with_faults
 {
 	my ($start) = @_;
 
-	local $ENV{LD_PRELOAD} = "$faults/faults.so";
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{FAULTS_DIR} = $faults;
 	return $start->();
 }

@@ -19,9 +19,8 @@ my @nodes = redis_nodes(3);
 
 # A wall clock that can be set, for the whole server.
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $library = "$directory/wrong_clock.so";
+my $library = preload('wrong_clock') // die 'no wrong clock';
 my $offset = "$directory/offset";
-my $cc = $ENV{CC} // 'cc';
 
 # Written in place, since it is mapped.
 sub set_clock
@@ -32,11 +31,10 @@ sub set_clock
 	return;
 }
 
-system("$cc -shared -fPIC -o $library test/hostile/wrong_clock.c") == 0 or die 'no wrong clock';
 set_clock(0);
 my $host;
 {
-	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{WRONG_CLOCK_FILE} = $offset;
 	$host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '300ms'");
 }

@@ -13,16 +13,14 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my $cc = $ENV{CC} // 'cc';
 my $faults = PostgreSQL::Test::Utils::tempdir();
-system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
-  or plan skip_all => 'no C compiler';
+my $library = preload('faults') // plan skip_all => 'no C compiler';
 
 my @nodes = redis_nodes(3);
 my $conf = "redlock.ttl = '30s'";
 my $host_a;
 {
-	local $ENV{LD_PRELOAD} = join ' ', "$faults/faults.so", $ENV{LD_PRELOAD} // ();
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{FAULTS_DIR} = $faults;
 	$host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
 }

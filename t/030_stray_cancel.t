@@ -61,59 +61,46 @@ sub stick
 	return $result;
 }
 
-# ---- it ends by an error ----
+# A statement that waits, catches that its wait was cancelled, and goes on.
+sub catching
+{
+	my ($wait) = @_;
 
-$waiter->query("SET statement_timeout = '500 ms'");
-my $result = stick(<<'SQL', sub { kill 'STOP', $reader->pid });
-DO $$
+	return <<"SQL";
+DO \$\$
 BEGIN
 	BEGIN
-		PERFORM redlock_acquire('job', wait => '1 s');
+		PERFORM redlock_acquire('job', wait => '$wait');
 	EXCEPTION WHEN query_canceled THEN
 		RAISE NOTICE 'caught';
 	END;
 	PERFORM pg_sleep(0);
 END
-$$
+\$\$
 SQL
+}
+
+# ---- it ends by an error ----
+
+$waiter->query("SET statement_timeout = '500 ms'");
+my $result = stick(catching('1 s'), sub { kill 'STOP', $reader->pid });
 like($result->{err}, qr/NOTICE: .*caught/, 'that error was caught');
 is($result->{message}, '', 'and what comes next is not cancelled');
 
 # ---- it ends by an error, and a user cancels before that is caught ----
 
-$result = stick(<<'SQL', sub { kill 'STOP', $reader->pid }, sub { kill 'INT', $waiter->pid });
-DO $$
-BEGIN
-	BEGIN
-		PERFORM redlock_acquire('job', wait => '3 s');
-	EXCEPTION WHEN query_canceled THEN
-		NULL;
-	END;
-	PERFORM pg_sleep(0);
-END
-$$
-SQL
+$result = stick(catching('3 s'), sub { kill 'STOP', $reader->pid }, sub { kill 'INT', $waiter->pid });
 is($result->{message}, 'canceling statement due to user request', 'the cancel is not lost');
 
 # ---- it ends by an error, and another lock is lost before that is caught ----
 
 $waiter->query("RESET statement_timeout; SELECT redlock_acquire('other', scope => 'session', hold_at_most => '2 s')");
-$result = stick(<<'SQL', sub { kill 'STOP', $reader->pid });
+$result = stick(<<'SQL' . catching('1 s'), sub { kill 'STOP', $reader->pid });
 SET client_min_messages = error;
 SET statement_timeout = 0;
 SELECT redlock_release('other');
 SELECT redlock_acquire('other', scope => 'session', hold_at_most => '2 s');
 SET statement_timeout = '500 ms';
-DO $$
-BEGIN
-	BEGIN
-		PERFORM redlock_acquire('job', wait => '1 s');
-	EXCEPTION WHEN query_canceled THEN
-		NULL;
-	END;
-	PERFORM pg_sleep(0);
-END
-$$
 SQL
 is($result->{message}, 'canceling statement because the lease on redlock "other" was lost', 'the loss is told');
 $waiter->query("SELECT redlock_release('other')");

@@ -38,11 +38,9 @@ sub logged
 
 SKIP:
 {
-	my $cc = $ENV{CC} // 'cc';
 	my $faults = PostgreSQL::Test::Utils::tempdir();
-	system("$cc -shared -fPIC -o $faults/faults.so test/hostile/faults.c -ldl -lpthread") == 0
-	  or skip 'no C compiler', 1;
-	local $ENV{LD_PRELOAD} = join ' ', "$faults/faults.so", $ENV{LD_PRELOAD} // ();
+	my $library = preload('faults') // skip 'no C compiler', 1;
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{FAULTS_DIR} = $faults;
 
 	# nothing but the nodes' retries, and a check of the connections each 5 s, wakes the broker

@@ -15,13 +15,11 @@ use Test::More;
 my @nodes = redis_nodes(3);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $library = "$directory/slow_exit.so";
-my $cc = $ENV{CC} // 'cc';
+my $library = preload('slow_exit') // die 'no slow exit';
 
-system("$cc -shared -fPIC -o $library test/hostile/slow_exit.c") == 0 or die 'no slow exit';
 my $host;
 {
-	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{SLOW_EXIT_DIR} = $directory;
 	$host = redlock_cluster('a', nodes => \@nodes);
 }

@@ -16,9 +16,8 @@ use Test::More;
 my @nodes = redis_nodes(3);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $library = "$directory/set_latch.so";
+my $library = preload('set_latch') // die 'no set latch';
 my $file = "$directory/who";
-my $cc = $ENV{CC} // 'cc';
 
 # Written in place, since it is mapped.
 sub set_latch_of
@@ -31,11 +30,10 @@ sub set_latch_of
 	return;
 }
 
-system("$cc -shared -fPIC -o $library test/hostile/set_latch.c -ldl") == 0 or die 'no set latch';
 set_latch_of(0);
 my $host;
 {
-	local $ENV{LD_PRELOAD} = join ' ', $library, $ENV{LD_PRELOAD} // ();
+	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{SET_LATCH_FILE} = $file;
 	$host = redlock_cluster('a', nodes => \@nodes);
 }

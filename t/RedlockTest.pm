@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count
   redlock_cluster redlock_conf wait_nodes_ready
   session psql_result repeat end_repeats broker_pid
-  wait_until sql_examples
+  wait_until sql_examples preload
 );
 
 =pod
@@ -53,6 +53,26 @@ our @EXPORT = qw(
 =head1 FUNCTIONS
 
 =over
+
+=item preload(name)
+
+Builds B<test/hostile/name.c>, and returns what is to be in LD_PRELOAD of a server that
+runs with it, beside what is there already. Returns undef if there is no C compiler.
+
+=cut
+
+sub preload
+{
+	my ($name)  = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+	my $cc      = $ENV{CC} // 'cc';
+
+	return
+	  if system("$cc -shared -fPIC -o $library test/hostile/$name.c -ldl -lpthread") != 0;
+	return join ' ', $library, $ENV{LD_PRELOAD} // ();
+}
+
+=pod
 
 =item wait_until(condition, description, seconds)
 

@@ -31,8 +31,8 @@ typedef struct Trouble
 
 static Trouble troubles[TROUBLES];
 
-static void log_lease(Lease *lease, TroubleKind kind, const char *nodes);
-static void count_trouble(Lease *lease, Trouble *trouble, const char *nodes);
+static void log_lease(Lease *lease, TroubleKind kind);
+static void count_trouble(Lease *lease, Trouble *trouble);
 static void sum_up(TroubleKind kind);
 static char *votes_text(const Lease *lease);
 
@@ -40,24 +40,23 @@ void
 trouble_log(Lease *lease, TroubleKind kind, int64 now_us)
 {
 	Trouble *trouble = &troubles[kind];
-	char *nodes = votes_text(lease);
 
 	if (trouble->ends_us == 0)
 		trouble->ends_us = now_us + LOG_LEASES_US;
 	if (trouble->named < LOG_LEASES)
 	{
 		trouble->named++;
-		log_lease(lease, kind, nodes);
+		log_lease(lease, kind);
 	}
 	else
-		count_trouble(lease, trouble, nodes);
-	pfree(nodes);
+		count_trouble(lease, trouble);
 }
 
 static void
-log_lease(Lease *lease, TroubleKind kind, const char *nodes)
+log_lease(Lease *lease, TroubleKind kind)
 {
 	const char *name = lease->key + lease->prefix_len;
+	char *nodes = votes_text(lease);
 
 	switch (kind)
 	{
@@ -79,15 +78,18 @@ log_lease(Lease *lease, TroubleKind kind, const char *nodes)
 		case TROUBLES:
 			break;
 	}
+	pfree(nodes);
 }
 
 static void
-count_trouble(Lease *lease, Trouble *trouble, const char *nodes)
+count_trouble(Lease *lease, Trouble *trouble)
 {
 	int slot = lease_slot(lease);
 
 	if (trouble->times++ == 0)
 	{
+		char *nodes;
+
 		if (trouble->counted_in == NULL)
 		{
 			trouble->counted_in =
@@ -96,7 +98,9 @@ count_trouble(Lease *lease, Trouble *trouble, const char *nodes)
 		}
 		trouble->number++;
 		resetStringInfo(&trouble->first);
+		nodes = votes_text(lease);
 		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
+		pfree(nodes);
 	}
 	if (trouble->counted_in[slot] == trouble->number)
 		return;

@@ -59,12 +59,12 @@
 
 #include "protocol/core.h"
 
-/* The numbers have no suffix: the scripts' texts are made of them. */
-
 #define LOCK_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LOCK_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
 #define LOCK_HOLDER_MAX 159  /* bytes that say who holds a lock */
 #define LOCK_SECRET_BYTES 16 /* random bytes of a lock's value */
+
+/* The numbers have no suffix: the scripts' texts are made of them. */
 
 /* Tokens that one grant is good for: the counter is raised by so many at least. */
 #define LUA_SPAN 1001

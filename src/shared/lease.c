@@ -720,9 +720,11 @@ tell_loss(Lease *lease)
 	LWLockAcquire(lease_table->lock, LW_SHARED);
 	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
 	{
-		uint64 awaited = lease->hash;
+		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
 
-		(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+		/* it may ask for another gate meanwhile */
+		if (awaited == lease->hash)
+			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
 	}
 	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);

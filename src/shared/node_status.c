@@ -12,6 +12,8 @@
 
 NodeStatus *node_status = NULL;
 
+static bool explains_silence(const NodeStatus *status);
+
 Size
 node_status_size(void)
 {
@@ -56,6 +58,14 @@ node_status_copy(int node, NodeStatus *copy)
 	return false;
 }
 
+/* An error that it had before it was ready again tells nothing of what comes after. */
+static bool
+explains_silence(const NodeStatus *status)
+{
+	return status->last_error[0] != '\0' &&
+		   (strcmp(status->state, "ready") != 0 || status->last_error_at > status->since);
+}
+
 char *
 node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 {
@@ -76,8 +86,8 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(&text, "another session holds it there, or has held it since");
 		else
 		{
-			appendStringInfoString(&text, status.last_error[0] != '\0' ? status.last_error
-																	   : "no answer in time");
+			appendStringInfoString(&text, explains_silence(&status) ? status.last_error
+																	: "no answer in time");
 			quarantine_us = status.guard.until_us - redlock_clock_us();
 			if (quarantine_us > 0)
 				appendStringInfo(&text, " (in quarantine for another %d s)",

@@ -2,8 +2,9 @@
  * url.c
  *		Parsing of redlock.nodes; see url.h.
  *
- * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors name an entry by
- *its place in the list, never by its text, which may hold a password.
+ * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors
+ * name an entry by its place in the list, never by its text, which may hold a
+ * password.
  */
 #include "shared/url.h"
 

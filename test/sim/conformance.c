@@ -78,6 +78,7 @@ static size_t write_command(char *text, size_t size, const command *command);
 static redisReply *call_script(const char *marker, char text[][400], const size_t *len, int count);
 static bool follows_clock(const command *command, const answer *answer);
 static bool other_types_fail_alone(void);
+static command plain_acquire(uint32_t attempt);
 static bool fails_alone(const char *key, int op, const char *error);
 static bool half_done_is_undone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
@@ -548,17 +549,23 @@ other_types_fail_alone(void)
 	return fails_alone(scribbled, CORE_OP_ACQUIRE, "ERR the counter is not a number") && good;
 }
 
+static command
+plain_acquire(uint32_t attempt)
+{
+	return (command){.op = CORE_OP_ACQUIRE,
+					 .secret = 1,
+					 .attempt = attempt,
+					 .ttl_ms = 100000,
+					 .proposal = server_time_us(),
+					 .keep_ms = 100000};
+}
+
 /* Behind the command goes one on the lock. */
 static bool
 fails_alone(const char *key, int op, const char *error)
 {
 	static uint32_t attempt = 0;
-	command own = {.op = CORE_OP_ACQUIRE,
-				   .secret = 1,
-				   .attempt = ++attempt,
-				   .ttl_ms = 100000,
-				   .proposal = server_time_us(),
-				   .keep_ms = 100000};
+	command own = plain_acquire(++attempt);
 	char text[BATCH_MAX][400];
 	size_t len[BATCH_MAX];
 	redisReply *reply;
@@ -582,12 +589,7 @@ fails_alone(const char *key, int op, const char *error)
 static bool
 half_done_is_undone(void)
 {
-	command own = {.op = CORE_OP_ACQUIRE,
-				   .secret = 1,
-				   .attempt = 1,
-				   .ttl_ms = 100000,
-				   .proposal = server_time_us(),
-				   .keep_ms = 100000};
+	command own = plain_acquire(1);
 	char text[BATCH_MAX][400];
 	size_t len[BATCH_MAX];
 	redisReply *reply;
