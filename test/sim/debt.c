@@ -136,7 +136,7 @@ debt_left(int h, int n)
 			requests[secret].host == h && (requests[secret].members & CORE_BIT(n)) &&
 			!requests[secret].forgiven && !is_lost(secret, h, n, keys[server][r].placed_us) &&
 			keys[server][r].in_time && !w.server[server].data.lock[r].kept &&
-			!wire_at(h, n)->stained)
+			!(stained[h] & CORE_BIT(server)))
 			violate(7, "host %c leaves node %d, and the key of its request %u stands there",
 					HOST_NAME(h), n + 1, secret);
 	}

@@ -15,6 +15,7 @@
 #include "story.h"
 
 wire wires[HOSTS_MAX][NODES_MAX];
+core_mask stained[HOSTS_MAX];
 
 static uint32_t first_number(void);
 static int64_t delay_us(void);
@@ -28,6 +29,7 @@ static void save(server *server);
 void
 wire_begin(void)
 {
+	memset(stained, 0, sizeof(stained));
 	for (int h = 0; h < w.plan.hosts; h++)
 		for (int n = 0; n < w.plan.places; n++)
 		{
@@ -196,7 +198,7 @@ wire_on_arrive(const event *event)
 	if (may(FAULT_DUPLICATE) && chance(10))
 	{
 		seen.fault[FAULT_DUPLICATE]++;
-		wire->stained = true;
+		stained[event->host] |= CORE_BIT(w.server_of[event->host][event->node]);
 		leave_in_limbo(&wire->command[at], event->node, w.now_us + dice_us(2 * w.plan.ttl_us));
 	}
 	until_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
@@ -271,7 +273,7 @@ abandon(wire *wire, int host, int node, bool late)
 	uint32_t left;
 	int64_t at_us = max_us(w.now_us, w.cut_to_us[host][node]);
 
-	wire->stained = true;
+	stained[host] |= CORE_BIT(w.server_of[host][node]);
 	if (count == 0)
 		return;
 	left = late ? count - dice(count) : dice(count + 1);

@@ -26,7 +26,6 @@ typedef struct wire
 	wire_state state; /* as the host sees it */
 	uint32_t epoch;   /* of events about it: a connection that is over has none */
 	bool gone;        /* nothing gets through any more; the host may not know */
-	bool stained;     /* commands may have been lost, late, or executed twice */
 	bool watched;     /* an EVENT_OVERDUE is under way */
 	bool by_text;     /* the node does not know the script any more */
 	uint32_t batch;   /* that is being executed, */
@@ -44,6 +43,9 @@ typedef struct wire
 } wire;
 
 extern wire wires[HOSTS_MAX][NODES_MAX];
+
+/* The servers at which commands of a host may have been lost, late, or executed twice. */
+extern core_mask stained[HOSTS_MAX];
 
 extern void wire_begin(void);
 extern void wire_connect(int host, int node);
