@@ -105,7 +105,7 @@ sub is_foreign
 	  || is_in(
 		$message,
 		'... cannot be executed from a function',
-		'cannot execute INSERT in a read-only transaction',
+		'cannot execute redlock_fence() in a read-only transaction',
 		'canceling statement due to conflict with recovery',
 		'could not serialize access due to concurrent update',
 		'deadlock detected',

@@ -164,6 +164,7 @@ recover('error');
 ($s, $result) = lose('terminate', 'SELECT pg_sleep(120)');
 ok($result->{dead}, 'terminate, busy: the session ends');
 like($result->{message}, qr/the lease on redlock "[st]" was lost/, 'its last message says why');
+like($result->{hint}, qr/in a new session/, 'and what to do');
 $s->quit;
 recover('terminate, busy');
 

@@ -148,13 +148,12 @@ sum_up(TroubleKind kind)
 		switch (kind)
 		{
 			case TROUBLE_UNRENEWED:
-				ereport(LOG, (errmsg_plural("%d more lease on a redlock was not renewed by a "
-											"quorum; will try again",
-											"%d more leases on redlocks were not renewed by a "
-											"quorum; will try again",
-											leases, leases),
-							  errdetail_internal("Failed renewals: " INT64_FORMAT ". %s.",
-												 trouble->times, trouble->first.data)));
+				ereport(LOG,
+						(errmsg_plural("%d more lease on a redlock was not renewed by a quorum",
+									   "%d more leases on redlocks were not renewed by a quorum",
+									   leases, leases),
+						 errdetail_internal("Failed renewals: " INT64_FORMAT ". %s.",
+											trouble->times, trouble->first.data)));
 				break;
 			case TROUBLE_LOST:
 				ereport(LOG, (errmsg_plural("%d more lease on a redlock was lost",

@@ -20,6 +20,7 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -42,6 +43,7 @@ fence_record(const char *schema, const char *resource, int64 token)
 {
 	int64 newer;
 
+	PreventCommandIfReadOnly("redlock_fence()");
 	SPI_connect();
 	if (!raise_token(schema, CStringGetTextDatum(resource), Int64GetDatum(token),
 					 TimestampTzGetDatum(GetCurrentTimestamp()), true))

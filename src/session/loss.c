@@ -23,10 +23,7 @@ loss_reason(Lease *lease)
 void
 loss_fail(const char *name, Lease *lease, const char *when)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("the lease on redlock \"%s\" was lost%s", name, when),
-			 errdetail_internal("%s", loss_reason(lease)),
-			 errhint("Another session may hold the lock by now. Release it, if it is held at "
-					 "session scope, and start the work over.")));
+	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					errmsg("the lease on redlock \"%s\" was lost%s", name, when),
+					errdetail_internal("%s", loss_reason(lease)), errhint(LOSS_HINT)));
 }

@@ -7,6 +7,11 @@
 
 #include "shared/lease.h"
 
+/* The next step in a session that goes on. */
+#define LOSS_HINT                                                                                  \
+	"Another session may hold the lock by now. Release it, if it is held at session scope, and "   \
+	"start the work over."
+
 /* Why it was lost, a sentence; palloc'd. */
 extern char *loss_reason(Lease *lease);
 

@@ -256,10 +256,12 @@ check_ready(void)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("redlocks can't be used in a replication connection")));
 	if (redlock_nodes()->count == 0)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("redlock.nodes is not set"),
-						errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
-								"'redis://host1, redis://host2, redis://host3'")));
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock.nodes is not set"),
+				 errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
+						 "'redis://host1, redis://host2, redis://host3'. If there is one, the "
+						 "log of the server says why it is not in force.")));
 }
 
 static void
@@ -841,8 +843,9 @@ explain_loss(ErrorData *error)
 				psprintf("%s because the lease on redlock \"%s\" was lost",
 						 cancels ? "canceling statement" : "terminating connection", holding->name);
 			error->detail = loss_reason(holding->lease);
-			error->hint = pstrdup("Another session may hold the lock by now. Release it, if it is "
-								  "held at session scope, and start the work over.");
+			error->hint = pstrdup(cancels ? LOSS_HINT
+										  : "Another session may hold the lock by now. "
+											"Start the work over in a new session.");
 			break;
 		}
 	if (prev_emit_log)
