@@ -39,16 +39,16 @@ rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now
 }
 
 int64_t
-rules_tenure_us(int64_t ttl_us)
+rules_turn_us(int64_t ttl_us)
 {
 	return ttl_us / 10;
 }
 
 bool
-rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t tenure_so_far_us, int handovers,
+rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us, int handovers,
 					int limit)
 {
-	return handovers < limit && tenure_so_far_us < rules_tenure_us(ttl_us) &&
+	return handovers < limit && turn_so_far_us < rules_turn_us(ttl_us) &&
 		   is_healthy(validity_us, ttl_us);
 }
 
@@ -56,6 +56,13 @@ bool
 rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
 {
 	return handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+}
+
+/* They were seen at the end of a turn, and come again at that of the next. */
+bool
+rules_others_wait(int64_t ttl_us, int64_t since_seen_us)
+{
+	return since_seen_us < 2 * rules_turn_us(ttl_us) + 1000000;
 }
 
 /* It was renewed less than half its ttl ago. */

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of the tokens of a grant, one for each holder of its tenure, the first. */
+/* Of the tokens of a grant, one for each holder of its turn, the first. */
 extern int64_t rules_first_token(int64_t granted);
 
 /* For how long a node keeps a counter that was raised by a host with this clock. */
@@ -26,16 +26,22 @@ extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
 extern int64_t rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now_us);
 
 /*
- * A host's tenure: from a grant by the nodes, over hand-overs from session to session
+ * A host's turn: from a grant by the nodes, over hand-overs from session to session
  * of this server, to the release.  Sessions of other hosts wait meanwhile.
  */
-extern int64_t rules_tenure_us(int64_t ttl_us);
+extern int64_t rules_turn_us(int64_t ttl_us);
 
 /* May a lease with this validity be left to the next session, rather than released? */
-extern bool rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t tenure_so_far_us,
+extern bool rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us,
 								int handovers, int limit);
 
-/* May the next session take it over?  A tenure has so many tokens. */
+/* May the next session take it over?  A turn has so many tokens. */
 extern bool rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens);
+
+/*
+ * Sessions of other hosts waited for the lock so long ago: are some expected to wait
+ * now, at the end of a turn?
+ */
+extern bool rules_others_wait(int64_t ttl_us, int64_t since_seen_us);
 
 #endif /* REDLOCK_RULES_H */

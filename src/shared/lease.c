@@ -33,9 +33,6 @@
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
-/* Other hosts that waited at a release are expected at the next, a tenure later. */
-#define OTHERS_SEEN_US(ttl_us) (2 * rules_tenure_us(ttl_us) + INT64CONST(1000000))
-
 typedef struct IndexEntry
 {
 	uint64 hash;
@@ -408,9 +405,9 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = lease_validity_us(lease);
 	int turn = lease->hash % TURNS;
-	bool others_seen =
-		validity_us > 0 && now_us - (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]) <
-							   OTHERS_SEEN_US(ttl_us);
+	int64 others_seen_us = (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]);
+	bool others_wait_elsewhere =
+		validity_us > 0 && rules_others_wait(ttl_us, now_us - others_seen_us);
 	bool idle = others_wait != NULL && lease->hold_at_least_ms == 0 &&
 				lease->hold_at_most_ms == 0 &&
 				rules_may_hand_over(validity_us, ttl_us, now_us - lease->turn_began_us,
@@ -425,7 +422,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
 	else
 	{
 		/* a pause for us, a chance for those who wait on other hosts */
-		if (redlock_handover_limit > 0 && others_seen)
+		if (redlock_handover_limit > 0 && others_wait_elsewhere)
 			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
 		unname(lease);
 	}

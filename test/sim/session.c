@@ -13,9 +13,6 @@
 #include "protocol/rules.h"
 #include "story.h"
 
-/* Other hosts that waited at a release are expected at the next. */
-#define OTHERS_SEEN_US(ttl_us) (2 * rules_tenure_us(ttl_us) + SECOND)
-
 #define LAST 1 /* tag of the request that comes when all is calm */
 
 static void come(int host, int resource, bool last);
@@ -263,7 +260,7 @@ end_turn(int h, const slot *slot)
 	int turn = w.plan.turn[w.plan.gate[slot->resource]];
 
 	if (slot->span > 1 && host_is_valid(h, (int) (slot - host->slot)) &&
-		host_now_us(h) - host->others_seen_us[turn] < OTHERS_SEEN_US(w.plan.ttl_us))
+		rules_others_wait(w.plan.ttl_us, host_now_us(h) - host->others_seen_us[turn]))
 		host->turn_ended_us[turn] = host_now_us(h);
 }
 
