@@ -343,7 +343,7 @@ is_orphan(Lease *lease, int64 now_us)
 
 	if (wish != LEASE_WISH_IDLE && (wish != LEASE_WISH_HOLD || lease_owner_lives(lease)))
 		return false;
-	if (!lease_disown(lease))
+	if (!lease_release_orphan(lease))
 		return false;
 	trouble_log(lease, TROUBLE_LEFT, now_us);
 	return true;

@@ -52,7 +52,7 @@
 #define RAISE_AHEAD_US(ttl_us) ((ttl_us) / 4)
 
 /*
- * Nobody won: those who asked ask again this much apart.  Soon, since there is no
+ * Nobody won: the hosts that asked ask again this much apart.  Soon, since there is no
  * holder whose release would be told; but then later and later, since it may be
  * the keys of the dead that stand in the way.
  */
@@ -555,8 +555,8 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * A majority has our key, and counts from `raise` at least.  Who refused the key
- * for a smaller counter is asked again at once.
+ * A majority has our key, and counts from `raise` at least.  A node that refused the
+ * key for its larger counter is asked again at once.
  */
 static void
 raise_bound(core_lease *lease, const core_event *event)
@@ -676,7 +676,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * Who stands in the way, and until when.  The rival is found by majority vote
+ * The holder that stands in the way, and until when.  The rival is found by majority vote
  * (Boyer and Moore, MJRTY, 1981), which needs no memory of each node.
  */
 static void
@@ -858,7 +858,7 @@ forget_debts(core_lease *lease)
 	lease->state = CORE_FREE;
 }
 
-/* The round's time is over: who has not answered has not voted. */
+/* The round's time is over: a node that has not answered has not voted. */
 static void
 give_up_pending(core_lease *lease)
 {

@@ -146,8 +146,8 @@ typedef struct core_lease
 typedef enum core_event_type
 {
 	CORE_ACQUIRE,    /* FREE only; uses members, ttl_us .. once, can_send */
-	CORE_RELEASE,    /* any state; the owner is done or has given up */
-	CORE_FORGET,     /* RELEASING: give up what is owed; it expires by itself */
+	CORE_RELEASE,    /* any state; the owner is done or gives up */
+	CORE_FORGET,     /* RELEASING: what is owed is forgotten; it expires by itself */
 	CORE_REPLY,      /* uses node, op, round, reply, busy_us */
 	CORE_NODE_LOST,  /* the node's connection broke: what was sent to it and
 					  * not answered may or may not have been executed */

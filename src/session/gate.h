@@ -9,7 +9,7 @@
  * and pg_advisory_unlock_all may free a gate, never a lease.
  *
  * When a lease is lost, its resource has another gate from then on (lease_gate), and
- * who waits at the old one moves there: the loser may not let go of it for long.
+ * sessions that wait at the old one move there: the loser may keep it for long.
  */
 #ifndef REDLOCK_GATE_H
 #define REDLOCK_GATE_H

@@ -122,13 +122,13 @@ request_take(uint64 *gate)
 }
 
 void
-request_abandon(void)
+request_give_up(void)
 {
 	if (asking != NULL)
-		lease_let_go(asking, NULL);
+		lease_release(asking, NULL);
 	asking = NULL;
 	if (waiting_at_gate != 0)
-		lease_poke(waiting_at_gate);
+		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
 }
 
@@ -166,7 +166,7 @@ static void
 give_up(const LockRequest *request, bool at_gate)
 {
 	if (asking != NULL)
-		lease_let_go(asking, NULL);
+		lease_release(asking, NULL);
 	asking = NULL;
 	if (at_gate)
 		gate_leave(asking_gate, request->scope != SCOPE_TRANSACTION);
@@ -187,7 +187,7 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 	PG_CATCH();
 	{
 		waiting_at_gate = 0;
-		lease_poke(request->hash);
+		lease_release_idle(request->hash);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -196,7 +196,7 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 		return true;
 	if (!request->terms.once)
 	{
-		lease_poke(request->hash);
+		lease_release_idle(request->hash);
 		time_out(request, NULL);
 	}
 	else if (request->wait_ms == 0)

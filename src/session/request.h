@@ -33,6 +33,6 @@ extern int64 request_acquire(const LockRequest *request, int64 (*hold)(const Loc
 extern Lease *request_take(uint64 *gate);
 
 /* The session ends; what is under way is given up.  Never fails. */
-extern void request_abandon(void);
+extern void request_give_up(void);
 
 #endif /* REDLOCK_REQUEST_H */

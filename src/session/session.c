@@ -5,7 +5,7 @@
  * A holding is one lease of this session with the acquisitions counted on it:
  * one counter each for the session scope, the call scope of the running CALL, and
  * that of CALLs that have ended in this transaction, and one for each
- * (sub)transaction that acquired at transaction scope.  The lease is let go when
+ * (sub)transaction that acquired at transaction scope.  The lease is released when
  * all are zero.  Its gate is held once at session level for the first three, and
  * once at transaction level for each (sub)transaction.
  *
@@ -114,8 +114,8 @@ static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
-static void give_back(Holding *holding);
-static void let_go(Holding *holding, bool hand_over);
+static void release_holding(Holding *holding);
+static void end_holding(Holding *holding, bool hand_over);
 static bool is_valid(const Holding *holding, int64 margin_us);
 static void guard_commit(void);
 static void restore_gates(void);
@@ -323,7 +323,7 @@ hold(const LockRequest *request)
 	}
 	PG_CATCH();
 	{
-		give_back(holding);
+		release_holding(holding);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -424,7 +424,7 @@ session_release(uint64 hash, const char *name)
 		holding->call_count--;
 	else
 		holding->ended_count--;
-	give_back(holding);
+	release_holding(holding);
 	return valid;
 }
 
@@ -442,7 +442,7 @@ session_release_all(void)
 		if (count == 0)
 			continue;
 		holding->session_count = holding->call_count = holding->ended_count = 0;
-		give_back(holding);
+		release_holding(holding);
 		released += count;
 	}
 	return released;
@@ -503,7 +503,7 @@ find_holding(uint64 hash, const char *name)
  * comes next.
  */
 static void
-give_back(Holding *holding)
+release_holding(Holding *holding)
 {
 	uint64 gate = holding->gate;
 	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
@@ -512,14 +512,14 @@ give_back(Holding *holding)
 		holding->gate_era = 0;
 	show_scope(holding);
 	if (lasting(holding) == 0 && holding->xact_holds == NULL)
-		let_go(holding, true);
+		end_holding(holding, true);
 	if (leave)
 		gate_leave(gate, true);
 }
 
 /* No allocation, no error: runs in callbacks. */
 static void
-let_go(Holding *holding, bool hand_over)
+end_holding(Holding *holding, bool hand_over)
 {
 	uint64 hash = holding->hash;
 
@@ -527,7 +527,7 @@ let_go(Holding *holding, bool hand_over)
 	change_holdings(false);
 	dlist_delete(&holding->link);
 	change_holdings(true);
-	lease_let_go(holding->lease, hand_over ? gate_has_waiters : NULL);
+	lease_release(holding->lease, hand_over ? gate_has_waiters : NULL);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
 }
@@ -649,7 +649,7 @@ end_transaction(void)
 			while (holding->xact_holds != NULL)
 				drop_xact_hold(holding);
 			holding->ended_count = 0;
-			give_back(holding);
+			release_holding(holding);
 		}
 	call_ended = false;
 	Assert(xact_hold_total == 0);
@@ -690,7 +690,7 @@ end_subxact(SubTransactionId subid)
 		if (hold == NULL || hold->subid != subid)
 			continue;
 		drop_xact_hold(holding);
-		give_back(holding);
+		release_holding(holding);
 	}
 }
 
@@ -722,8 +722,9 @@ release_at_exit(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
 
-	request_abandon();
-	dlist_foreach_modify(iter, &holdings) let_go(dlist_container(Holding, link, iter.cur), false);
+	request_give_up();
+	dlist_foreach_modify(iter, &holdings)
+		end_holding(dlist_container(Holding, link, iter.cur), false);
 	xact_hold_total = 0;
 }
 

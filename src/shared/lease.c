@@ -1,6 +1,6 @@
 /*
  * lease.c
- *		Shared memory; see lease.h for who may touch what.
+ *		Shared memory; see lease.h for the locks.
  *
  * The index maps the 64-bit hash of a name to its slot.  Two names with one
  * hash can't be held at the same time in one server: that costs waiting, never
@@ -57,7 +57,7 @@ static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_le
 						const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
-static void unname(Lease *lease);
+static void free_name(Lease *lease);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
 
@@ -276,7 +276,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			opened = LEASE_HANDED_OVER;
 		}
 		else
-			unname(idle);
+			free_name(idle);
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
 	if (opened == LEASE_OPENED && lease_table->owned >= lease_table->max_locks)
@@ -367,7 +367,7 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 
 /* The name is free from here on; the slot is not.  Under the table lock. */
 static void
-unname(Lease *lease)
+free_name(Lease *lease)
 {
 	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
 
@@ -395,11 +395,11 @@ lease_ask(Lease *lease)
  * this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
  * socket, no error.
  *
- * The gate is looked at under the table lock, which lease_poke takes: who leaves
+ * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
  * the gate after that finds the lease idle.
  */
 void
-lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
+lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
@@ -424,7 +424,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
 		/* a pause for us, a chance for those who wait on other hosts */
 		if (redlock_handover_limit > 0 && others_wait_elsewhere)
 			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
-		unname(lease);
+		free_name(lease);
 	}
 	LWLockRelease(lease_table->lock);
 	if (!idle)
@@ -436,7 +436,7 @@ lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate))
  * else comes, it must not stay idle.  Never fails.
  */
 void
-lease_poke(uint64 hash)
+lease_release_idle(uint64 hash)
 {
 	Lease *lease;
 	bool idle;
@@ -445,7 +445,7 @@ lease_poke(uint64 hash)
 	lease = named(hash);
 	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_IDLE;
 	if (idle)
-		unname(lease);
+		free_name(lease);
 	LWLockRelease(lease_table->lock);
 	if (idle)
 		push(lease);
@@ -456,7 +456,7 @@ lease_poke(uint64 hash)
  * been idle for long.  Returns whether it was one.
  */
 bool
-lease_disown(Lease *lease)
+lease_release_orphan(Lease *lease)
 {
 	LeaseWish wish;
 	bool orphan;
@@ -465,7 +465,7 @@ lease_disown(Lease *lease)
 	wish = pg_atomic_read_u32(&lease->wish);
 	orphan = wish == LEASE_WISH_IDLE || (wish == LEASE_WISH_HOLD && !lease_owner_lives(lease));
 	if (orphan)
-		unname(lease);
+		free_name(lease);
 	LWLockRelease(lease_table->lock);
 	return orphan;
 }
@@ -521,7 +521,7 @@ lease_usage(int *owned, int *releasing)
 	*releasing = Max(lease_table->used - *owned, 0);
 }
 
-/* Who holds the lock elsewhere; or who held it, where its key outlives the release. */
+/* The holder elsewhere; or the last one, where its key outlives the release. */
 char *
 lease_held_by_text(Lease *lease)
 {
@@ -709,7 +709,7 @@ lease_set_state(Lease *lease, LeaseState state)
 /*
  * The owner may be busy, and learns of a loss before its validity was to end in no
  * other way.  Before a process ends it gives up its leases, under the table lock.
- * Who waits at the gate looks whether it has changed.
+ * Sessions that wait at the gate look whether it has changed.
  */
 static void
 tell_loss(Lease *lease)

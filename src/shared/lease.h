@@ -3,7 +3,7 @@
  *		Shared memory: the lease table, the work queue of the broker, and the
  *		counters.
  *
- * Who may touch what:
+ * A field is touched as its mark says:
  *
  *	 table lock (LWLock)   which slots are in use, the index by name, the free
  *						   list, and the fields of a lease marked (t): written
@@ -19,25 +19,25 @@
  *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
  *						   writes `state`, `valid_until_us`, and the nodes
  *
- * Who only looks takes no lock, but copies (lease_copy): readers must
- * not keep the broker waiting, however many they are.  What is marked (t) changes
+ * Readers take no lock, but copy (lease_copy): they must not keep the broker
+ * waiting, however many they are.  What is marked (t) changes
  * under Lease.version.
  *
  * Order: table lock before queue mutex, or the lock manager's own.  No lock is
  * held across a wait.
  *
- * Hand-over: who releases a valid lease while another session of this server
- * waits at the gate may leave it without an owner (wish IDLE): it keeps its name,
- * and the next through the gate takes it over under the table lock, without the
- * broker and without the network.  Who gives up waiting at the gate calls
- * lease_poke, so that an idle lease that nobody comes for is released.
+ * Hand-over: a session that releases a valid lease while another session of this
+ * server waits at the gate may leave it without an owner (wish IDLE): it keeps its
+ * name, and the next through the gate takes it over under the table lock, without
+ * the broker and without the network.  A session that gives up waiting at the gate
+ * calls lease_release_idle, so that an idle lease that nobody comes for is released.
  *
- * A slot is taken by a backend (lease_open), asked for (lease_ask) and given
- * up (lease_let_go): from then on it is no longer found by its name, so the
- * name can be taken again at once, and the broker frees the slot when no node
- * is owed anything.
+ * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
+ * (lease_release): from then on it is no longer found by its name, so the name can
+ * be taken again at once, and the broker frees the slot when no node is owed
+ * anything.
  *
- * A lost lease is its owner's until the owner gives it up, but another session may
+ * A lost lease is its owner's until the owner releases it, but another session may
  * take its name before that.  The loser's gate is not in the way: each loss moves
  * the name on to another gate (lease_gate).
  */
@@ -173,7 +173,7 @@ typedef struct LeaseTable
 	int slots;
 	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
 	int used;       /* (t) slots in use */
-	int owned;      /* (t) leases not yet given up, lost ones too: <= max_locks */
+	int owned;      /* (t) leases not yet released, lost ones too: <= max_locks */
 	int first_free; /* (t) slot number, or -1 */
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
@@ -225,8 +225,8 @@ extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_let_go(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
-extern void lease_poke(uint64 hash);
+extern void lease_release(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
+extern void lease_release_idle(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
@@ -249,7 +249,7 @@ extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */
 extern int lease_next_in_chain(int slot);
 extern bool lease_is_queued(const Lease *lease);
-extern bool lease_disown(Lease *lease); /* if its owner has gone */
+extern bool lease_release_orphan(Lease *lease); /* if its owner has gone */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
@@ -274,14 +274,14 @@ lease_text_size(const Lease *lease)
 	return Min((LEASE_TEXT_SIZE - lease->key_len - 1) / 2, LOCK_HOLDER_MAX + 1);
 }
 
-/* Who asks for the lock, or holds it: this goes into the lock's value. */
+/* The session that asks for the lock, or holds it: this goes into the lock's value. */
 static inline char *
 lease_holder(Lease *lease)
 {
 	return lease->key + lease->key_len + 1;
 }
 
-/* Who holds it elsewhere, as the holder wrote it. */
+/* The holder elsewhere, as it wrote itself. */
 static inline char *
 lease_held_by(Lease *lease)
 {

@@ -21,9 +21,9 @@ static void open_slot(int host, int resource, bool last);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t moment_us(void);
-static void let_go(int host, int slot);
+static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
-static void unname(int host, int slot);
+static void free_name(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
 static void end_turn(int host, const slot *slot);
 static int next_wants(int host, int resource);
@@ -42,7 +42,7 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 	slot->returned = true;
 	if (id < 0)
 	{
-		let_go(h, s); /* there is no room to remember it */
+		end_holding(h, s); /* there is no room to remember it */
 		return;
 	}
 	if (may(FAULT_APP_PAUSE) && chance(4))
@@ -214,7 +214,7 @@ find_slot(int h)
 
 /* The owner is done. */
 static void
-let_go(int h, int s)
+end_holding(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 
@@ -233,7 +233,7 @@ let_go(int h, int s)
 	}
 	end_turn(h, slot);
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
-	unname(h, s);
+	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, slot->resource);
 }
@@ -245,7 +245,7 @@ give_up(int h, int s)
 	slot *slot = slot_at(h, s);
 
 	tell("host %c: who asked for request %u gives up", HOST_NAME(h), slot->secret);
-	unname(h, s);
+	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, slot->resource);
 	if (w.calm && h == w.last_host && !w.last_granted[slot->resource] && !w.late)
@@ -266,7 +266,7 @@ end_turn(int h, const slot *slot)
 
 /* Its name is free from here on, if another has not got it since this one was lost. */
 static void
-unname(int h, int s)
+free_name(int h, int s)
 {
 	gate *gate = gate_of(h, slot_at(h, s)->resource);
 
@@ -281,7 +281,7 @@ unname(int h, int s)
 void
 session_disown(int h, int s)
 {
-	unname(h, s);
+	free_name(h, s);
 	next_asks(h, slot_at(h, s)->resource);
 }
 
@@ -345,7 +345,7 @@ session_on_take(const event *event)
 			begin(h, event->slot, wants, slot->first_token + slot->handovers, true);
 			return;
 		}
-		unname(h, event->slot);
+		free_name(h, event->slot);
 		host_push(h, event->slot);
 	}
 	next_asks(h, event->node);
@@ -374,7 +374,7 @@ session_on_done(const event *event)
 		return;
 	session->done = true;
 	if (slot->generation == session->generation && slot->session == (int) event->tag)
-		let_go(session->host, session->slot);
+		end_holding(session->host, session->slot);
 }
 
 void
@@ -414,7 +414,7 @@ session_crash(int h)
 		slot->owner = OWNER_VANISHED;
 	}
 	else if (slot->owner == OWNER_HOLDS)
-		let_go(h, s);
+		end_holding(h, s);
 	else
 		give_up(h, s);
 }
@@ -429,7 +429,7 @@ session_stop(int h)
 
 		if (!slot->in_use || (slot->owner == OWNER_NOBODY && slot->wish != WISH_IDLE))
 			continue;
-		unname(h, s);
+		free_name(h, s);
 		host_push(h, s);
 	}
 }
