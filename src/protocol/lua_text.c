@@ -11,10 +11,11 @@
 /* clang-format off */
 
 const char lua_script[] =
-	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
+	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
 	"local call, try, arguments = redis.call, redis.pcall, ARGV\n"
 	"local sub, read_words = string.sub, struct.unpack\n"
-	"local known_marker, marker = arguments[1], nil\n\n"
+	"local known_marker = arguments[1]\n"
+	"local marker\n\n"
 	"for i = 2, #arguments do\n"
 	"local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])\n"
 	"local reply\n\n\n"

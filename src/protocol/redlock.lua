@@ -1,9 +1,10 @@
 -- redlock.lua
 --		The script that a node executes for commands on locks.
 --
--- lua_text.c is made from this file by scripts/lua_text.pl.  LUA_SPAN and other names in
--- capitals are constants of lua.h.  Lines keep their numbers, so an error of a node that
--- names a line of user_script means that line here.
+-- lua_text.c is made from this file by scripts/lua_text.pl, which puts constants of lua.h in
+-- the places of their names, LUA_SPAN and others, and texts in the places of tostring() of
+-- them.  Lines keep their numbers: where an error of a node names a line of user_script, it is
+-- that line here.
 --
 -- What a node keeps
 -- -----------------
@@ -68,7 +69,8 @@
 
 local call, try, arguments = redis.call, redis.pcall, ARGV
 local sub, read_words = string.sub, struct.unpack
-local known_marker, marker = arguments[1], nil
+local known_marker = arguments[1]
+local marker -- of this node; read by the first acquire
 
 for i = 2, #arguments do
 	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
