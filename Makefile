@@ -11,7 +11,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/lua protocol/rules \
+	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/rules \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
 	broker/broker broker/loop broker/node broker/resolver broker/script broker/trouble \
 	session/fence session/gate session/loss session/request session/session)
@@ -55,7 +55,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) -o $@ $(filter %.c,$^)
 
-unit: $(UNIT_TESTS)
+unit: $(UNIT_TESTS) test/unit/lua_text.t
 	prove -e '' $^
 
 .PHONY: unit
@@ -68,7 +68,7 @@ SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/core.h src/
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/protocol/core.c src/protocol/guard.c src/protocol/rules.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c $(SIM_HEADERS)
+test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim

@@ -32,16 +32,27 @@ VARIANTS=(all guard plain)
 # Replaces the acquire in a copy of the sources, and fails if it is not found.
 make_variant()
 {
-    CHECK=
+    GUARD=
     if [ "$2" = guard ]; then
-        CHECK="\"if call('GET', \" MARKER \") ~= known then \" REPLY(\"redis.error_reply('FORGOT')\") \"end \""
+        GUARD="
+            if call('GET', LUA_MARKER) ~= known_marker then
+                reply = redis.error_reply(LUA_FORGOT)
+                break
+            end"
     fi
-    export CHECK
+    export GUARD
+    export PLAIN="
+            if call('SET', key, value, 'NX', 'PX', word4) then
+                reply = word5
+                break
+            end
+            reply = {call('PTTL', key), call('GET', key) or ''}
+            break
+"
     perl -0pi -e '
-        s{#define ACQUIRE \\\n.*?\tREPLY\("n"\)\n}{#define ACQUIRE $ENV{CHECK} \\
-            "if call(\x27SET\x27, key, value, \x27NX\x27, \x27PX\x27, a) then " REPLY("b") "end " \\
-            REPLY("{call(\x27PTTL\x27, key), call(\x27GET\x27, key) or \x27\x27}")\n}s
-            or die "no acquire in lua.c\n"' "$1/src/protocol/lua.c"
+        s{\n(\t+)if op == \x27acquire\x27 then\K\n.*?\n(?=\1end\n)}{$ENV{GUARD}$ENV{PLAIN}}s
+            or die "no acquire in redlock.lua\n"' "$1/src/protocol/redlock.lua"
+    (cd "$1" && scripts/lua_text.pl >src/protocol/lua_text.c)
 }
 
 time_round()

@@ -230,7 +230,7 @@ sub settings
 
 	foreach my $document (all_documents())
 	{
-		my %named = map { $_ => 1 } content_of($document) =~ /(?<![\w\/])(redlock\.[a-z_]+)\b(?![.\/(])/g;
+		my %named = map { $_ => 1 } content_of($document) =~ /(?<![\w\/])(redlock\.(?!lua\b)[a-z_]+)\b(?![.\/(])/g;
 		foreach my $name (sort keys %named)
 		{
 			complain("$document: no such setting: $name") unless is_in($name, @there);
@@ -417,7 +417,7 @@ sub links
 		# files of the tree that are named, from its root
 		foreach my $path (
 			content_of($document) =~
-			/(?<![\w\/.\-])((?:bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]+\.(?:c|h|md|pl|pm|py|sh|sql|t|txt))\b/g)
+			/(?<![\w\/.\-])((?:bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]+\.(?:c|h|lua|md|pl|pm|py|sh|sql|t|txt))\b/g)
 		{
 			# the changes may name what is gone
 			complain("$document: no such file: $path") unless -e $path || $document eq 'CHANGELOG.md';

@@ -1,7 +1,7 @@
 /*
  * script.h
  *		What is said to a node about one lock: the commands, the lock's value, and
- *		the reading of replies into votes.  What the nodes do then is in lua.h.
+ *		the reading of replies into votes.  What the nodes do then is in redlock.lua.
  */
 #ifndef REDLOCK_SCRIPT_H
 #define REDLOCK_SCRIPT_H

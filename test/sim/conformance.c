@@ -2,12 +2,12 @@
  * conformance.c
  *		Does the simulated node do what a real one does?
  *
- * Random sequences of commands are executed by the scripts of src/protocol/lua.c in a
- * redis-server and by node.c, with small sets of values, attempts, counters and
- * times to live.  Some go as one call of the script; at some calls the memory of the
- * nodes is full.  After each the replies, the key, the counter, the marker and what is
- * left of the times to live must be the same.  Times to live are long, so that nothing
- * expires by itself; PEXPIRE 0 and DEL do that.
+ * Random sequences of commands are executed by redlock.lua and marker.lua of
+ * src/protocol in a redis-server and by node.c, with small sets of values, attempts,
+ * counters and times to live.  Some go as one call of the script; at some calls the
+ * memory of the nodes is full.  After each the replies, the key, the counter, the marker
+ * and what is left of the times to live must be the same.  Times to live are long, so
+ * that nothing expires by itself; PEXPIRE 0 and DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
  * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.

@@ -1,6 +1,6 @@
 /*
  * node.c
- *		What the scripts of src/protocol/lua.c do, line by line; see node.h.
+ *		What redlock.lua and marker.lua of src/protocol do, line by line; see node.h.
  */
 #include "node.h"
 

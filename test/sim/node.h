@@ -2,8 +2,9 @@
  * node.h
  *		A simulated Redis node: what it stores of a lock, its marker, and the scripts.
  *
- * This is the model of src/protocol/lua.c; test/sim/conformance.c compares it with a real
- * redis-server.  It knows no world: the node's wall clock is an argument.
+ * This is the model of redlock.lua and marker.lua of src/protocol; test/sim/conformance.c
+ * compares it with a real redis-server.  It knows no world: the node's wall clock is an
+ * argument.
  */
 #ifndef SIM_NODE_H
 #define SIM_NODE_H
@@ -48,7 +49,7 @@ typedef struct command
 	int resource; /* which lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
-	int64_t ttl_ms;   /* release: what becomes of the key, as in lua.h */
+	int64_t ttl_ms;   /* release: what becomes of the key, as in redlock.lua */
 	int64_t proposal; /* acquire */
 	uint32_t marker;  /* acquire: what must be there */
 	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */

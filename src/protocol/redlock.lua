@@ -1,0 +1,302 @@
+-- redlock.lua
+--		The script that a node executes for commands on locks.
+--
+-- lua_text.c is made from this file by scripts/lua_text.pl, which puts constants of lua.h in
+-- the places of their names, LUA_SPAN and others, and texts in the places of tostring() of
+-- them.  Lines keep their numbers: where an error of a node names a line of user_script, it is
+-- that line here.
+--
+-- What a node keeps
+-- -----------------
+--
+--	 key       prefix || name in UTF-8
+--	 value     32 hex digits, ':', the attempt in nine digits, ' ', who holds it.
+--			   Characters 1 to 33 say which request it is of, 34 to 42 which attempt of that.
+--	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
+--			   without leading zeros; expires some more than a day after it was granted
+--	 marker    LUA_MARKER, one for each node: see marker.lua
+--
+-- No name has a NUL in it, so counters and markers are not in the way of locks.  A release
+-- is told on the channel with the key's name.  For the key the semantics are those of SET
+-- NX PX and of compare-and-delete, so plain Redlock clients contend with us on the same key.
+--
+-- A call
+-- ------
+--
+-- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument behind
+-- it a command: six words, or seven, a NUL after each, of which the sixth may be empty.  They
+-- are executed in order, and the reply is an array of what each returns.
+--
+--	 acquire key value ttl proposal
+--			  ttl in ms; proposal: the client's wall clock in us.  Returns the counter as
+--			  text, or {ttl left in ms, value in the way}.
+--	 confirm key value counter token keep
+--			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
+--			  there any more.
+--	 renew key value ttl bound keep [raise]
+--			  Returns 1; or 0: another's key is there; or the counter as text: it is over the
+--			  bound, and this value is not there.
+--	 release key value last tombstone keep
+--			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
+--			  told, LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
+--			  front of who held it; tombstone: what the counter becomes at least, or 0.
+--			  Returns 0: the key was not there; else 1 + the waiters that were told.
+--
+-- "keep" is how long a counter that has to be written lives, in ms.
+--
+-- Failures
+-- --------
+--
+-- A command that fails must not fail the others of its call, which are of other locks.  So
+-- each reads and checks before it writes: an error in the array means that nothing was done,
+-- though a release may have deleted the key.  An error in place of the array is one of the
+-- whole node, and commands before the one that met it may have been executed.
+--
+-- A node whose memory is full (maxmemory) refuses to write, though not to delete or to
+-- shorten a life, until the script has changed something; from then on it refuses nothing to
+-- this script.  So the first write of each command is one that such a node takes, or may fail
+-- (try), and nothing was done.  All releases are executed there.
+--
+-- What it costs
+-- -------------
+--
+-- To begin a script costs a node as much as three called commands, a called command as much
+-- as four arguments, and an argument as much as a dozen lines; a function or a protected call
+-- costs as much as an argument.  So one script executes many commands in one loop, without
+-- functions of its own; numbers are compared as text where that will do (the longer is the
+-- larger; of two that are as long, the one that sorts behind); and an acquire looks at the
+-- clock of the node only when the counter is not there or was not raised for long.
+
+local call, try, arguments = redis.call, redis.pcall, ARGV
+local sub, read_words = string.sub, struct.unpack
+local known_marker = arguments[1]
+local marker -- of this node; read by the first acquire
+
+for i = 2, #arguments do
+	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
+	local reply
+
+	-- What follows is executed once; "break" ends the command.  The most frequent come first.
+	repeat
+		if op == 'acquire' then
+			local ttl, proposal = word4, word5
+
+			-- A key that is not a string was made by another, and the reply is a table with
+			-- "err".  A string has no "err" either.
+			local counter_key = key .. '\0token'
+			local counter = try('GET', counter_key)
+			if counter and counter.err then
+				reply = counter
+				break
+			end
+			if counter and not tonumber(counter) then
+				reply = redis.error_reply('ERR the counter is not a number')
+				break
+			end
+
+			-- The marker must be the one that the client knows.  A counter does not prove that
+			-- this node has its data: a late release or renewal can have made it since.
+			marker = marker or try('GET', LUA_MARKER)
+			if marker ~= known_marker then
+				reply = redis.error_reply(LUA_FORGOT .. ' its marker: the data of this node was lost')
+				break
+			end
+
+			-- The counter follows the clocks of clients, within the bounds of the node's own,
+			-- so that order outlives it.  Proposal and counter are near as long as their first
+			-- six digits are the same, for 2.8 hours: then no clock is needed.
+			local raised, keep = proposal, tostring(LUA_COUNTER_KEEP_MS)
+			local near = counter and #counter == #proposal and sub(counter, 1, 6) == sub(proposal, 1, 6)
+			if not near then
+				local time = call('TIME')
+				local now = time[1] * 1000000 + time[2]
+				if proposal - now > LUA_CLOCK_BOUND_US then
+					reply = redis.error_reply(LUA_AHEAD .. ' of the clock of this node: that of the client, by '
+						.. string.format('%.0f', (proposal - now) / 1000000) .. ' s')
+					break
+				end
+				if now - proposal > LUA_CLOCK_BOUND_US then
+					raised = string.format('%.0f', now - LUA_CLOCK_BOUND_US)
+				end
+			end
+
+			-- It is raised by LUA_SPAN at least.  One that runs ahead of time by that is kept
+			-- for that much longer.
+			if counter and raised - counter < LUA_SPAN then
+				local least = counter + LUA_SPAN
+				if least >= LUA_COUNTER_END then
+					reply = redis.error_reply(LUA_AHEAD .. ' of all time: the counter')
+					break
+				end
+				keep = string.format('%.0f', LUA_COUNTER_KEEP_MS + math.max(0, least - proposal) / 1000)
+				raised = string.format('%.0f', least)
+			end
+
+			-- A full node says who has the lock all the same.  An acquire that was sent twice
+			-- is granted once; it takes the place of an earlier attempt of its request.
+			local set = try('SET', key, value, 'NX', 'PX', ttl)
+			if not set or set.err then
+				local held = try('GET', key)
+				if held and held.err then
+					reply = held
+					break
+				end
+				if held == value then
+					reply = counter or '0'
+					break
+				end
+				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
+					reply = {call('PTTL', key), held}
+					break
+				end
+				set = set or try('SET', key, value, 'PX', ttl)
+				if set.err then
+					reply = set
+					break
+				end
+			end
+
+			-- SETRANGE is cheap and leaves the life of the counter as it was.  Where the counter
+			-- can't be raised (by the node's ACL), the key is taken back.
+			set = near and #raised == #counter and try('SETRANGE', counter_key, 0, raised)
+				or try('SET', counter_key, raised, 'PX', keep)
+			if set ~= #raised and set.err then
+				call('DEL', key)
+				reply = set
+				break
+			end
+			reply = raised
+			break
+		end
+
+		-- Takes this attempt and earlier ones of the same request, not later ones.
+		if op == 'release' then
+			local last, tombstone, keep = word4, word5, word6
+			local done = 0
+
+			local held = try('GET', key)
+			if held and held.err then
+				reply = held
+				break
+			end
+			if held and (held == value
+					or (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42))) then
+				done = 1
+				if last == tostring(LUA_DELETE_AND_TELL) then
+					-- Who may not publish can still release: waiters then find out by asking.
+					call('DEL', key)
+					done = 1 + (tonumber(try('PUBLISH', key, 'free')) or 0)
+				elseif last == tostring(LUA_DELETE) then
+					call('DEL', key)
+				else
+					-- What is kept is no attempt's any more.  That it says so is for people: a
+					-- node that has no memory left for it keeps the key all the same.
+					call('PEXPIRE', key, last)
+					try('SET', key, sub(value, 1, 43) .. LUA_KEPT .. sub(value, 44), 'PX', last)
+				end
+			end
+
+			-- The counter comes last: a full node lets a script write it that has changed
+			-- something before, if only by a DEL.
+			if tombstone ~= '0' then
+				local counter_key = key .. '\0token'
+				local counter = try('GET', counter_key)
+				if counter and counter.err then
+					reply = counter
+					break
+				end
+				if not counter or (#counter < #tombstone or #counter == #tombstone and counter < tombstone) then
+					if done == 0 then
+						call('DEL', counter_key)
+					end
+					call('SET', counter_key, tombstone, 'PX', keep)
+				end
+			end
+			reply = done
+			break
+		end
+
+		-- Extends, never shortens; a key that is not there is created.  The value is that of
+		-- renewals only, so where it stands nobody was granted anything since it was created.
+		if op == 'renew' then
+			local ttl, bound, keep = word4, word5, word6
+
+			local held = try('GET', key)
+			if held and held.err then
+				reply = held
+				break
+			end
+			local counter_key = key .. '\0token'
+			local counter = try('GET', counter_key)
+			if counter and counter.err then
+				reply = counter
+				break
+			end
+			if held ~= value then
+				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
+					reply = 0
+					break
+				end
+				if counter and (#bound < #counter or #bound == #counter and bound < counter) then
+					reply = counter
+					break
+				end
+
+				-- A node that has no memory left for the value extends the key of the grant as
+				-- it is, whose attempt is the one before.  One of an earlier attempt will not
+				-- do: a late release of that may delete it.
+				local set = try('SET', key, value, 'PX', ttl)
+				if set.err and not (held and sub(value, 34, 42) - sub(held, 34, 42) == 1) then
+					reply = set
+					break
+				end
+			end
+			if held and call('PTTL', key) < tonumber(ttl) then
+				call('PEXPIRE', key, ttl)
+			end
+
+			-- The counter becomes the seventh word at least, or the bound.
+			local raise = bound
+			if rest_at <= #arguments[i] then
+				raise = read_words('s', arguments[i], rest_at)
+			end
+			if counter ~= raise and not (counter and (#raise < #counter or #raise == #counter and raise < counter)) then
+				local set = try('SET', counter_key, raise, 'PX', keep)
+				if set.err then
+					reply = set
+					break
+				end
+			end
+			reply = 1
+			break
+		end
+
+		-- What is left is confirm: if nothing was granted since, and the grant has not ended.
+		local granted, token, keep = word4, word5, word6
+
+		local held = try('GET', key)
+		if held and held.err then
+			reply = held
+			break
+		end
+		local counter_key = key .. '\0token'
+		local counter = try('GET', counter_key)
+		if counter and counter.err then
+			reply = counter
+			break
+		end
+		if held ~= value or counter ~= granted then
+			reply = 0
+			break
+		end
+		local set = try('SET', counter_key, token, 'PX', keep)
+		reply = set.err and set or 1
+		break
+	until true
+
+	-- Replies take the places of commands.
+	arguments[i - 1] = reply
+end
+
+arguments[#arguments] = nil
+return arguments

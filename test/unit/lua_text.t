@@ -1,0 +1,58 @@
+#!/usr/bin/perl
+#
+# Protects from scripts that the nodes execute in another form than that which is read and
+# changed: src/protocol/lua_text.c must be what scripts/lua_text.pl makes of them, and that
+# takes away what is no part of a script, and nothing else.
+use strict;
+use warnings;
+
+use File::Copy 'copy';
+use File::Temp 'tempdir';
+use Test::More;
+
+my $tree = tempdir(CLEANUP => 1);
+my $lua  = "$tree/src/protocol/redlock.lua";
+mkdir "$tree/$_" or die $! foreach qw(scripts src src/protocol);
+copy($_, "$tree/$_") or die $! foreach qw(scripts/lua_text.pl src/protocol/redlock.lua src/protocol/marker.lua src/protocol/lua.h);
+
+sub slurp
+{
+	my ($file) = @_;
+
+	open my $in, '<', $file or die "$file: $!";
+	local $/;
+	return scalar <$in>;
+}
+
+sub made { return scalar `$^X $tree/scripts/lua_text.pl 2>$tree/errors`; }
+
+# The C string of a script with this text, or why there is none.
+sub made_of
+{
+	my ($text) = @_;
+
+	open my $out, '>', $lua or die $!;
+	print $out $text;
+	close $out;
+	return made() =~ /lua_script\[\] =\n(.*?);\n/s ? $1 : slurp("$tree/errors");
+}
+
+ok(made() eq slurp('src/protocol/lua_text.c'),
+	'src/protocol/lua_text.c is what scripts/lua_text.pl makes of redlock.lua and marker.lua')
+  or diag(slurp("$tree/errors") . 'make it again: scripts/lua_text.pl >src/protocol/lua_text.c');
+
+is(made_of("-- first\n\tlocal a = 1 -- one\n\n  return a - -1\n"),
+	qq{\t"\\n"\n\t"local a = 1\\n\\n"\n\t"return a - -1\\n"},
+	'comments and indentation go, lines stay');
+is(made_of(qq{return '-- \\\\\\' "' .. "it's \\0" -- "\n}),
+	qq{\t"return '-- \\\\\\\\\\\\' \\"' .. \\"it's \\\\0\\"\\n"},
+	'texts stay as they are');
+is(made_of("return LUA_SPAN + XLUA_SPAN, tostring(LUA_SPAN), 'LUA_SPAN'\n"),
+	qq{\t"return " TEXT(LUA_SPAN) " + XLUA_SPAN, '" TEXT(LUA_SPAN) "', 'LUA_SPAN'\\n"},
+	'constants are put in by the C compiler');
+like(made_of("\nreturn $_\n"), qr/redlock\.lua:2: lua\.h has no such number or text: $_/, "no constant: $_")
+  foreach qw(LUA_SPIN LUA_H);
+like(made_of("return 1,\n\t$_\n"), qr/redlock\.lua:2: can't be made C of: /, "not: $_")
+  foreach '[[long', '--[==[ long', q{'open}, q{"open\\};
+
+done_testing();
