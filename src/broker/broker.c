@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
@@ -26,7 +25,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/pidfile.h"
 #include "utils/timestamp.h"
@@ -35,6 +33,7 @@
 #include "broker/loop.h"
 #include "broker/node.h"
 #include "broker/trouble.h"
+#include "protocol/release_queue.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -78,43 +77,9 @@ typedef struct LeaseTimer
 	int64 at_us; /* 0: not in the heap */
 } LeaseTimer;
 
-/*
- * The release of a lease, by slot.  First it may wait for room at most nodes, then
- * for room at each node where there was none.  A repair waits for the latter alone.
- */
-typedef struct Release
-{
-	bool waits;                      /* is in `waiting`; must not be renewed */
-	bool under_way;                  /* is in `under_way` */
-	bool indexed;                    /* is in `release_index` */
-	bool urgent;                     /* goes out whether there is room or not */
-	dlist_node node;                 /* of the one or the other */
-	core_mask unsent;                /* is in `unsent` of these nodes, or was */
-	int next_unsent[CORE_NODES_MAX]; /* slot number, or -1 */
-} Release;
-
-/* Leases whose release, or repair, a node was not sent, first come, first served. */
-typedef struct UnsentQueue
-{
-	int head; /* slot numbers, or -1 */
-	int tail;
-} UnsentQueue;
-
-/* Releases that are not yet sent everywhere, by the hash of the name. */
-typedef struct ReleaseIndexEntry
-{
-	uint64 hash;
-	int slot;
-} ReleaseIndexEntry;
-
 static LeaseTimer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
-static Release *releases;                                   /* as above */
-static dlist_head waiting = DLIST_STATIC_INIT(waiting);     /* oldest first */
-static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
-static UnsentQueue unsent[CORE_NODES_MAX];
-static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
-static HTAB *release_index;
+static ReleaseQueue releases;
 static core_mask members;    /* the nodes of redlock.nodes */
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 static bool settled = false; /* each node was tried once: acquires may begin */
@@ -130,7 +95,7 @@ static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
-static void send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us);
+static void send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us);
 static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
 						  core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
@@ -144,23 +109,17 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, bool told,
 static void on_subscriber(RedisNode *node);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
 static void close_subscriber(int slot, int64 now_us);
-static void set_masks(core_event *event, bool urgent);
+static void set_masks(core_event *event, const Lease *lease);
+static inline core_mask nodes_that(bool (*are_so)(const RedisNode *));
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void init_releases(void);
-static bool must_wait(const Lease *lease);
-static bool may_release(const Lease *lease);
-static void let_wait(Lease *lease);
-static void begin_release(Lease *lease, int64 now_us);
 static int64 begin_releases(int64 now_us);
 static void send_unsent(int64 now_us);
-static void send_later(int node, int slot);
 static void hurry_release(Lease *lease, int64 now_us);
-static void hurry_release_of(uint64 hash, int64 now_us);
-static void follow_release(Lease *lease, const core_event *event);
-static void set_indexed(Lease *lease, bool indexed);
-static bool has_room(int node);
+static void hurry_releases_of(uint64 hash, int64 now_us);
 static void forget_debts(int64 now_us);
+static void take(const ReleaseStep *next, int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
 static bool nodes_settled(void);
@@ -367,16 +326,18 @@ look_at(Lease *lease, int64 now_us)
 		case LEASE_WISH_NOTHING:
 			if (lease->core.state == CORE_FREE)
 				lease_free(lease);
-			else if (lease->core.state != CORE_RELEASING && !releases[lease_slot(lease)].waits)
+			else if (lease->core.state != CORE_RELEASING &&
+					 !release_queue_waits(&releases, lease_slot(lease)))
 			{
 				/* a loss that the owner noticed first is told all the same */
 				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
 					step_simple(lease, CORE_TICK, 0, now_us);
 				lease_count(COUNT_RELEASED);
-				if (must_wait(lease))
-					let_wait(lease);
+				if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
+										nodes_that(node_can_send)))
+					step_simple(lease, CORE_RELEASE, 0, now_us);
 				else
-					begin_release(lease, now_us);
+					set_timer(lease);
 			}
 			break;
 	}
@@ -414,7 +375,7 @@ ask(Lease *lease, int64 now_us)
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
-	hurry_release_of(lease->hash, now_us); /* our own key would be in the way */
+	hurry_releases_of(lease->hash, now_us); /* our own key would be in the way */
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
@@ -490,246 +451,95 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	set_masks(event, releases[lease_slot(lease)].urgent);
+	set_masks(event, lease);
 	core_step(&lease->core, event, &out);
 	publish(lease, out.outcome, event->now_us);
 
-	send_to(out.release, lease, CORE_OP_RELEASE, true, event->now_us);
-	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
-	send_to(out.confirm, lease, CORE_OP_CONFIRM, false, event->now_us);
-	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
+	send_to(out.release, lease, CORE_OP_RELEASE, event->type, event->now_us);
+	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->type, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
+	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
 		lease->announced = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		unsubscribe(lease);
 	set_timer(lease);
-	follow_release(lease, event);
+	release_queue_follow(&releases, lease_slot(lease), &lease->core, lease->hash, event,
+						 nodes_that(node_is_on_duty));
 	if (lease->core.state == CORE_FREE)
 		look_at(lease, event->now_us);
 }
 
 /*
- * Releases, and repairs of a node that is back.  Many may come at once, and renewals
- * and acquires must not queue behind them.  So a few are out at a time at each node,
- * and the others wait.  The release of a name goes ahead of the next acquire of it, since our own
- * key would refuse it.
+ * Releases, and repairs of a node that is back: protocol/release_queue.c decides
  */
 
 static void
 init_releases(void)
 {
-	HASHCTL control = {0};
+	Release *slots = MemoryContextAllocHuge(TopMemoryContext, lease_table->slots * sizeof(Release));
 
-	releases = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Release),
-										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		unsent[i].head = unsent[i].tail = -1;
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(ReleaseIndexEntry);
-	release_index = hash_create("redlock releases", 256, &control, HASH_ELEM | HASH_BLOBS);
-}
-
-static bool
-has_room(int node)
-{
-	return node_can_send(node_at(node)) && unhurried_out[node] < UNHURRIED_MAX;
-}
-
-/* What was never granted need not wait: requests are few. */
-static bool
-must_wait(const Lease *lease)
-{
-	return (lease->core.state == CORE_HELD || lease->core.state == CORE_LOST) &&
-		   (!dlist_is_empty(&waiting) || !may_release(lease));
-}
-
-/*
- * Is there room for its release?  A slow minority of the nodes that can be reached is
- * not waited for, be they a quorum or not.
- */
-static bool
-may_release(const Lease *lease)
-{
-	int room = 0;
-	int full = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (!(lease->core.members & CORE_BIT(i)))
-			continue;
-		if (has_room(i))
-			room++;
-		else if (node_can_send(node_at(i)))
-			full++;
-	}
-	return full == 0 || room > full;
-}
-
-/* It has no timer while it waits, so it is not renewed (invariant 14). */
-static void
-let_wait(Lease *lease)
-{
-	Release *release = &releases[lease_slot(lease)];
-
-	release->waits = true;
-	dlist_push_tail(&waiting, &release->node);
-	set_indexed(lease, true);
-	set_timer(lease);
-}
-
-static void
-begin_release(Lease *lease, int64 now_us)
-{
-	Release *release = &releases[lease_slot(lease)];
-
-	if (release->waits)
-	{
-		release->waits = false;
-		dlist_delete(&release->node);
-	}
-	step_simple(lease, CORE_RELEASE, 0, now_us);
+	release_queue_init(&releases, slots, lease_table->slots, UNHURRIED_MAX);
 }
 
 /* Those that have waited longest.  Returns when to be called again. */
 static int64
 begin_releases(int64 now_us)
 {
-	for (int i = 0; !dlist_is_empty(&waiting); i++)
-	{
-		Lease *lease = lease_at(dlist_head_element(Release, node, &waiting) - releases);
+	ReleaseStep next;
 
-		if (i == RELEASES_PER_TURN)
-			return now_us;
-		if (!may_release(lease))
-			break; /* an answer makes room */
-		begin_release(lease, now_us);
+	for (int i = 0; i < RELEASES_PER_TURN; i++)
+	{
+		if (!release_queue_next_waiting(&releases, nodes_that(node_can_send), &next))
+			return PG_INT64_MAX; /* an answer makes room */
+		take(&next, now_us);
 	}
-	return PG_INT64_MAX;
+	return now_us;
 }
 
 /* Nodes that had no room may have some by now. */
 static void
 send_unsent(int64 now_us)
 {
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		while (unsent[i].head >= 0 && has_room(i))
-		{
-			Lease *lease = lease_at(unsent[i].head);
-			Release *release = &releases[unsent[i].head];
+	ReleaseStep next;
 
-			unsent[i].head = release->next_unsent[i];
-			if (unsent[i].head < 0)
-				unsent[i].tail = -1;
-			release->unsent &= ~CORE_BIT(i);
-			if (lease->core.state == CORE_RELEASING || lease->core.state == CORE_BUSY ||
-				(lease->core.state == CORE_HELD && !release->waits))
-				step_simple(lease, CORE_NODE_READY, i, now_us);
-		}
+	while (release_queue_next_unsent(&releases, nodes_that(node_can_send), &next))
+		take(&next, now_us);
 }
 
 /* Send what is not yet sent of its release. */
 static void
 hurry_release(Lease *lease, int64 now_us)
 {
-	Release *release = &releases[lease_slot(lease)];
+	ReleaseStep next;
 
-	release->urgent = true;
-	if (release->waits)
-		begin_release(lease, now_us);
-	else
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (release->unsent & CORE_BIT(i))
-				step_simple(lease, CORE_NODE_READY, i, now_us);
+	while (release_queue_hurry(&releases, lease_slot(lease), &next))
+		take(&next, now_us);
 }
 
 static void
-hurry_release_of(uint64 hash, int64 now_us)
+hurry_releases_of(uint64 hash, int64 now_us)
 {
-	ReleaseIndexEntry *entry = hash_search(release_index, &hash, HASH_FIND, NULL);
+	int slot;
 
-	if (entry != NULL)
-		hurry_release(lease_at(entry->slot), now_us);
+	while ((slot = release_queue_find(&releases, hash)) >= 0)
+		hurry_release(lease_at(slot), now_us);
 }
 
-static void
-send_later(int node, int slot)
-{
-	Release *release = &releases[slot];
-
-	if (release->unsent & CORE_BIT(node))
-		return; /* is there already */
-	release->unsent |= CORE_BIT(node);
-	release->next_unsent[node] = -1;
-	if (unsent[node].head < 0)
-		unsent[node].head = slot;
-	else
-		releases[unsent[node].tail].next_unsent[node] = slot;
-	unsent[node].tail = slot;
-}
-
-/* After each step of a lease. */
-static void
-follow_release(Lease *lease, const core_event *event)
-{
-	int slot = lease_slot(lease);
-	Release *release = &releases[slot];
-	bool releasing = lease->core.state == CORE_RELEASING;
-
-	if (releasing && !release->under_way)
-		dlist_push_tail(&under_way, &release->node);
-	else if (!releasing && release->under_way)
-	{
-		dlist_delete(&release->node);
-		release->urgent = false;
-	}
-	release->under_way = releasing;
-
-	/* the undoing of a round waits for nothing but room on the connection */
-	if (releasing || lease->core.state == CORE_BUSY)
-	{
-		core_mask taking = releasing ? event->can_release : event->can_send;
-		core_mask later = core_unpaid(&lease->core) & ~taking;
-
-		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
-			if ((later & CORE_BIT(i)) && node_is_on_duty(node_at(i)))
-				send_later(i, slot);
-	}
-	set_indexed(lease, release->waits || (releasing && release->unsent != 0 && !release->urgent));
-}
-
-static void
-set_indexed(Lease *lease, bool indexed)
-{
-	Release *release = &releases[lease_slot(lease)];
-	ReleaseIndexEntry *entry;
-
-	if (release->indexed == indexed)
-		return;
-	release->indexed = indexed;
-	entry = hash_search(release_index, &lease->hash, indexed ? HASH_ENTER : HASH_FIND, NULL);
-	if (indexed)
-		entry->slot = lease_slot(lease);
-	else if (entry != NULL && entry->slot == lease_slot(lease))
-		hash_search(release_index, &lease->hash, HASH_REMOVE, NULL);
-}
-
-/*
- * Nodes that do not answer must not use up the table with what they are owed.
- * The oldest debts are forgotten first: they expire first, too.
- */
+/* Nodes that do not answer must not use up the table with what they are owed. */
 static void
 forget_debts(int64 now_us)
 {
-	while (lease_table->used > redlock_max_locks)
-	{
-		if (!dlist_is_empty(&under_way))
-			step_simple(lease_at(dlist_head_element(Release, node, &under_way) - releases),
-						CORE_FORGET, 0, now_us);
-		else if (!dlist_is_empty(&waiting))
-			hurry_release(lease_at(dlist_head_element(Release, node, &waiting) - releases), now_us);
-		else
-			break;
-	}
+	ReleaseStep next;
+
+	while (lease_table->used > redlock_max_locks && release_queue_forget(&releases, &next))
+		take(&next, now_us);
+}
+
+static void
+take(const ReleaseStep *next, int64 now_us)
+{
+	step_simple(lease_at(next->slot), next->type, next->node, now_us);
 }
 
 static void
@@ -744,7 +554,7 @@ step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
 }
 
 static void
-send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
+send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us)
 {
 	Sent sent;
 	ScriptCommand command;
@@ -756,7 +566,7 @@ send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
-	sent.unhurried = unhurried;
+	sent.why = why;
 	sent.sent_us = now_us;
 	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -792,8 +602,7 @@ send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent
 	script_set_attempt(command->value, core->node[node->slot].attempt);
 	if (command->op == CORE_OP_CONFIRM)
 		command->counter = core->token_at[node->slot];
-	if (sent->unhurried)
-		unhurried_out[node->slot]++;
+	release_queue_sent(&releases, node->slot, sent->op, sent->why);
 	node_send(node, command, sent);
 }
 
@@ -847,7 +656,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				trouble_log(lease, TROUBLE_UNRENEWED, now_us);
 			break;
 		case CORE_EXPIRED:
-			if (releases[lease_slot(lease)].waits)
+			if (release_queue_waits(&releases, lease_slot(lease)))
 				break; /* it was given back in time */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -859,20 +668,22 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 }
 
 static void
-set_masks(core_event *event, bool urgent)
+set_masks(core_event *event, const Lease *lease)
 {
-	event->can_send = event->can_vote = event->can_release = 0;
+	event->can_send = nodes_that(node_can_send);
+	event->can_vote = nodes_that(node_can_vote);
+	event->can_release = release_queue_can_release(&releases, lease_slot(lease), event->can_send);
+}
+
+static inline core_mask
+nodes_that(bool (*are_so)(const RedisNode *))
+{
+	core_mask nodes = 0;
+
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (node_can_send(node_at(i)))
-			event->can_send |= CORE_BIT(i);
-		if (node_can_vote(node_at(i)))
-			event->can_vote |= CORE_BIT(i);
-		if (has_room(i))
-			event->can_release |= CORE_BIT(i);
-	}
-	if (urgent)
-		event->can_release = event->can_send;
+		if (are_so(node_at(i)))
+			nodes |= CORE_BIT(i);
+	return nodes;
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -891,11 +702,9 @@ static void
 set_timer(Lease *lease)
 {
 	LeaseTimer *timer = &timers[lease_slot(lease)];
-	int64 at_us = lease->core.wake_at_us;
+	int64 at_us = release_queue_wake_at_us(&releases, lease_slot(lease), &lease->core);
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
-	if (releases[lease_slot(lease)].waits)
-		at_us = 0;
 	if (at_us != 0 && lease->core.state == CORE_HELD)
 		at_us += grain_us - at_us % grain_us;
 	if (timer->at_us == at_us)
@@ -1278,8 +1087,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	bool needs_text = answer->unknown_script && !sent->by_text;
 	core_event event = {0};
 
-	if (sent->unhurried)
-		unhurried_out[node->slot]--;
+	release_queue_answered(&releases, node->slot, sent->op, sent->why);
 	/*
 	 * The slot has another lease by now.  Its core would know by the round, which is
 	 * never set back; but who holds a lock must not be told of another one.
@@ -1291,13 +1099,13 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	 * What was given back, and waits for room, is not renewed, nor what has ended.  The
 	 * node may be in quarantine by now.
 	 */
-	if (needs_text && !releases[sent->lease_slot].waits &&
+	if (needs_text && !release_queue_waits(&releases, sent->lease_slot) &&
 		(sent->op == CORE_OP_ACQUIRE ? node_can_vote(node) : node_can_send(node)) &&
 		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		/* node.c sends the script along */
-		send_to(CORE_BIT(node->slot), lease, sent->op, sent->unhurried, now_us);
+		send_to(CORE_BIT(node->slot), lease, sent->op, sent->why, now_us);
 		return;
 	}
 
@@ -1351,8 +1159,7 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
 
-	if (sent->unhurried)
-		unhurried_out[node->slot]--;
+	release_queue_answered(&releases, node->slot, sent->op, sent->why);
 	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
 		return; /* see the contract in core.h */
 	if (sent->op != CORE_OP_RELEASE)
@@ -1401,12 +1208,8 @@ on_change(RedisNode *node, NodeState before)
 	{
 		Lease *lease = lease_at(i);
 
-		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
-			!(lease->core.members & CORE_BIT(node->slot)))
-			continue;
-		if (lease->core.state == CORE_HELD && !has_room(node->slot))
-			send_later(node->slot, i);
-		else
+		if (lease->in_use &&
+			release_queue_greet(&releases, i, &lease->core, node->slot, nodes_that(node_can_send)))
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
 }
@@ -1497,12 +1300,10 @@ all_released(void)
 		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
 									lease_is_queued(lease_at(i))))
 			return false;
-	if (!dlist_is_empty(&waiting))
-		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_in_flight(node_at(i)) > 0 || (unsent[i].head >= 0 && node_can_send(node_at(i))))
+		if (node_in_flight(node_at(i)) > 0)
 			return false;
-	return true;
+	return release_queue_is_idle(&releases, nodes_that(node_can_send));
 }
 
 static void
