@@ -13,7 +13,8 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/lua protocol/release_queue protocol/rules \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
-	broker/broker broker/loop broker/node broker/resolver broker/script broker/trouble \
+	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
+	broker/subscription broker/trouble \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg

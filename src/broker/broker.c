@@ -20,7 +20,6 @@
 
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
-#include "port/pg_bitutils.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -31,7 +30,9 @@
 
 #include "broker/broker.h"
 #include "broker/loop.h"
+#include "broker/members.h"
 #include "broker/node.h"
+#include "broker/subscription.h"
 #include "broker/trouble.h"
 #include "protocol/release_queue.h"
 #include "protocol/rules.h"
@@ -63,9 +64,6 @@
 /* Releases begun before sockets are looked at again. */
 #define RELEASES_PER_TURN 1000
 
-/* How often it is tried to put a changed redlock.nodes wholly into force. */
-#define RECONFIGURE_US INT64CONST(1000000)
-
 /* How often the changed error answer of a node is logged. */
 #define LOG_ANSWER_US INT64CONST(10000000)
 
@@ -80,12 +78,8 @@ typedef struct LeaseTimer
 static LeaseTimer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
 static ReleaseQueue releases;
-static core_mask members;    /* the nodes of redlock.nodes */
-static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
-static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
-												* in force before */
 
 static void turn(int64 now_us);
 static void take_queue(int64 now_us);
@@ -103,12 +97,9 @@ static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease, int64 now_us);
-static void subscribe(Lease *lease, int64 now_us);
-static void unsubscribe(Lease *lease);
 static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
-static void on_subscriber(RedisNode *node);
+static void ask_again(Lease *lease);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
-static void close_subscriber(int slot, int64 now_us);
 static void set_masks(core_event *event, const Lease *lease);
 static inline core_mask nodes_that(bool (*are_so)(const RedisNode *));
 static void publish_votes(Lease *lease);
@@ -122,15 +113,8 @@ static void forget_debts(int64 now_us);
 static void take(const ReleaseStep *next, int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
-static bool nodes_settled(void);
-static void adopt_nodes(int64 now_us);
 static void configure_nodes(int64 now_us);
-static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
-static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
 static void move_askers(int64 now_us);
-static bool close_left_nodes(int64 now_us);
-static core_mask serving_nodes(void);
-static void close_left_node(int slot, int64 now_us);
 static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
@@ -176,7 +160,7 @@ redlock_broker_main(Datum arg)
 	init_releases();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
-	adopt_nodes(now_us);
+	members_adopt(now_us);
 	configure_nodes(now_us);
 	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	adopt_leases(now_us);
@@ -220,15 +204,15 @@ turn(int64 now_us)
 
 	/* also while the nodes settle: what is given back must not be renewed */
 	take_queue(now_us);
-	if (!settled && (nodes_settled() || now_us >= settle_by_us))
+	if (!settled && (members_settled() || now_us >= settle_by_us))
 		begin_to_serve(now_us);
 	forget_debts(now_us);
-	if (now_us >= reconfigure_at_us)
+	if (now_us >= members_due_us())
 		configure_nodes(now_us);
 
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_on_time(node_at(i), now_us, looked_us);
-	wake_at_us = reconfigure_at_us;
+	wake_at_us = members_due_us();
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
@@ -369,7 +353,7 @@ ask(Lease *lease, int64 now_us)
 	core_event event = {0};
 	int64 node_timeout_us = redlock_node_timeout_ms * INT64CONST(1000);
 
-	if (members == 0)
+	if (members() == 0)
 	{
 		lease_count(COUNT_UNREACHABLE);
 		lease_set_state(lease, LEASE_UNREACHABLE);
@@ -379,7 +363,7 @@ ask(Lease *lease, int64 now_us)
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
-	event.members = members;
+	event.members = members();
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
@@ -389,7 +373,7 @@ ask(Lease *lease, int64 now_us)
 	event.not_before_us = turn_pause_until(lease);
 	lease->granted = false;
 	lease->keep_until_us = 0;
-	pg_atomic_write_u32(&lease->silent_nodes, members); /* until they have answered */
+	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
 	step(lease, &event);
 }
 
@@ -429,7 +413,7 @@ turn_pause_until(const Lease *lease)
 		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
 		int at = count;
 
-		if (!(members & CORE_BIT(i)))
+		if (!(members() & CORE_BIT(i)))
 			continue;
 		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
 			rtt_us[at] = rtt_us[at - 1];
@@ -462,7 +446,7 @@ step(Lease *lease, core_event *event)
 	if (out.acquire != 0 && lease->core.round != round)
 		lease->announced = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
-		unsubscribe(lease);
+		subscription_end(lease);
 	set_timer(lease);
 	release_queue_follow(&releases, lease_slot(lease), &lease->core, lease->hash, event,
 						 nodes_that(node_is_on_duty));
@@ -623,7 +607,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
-				subscribe(lease, now_us);
+				subscription_begin(lease, now_us);
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
@@ -726,65 +710,20 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
 }
 
-/*
- * Waiting for a release.  A waiter joins the key's channel on all nodes, asks
- * again when a majority has confirmed that (the lock may have been released
- * before), and whenever a majority has told of a release.
- */
-
-static void
-subscribe(Lease *lease, int64 now_us)
-{
-	lease->subscribed = true;
-	lease->joined = 0;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
-
-		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
-			continue;
-		if (subscriber->state == NODE_UNUSED)
-			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
-		else if (subscriber->state == NODE_READY)
-			node_subscribe(subscriber, lease->key, lease->key_len, true);
-	}
-}
-
-static void
-unsubscribe(Lease *lease)
-{
-	lease->subscribed = false;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((lease->core.members & CORE_BIT(i)) &&
-			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
-			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
-}
-
 static void
 on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us)
 {
-	size_t prefix_len = strlen(redlock_key_prefix);
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-	Lease *lease;
-	core_mask *heard;
+	Lease *lease = subscription_hear(node, channel, len, told);
 
-	deaf_to_us &= ~bit;
-	if (len <= prefix_len)
-		return;
-	lease = lease_find(lease_hash(channel + prefix_len, len - prefix_len));
-	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
-		memcmp(lease->key, channel, len) != 0)
-		return; /* it waits no longer */
+	if (lease != NULL)
+		wake(lease, RETRY_SUBSCRIBED_US, now_us);
+}
 
-	heard = told ? &lease->announced : &lease->joined;
-	if (*heard & bit)
-		return;
-	*heard |= bit;
-	if (pg_popcount32(*heard) != core_quorum(lease->core.members))
-		return;
-	if (told)
-		lease_count(COUNT_WOKEN);
-	wake(lease, RETRY_SUBSCRIBED_US, now_us);
+/* It would not hear of a release. */
+static void
+ask_again(Lease *lease)
+{
+	wake(lease, RETRY_US, redlock_clock_us());
 }
 
 static void
@@ -796,32 +735,6 @@ wake(Lease *lease, int64 retry_us, int64 now_us)
 	event.now_us = now_us;
 	event.retry_us = retry_us;
 	step(lease, &event);
-}
-
-/*
- * A subscriber came: it joins for those who wait.  One too many went: they are
- * back to asking.
- */
-static void
-on_subscriber(RedisNode *node)
-{
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-
-	for (int i = 0; i < lease_table->slots; i++)
-	{
-		Lease *lease = lease_at(i);
-
-		if (!lease->in_use || !lease->subscribed || !(lease->core.members & bit))
-			continue;
-		if (node->state == NODE_READY)
-			node_subscribe(node, lease->key, lease->key_len, true);
-		else if (lease->joined & bit)
-		{
-			lease->joined &= ~bit;
-			if (pg_popcount32(lease->joined) == core_quorum(lease->core.members) - 1)
-				wake(lease, RETRY_US, redlock_clock_us());
-		}
-	}
 }
 
 /*
@@ -854,147 +767,14 @@ adopt_leases(int64 now_us)
  * Nodes
  */
 
-/* Each node is ready, or was tried in vain. */
-static bool
-nodes_settled(void)
-{
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
-			return false;
-	return true;
-}
-
-/*
- * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
- * leases may live on them, and what is listed now may have to wait for their slots.
- */
-static void
-adopt_nodes(int64 now_us)
-{
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeStatus *status = &node_status[i];
-
-		if (!status->in_use)
-			continue;
-		node_open(i, &status->url, &status->guard, now_us);
-		if (!status->leaving)
-			members |= CORE_BIT(i);
-	}
-}
-
-/*
- * Put redlock.nodes into force.  A node keeps its slot as long as it is listed.
- * One that is no longer listed does not vote on new leases; it stays connected
- * until the leases on which it voted have ended.
- */
+/* Put redlock.nodes into force. */
 static void
 configure_nodes(int64 now_us)
 {
-	static bool short_of_slots = false;
-	const NodeUrls *urls = redlock_nodes();
-	int slot[URL_NODES_MAX];
-
-	reconfigure_at_us = PG_INT64_MAX;
-	if (!assign_slots(urls, slot, now_us))
-	{
-		if (!short_of_slots)
-			ereport(LOG,
-					(errmsg("redlock.nodes is not yet in force"),
-					 errdetail("Too many nodes that were removed from it still serve leases.")));
-		short_of_slots = true;
-		reconfigure_at_us = now_us + RECONFIGURE_US;
+	if (!members_configure(now_us))
 		return;
-	}
-	short_of_slots = false;
-	open_nodes(urls, slot, now_us);
 	move_askers(now_us);
-	if (!close_left_nodes(now_us))
-		reconfigure_at_us = now_us + RECONFIGURE_US;
-}
-
-/*
- * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
- * have left and serve no lease are taken when others do not suffice.
- */
-static bool
-assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
-{
-	NodeStatus *status = node_status;
-	core_mask serving = serving_nodes();
-	core_mask wanted = 0;
-	bool enough = true;
-
-	for (int u = 0; u < urls->count; u++)
-	{
-		slot[u] = -1;
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
-				slot[u] = i;
-		if (slot[u] >= 0)
-			wanted |= CORE_BIT(slot[u]);
-	}
-	for (int u = 0; u < urls->count; u++)
-	{
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
-				slot[u] = i;
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!((serving | wanted) & CORE_BIT(i)))
-				slot[u] = i;
-		if (slot[u] < 0)
-			enough = false;
-		else
-			wanted |= CORE_BIT(slot[u]);
-	}
-	if (!enough)
-		return false;
-	for (int u = 0; u < urls->count; u++)
-		if (status[slot[u]].in_use &&
-			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
-			close_left_node(slot[u], now_us);
-
-	for (int u = 0; u < urls->count; u++)
-	{
-		NodeStatus *b = &status[slot[u]];
-
-		seqlock_begin_write(&b->version);
-		b->url = urls->url[u];
-		if (!b->in_use)
-		{
-			b->in_use = true;
-			b->last_error[0] = '\0';
-			memset(&b->guard, 0, sizeof(b->guard));
-			pg_atomic_write_u64(&b->rtt_us, 0);
-			pg_atomic_write_u64(&b->votes_yes, 0);
-			pg_atomic_write_u64(&b->votes_no, 0);
-			pg_atomic_write_u64(&b->votes_error, 0);
-		}
-		seqlock_end_write(&b->version);
-	}
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
-	members = wanted;
-	return true;
-}
-
-static void
-open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
-{
-	for (int u = 0; u < urls->count; u++)
-	{
-		RedisNode *node = node_at(slot[u]);
-		const NodeUrl *url = &urls->url[u];
-
-		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
-		else if (strcmp(node->url.user, url->user) != 0 ||
-				 strcmp(node->url.password, url->password) != 0)
-		{
-			close_subscriber(slot[u], now_us); /* opened again by the next who waits */
-			node_reopen(node, url, now_us);
-		}
-	}
+	members_close_left(now_us);
 }
 
 /*
@@ -1009,7 +789,7 @@ move_askers(int64 now_us)
 	{
 		Lease *lease = lease_at(i);
 
-		if (lease->in_use && !lease->once && lease->core.members != members &&
+		if (lease->in_use && !lease->once && lease->core.members != members() &&
 			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
 		{
 			step_simple(lease, CORE_RELEASE, 0, now_us);
@@ -1019,64 +799,6 @@ move_askers(int64 now_us)
 			step_simple(lease, CORE_FORGET, 0, now_us);
 		}
 	}
-}
-
-/* Returns whether none is left that still serves a lease. */
-static bool
-close_left_nodes(int64 now_us)
-{
-	core_mask serving = serving_nodes();
-	bool all_closed = true;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeStatus *status = &node_status[i];
-
-		if (!status->in_use || !status->leaving)
-			continue;
-		if (serving & CORE_BIT(i))
-			all_closed = false;
-		else
-			close_left_node(i, now_us);
-	}
-	return all_closed;
-}
-
-/* Also those that were just sent the undoing of a round: it must get there. */
-static core_mask
-serving_nodes(void)
-{
-	core_mask serving = 0;
-
-	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
-			serving |= lease_at(i)->core.members;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_in_flight(node_at(i)) > 0)
-			serving |= CORE_BIT(i);
-	return serving;
-}
-
-static void
-close_left_node(int slot, int64 now_us)
-{
-	NodeStatus *status = &node_status[slot];
-
-	close_subscriber(slot, now_us);
-	if (node_at(slot)->state != NODE_UNUSED)
-		node_close(node_at(slot), now_us);
-	seqlock_begin_write(&status->version);
-	status->in_use = false;
-	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
-	seqlock_end_write(&status->version);
-}
-
-static void
-close_subscriber(int slot, int64 now_us)
-{
-	deaf_to_us &= ~CORE_BIT(slot);
-	if (node_at(slot + NODE_SUBSCRIBER)->state != NODE_UNUSED)
-		node_close(node_at(slot + NODE_SUBSCRIBER), now_us);
 }
 
 static void
@@ -1185,18 +907,7 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	if (node_is_subscriber(node))
 	{
-		core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-
-		if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
-		{
-			deaf_to_us |= bit;
-			ereport(
-				LOG,
-				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
-						node->error),
-				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
-		}
-		on_subscriber(node);
+		subscription_on_change(node, ask_again);
 		return;
 	}
 	show_node(node, before);
