@@ -11,9 +11,10 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/rules \
+	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/release_queue protocol/rules \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
-	broker/broker broker/loop broker/node broker/resolver broker/script broker/trouble \
+	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
+	broker/subscription broker/trouble \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
@@ -44,10 +45,11 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard rules url)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard release_queue rules url)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
@@ -63,9 +65,10 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/core.h src/protocol/guard.h src/protocol/lua.h src/protocol/rules.h
+SIM_PURE = core guard release_queue rules
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c src/protocol/core.c src/protocol/guard.c src/protocol/rules.c $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)

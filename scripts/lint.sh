@@ -3,7 +3,7 @@
 #
 # Formatting; documents that agree with the sources (scripts/lint_docs.pl); builds of the
 # extension and of the simulator without warnings by clang; the rules that the pure rooms
-# (the protocol core, the guard, the nodes' scripts) include nothing but C's own headers
+# (src/protocol, and the texts and URLs of src/shared) include nothing but C's own headers
 # and that nobody spins for long; and the unit tests with the address and
 # undefined-behaviour sanitizers.
 # scripts/deps.sh --lint installs what this needs; without clang-format the

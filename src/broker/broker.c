@@ -18,23 +18,23 @@
  */
 #include "postgres.h"
 
-#include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
-#include "port/pg_bitutils.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/pidfile.h"
 #include "utils/timestamp.h"
 
 #include "broker/broker.h"
 #include "broker/loop.h"
+#include "broker/members.h"
 #include "broker/node.h"
+#include "broker/subscription.h"
 #include "broker/trouble.h"
+#include "protocol/release_queue.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -64,9 +64,6 @@
 /* Releases begun before sockets are looked at again. */
 #define RELEASES_PER_TURN 1000
 
-/* How often it is tried to put a changed redlock.nodes wholly into force. */
-#define RECONFIGURE_US INT64CONST(1000000)
-
 /* How often the changed error answer of a node is logged. */
 #define LOG_ANSWER_US INT64CONST(10000000)
 
@@ -78,49 +75,11 @@ typedef struct LeaseTimer
 	int64 at_us; /* 0: not in the heap */
 } LeaseTimer;
 
-/*
- * The release of a lease, by slot.  First it may wait for room at most nodes, then
- * for room at each node where there was none.  A repair waits for the latter alone.
- */
-typedef struct Release
-{
-	bool waits;                      /* is in `waiting`; must not be renewed */
-	bool under_way;                  /* is in `under_way` */
-	bool indexed;                    /* is in `release_index` */
-	bool urgent;                     /* goes out whether there is room or not */
-	dlist_node node;                 /* of the one or the other */
-	core_mask unsent;                /* is in `unsent` of these nodes, or was */
-	int next_unsent[CORE_NODES_MAX]; /* slot number, or -1 */
-} Release;
-
-/* Leases whose release, or repair, a node was not sent, first come, first served. */
-typedef struct UnsentQueue
-{
-	int head; /* slot numbers, or -1 */
-	int tail;
-} UnsentQueue;
-
-/* Releases that are not yet sent everywhere, by the hash of the name. */
-typedef struct ReleaseIndexEntry
-{
-	uint64 hash;
-	int slot;
-} ReleaseIndexEntry;
-
 static LeaseTimer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
-static Release *releases;                                   /* as above */
-static dlist_head waiting = DLIST_STATIC_INIT(waiting);     /* oldest first */
-static dlist_head under_way = DLIST_STATIC_INIT(under_way); /* oldest first */
-static UnsentQueue unsent[CORE_NODES_MAX];
-static int unhurried_out[CORE_NODES_MAX]; /* releases and repairs, not yet answered */
-static HTAB *release_index;
-static core_mask members;    /* the nodes of redlock.nodes */
-static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
+static ReleaseQueue releases;
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
-static int64 reconfigure_at_us = PG_INT64_MAX; /* redlock.nodes is not wholly
-												* in force before */
 
 static void turn(int64 now_us);
 static void take_queue(int64 now_us);
@@ -130,7 +89,7 @@ static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
 static void step_simple(Lease *lease, core_event_type type, int node, int64 now_us);
-static void send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us);
+static void send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us);
 static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
 						  core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
@@ -138,40 +97,24 @@ static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool is_orphan(Lease *lease, int64 now_us);
-static void subscribe(Lease *lease, int64 now_us);
-static void unsubscribe(Lease *lease);
 static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
-static void on_subscriber(RedisNode *node);
+static void ask_again(Lease *lease);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
-static void close_subscriber(int slot, int64 now_us);
-static void set_masks(core_event *event, bool urgent);
+static void set_masks(core_event *event, const Lease *lease);
+static inline core_mask nodes_that(bool (*are_so)(const RedisNode *));
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void init_releases(void);
-static bool must_wait(const Lease *lease);
-static bool may_release(const Lease *lease);
-static void let_wait(Lease *lease);
-static void begin_release(Lease *lease, int64 now_us);
 static int64 begin_releases(int64 now_us);
 static void send_unsent(int64 now_us);
-static void send_later(int node, int slot);
 static void hurry_release(Lease *lease, int64 now_us);
-static void hurry_release_of(uint64 hash, int64 now_us);
-static void follow_release(Lease *lease, const core_event *event);
-static void set_indexed(Lease *lease, bool indexed);
-static bool has_room(int node);
+static void hurry_releases_of(uint64 hash, int64 now_us);
 static void forget_debts(int64 now_us);
+static void take(const ReleaseStep *next, int64 now_us);
 static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
-static bool nodes_settled(void);
-static void adopt_nodes(int64 now_us);
 static void configure_nodes(int64 now_us);
-static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
-static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
 static void move_askers(int64 now_us);
-static bool close_left_nodes(int64 now_us);
-static core_mask serving_nodes(void);
-static void close_left_node(int slot, int64 now_us);
 static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
 static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
@@ -217,7 +160,7 @@ redlock_broker_main(Datum arg)
 	init_releases();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
-	adopt_nodes(now_us);
+	members_adopt(now_us);
 	configure_nodes(now_us);
 	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	adopt_leases(now_us);
@@ -261,15 +204,15 @@ turn(int64 now_us)
 
 	/* also while the nodes settle: what is given back must not be renewed */
 	take_queue(now_us);
-	if (!settled && (nodes_settled() || now_us >= settle_by_us))
+	if (!settled && (members_settled() || now_us >= settle_by_us))
 		begin_to_serve(now_us);
 	forget_debts(now_us);
-	if (now_us >= reconfigure_at_us)
+	if (now_us >= members_due_us())
 		configure_nodes(now_us);
 
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_on_time(node_at(i), now_us, looked_us);
-	wake_at_us = reconfigure_at_us;
+	wake_at_us = members_due_us();
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
@@ -367,16 +310,18 @@ look_at(Lease *lease, int64 now_us)
 		case LEASE_WISH_NOTHING:
 			if (lease->core.state == CORE_FREE)
 				lease_free(lease);
-			else if (lease->core.state != CORE_RELEASING && !releases[lease_slot(lease)].waits)
+			else if (lease->core.state != CORE_RELEASING &&
+					 !release_queue_waits(&releases, lease_slot(lease)))
 			{
 				/* a loss that the owner noticed first is told all the same */
 				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
 					step_simple(lease, CORE_TICK, 0, now_us);
 				lease_count(COUNT_RELEASED);
-				if (must_wait(lease))
-					let_wait(lease);
+				if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
+										nodes_that(node_can_send)))
+					step_simple(lease, CORE_RELEASE, 0, now_us);
 				else
-					begin_release(lease, now_us);
+					set_timer(lease);
 			}
 			break;
 	}
@@ -408,17 +353,17 @@ ask(Lease *lease, int64 now_us)
 	core_event event = {0};
 	int64 node_timeout_us = redlock_node_timeout_ms * INT64CONST(1000);
 
-	if (members == 0)
+	if (members() == 0)
 	{
 		lease_count(COUNT_UNREACHABLE);
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
-	hurry_release_of(lease->hash, now_us); /* our own key would be in the way */
+	hurry_releases_of(lease->hash, now_us); /* our own key would be in the way */
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
-	event.members = members;
+	event.members = members();
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
@@ -428,7 +373,7 @@ ask(Lease *lease, int64 now_us)
 	event.not_before_us = turn_pause_until(lease);
 	lease->granted = false;
 	lease->keep_until_us = 0;
-	pg_atomic_write_u32(&lease->silent_nodes, members); /* until they have answered */
+	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
 	step(lease, &event);
 }
 
@@ -468,7 +413,7 @@ turn_pause_until(const Lease *lease)
 		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
 		int at = count;
 
-		if (!(members & CORE_BIT(i)))
+		if (!(members() & CORE_BIT(i)))
 			continue;
 		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
 			rtt_us[at] = rtt_us[at - 1];
@@ -490,246 +435,95 @@ step(Lease *lease, core_event *event)
 	core_out out;
 
 	event->random = REDLOCK_RANDOM32();
-	set_masks(event, releases[lease_slot(lease)].urgent);
+	set_masks(event, lease);
 	core_step(&lease->core, event, &out);
 	publish(lease, out.outcome, event->now_us);
 
-	send_to(out.release, lease, CORE_OP_RELEASE, true, event->now_us);
-	send_to(out.acquire, lease, CORE_OP_ACQUIRE, false, event->now_us);
-	send_to(out.confirm, lease, CORE_OP_CONFIRM, false, event->now_us);
-	send_to(out.renew, lease, CORE_OP_RENEW, event->type == CORE_NODE_READY, event->now_us);
+	send_to(out.release, lease, CORE_OP_RELEASE, event->type, event->now_us);
+	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->type, event->now_us);
+	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
+	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
 		lease->announced = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
-		unsubscribe(lease);
+		subscription_end(lease);
 	set_timer(lease);
-	follow_release(lease, event);
+	release_queue_follow(&releases, lease_slot(lease), &lease->core, lease->hash, event,
+						 nodes_that(node_is_on_duty));
 	if (lease->core.state == CORE_FREE)
 		look_at(lease, event->now_us);
 }
 
 /*
- * Releases, and repairs of a node that is back.  Many may come at once, and renewals
- * and acquires must not queue behind them.  So a few are out at a time at each node,
- * and the others wait.  The release of a name goes ahead of the next acquire of it, since our own
- * key would refuse it.
+ * Releases, and repairs of a node that is back: protocol/release_queue.c decides
  */
 
 static void
 init_releases(void)
 {
-	HASHCTL control = {0};
+	Release *slots = MemoryContextAllocHuge(TopMemoryContext, lease_table->slots * sizeof(Release));
 
-	releases = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Release),
-										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		unsent[i].head = unsent[i].tail = -1;
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(ReleaseIndexEntry);
-	release_index = hash_create("redlock releases", 256, &control, HASH_ELEM | HASH_BLOBS);
-}
-
-static bool
-has_room(int node)
-{
-	return node_can_send(node_at(node)) && unhurried_out[node] < UNHURRIED_MAX;
-}
-
-/* What was never granted need not wait: requests are few. */
-static bool
-must_wait(const Lease *lease)
-{
-	return (lease->core.state == CORE_HELD || lease->core.state == CORE_LOST) &&
-		   (!dlist_is_empty(&waiting) || !may_release(lease));
-}
-
-/*
- * Is there room for its release?  A slow minority of the nodes that can be reached is
- * not waited for, be they a quorum or not.
- */
-static bool
-may_release(const Lease *lease)
-{
-	int room = 0;
-	int full = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (!(lease->core.members & CORE_BIT(i)))
-			continue;
-		if (has_room(i))
-			room++;
-		else if (node_can_send(node_at(i)))
-			full++;
-	}
-	return full == 0 || room > full;
-}
-
-/* It has no timer while it waits, so it is not renewed (invariant 14). */
-static void
-let_wait(Lease *lease)
-{
-	Release *release = &releases[lease_slot(lease)];
-
-	release->waits = true;
-	dlist_push_tail(&waiting, &release->node);
-	set_indexed(lease, true);
-	set_timer(lease);
-}
-
-static void
-begin_release(Lease *lease, int64 now_us)
-{
-	Release *release = &releases[lease_slot(lease)];
-
-	if (release->waits)
-	{
-		release->waits = false;
-		dlist_delete(&release->node);
-	}
-	step_simple(lease, CORE_RELEASE, 0, now_us);
+	release_queue_init(&releases, slots, lease_table->slots, UNHURRIED_MAX);
 }
 
 /* Those that have waited longest.  Returns when to be called again. */
 static int64
 begin_releases(int64 now_us)
 {
-	for (int i = 0; !dlist_is_empty(&waiting); i++)
-	{
-		Lease *lease = lease_at(dlist_head_element(Release, node, &waiting) - releases);
+	ReleaseStep next;
 
-		if (i == RELEASES_PER_TURN)
-			return now_us;
-		if (!may_release(lease))
-			break; /* an answer makes room */
-		begin_release(lease, now_us);
+	for (int i = 0; i < RELEASES_PER_TURN; i++)
+	{
+		if (!release_queue_next_waiting(&releases, nodes_that(node_can_send), &next))
+			return PG_INT64_MAX; /* an answer makes room */
+		take(&next, now_us);
 	}
-	return PG_INT64_MAX;
+	return now_us;
 }
 
 /* Nodes that had no room may have some by now. */
 static void
 send_unsent(int64 now_us)
 {
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		while (unsent[i].head >= 0 && has_room(i))
-		{
-			Lease *lease = lease_at(unsent[i].head);
-			Release *release = &releases[unsent[i].head];
+	ReleaseStep next;
 
-			unsent[i].head = release->next_unsent[i];
-			if (unsent[i].head < 0)
-				unsent[i].tail = -1;
-			release->unsent &= ~CORE_BIT(i);
-			if (lease->core.state == CORE_RELEASING || lease->core.state == CORE_BUSY ||
-				(lease->core.state == CORE_HELD && !release->waits))
-				step_simple(lease, CORE_NODE_READY, i, now_us);
-		}
+	while (release_queue_next_unsent(&releases, nodes_that(node_can_send), &next))
+		take(&next, now_us);
 }
 
 /* Send what is not yet sent of its release. */
 static void
 hurry_release(Lease *lease, int64 now_us)
 {
-	Release *release = &releases[lease_slot(lease)];
+	ReleaseStep next;
 
-	release->urgent = true;
-	if (release->waits)
-		begin_release(lease, now_us);
-	else
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (release->unsent & CORE_BIT(i))
-				step_simple(lease, CORE_NODE_READY, i, now_us);
+	while (release_queue_hurry(&releases, lease_slot(lease), &next))
+		take(&next, now_us);
 }
 
 static void
-hurry_release_of(uint64 hash, int64 now_us)
+hurry_releases_of(uint64 hash, int64 now_us)
 {
-	ReleaseIndexEntry *entry = hash_search(release_index, &hash, HASH_FIND, NULL);
+	int slot;
 
-	if (entry != NULL)
-		hurry_release(lease_at(entry->slot), now_us);
+	while ((slot = release_queue_find(&releases, hash)) >= 0)
+		hurry_release(lease_at(slot), now_us);
 }
 
-static void
-send_later(int node, int slot)
-{
-	Release *release = &releases[slot];
-
-	if (release->unsent & CORE_BIT(node))
-		return; /* is there already */
-	release->unsent |= CORE_BIT(node);
-	release->next_unsent[node] = -1;
-	if (unsent[node].head < 0)
-		unsent[node].head = slot;
-	else
-		releases[unsent[node].tail].next_unsent[node] = slot;
-	unsent[node].tail = slot;
-}
-
-/* After each step of a lease. */
-static void
-follow_release(Lease *lease, const core_event *event)
-{
-	int slot = lease_slot(lease);
-	Release *release = &releases[slot];
-	bool releasing = lease->core.state == CORE_RELEASING;
-
-	if (releasing && !release->under_way)
-		dlist_push_tail(&under_way, &release->node);
-	else if (!releasing && release->under_way)
-	{
-		dlist_delete(&release->node);
-		release->urgent = false;
-	}
-	release->under_way = releasing;
-
-	/* the undoing of a round waits for nothing but room on the connection */
-	if (releasing || lease->core.state == CORE_BUSY)
-	{
-		core_mask taking = releasing ? event->can_release : event->can_send;
-		core_mask later = core_unpaid(&lease->core) & ~taking;
-
-		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
-			if ((later & CORE_BIT(i)) && node_is_on_duty(node_at(i)))
-				send_later(i, slot);
-	}
-	set_indexed(lease, release->waits || (releasing && release->unsent != 0 && !release->urgent));
-}
-
-static void
-set_indexed(Lease *lease, bool indexed)
-{
-	Release *release = &releases[lease_slot(lease)];
-	ReleaseIndexEntry *entry;
-
-	if (release->indexed == indexed)
-		return;
-	release->indexed = indexed;
-	entry = hash_search(release_index, &lease->hash, indexed ? HASH_ENTER : HASH_FIND, NULL);
-	if (indexed)
-		entry->slot = lease_slot(lease);
-	else if (entry != NULL && entry->slot == lease_slot(lease))
-		hash_search(release_index, &lease->hash, HASH_REMOVE, NULL);
-}
-
-/*
- * Nodes that do not answer must not use up the table with what they are owed.
- * The oldest debts are forgotten first: they expire first, too.
- */
+/* Nodes that do not answer must not use up the table with what they are owed. */
 static void
 forget_debts(int64 now_us)
 {
-	while (lease_table->used > redlock_max_locks)
-	{
-		if (!dlist_is_empty(&under_way))
-			step_simple(lease_at(dlist_head_element(Release, node, &under_way) - releases),
-						CORE_FORGET, 0, now_us);
-		else if (!dlist_is_empty(&waiting))
-			hurry_release(lease_at(dlist_head_element(Release, node, &waiting) - releases), now_us);
-		else
-			break;
-	}
+	ReleaseStep next;
+
+	while (lease_table->used > redlock_max_locks && release_queue_forget(&releases, &next))
+		take(&next, now_us);
+}
+
+static void
+take(const ReleaseStep *next, int64 now_us)
+{
+	step_simple(lease_at(next->slot), next->type, next->node, now_us);
 }
 
 static void
@@ -744,7 +538,7 @@ step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
 }
 
 static void
-send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
+send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us)
 {
 	Sent sent;
 	ScriptCommand command;
@@ -756,7 +550,7 @@ send_to(core_mask nodes, Lease *lease, core_op op, bool unhurried, int64 now_us)
 	sent.generation = lease->generation;
 	sent.round = lease->core.round;
 	sent.op = op;
-	sent.unhurried = unhurried;
+	sent.why = why;
 	sent.sent_us = now_us;
 	begin_command(&command, value, lease, op, now_us);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -792,8 +586,7 @@ send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent
 	script_set_attempt(command->value, core->node[node->slot].attempt);
 	if (command->op == CORE_OP_CONFIRM)
 		command->counter = core->token_at[node->slot];
-	if (sent->unhurried)
-		unhurried_out[node->slot]++;
+	release_queue_sent(&releases, node->slot, sent->op, sent->why);
 	node_send(node, command, sent);
 }
 
@@ -814,7 +607,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
-				subscribe(lease, now_us);
+				subscription_begin(lease, now_us);
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
@@ -847,7 +640,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				trouble_log(lease, TROUBLE_UNRENEWED, now_us);
 			break;
 		case CORE_EXPIRED:
-			if (releases[lease_slot(lease)].waits)
+			if (release_queue_waits(&releases, lease_slot(lease)))
 				break; /* it was given back in time */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -859,20 +652,22 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 }
 
 static void
-set_masks(core_event *event, bool urgent)
+set_masks(core_event *event, const Lease *lease)
 {
-	event->can_send = event->can_vote = event->can_release = 0;
+	event->can_send = nodes_that(node_can_send);
+	event->can_vote = nodes_that(node_can_vote);
+	event->can_release = release_queue_can_release(&releases, lease_slot(lease), event->can_send);
+}
+
+static inline core_mask
+nodes_that(bool (*are_so)(const RedisNode *))
+{
+	core_mask nodes = 0;
+
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (node_can_send(node_at(i)))
-			event->can_send |= CORE_BIT(i);
-		if (node_can_vote(node_at(i)))
-			event->can_vote |= CORE_BIT(i);
-		if (has_room(i))
-			event->can_release |= CORE_BIT(i);
-	}
-	if (urgent)
-		event->can_release = event->can_send;
+		if (are_so(node_at(i)))
+			nodes |= CORE_BIT(i);
+	return nodes;
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -891,11 +686,9 @@ static void
 set_timer(Lease *lease)
 {
 	LeaseTimer *timer = &timers[lease_slot(lease)];
-	int64 at_us = lease->core.wake_at_us;
+	int64 at_us = release_queue_wake_at_us(&releases, lease_slot(lease), &lease->core);
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
-	if (releases[lease_slot(lease)].waits)
-		at_us = 0;
 	if (at_us != 0 && lease->core.state == CORE_HELD)
 		at_us += grain_us - at_us % grain_us;
 	if (timer->at_us == at_us)
@@ -917,65 +710,20 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
 }
 
-/*
- * Waiting for a release.  A waiter joins the key's channel on all nodes, asks
- * again when a majority has confirmed that (the lock may have been released
- * before), and whenever a majority has told of a release.
- */
-
-static void
-subscribe(Lease *lease, int64 now_us)
-{
-	lease->subscribed = true;
-	lease->joined = 0;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
-
-		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
-			continue;
-		if (subscriber->state == NODE_UNUSED)
-			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
-		else if (subscriber->state == NODE_READY)
-			node_subscribe(subscriber, lease->key, lease->key_len, true);
-	}
-}
-
-static void
-unsubscribe(Lease *lease)
-{
-	lease->subscribed = false;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((lease->core.members & CORE_BIT(i)) &&
-			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
-			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
-}
-
 static void
 on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us)
 {
-	size_t prefix_len = strlen(redlock_key_prefix);
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-	Lease *lease;
-	core_mask *heard;
+	Lease *lease = subscription_hear(node, channel, len, told);
 
-	deaf_to_us &= ~bit;
-	if (len <= prefix_len)
-		return;
-	lease = lease_find(lease_hash(channel + prefix_len, len - prefix_len));
-	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
-		memcmp(lease->key, channel, len) != 0)
-		return; /* it waits no longer */
+	if (lease != NULL)
+		wake(lease, RETRY_SUBSCRIBED_US, now_us);
+}
 
-	heard = told ? &lease->announced : &lease->joined;
-	if (*heard & bit)
-		return;
-	*heard |= bit;
-	if (pg_popcount32(*heard) != core_quorum(lease->core.members))
-		return;
-	if (told)
-		lease_count(COUNT_WOKEN);
-	wake(lease, RETRY_SUBSCRIBED_US, now_us);
+/* It would not hear of a release. */
+static void
+ask_again(Lease *lease)
+{
+	wake(lease, RETRY_US, redlock_clock_us());
 }
 
 static void
@@ -987,32 +735,6 @@ wake(Lease *lease, int64 retry_us, int64 now_us)
 	event.now_us = now_us;
 	event.retry_us = retry_us;
 	step(lease, &event);
-}
-
-/*
- * A subscriber came: it joins for those who wait.  One too many went: they are
- * back to asking.
- */
-static void
-on_subscriber(RedisNode *node)
-{
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-
-	for (int i = 0; i < lease_table->slots; i++)
-	{
-		Lease *lease = lease_at(i);
-
-		if (!lease->in_use || !lease->subscribed || !(lease->core.members & bit))
-			continue;
-		if (node->state == NODE_READY)
-			node_subscribe(node, lease->key, lease->key_len, true);
-		else if (lease->joined & bit)
-		{
-			lease->joined &= ~bit;
-			if (pg_popcount32(lease->joined) == core_quorum(lease->core.members) - 1)
-				wake(lease, RETRY_US, redlock_clock_us());
-		}
-	}
 }
 
 /*
@@ -1045,147 +767,14 @@ adopt_leases(int64 now_us)
  * Nodes
  */
 
-/* Each node is ready, or was tried in vain. */
-static bool
-nodes_settled(void)
-{
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
-			return false;
-	return true;
-}
-
-/*
- * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
- * leases may live on them, and what is listed now may have to wait for their slots.
- */
-static void
-adopt_nodes(int64 now_us)
-{
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeStatus *status = &node_status[i];
-
-		if (!status->in_use)
-			continue;
-		node_open(i, &status->url, &status->guard, now_us);
-		if (!status->leaving)
-			members |= CORE_BIT(i);
-	}
-}
-
-/*
- * Put redlock.nodes into force.  A node keeps its slot as long as it is listed.
- * One that is no longer listed does not vote on new leases; it stays connected
- * until the leases on which it voted have ended.
- */
+/* Put redlock.nodes into force. */
 static void
 configure_nodes(int64 now_us)
 {
-	static bool short_of_slots = false;
-	const NodeUrls *urls = redlock_nodes();
-	int slot[URL_NODES_MAX];
-
-	reconfigure_at_us = PG_INT64_MAX;
-	if (!assign_slots(urls, slot, now_us))
-	{
-		if (!short_of_slots)
-			ereport(LOG,
-					(errmsg("redlock.nodes is not yet in force"),
-					 errdetail("Too many nodes that were removed from it still serve leases.")));
-		short_of_slots = true;
-		reconfigure_at_us = now_us + RECONFIGURE_US;
+	if (!members_configure(now_us))
 		return;
-	}
-	short_of_slots = false;
-	open_nodes(urls, slot, now_us);
 	move_askers(now_us);
-	if (!close_left_nodes(now_us))
-		reconfigure_at_us = now_us + RECONFIGURE_US;
-}
-
-/*
- * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
- * have left and serve no lease are taken when others do not suffice.
- */
-static bool
-assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
-{
-	NodeStatus *status = node_status;
-	core_mask serving = serving_nodes();
-	core_mask wanted = 0;
-	bool enough = true;
-
-	for (int u = 0; u < urls->count; u++)
-	{
-		slot[u] = -1;
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
-				slot[u] = i;
-		if (slot[u] >= 0)
-			wanted |= CORE_BIT(slot[u]);
-	}
-	for (int u = 0; u < urls->count; u++)
-	{
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
-				slot[u] = i;
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!((serving | wanted) & CORE_BIT(i)))
-				slot[u] = i;
-		if (slot[u] < 0)
-			enough = false;
-		else
-			wanted |= CORE_BIT(slot[u]);
-	}
-	if (!enough)
-		return false;
-	for (int u = 0; u < urls->count; u++)
-		if (status[slot[u]].in_use &&
-			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
-			close_left_node(slot[u], now_us);
-
-	for (int u = 0; u < urls->count; u++)
-	{
-		NodeStatus *b = &status[slot[u]];
-
-		seqlock_begin_write(&b->version);
-		b->url = urls->url[u];
-		if (!b->in_use)
-		{
-			b->in_use = true;
-			b->last_error[0] = '\0';
-			memset(&b->guard, 0, sizeof(b->guard));
-			pg_atomic_write_u64(&b->rtt_us, 0);
-			pg_atomic_write_u64(&b->votes_yes, 0);
-			pg_atomic_write_u64(&b->votes_no, 0);
-			pg_atomic_write_u64(&b->votes_error, 0);
-		}
-		seqlock_end_write(&b->version);
-	}
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
-	members = wanted;
-	return true;
-}
-
-static void
-open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
-{
-	for (int u = 0; u < urls->count; u++)
-	{
-		RedisNode *node = node_at(slot[u]);
-		const NodeUrl *url = &urls->url[u];
-
-		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
-		else if (strcmp(node->url.user, url->user) != 0 ||
-				 strcmp(node->url.password, url->password) != 0)
-		{
-			close_subscriber(slot[u], now_us); /* opened again by the next who waits */
-			node_reopen(node, url, now_us);
-		}
-	}
+	members_close_left(now_us);
 }
 
 /*
@@ -1200,7 +789,7 @@ move_askers(int64 now_us)
 	{
 		Lease *lease = lease_at(i);
 
-		if (lease->in_use && !lease->once && lease->core.members != members &&
+		if (lease->in_use && !lease->once && lease->core.members != members() &&
 			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
 		{
 			step_simple(lease, CORE_RELEASE, 0, now_us);
@@ -1212,64 +801,6 @@ move_askers(int64 now_us)
 	}
 }
 
-/* Returns whether none is left that still serves a lease. */
-static bool
-close_left_nodes(int64 now_us)
-{
-	core_mask serving = serving_nodes();
-	bool all_closed = true;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		NodeStatus *status = &node_status[i];
-
-		if (!status->in_use || !status->leaving)
-			continue;
-		if (serving & CORE_BIT(i))
-			all_closed = false;
-		else
-			close_left_node(i, now_us);
-	}
-	return all_closed;
-}
-
-/* Also those that were just sent the undoing of a round: it must get there. */
-static core_mask
-serving_nodes(void)
-{
-	core_mask serving = 0;
-
-	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
-			serving |= lease_at(i)->core.members;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_in_flight(node_at(i)) > 0)
-			serving |= CORE_BIT(i);
-	return serving;
-}
-
-static void
-close_left_node(int slot, int64 now_us)
-{
-	NodeStatus *status = &node_status[slot];
-
-	close_subscriber(slot, now_us);
-	if (node_at(slot)->state != NODE_UNUSED)
-		node_close(node_at(slot), now_us);
-	seqlock_begin_write(&status->version);
-	status->in_use = false;
-	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
-	seqlock_end_write(&status->version);
-}
-
-static void
-close_subscriber(int slot, int64 now_us)
-{
-	deaf_to_us &= ~CORE_BIT(slot);
-	if (node_at(slot + NODE_SUBSCRIBER)->state != NODE_UNUSED)
-		node_close(node_at(slot + NODE_SUBSCRIBER), now_us);
-}
-
 static void
 on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
 {
@@ -1278,8 +809,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	bool needs_text = answer->unknown_script && !sent->by_text;
 	core_event event = {0};
 
-	if (sent->unhurried)
-		unhurried_out[node->slot]--;
+	release_queue_answered(&releases, node->slot, sent->op, sent->why);
 	/*
 	 * The slot has another lease by now.  Its core would know by the round, which is
 	 * never set back; but who holds a lock must not be told of another one.
@@ -1291,13 +821,13 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 	 * What was given back, and waits for room, is not renewed, nor what has ended.  The
 	 * node may be in quarantine by now.
 	 */
-	if (needs_text && !releases[sent->lease_slot].waits &&
+	if (needs_text && !release_queue_waits(&releases, sent->lease_slot) &&
 		(sent->op == CORE_OP_ACQUIRE ? node_can_vote(node) : node_can_send(node)) &&
 		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
 		core_awaits(&lease->core, node->slot, sent->op, sent->round))
 	{
 		/* node.c sends the script along */
-		send_to(CORE_BIT(node->slot), lease, sent->op, sent->unhurried, now_us);
+		send_to(CORE_BIT(node->slot), lease, sent->op, sent->why, now_us);
 		return;
 	}
 
@@ -1351,8 +881,7 @@ on_lost(RedisNode *node, const Sent *sent, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
 
-	if (sent->unhurried)
-		unhurried_out[node->slot]--;
+	release_queue_answered(&releases, node->slot, sent->op, sent->why);
 	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
 		return; /* see the contract in core.h */
 	if (sent->op != CORE_OP_RELEASE)
@@ -1378,18 +907,7 @@ on_change(RedisNode *node, NodeState before)
 		return;
 	if (node_is_subscriber(node))
 	{
-		core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-
-		if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
-		{
-			deaf_to_us |= bit;
-			ereport(
-				LOG,
-				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
-						node->error),
-				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
-		}
-		on_subscriber(node);
+		subscription_on_change(node, ask_again);
 		return;
 	}
 	show_node(node, before);
@@ -1401,12 +919,8 @@ on_change(RedisNode *node, NodeState before)
 	{
 		Lease *lease = lease_at(i);
 
-		if (!lease->in_use || lease->core.state == CORE_FREE || releases[i].waits ||
-			!(lease->core.members & CORE_BIT(node->slot)))
-			continue;
-		if (lease->core.state == CORE_HELD && !has_room(node->slot))
-			send_later(node->slot, i);
-		else
+		if (lease->in_use &&
+			release_queue_greet(&releases, i, &lease->core, node->slot, nodes_that(node_can_send)))
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
 }
@@ -1497,12 +1011,10 @@ all_released(void)
 		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
 									lease_is_queued(lease_at(i))))
 			return false;
-	if (!dlist_is_empty(&waiting))
-		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_in_flight(node_at(i)) > 0 || (unsent[i].head >= 0 && node_can_send(node_at(i))))
+		if (node_in_flight(node_at(i)) > 0)
 			return false;
-	return true;
+	return release_queue_is_idle(&releases, nodes_that(node_can_send));
 }
 
 static void

@@ -71,10 +71,10 @@ typedef struct Sent
 	uint32 generation;
 	uint32 round;
 	core_op op;
-	bool unhurried; /* others go first: see broker.c */
-	bool by_text;   /* the script's text was sent along */
-	bool last;      /* of its batch: one reply answers all of it */
-	bool check;     /* of the connection: no lease is concerned */
+	core_event_type why; /* the event that asked for it */
+	bool by_text;        /* the script's text was sent along */
+	bool last;           /* of its batch: one reply answers all of it */
+	bool check;          /* of the connection: no lease is concerned */
 	int64 sent_us;
 } Sent;
 

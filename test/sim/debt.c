@@ -212,6 +212,7 @@ check_debts(int server, int resource)
 	uint32_t secret = data->secret;
 	int h = requests[secret].host;
 	const slot *slot = slot_at(h, requests[secret].slot);
+	const Release *release = &hosts[h].release[requests[secret].slot];
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
@@ -228,7 +229,7 @@ check_debts(int server, int resource)
 	if (paths[h][node].well_us == 0 || w.server_of[h][node] != server ||
 		is_lost(secret, h, node, key->placed_us) || data->kept || !key->in_time ||
 		requests[secret].forgiven ||
-		(slot->secret == secret && (slot->waits != 0 || (slot->unsent & CORE_BIT(node)))))
+		(slot->secret == secret && (release->waits || (release->unsent & CORE_BIT(node)))))
 	{
 		key->since_us = 0;
 		return;
@@ -303,7 +304,7 @@ check_repairs(int h, int s)
 		secret = standing(server, slot->resource);
 		if ((secret != 0 && secret != slot->secret) ||
 			server->data.lock[slot->resource].counter > slot->core.token ||
-			(slot->unsent & CORE_BIT(n)))
+			(hosts[h].release[s].unsent & CORE_BIT(n)))
 			paths[h][n].contested_us[slot->resource] = w.now_us;
 		if (paths[h][n].well_us == 0 || paths[h][n].well_us > up_us ||
 			w.now_us <= up_us + ARRIVES_US || paths[h][n].failed_us >= up_us ||

@@ -33,25 +33,21 @@ static void begin_clocks(host *host);
 static void step(int host, int slot, core_event *event);
 static void step_core(core_lease *core, const core_event *event, core_out *out);
 static void grow_old(core_lease *lease);
-static void send_to(core_mask nodes, int host, int slot, core_op op);
-static void send_to_as(core_mask nodes, int host, int slot, core_op op, uint32_t round);
+static void send_to(core_mask nodes, int host, int slot, core_op op, core_event_type why);
+static void send_to_as(core_mask nodes, int host, int slot, core_op op, core_event_type why,
+					   uint32_t round);
 static bool send_again(int host, int node, const command *before);
 static void send_one(int host, int node, const command *command);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
 static int64_t turn_pause_until(int host, int resource);
-static bool is_crowded(int host, int node);
-static bool is_crowded_out(int host, int slot);
-static bool has_room(int host, int node);
-static bool must_wait(int host, int slot);
-static bool may_release(int host, int slot);
-static int first_waiting(int host);
-static void let_wait(int host, int slot);
-static void begin_release(int host, int slot);
+static core_mask nodes_that_can_send(int host);
+static core_mask nodes_on_duty(int host);
+static void crowd(int host);
 static void send_releases(int host);
-static void hurry_releases(int host, int gate);
-static void follow_release(int host, int slot, const core_event *event);
+static void hurry_releases_of(int host, int gate);
+static void take(int host, const ReleaseStep *next);
 
 static void take_queue(int host);
 static void look_at(int host, int slot);
@@ -95,6 +91,7 @@ host_begin(void)
 		begin_clocks(host);
 		host->settled = true;
 		host->max_ttl_us = w.plan.max_ttl_us;
+		release_queue_init(&host->releases, host->release, w.plan.slots, w.plan.releases_max);
 		for (int g = 0; g < w.plan.resources; g++)
 			host->gate[g].named = -1;
 		for (int s = 0; s < w.plan.slots && w.plan.aged; s++)
@@ -193,6 +190,7 @@ host_handle(const event *event)
 			  event->tag);
 		return;
 	}
+	crowd(event->host);
 	switch ((event_kind) event->kind)
 	{
 		case EVENT_ANSWER:
@@ -285,9 +283,8 @@ step(int h, int s, core_event *event)
 		event->can_send |= CORE_BIT(n);
 		if (guard_may_vote(&hosts[h].node[n].guard, event->now_us))
 			event->can_vote |= CORE_BIT(n);
-		if (slot->urgent || has_room(h, n))
-			event->can_release |= CORE_BIT(n);
 	}
+	event->can_release = release_queue_can_release(&hosts[h].releases, s, event->can_send);
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
 		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
 	step_core(core, event, &out);
@@ -303,13 +300,14 @@ step(int h, int s, core_event *event)
 	}
 	else if (core->round != round && core->state == CORE_HELD)
 		check_renewal(h, s);
-	send_to(out.release, h, s, CORE_OP_RELEASE);
-	send_to(out.acquire, h, s, CORE_OP_ACQUIRE);
-	send_to(out.confirm, h, s, CORE_OP_CONFIRM);
-	send_to(out.renew, h, s, CORE_OP_RENEW);
+	send_to(out.release, h, s, CORE_OP_RELEASE, event->type);
+	send_to(out.acquire, h, s, CORE_OP_ACQUIRE, event->type);
+	send_to(out.confirm, h, s, CORE_OP_CONFIRM, event->type);
+	send_to(out.renew, h, s, CORE_OP_RENEW, event->type);
 	publish(h, s, out.outcome);
 	set_timer(h, s);
-	follow_release(h, s, event);
+	release_queue_follow(&hosts[h].releases, s, core, (uint64_t) w.plan.gate[slot->resource], event,
+						 nodes_on_duty(h));
 	if (core->state == CORE_FREE)
 		look_at(h, s);
 }
@@ -356,18 +354,19 @@ host_step(int host, int slot, core_event_type type, int node)
 }
 
 static void
-send_to(core_mask nodes, int h, int s, core_op op)
+send_to(core_mask nodes, int h, int s, core_op op, core_event_type why)
 {
-	send_to_as(nodes, h, s, op, slot_at(h, s)->core.round);
+	send_to_as(nodes, h, s, op, why, slot_at(h, s)->core.round);
 }
 
 static void
-send_to_as(core_mask nodes, int h, int s, core_op op, uint32_t round)
+send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint32_t round)
 {
 	const slot *slot = slot_at(h, s);
 	const core_lease *core = &slot->core;
 	int64_t wall = wall_us(h);
 	command command = {.op = op,
+					   .why = why,
 					   .resource = slot->resource,
 					   .secret = slot->secret,
 					   .ttl_ms = slot->ttl_us / 1000,
@@ -421,11 +420,12 @@ send_again(int h, int n, const command *before)
 	wire_at(h, n)->by_text = true;
 	if (before->op == CORE_OP_RENEW && host_now_us(h) >= slot->core.valid_until_us)
 		return false;
-	if (before->by_text || slot->generation != before->generation || slot->waits != 0 ||
-		!wire_can_send(h, n) || !core_awaits(&slot->core, n, before->op, before->round))
+	if (before->by_text || slot->generation != before->generation ||
+		release_queue_waits(&hosts[h].releases, before->slot) || !wire_can_send(h, n) ||
+		!core_awaits(&slot->core, n, before->op, before->round))
 		return false;
 	seen.sent_again++;
-	send_to_as(CORE_BIT(n), h, before->slot, before->op, before->round);
+	send_to_as(CORE_BIT(n), h, before->slot, before->op, before->why, before->round);
 	return true;
 }
 
@@ -435,6 +435,7 @@ send_one(int h, int n, const command *command)
 	wire *wire = wire_at(h, n);
 
 	story_command("->", command, n, "");
+	release_queue_sent(&hosts[h].releases, n, command->op, command->why);
 	wire_send(h, n, command);
 	if (wire->watched)
 		return;
@@ -447,7 +448,8 @@ publish(int h, int s, core_outcome outcome)
 {
 	slot *slot = slot_at(h, s);
 
-	if (outcome == CORE_NOTHING || (outcome == CORE_EXPIRED && slot->waits != 0))
+	if (outcome == CORE_NOTHING ||
+		(outcome == CORE_EXPIRED && release_queue_waits(&hosts[h].releases, s)))
 		return;
 	check_outcome(h, s, outcome);
 	switch (outcome)
@@ -482,15 +484,16 @@ static void
 set_timer(int h, int s)
 {
 	slot *slot = slot_at(h, s);
+	int64_t wake_at_us = release_queue_wake_at_us(&hosts[h].releases, s, &slot->core);
 	int64_t at_us;
 
-	if (slot->core.wake_at_us == 0 || slot->waits != 0)
+	if (wake_at_us == 0)
 	{
 		slot->timer_at_us = 0;
 		slot->timer_tag++;
 		return;
 	}
-	at_us = host_true_time_us(h, slot->core.wake_at_us);
+	at_us = host_true_time_us(h, wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
 	if (slot->timer_at_us != 0 && slot->timer_at_us <= at_us)
@@ -588,128 +591,91 @@ look_at(int h, int s)
 				slot->in_use = false;
 				slot->generation++;
 			}
-			else if (slot->core.state != CORE_RELEASING && slot->waits == 0)
+			else if (slot->core.state != CORE_RELEASING &&
+					 !release_queue_waits(&hosts[h].releases, s))
 			{
-				if (must_wait(h, s))
-					let_wait(h, s);
+				if (release_queue_begin(&hosts[h].releases, s, &slot->core,
+										(uint64_t) w.plan.gate[slot->resource],
+										nodes_that_can_send(h)))
+					host_step(h, s, CORE_RELEASE, 0);
 				else
-					begin_release(h, s);
+				{
+					tell("host %c: the release of request %u waits for room", HOST_NAME(h),
+						 slot->secret);
+					seen.waited++;
+					set_timer(h, s);
+				}
 			}
 			break;
 	}
 }
 
 /*
- * Releases, a few at a time at each node
+ * Releases, and repairs of a node that is back: src/protocol/release_queue.c decides
  */
 
-/* One time in three, each node at another; and never for the last to ask. */
-static bool
-is_crowded(int h, int n)
+static core_mask
+nodes_that_can_send(int h)
 {
-	return w.plan.crowd_us != 0 && !w.calm && (w.now_us / w.plan.crowd_us + h + n) % 3 == 0;
-}
-
-/* When a connection is full, or gone, what ends that looks at its queue. */
-static bool
-is_crowded_out(int h, int s)
-{
-	for (int n = 0; n < w.plan.places; n++)
-		if ((slot_at(h, s)->unsent & CORE_BIT(n)) && wire_can_send(h, n))
-			return true;
-	return false;
-}
-
-static bool
-has_room(int h, int n)
-{
-	const wire *wire = wire_at(h, n);
-	int count = 0;
-
-	for (uint32_t i = wire->head; i != wire->tail; i++)
-		count += wire->command[i % WIRE_MAX].op == CORE_OP_RELEASE;
-	return wire_can_send(h, n) && count < w.plan.releases_max && !is_crowded(h, n);
-}
-
-static bool
-must_wait(int h, int s)
-{
-	const core_lease *core = &slot_at(h, s)->core;
-
-	return (core->state == CORE_HELD || core->state == CORE_LOST) &&
-		   (first_waiting(h) >= 0 || !may_release(h, s));
-}
-
-static bool
-may_release(int h, int s)
-{
-	core_mask members = slot_at(h, s)->core.members;
-	int room = 0;
-	int full = 0;
+	core_mask nodes = 0;
 
 	for (int n = 0; n < w.plan.places; n++)
-		if (!(members & CORE_BIT(n)))
+		if (wire_can_send(h, n))
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+static core_mask
+nodes_on_duty(int h)
+{
+	core_mask nodes = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		if (wire_at(h, n)->state == WIRE_UP)
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+/*
+ * Releases of other locks fill a node and are answered, one time in three, each node at
+ * another; and never for the last to ask.
+ */
+static void
+crowd(int h)
+{
+	host *host = &hosts[h];
+
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		bool crowded =
+			w.plan.crowd_us != 0 && !w.calm && (w.now_us / w.plan.crowd_us + h + n) % 3 == 0;
+
+		if (crowded == ((host->crowded & CORE_BIT(n)) != 0))
 			continue;
-		else if (has_room(h, n))
-			room++;
-		else if (wire_can_send(h, n))
-			full++;
-	return full == 0 || room > full;
-}
-
-static int
-first_waiting(int h)
-{
-	int first = -1;
-
-	for (int s = 0; s < w.plan.slots; s++)
-		if (slot_at(h, s)->waits != 0 &&
-			(first < 0 || slot_at(h, s)->waits < slot_at(h, first)->waits))
-			first = s;
-	return first;
-}
-
-static void
-let_wait(int h, int s)
-{
-	tell("host %c: the release of request %u waits for room", HOST_NAME(h), slot_at(h, s)->secret);
-	seen.waited++;
-	slot_at(h, s)->waits = ++hosts[h].waited;
-	set_timer(h, s);
-}
-
-static void
-begin_release(int h, int s)
-{
-	slot_at(h, s)->waits = 0;
-	host_step(h, s, CORE_RELEASE, 0);
+		host->crowded ^= CORE_BIT(n);
+		for (int i = 0; i < w.plan.releases_max; i++)
+			if (crowded)
+				release_queue_sent(&host->releases, n, CORE_OP_RELEASE, CORE_RELEASE);
+			else
+				release_queue_answered(&host->releases, n, CORE_OP_RELEASE, CORE_RELEASE);
+	}
 }
 
 static void
 send_releases(int h)
 {
-	bool late = false;
-	int s;
+	host *host = &hosts[h];
+	ReleaseStep next;
 
-	for (s = 0; s < w.plan.slots; s++)
-		for (int n = 0; n < w.plan.places; n++)
-			if ((slot_at(h, s)->unsent & CORE_BIT(n)) && has_room(h, n))
-			{
-				const slot *slot = slot_at(h, s);
-
-				slot_at(h, s)->unsent &= ~CORE_BIT(n);
-				if (slot->core.state == CORE_RELEASING || slot->core.state == CORE_BUSY ||
-					(slot->core.state == CORE_HELD && slot->waits == 0))
-					host_step(h, s, CORE_NODE_READY, n);
-			}
-	while ((s = first_waiting(h)) >= 0 && may_release(h, s))
-		begin_release(h, s);
-	for (s = 0; s < w.plan.slots; s++)
-		late = late || slot_at(h, s)->waits != 0 || is_crowded_out(h, s);
-	if (late && w.plan.crowd_us != 0 && hosts[h].room_at_us <= w.now_us)
+	while (release_queue_next_unsent(&host->releases, nodes_that_can_send(h), &next))
+		take(h, &next);
+	while (release_queue_next_waiting(&host->releases, nodes_that_can_send(h), &next))
+		take(h, &next);
+	if (!release_queue_is_idle(&host->releases, nodes_that_can_send(h)) && w.plan.crowd_us != 0 &&
+		host->room_at_us <= w.now_us)
 	{
-		hosts[h].room_at_us = w.now_us + w.plan.crowd_us;
-		later(hosts[h].room_at_us, EVENT_TIMER, h, 0, 0, 0); /* of no lease: tags begin at 1 */
+		host->room_at_us = w.now_us + w.plan.crowd_us;
+		later(host->room_at_us, EVENT_TIMER, h, 0, 0, 0); /* of no lease: tags begin at 1 */
 	}
 }
 
@@ -717,64 +683,50 @@ send_releases(int h)
 void
 host_greet(int h, int s, int n)
 {
-	slot *slot = slot_at(h, s);
-
-	if (!slot->in_use || slot->core.state == CORE_FREE || slot->waits != 0 ||
-		!(slot->core.members & CORE_BIT(n)))
-		return;
-	if (slot->core.state == CORE_HELD && !has_room(h, n))
-		slot->unsent |= CORE_BIT(n);
-	else
+	if (release_queue_greet(&hosts[h].releases, s, &slot_at(h, s)->core, n, nodes_that_can_send(h)))
 		host_step(h, s, CORE_NODE_READY, n);
 }
 
 /* Ahead of the next request: our own key would be in the way. */
 static void
-hurry_releases(int h, int gate)
+hurry_releases_of(int h, int gate)
 {
-	for (int s = 0; s < w.plan.slots; s++)
-	{
-		slot *slot = slot_at(h, s);
+	int s;
 
-		if (w.plan.gate[slot->resource] != gate || (slot->waits == 0 && slot->unsent == 0))
-			continue;
+	while ((s = release_queue_find(&hosts[h].releases, (uint64_t) gate)) >= 0)
 		host_hurry(h, s);
-	}
 }
 
 void
 host_hurry(int h, int s)
 {
-	slot *slot = slot_at(h, s);
+	ReleaseStep next;
 
-	slot->urgent = true;
-	if (slot->waits != 0)
-		begin_release(h, s);
-	for (int n = 0; n < w.plan.places; n++)
-		if ((slot->unsent & CORE_BIT(n)) && slot->core.state == CORE_RELEASING)
-			host_step(h, s, CORE_NODE_READY, n);
+	while (release_queue_hurry(&hosts[h].releases, s, &next))
+		take(h, &next);
+}
+
+bool
+host_forget_debt(int h)
+{
+	ReleaseStep next;
+
+	if (hosts[h].broker_down || !release_queue_forget(&hosts[h].releases, &next))
+		return false;
+	if (next.type == CORE_FORGET)
+	{
+		slot_at(h, next.slot)->forgiven = true;
+		if (slot_at(h, next.slot)->wish != WISH_NOTHING)
+			check_freed(h, next.slot, true); /* its owner has not yet read that it failed */
+	}
+	take(h, &next);
+	return true;
 }
 
 static void
-follow_release(int h, int s, const core_event *event)
+take(int h, const ReleaseStep *next)
 {
-	slot *slot = slot_at(h, s);
-
-	if (slot->core.state == CORE_RELEASING || slot->core.state == CORE_BUSY)
-	{
-		core_mask taking =
-			slot->core.state == CORE_RELEASING ? event->can_release : event->can_send;
-		core_mask later = core_unpaid(&slot->core) & ~taking;
-
-		for (int n = 0; n < w.plan.places; n++)
-			if ((later & CORE_BIT(n)) && wire_at(h, n)->state == WIRE_UP)
-				slot->unsent |= CORE_BIT(n);
-	}
-	else if (slot->core.state == CORE_FREE)
-	{
-		slot->unsent = 0;
-		slot->urgent = false;
-	}
+	host_step(h, next->slot, next->type, next->node);
 }
 
 static void
@@ -795,7 +747,7 @@ ask(int h, int s)
 	slot->granted = false;
 	slot->forgiven = false;
 	slot->keep_until_us = 0;
-	hurry_releases(h, w.plan.gate[slot->resource]);
+	hurry_releases_of(h, w.plan.gate[slot->resource]);
 	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
 		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
@@ -829,6 +781,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.silent = fault_is_plain(answer->holder),
 						.busy_us = answer->busy_ms * 1000};
 
+	release_queue_answered(&hosts[h].releases, n, command->op, command->why);
 	if (answer->error == NODE_NOSCRIPT && send_again(h, n, command))
 		return;
 	if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_YES && answer->token == 0)
@@ -843,6 +796,19 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 	}
 	if (answer->error == NODE_FORGOT)
 		peer_lose(h, n, "it forgot its marker");
+}
+
+/* A question that a round waits for is asked again, where the connection is replaced. */
+void
+host_on_lost(int h, int n, const command *command, bool replacing)
+{
+	const slot *slot = slot_at(h, command->slot);
+
+	release_queue_answered(&hosts[h].releases, n, command->op, command->why);
+	if (slot->generation == command->generation &&
+		!(replacing && (core_awaits(&slot->core, n, CORE_OP_ACQUIRE, slot->core.round) ||
+						core_awaits(&slot->core, n, CORE_OP_RENEW, slot->core.round))))
+		host_step(h, command->slot, CORE_NODE_LOST, n);
 }
 
 /* By which of these nodes a host hears a server; -1: by none. */
@@ -993,9 +959,9 @@ host_stop_broker(int h, int64_t for_us)
 	{
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
-		slot_at(h, s)->waits = 0;
-		slot_at(h, s)->unsent = 0;
 	}
+	release_queue_init(&hosts[h].releases, hosts[h].release, w.plan.slots, w.plan.releases_max);
+	hosts[h].crowded = 0;
 	for (int s = 0; s < w.plan.slots; s++)
 		slot_at(h, s)->queued = false;
 	hosts[h].queued_count = 0;

@@ -7,6 +7,7 @@
 #define SIM_HOST_H
 
 #include "check.h"
+#include "protocol/release_queue.h"
 #include "wire.h"
 #include "world.h"
 
@@ -56,9 +57,6 @@ typedef struct slot
 	int64_t turn_began_us;
 	int session; /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
-	uint32_t waits;      /* its release waits for room, since it was so many-th; 0: not */
-	bool urgent;         /* its release goes out whether there is room or not */
-	core_mask unsent;    /* nodes that had no room for it */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
@@ -79,8 +77,10 @@ typedef struct host
 	bool broker_down;
 	bool settled; /* each node was tried once */
 	int64_t broker_began_us;
-	uint32_t waited;    /* releases that had to wait for room */
-	int64_t room_at_us; /* it is looked then whether there is some; true time */
+	ReleaseQueue releases;
+	Release release[SLOTS_MAX]; /* its memory */
+	int64_t room_at_us;         /* it is looked then whether there is room; true time */
+	core_mask crowded;          /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
 	int64_t turn_ended_us[RESOURCES_MAX];  /* by plan.turn: a turn of this host ended then */
 	int64_t others_seen_us[RESOURCES_MAX]; /* ... other hosts waited then */
@@ -116,7 +116,9 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 /* For peer.c and session.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
 extern void host_greet(int host, int slot, int node); /* the node is ready */
-extern void host_push(int host, int slot);            /* its owner wishes something else */
+extern void host_on_lost(int host, int node, const command *command, bool replacing);
+extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */
+extern void host_push(int host, int slot); /* its owner wishes something else */
 
 /* For reload.c */
 extern void host_hurry(int host, int slot); /* its release is sent, be there room or not */

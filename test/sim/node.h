@@ -60,6 +60,7 @@ typedef struct command
 	int slot;
 	uint32_t generation;
 	uint32_t round;
+	core_event_type why; /* the event that asked for it */
 	int64_t sent_us;
 	uint32_t batch; /* those of one number are executed by one call of the script */
 	bool by_text;   /* of which the script's text was sent along */

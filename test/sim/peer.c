@@ -21,12 +21,7 @@ peer_lose(int h, int n, const char *why)
 	tell("host %c: drops its connection to node %d: %s", HOST_NAME(h), n + 1, why);
 	wire_close(h, n);
 	for (uint32_t i = wire->head; i != wire->tail; i++)
-	{
-		const command *command = &wire->command[i % WIRE_MAX];
-
-		if (slot_at(h, command->slot)->generation == command->generation)
-			host_step(h, command->slot, CORE_NODE_LOST, n);
-	}
+		host_on_lost(h, n, &wire->command[i % WIRE_MAX], false);
 	wire->watched = false;
 	peer_connect_later(h, n);
 }
@@ -44,15 +39,7 @@ replace(int h, int n)
 	seen.replaced++;
 	wire_close(h, n);
 	for (uint32_t i = wire->head; i != wire->tail; i++)
-	{
-		const command *command = &wire->command[i % WIRE_MAX];
-		const slot *slot = slot_at(h, command->slot);
-
-		if (slot->generation == command->generation &&
-			!core_awaits(&slot->core, n, CORE_OP_ACQUIRE, slot->core.round) &&
-			!core_awaits(&slot->core, n, CORE_OP_RENEW, slot->core.round))
-			host_step(h, command->slot, CORE_NODE_LOST, n);
-	}
+		host_on_lost(h, n, &wire->command[i % WIRE_MAX], true);
 	wire->watched = false;
 	later(w.now_us + 1, EVENT_CONNECT, h, n, 0, wire->epoch);
 }

@@ -2,7 +2,7 @@
  * reload.c
  *		The nodes of a host; see reload.h.
  *
- * The names are those of src/broker/broker.c.
+ * The names are those of src/broker/members.c, where there are such.
  */
 #include "reload.h"
 

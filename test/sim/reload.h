@@ -1,6 +1,6 @@
 /*
  * reload.h
- *		What src/broker/broker.c does when redlock.nodes has changed.
+ *		What src/broker/members.c does when redlock.nodes has changed.
  */
 #ifndef SIM_RELOAD_H
 #define SIM_RELOAD_H

@@ -199,16 +199,12 @@ session_on_read(const event *event)
 static int
 find_slot(int h)
 {
-	for (int s = 0; s < w.plan.slots; s++)
-		if (!slot_at(h, s)->in_use)
-			return s;
-	for (int s = 0; s < w.plan.slots && !hosts[h].broker_down; s++)
-		if (slot_at(h, s)->core.state == CORE_RELEASING && slot_at(h, s)->wish == WISH_NOTHING)
-		{
-			slot_at(h, s)->forgiven = true;
-			host_step(h, s, CORE_FORGET, 0);
-			return s;
-		}
+	do
+	{
+		for (int s = 0; s < w.plan.slots; s++)
+			if (!slot_at(h, s)->in_use)
+				return s;
+	} while (host_forget_debt(h));
 	return -1;
 }
 

@@ -1,7 +1,7 @@
 /*
  * sim.c
- *		The simulator: src/protocol/core.c and src/protocol/guard.c in a seeded world of hosts,
- *nodes and faults.
+ *		The simulator: what src/protocol decides, in a seeded world of hosts, nodes
+ *		and faults.
  *
  *		sim [--seed N [--trace]] [--from N] [--schedules N] [--seconds N]
  *			[--jobs N] [--faults a,b,c] [--min-faults N] [--skip N] [--tap]

@@ -1,0 +1,213 @@
+/*
+ * members.c
+ *		The nodes of this server; see members.h.
+ */
+#include "postgres.h"
+
+#include "broker/members.h"
+#include "broker/node.h"
+#include "broker/subscription.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+
+/* How often it is tried to put a changed redlock.nodes wholly into force. */
+#define RECONFIGURE_US INT64CONST(1000000)
+
+static core_mask listed;
+static int64 due_us = PG_INT64_MAX; /* redlock.nodes is not wholly in force before */
+
+static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
+static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
+static core_mask serving_nodes(void);
+static void close_left_node(int slot, int64 now_us);
+
+core_mask
+members(void)
+{
+	return listed;
+}
+
+int64
+members_due_us(void)
+{
+	return due_us;
+}
+
+bool
+members_settled(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
+			return false;
+	return true;
+}
+
+void
+members_adopt(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus *status = &node_status[i];
+
+		if (!status->in_use)
+			continue;
+		node_open(i, &status->url, &status->guard, now_us);
+		if (!status->leaving)
+			listed |= CORE_BIT(i);
+	}
+}
+
+bool
+members_configure(int64 now_us)
+{
+	static bool short_of_slots = false;
+	const NodeUrls *urls = redlock_nodes();
+	int slot[URL_NODES_MAX];
+
+	due_us = PG_INT64_MAX;
+	if (!assign_slots(urls, slot, now_us))
+	{
+		if (!short_of_slots)
+			ereport(LOG,
+					(errmsg("redlock.nodes is not yet in force"),
+					 errdetail("Too many nodes that were removed from it still serve leases.")));
+		short_of_slots = true;
+		due_us = now_us + RECONFIGURE_US;
+		return false;
+	}
+	short_of_slots = false;
+	open_nodes(urls, slot, now_us);
+	return true;
+}
+
+/*
+ * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
+ * have left and serve no lease are taken when others do not suffice.
+ */
+static bool
+assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
+{
+	NodeStatus *status = node_status;
+	core_mask serving = serving_nodes();
+	core_mask wanted = 0;
+	bool enough = true;
+
+	for (int u = 0; u < urls->count; u++)
+	{
+		slot[u] = -1;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
+				slot[u] = i;
+		if (slot[u] >= 0)
+			wanted |= CORE_BIT(slot[u]);
+	}
+	for (int u = 0; u < urls->count; u++)
+	{
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
+				slot[u] = i;
+		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
+			if (!((serving | wanted) & CORE_BIT(i)))
+				slot[u] = i;
+		if (slot[u] < 0)
+			enough = false;
+		else
+			wanted |= CORE_BIT(slot[u]);
+	}
+	if (!enough)
+		return false;
+	for (int u = 0; u < urls->count; u++)
+		if (status[slot[u]].in_use &&
+			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
+			close_left_node(slot[u], now_us);
+
+	for (int u = 0; u < urls->count; u++)
+	{
+		NodeStatus *b = &status[slot[u]];
+
+		seqlock_begin_write(&b->version);
+		b->url = urls->url[u];
+		if (!b->in_use)
+		{
+			b->in_use = true;
+			b->last_error[0] = '\0';
+			memset(&b->guard, 0, sizeof(b->guard));
+			pg_atomic_write_u64(&b->rtt_us, 0);
+			pg_atomic_write_u64(&b->votes_yes, 0);
+			pg_atomic_write_u64(&b->votes_no, 0);
+			pg_atomic_write_u64(&b->votes_error, 0);
+		}
+		seqlock_end_write(&b->version);
+	}
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
+	listed = wanted;
+	return true;
+}
+
+static void
+open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
+{
+	for (int u = 0; u < urls->count; u++)
+	{
+		RedisNode *node = node_at(slot[u]);
+		const NodeUrl *url = &urls->url[u];
+
+		if (node->state == NODE_UNUSED)
+			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
+		else if (strcmp(node->url.user, url->user) != 0 ||
+				 strcmp(node->url.password, url->password) != 0)
+		{
+			subscription_close(slot[u], now_us); /* opened again by the next who waits */
+			node_reopen(node, url, now_us);
+		}
+	}
+}
+
+void
+members_close_left(int64 now_us)
+{
+	core_mask serving = serving_nodes();
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus *status = &node_status[i];
+
+		if (!status->in_use || !status->leaving)
+			continue;
+		if (serving & CORE_BIT(i))
+			due_us = now_us + RECONFIGURE_US;
+		else
+			close_left_node(i, now_us);
+	}
+}
+
+/* Also those that were just sent the undoing of a round: it must get there. */
+static core_mask
+serving_nodes(void)
+{
+	core_mask serving = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
+			serving |= lease_at(i)->core.members;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_in_flight(node_at(i)) > 0)
+			serving |= CORE_BIT(i);
+	return serving;
+}
+
+static void
+close_left_node(int slot, int64 now_us)
+{
+	NodeStatus *status = &node_status[slot];
+
+	subscription_close(slot, now_us);
+	if (node_at(slot)->state != NODE_UNUSED)
+		node_close(node_at(slot), now_us);
+	seqlock_begin_write(&status->version);
+	status->in_use = false;
+	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
+	seqlock_end_write(&status->version);
+}

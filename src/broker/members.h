@@ -1,0 +1,39 @@
+/*
+ * members.h
+ *		The nodes of this server: redlock.nodes put into force, slot by slot.
+ *
+ * A node keeps its slot as long as it is listed.  One that is no longer listed does
+ * not vote on new leases; it stays connected until the leases on which it voted have
+ * ended, and all that it was sent is answered.
+ *
+ * Used by the broker only.  It writes NodeStatus, opens and closes connections, and
+ * looks at leases to see which nodes serve them; it lets none take a step.
+ */
+#ifndef REDLOCK_MEMBERS_H
+#define REDLOCK_MEMBERS_H
+
+#include "protocol/core.h"
+
+/* The nodes of redlock.nodes, as far as it is in force: those that new leases ask. */
+extern core_mask members(void);
+
+/*
+ * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
+ * leases may live on them, and what is listed now may have to wait for their slots.
+ */
+extern void members_adopt(int64 now_us);
+
+/*
+ * Put redlock.nodes into force; members_close_left is to follow, when what moves has
+ * moved.  False: not yet, since too many nodes that have left still serve leases.
+ */
+extern bool members_configure(int64 now_us);
+extern void members_close_left(int64 now_us);
+
+/* When both are to be tried again; PG_INT64_MAX: redlock.nodes is wholly in force. */
+extern int64 members_due_us(void);
+
+/* Is each node ready, or was it tried in vain? */
+extern bool members_settled(void);
+
+#endif /* REDLOCK_MEMBERS_H */

@@ -1,0 +1,342 @@
+/*
+ * release_queue.c
+ *		Which release goes when; see release_queue.h.
+ */
+#include "protocol/release_queue.h"
+
+static bool is_counted(core_op op, core_event_type why);
+static bool has_room(const ReleaseQueue *queue, int node, core_mask can_send);
+static bool may_begin(const ReleaseQueue *queue, const core_lease *lease, core_mask can_send);
+static void stop_waiting(ReleaseQueue *queue, int slot);
+static void send_later(ReleaseQueue *queue, int slot, const core_lease *lease, int node);
+static int take_unsent(ReleaseQueue *queue, int node);
+static void set_indexed(ReleaseQueue *queue, int slot, uint64_t hash, bool indexed);
+static ReleaseList *named(const ReleaseQueue *queue, uint64_t hash);
+static void append(ReleaseQueue *queue, ReleaseList *list, int link, int slot);
+static void take_out(ReleaseQueue *queue, ReleaseList *list, int link, int slot);
+
+static const ReleaseList EMPTY = {-1, -1};
+
+void
+release_queue_init(ReleaseQueue *queue, Release *release, int slots, int room)
+{
+	*queue = (ReleaseQueue){.release = release, .slots = slots, .room = room};
+	queue->waiting = queue->under_way = EMPTY;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		queue->unsent[i] = EMPTY;
+	for (int i = 0; i < slots; i++)
+		release[i] = (Release){.named = EMPTY};
+}
+
+void
+release_queue_sent(ReleaseQueue *queue, int node, core_op op, core_event_type why)
+{
+	queue->unanswered[node] += is_counted(op, why);
+}
+
+void
+release_queue_answered(ReleaseQueue *queue, int node, core_op op, core_event_type why)
+{
+	queue->unanswered[node] -= is_counted(op, why);
+}
+
+/* A renewal that is not due in a round is a repair. */
+static bool
+is_counted(core_op op, core_event_type why)
+{
+	return op == CORE_OP_RELEASE || (op == CORE_OP_RENEW && why == CORE_NODE_READY);
+}
+
+static bool
+has_room(const ReleaseQueue *queue, int node, core_mask can_send)
+{
+	return (can_send & CORE_BIT(node)) && queue->unanswered[node] < queue->room;
+}
+
+core_mask
+release_queue_can_release(const ReleaseQueue *queue, int slot, core_mask can_send)
+{
+	core_mask room = 0;
+
+	if (queue->release[slot].urgent)
+		return can_send;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (has_room(queue, i, can_send))
+			room |= CORE_BIT(i);
+	return room;
+}
+
+void
+release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uint64_t hash,
+					 const core_event *event, core_mask on_duty)
+{
+	Release *release = &queue->release[slot];
+	bool releasing = lease->state == CORE_RELEASING;
+
+	release->lease = lease;
+	if (releasing && !release->under_way)
+		append(queue, &queue->under_way, RELEASE_BY_AGE, slot);
+	else if (!releasing && release->under_way)
+		take_out(queue, &queue->under_way, RELEASE_BY_AGE, slot);
+	release->under_way = releasing;
+	if (!releasing)
+	{
+		release->urgent = false;
+		release->hurried = 0;
+	}
+
+	/* the undoing of a round waits for nothing but room on the connection */
+	if (releasing || lease->state == CORE_BUSY)
+	{
+		core_mask taking = releasing ? event->can_release : event->can_send;
+		core_mask later = core_unpaid(lease) & ~taking & on_duty;
+
+		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
+			if (later & CORE_BIT(i))
+				send_later(queue, slot, lease, i);
+	}
+	set_indexed(queue, slot, hash,
+				release->waits || (releasing && release->unsent != 0 && !release->urgent));
+}
+
+/* What was never granted need not wait: requests are few. */
+bool
+release_queue_begin(ReleaseQueue *queue, int slot, const core_lease *lease, uint64_t hash,
+					core_mask can_send)
+{
+	Release *release = &queue->release[slot];
+
+	if (lease->state != CORE_HELD && lease->state != CORE_LOST)
+		return true;
+	if (queue->waiting.first < 0 && may_begin(queue, lease, can_send))
+		return true;
+	release->lease = lease;
+	release->waits = true;
+	append(queue, &queue->waiting, RELEASE_BY_AGE, slot);
+	set_indexed(queue, slot, hash, true);
+	return false;
+}
+
+/*
+ * Is there room for its release?  A slow minority of the nodes that can be reached is
+ * not waited for, be they a quorum or not.
+ */
+static bool
+may_begin(const ReleaseQueue *queue, const core_lease *lease, core_mask can_send)
+{
+	int room = 0;
+	int full = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(lease->members & can_send & CORE_BIT(i)))
+			continue;
+		if (has_room(queue, i, can_send))
+			room++;
+		else
+			full++;
+	}
+	return full == 0 || room > full;
+}
+
+static void
+stop_waiting(ReleaseQueue *queue, int slot)
+{
+	queue->release[slot].waits = false;
+	take_out(queue, &queue->waiting, RELEASE_BY_AGE, slot);
+}
+
+/* It may lack the key, or owe its deletion. */
+bool
+release_queue_greet(ReleaseQueue *queue, int slot, const core_lease *lease, int node,
+					core_mask can_send)
+{
+	if (lease->state == CORE_FREE || queue->release[slot].waits ||
+		!(lease->members & CORE_BIT(node)))
+		return false;
+	if (lease->state != CORE_HELD || has_room(queue, node, can_send))
+		return true;
+	send_later(queue, slot, lease, node);
+	return false;
+}
+
+int64_t
+release_queue_wake_at_us(const ReleaseQueue *queue, int slot, const core_lease *lease)
+{
+	return queue->release[slot].waits ? 0 : lease->wake_at_us;
+}
+
+/* The lease may have taken other steps since it came into the queue of the node. */
+bool
+release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		while (queue->unsent[i].first >= 0 && has_room(queue, i, can_send))
+		{
+			int slot = take_unsent(queue, i);
+			const Release *release = &queue->release[slot];
+			core_state state = release->lease->state;
+
+			*step = (ReleaseStep){.slot = slot, .type = CORE_NODE_READY, .node = i};
+			if (state == CORE_RELEASING || state == CORE_BUSY ||
+				(state == CORE_HELD && !release->waits))
+				return true;
+		}
+	return false;
+}
+
+bool
+release_queue_next_waiting(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step)
+{
+	int slot = queue->waiting.first;
+
+	if (slot < 0 || !may_begin(queue, queue->release[slot].lease, can_send))
+		return false;
+	stop_waiting(queue, slot);
+	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	return true;
+}
+
+int
+release_queue_find(const ReleaseQueue *queue, uint64_t hash)
+{
+	int slot = named(queue, hash)->first;
+
+	while (slot >= 0 && queue->release[slot].hash != hash)
+		slot = queue->release[slot].link[RELEASE_BY_NAME].behind;
+	return slot;
+}
+
+bool
+release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
+{
+	Release *release = &queue->release[slot];
+
+	if (!release->waits && !release->under_way)
+		return false; /* it is over by now */
+	if (!release->urgent)
+	{
+		release->urgent = true;
+		release->hurried = release->waits ? 0 : release->unsent;
+		set_indexed(queue, slot, release->hash, false);
+	}
+	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	if (release->waits)
+	{
+		stop_waiting(queue, slot);
+		return true;
+	}
+	if (release->hurried == 0)
+		return false;
+	step->type = CORE_NODE_READY;
+	while (!(release->hurried & CORE_BIT(step->node)))
+		step->node++;
+	release->hurried &= ~CORE_BIT(step->node);
+	return true;
+}
+
+/* What has not begun is sent before it is forgotten. */
+bool
+release_queue_forget(ReleaseQueue *queue, ReleaseStep *step)
+{
+	if (queue->under_way.first >= 0)
+	{
+		*step = (ReleaseStep){.slot = queue->under_way.first, .type = CORE_FORGET};
+		return true;
+	}
+	return queue->waiting.first >= 0 && release_queue_hurry(queue, queue->waiting.first, step);
+}
+
+bool
+release_queue_is_idle(const ReleaseQueue *queue, core_mask can_send)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (queue->unsent[i].first >= 0 && (can_send & CORE_BIT(i)))
+			return false;
+	return queue->waiting.first < 0;
+}
+
+/*
+ * Lists
+ */
+
+static void
+send_later(ReleaseQueue *queue, int slot, const core_lease *lease, int node)
+{
+	Release *release = &queue->release[slot];
+	ReleaseList *list = &queue->unsent[node];
+
+	if (release->unsent & CORE_BIT(node))
+		return; /* is there already */
+	release->lease = lease;
+	release->unsent |= CORE_BIT(node);
+	release->next_unsent[node] = -1;
+	if (list->first < 0)
+		list->first = slot;
+	else
+		queue->release[list->last].next_unsent[node] = slot;
+	list->last = slot;
+}
+
+static int
+take_unsent(ReleaseQueue *queue, int node)
+{
+	ReleaseList *list = &queue->unsent[node];
+	int slot = list->first;
+
+	list->first = queue->release[slot].next_unsent[node];
+	if (list->first < 0)
+		list->last = -1;
+	queue->release[slot].unsent &= ~CORE_BIT(node);
+	return slot;
+}
+
+static void
+set_indexed(ReleaseQueue *queue, int slot, uint64_t hash, bool indexed)
+{
+	Release *release = &queue->release[slot];
+
+	if (release->indexed == indexed)
+		return;
+	release->indexed = indexed;
+	if (indexed)
+	{
+		release->hash = hash;
+		append(queue, named(queue, hash), RELEASE_BY_NAME, slot);
+	}
+	else
+		take_out(queue, named(queue, release->hash), RELEASE_BY_NAME, slot);
+}
+
+/* Of all names whose hashes fall on this slot. */
+static ReleaseList *
+named(const ReleaseQueue *queue, uint64_t hash)
+{
+	return &queue->release[hash % (uint64_t) queue->slots].named;
+}
+
+static void
+append(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
+{
+	queue->release[slot].link[link] = (ReleaseLink){.before = list->last, .behind = -1};
+	if (list->last < 0)
+		list->first = slot;
+	else
+		queue->release[list->last].link[link].behind = slot;
+	list->last = slot;
+}
+
+static void
+take_out(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
+{
+	ReleaseLink at = queue->release[slot].link[link];
+
+	if (at.before < 0)
+		list->first = at.behind;
+	else
+		queue->release[at.before].link[link].behind = at.behind;
+	if (at.behind < 0)
+		list->last = at.before;
+	else
+		queue->release[at.behind].link[link].before = at.before;
+}

@@ -1,0 +1,747 @@
+/*
+ * release_queue_test.c
+ *		Unit tests of the queue of releases, src/protocol/release_queue.c.
+ *
+ * Protects from: releases and repairs that fill a connection before renewals and
+ * requests; a release that never goes, goes twice or is overtaken; a node that hangs and
+ * delays the others; the renewal, or the repair, of a lease that was given back
+ * (invariant 14); an own key in the way of the next request for its name.
+ *
+ * The leases are real cores, the shell is as small as it can be: commands lie in `out`
+ * until answer() or lose() takes them.
+ */
+#include "protocol/release_queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define SLOTS 12
+#define NODES 3
+#define ALL (CORE_BIT(NODES) - 1)
+#define ROOM 2 /* at a node */
+#define OUT_MAX 256
+#define SECOND INT64_C(1000000)
+
+typedef struct command
+{
+	int slot;
+	core_op op;
+	core_event_type why;
+	uint32_t round;
+} command;
+
+static core_lease lease[SLOTS];
+static uint64_t name[SLOTS];
+static Release memory[SLOTS];
+static ReleaseQueue queue;
+static core_mask can_send;
+static core_mask on_duty;
+static command out[NODES][OUT_MAX]; /* the oldest first */
+static int out_count[NODES];
+static int64_t now_us;
+static int64_t token;
+static bool crowded; /* more was sent than there is room for */
+
+static void
+begin(void)
+{
+	memset(lease, 0, sizeof(lease));
+	memset(memory, 0xa5, sizeof(memory));
+	memset(out_count, 0, sizeof(out_count));
+	can_send = on_duty = ALL;
+	now_us = 1000 * SECOND;
+	token = 1000;
+	release_queue_init(&queue, memory, SLOTS, ROOM);
+}
+
+static void
+send(core_mask nodes, int slot, core_op op, core_event_type why)
+{
+	for (int n = 0; n < NODES; n++)
+		if (nodes & CORE_BIT(n))
+		{
+			out[n][out_count[n]++] = (command){slot, op, why, lease[slot].round};
+			release_queue_sent(&queue, n, op, why);
+			/* the undoing of a round needs no room */
+			if ((lease[slot].state == CORE_RELEASING || lease[slot].state == CORE_HELD) &&
+				!memory[slot].urgent && queue.unanswered[n] > ROOM)
+				crowded = true;
+		}
+}
+
+static void
+step_event(int slot, core_event *event)
+{
+	core_out asked;
+
+	event->now_us = now_us;
+	event->can_send = event->can_vote = can_send;
+	event->can_release = release_queue_can_release(&queue, slot, can_send);
+	core_step(&lease[slot], event, &asked);
+	send(asked.release, slot, CORE_OP_RELEASE, event->type);
+	send(asked.acquire, slot, CORE_OP_ACQUIRE, event->type);
+	send(asked.confirm, slot, CORE_OP_CONFIRM, event->type);
+	send(asked.renew, slot, CORE_OP_RENEW, event->type);
+	release_queue_follow(&queue, slot, &lease[slot], name[slot], event, on_duty);
+}
+
+static void
+step(int slot, core_event_type type, int node)
+{
+	core_event event = {.type = type, .node = node};
+
+	step_event(slot, &event);
+}
+
+static void
+ask(int slot, uint64_t of_name)
+{
+	core_event event = {.type = CORE_ACQUIRE,
+						.members = ALL,
+						.ttl_us = 10 * SECOND,
+						.answer_us = SECOND,
+						.patience_us = SECOND,
+						.retry_us = SECOND / 20};
+
+	name[slot] = of_name;
+	step_event(slot, &event);
+}
+
+static command
+take_out(int node)
+{
+	command first = out[node][0];
+
+	memmove(&out[node][0], &out[node][1], sizeof(command) * (size_t) --out_count[node]);
+	release_queue_answered(&queue, node, first.op, first.why);
+	return first;
+}
+
+/* The oldest command of the node. */
+static void
+answer_as(int node, core_reply reply)
+{
+	command first = take_out(node);
+	core_event event = {.type = CORE_REPLY,
+						.node = node,
+						.op = first.op,
+						.reply = reply,
+						.round = first.round,
+						.token = reply == CORE_REPLY_YES ? token : 0};
+
+	step_event(first.slot, &event);
+}
+
+static void
+answer(int node)
+{
+	answer_as(node, CORE_REPLY_YES);
+}
+
+static void
+answer_all(void)
+{
+	for (int n = 0; n < NODES; n++)
+		while (out_count[n] > 0)
+			answer(n);
+}
+
+static void
+lose(int node)
+{
+	can_send &= ~CORE_BIT(node);
+	on_duty &= ~CORE_BIT(node);
+	while (out_count[node] > 0)
+		step(take_out(node).slot, CORE_NODE_LOST, node);
+}
+
+static void
+come_back(int node)
+{
+	can_send |= CORE_BIT(node);
+	on_duty |= CORE_BIT(node);
+	for (int s = 0; s < SLOTS; s++)
+		if (release_queue_greet(&queue, s, &lease[s], node, can_send))
+			step(s, CORE_NODE_READY, node);
+}
+
+static void
+hold(int slot, uint64_t of_name)
+{
+	ask(slot, of_name);
+	answer_all();
+	token += 2000;
+}
+
+static void
+hold_all(int slots)
+{
+	for (int s = 0; s < slots; s++)
+		hold(s, (uint64_t) s + 100);
+}
+
+static bool
+give_back(int slot)
+{
+	if (!release_queue_begin(&queue, slot, &lease[slot], name[slot], can_send))
+		return false;
+	step(slot, CORE_RELEASE, 0);
+	return true;
+}
+
+static void
+give_back_all(int slots)
+{
+	for (int s = 0; s < slots; s++)
+		give_back(s);
+}
+
+/* As the shell does it in each turn. */
+static void
+turn(void)
+{
+	ReleaseStep next;
+
+	while (release_queue_next_unsent(&queue, can_send, &next))
+		step(next.slot, next.type, next.node);
+	while (release_queue_next_waiting(&queue, can_send, &next))
+		step(next.slot, next.type, next.node);
+}
+
+static void
+hurry(uint64_t of_name)
+{
+	ReleaseStep next;
+	int slot;
+
+	while ((slot = release_queue_find(&queue, of_name)) >= 0)
+		while (release_queue_hurry(&queue, slot, &next))
+			step(next.slot, next.type, next.node);
+}
+
+static int
+count_out(int node, int slot, core_op op)
+{
+	int count = 0;
+
+	for (int i = 0; i < out_count[node]; i++)
+		count += out[node][i].slot == slot && out[node][i].op == op;
+	return count;
+}
+
+static bool
+is_sent_to(core_mask nodes, int slot)
+{
+	for (int n = 0; n < NODES; n++)
+		if (count_out(n, slot, CORE_OP_RELEASE) != ((nodes & CORE_BIT(n)) != 0))
+			return false;
+	return true;
+}
+
+static void
+test_waiting(void)
+{
+	begin();
+	hold_all(4);
+	ok(give_back(0) && give_back(1) && is_sent_to(ALL, 0) && is_sent_to(ALL, 1),
+	   "releases go out while there is room");
+	ok(!give_back(2) && !give_back(3) && is_sent_to(0, 2) && lease[2].state == CORE_HELD,
+	   "the next ones wait");
+	ok(release_queue_waits(&queue, 2) && !release_queue_waits(&queue, 1), "and it is known which");
+	ok(lease[2].wake_at_us > 0 && release_queue_wake_at_us(&queue, 2, &lease[2]) == 0,
+	   "they have no timer, so they are not renewed");
+	ok(release_queue_wake_at_us(&queue, 1, &lease[1]) == lease[1].wake_at_us, "others have theirs");
+	turn();
+	ok(is_sent_to(0, 2), "without an answer nothing changes");
+	answer(0);
+	turn();
+	ok(is_sent_to(0, 2), "room at one node of three is not enough");
+	answer(1);
+	turn();
+	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 2) && is_sent_to(0, 3),
+	   "at two it begins there, and first come, first served");
+	ok(!release_queue_waits(&queue, 2) && release_queue_waits(&queue, 3), "one at a time");
+	answer(2);
+	turn();
+	ok(is_sent_to(ALL, 2), "the third node has it when it has room");
+	answer_all();
+	turn();
+	answer_all();
+	for (int s = 0; s < 4; s++)
+		ok(lease[s].state == CORE_FREE, "in the end lease %d is over", s);
+	ok(release_queue_is_idle(&queue, can_send), "and nothing waits");
+}
+
+static void
+test_order(void)
+{
+	begin();
+	hold_all(5);
+	give_back(3);
+	give_back(1);
+	give_back(4);
+	give_back(0);
+	answer(0);
+	answer(1);
+	answer(2);
+	ok(!give_back(2), "who comes last waits behind the others, though there is room");
+	turn();
+	ok(is_sent_to(ALL, 4) && is_sent_to(0, 0) && is_sent_to(0, 2), "the first goes first");
+	answer(0);
+	answer(1);
+	answer(2);
+	turn();
+	ok(is_sent_to(ALL, 0) && is_sent_to(0, 2), "then the second");
+	for (int i = 0; i < 2; i++)
+	{
+		answer_all();
+		turn();
+	}
+	ok(release_queue_is_idle(&queue, can_send) && lease[2].state == CORE_FREE, "and the third");
+}
+
+static void
+test_requests(void)
+{
+	begin();
+	hold_all(4);
+	ask(5, 500);
+	give_back_all(4);
+	ok(give_back(5) && lease[5].state == CORE_RELEASING, "a request does not wait");
+	begin();
+	hold_all(4);
+	give_back_all(2);
+	ask(5, 500);
+	for (int n = 0; n < NODES; n++)
+		while (out_count[n] > 0 && out[n][0].slot != 5)
+			take_out(n);
+	give_back_all(4);
+	answer_as(0, CORE_REPLY_YES);
+	answer_as(1, CORE_REPLY_NO);
+	give_back(2);
+	answer_as(2, CORE_REPLY_NO);
+	ok(lease[5].state == CORE_BUSY && count_out(0, 5, CORE_OP_RELEASE) == 1,
+	   "a round is undone where there is no room for releases");
+}
+
+/* A connection that is full takes nothing, but its node is on duty. */
+static void
+test_full_connection(void)
+{
+	begin();
+	ask(0, 100);
+	answer_as(0, CORE_REPLY_YES);
+	can_send &= ~CORE_BIT(0);
+	answer_as(1, CORE_REPLY_NO);
+	answer_as(2, CORE_REPLY_NO);
+	ok(lease[0].state == CORE_BUSY && out_count[0] == 0 && (memory[0].unsent & CORE_BIT(0)),
+	   "a round is undone later where the connection is full");
+	ok(release_queue_is_idle(&queue, can_send) && !release_queue_is_idle(&queue, ALL),
+	   "that waits for the connection");
+	turn();
+	ok(out_count[0] == 0, "and for nothing else");
+	can_send = ALL;
+	turn();
+	ok(count_out(0, 0, CORE_OP_RELEASE) == 1, "then it is undone");
+	turn();
+	ok(count_out(0, 0, CORE_OP_RELEASE) == 1, "once");
+}
+
+static void
+test_slow_node(void)
+{
+	begin();
+	hold_all(6);
+	give_back(0);
+	give_back(1);
+	for (int s = 2; s < 6; s++)
+	{
+		answer(0);
+		answer(1);
+		give_back(s);
+		turn();
+		ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), s), "a node that hangs does not delay lease %d",
+		   s);
+	}
+	ok(out_count[2] == ROOM, "it has no more than it has room for");
+	answer(2);
+	turn();
+	ok(out_count[2] == ROOM && count_out(2, 2, CORE_OP_RELEASE) == 1,
+	   "when it answers, the oldest is next");
+	answer(2);
+	turn();
+	ok(out_count[2] == ROOM && count_out(2, 3, CORE_OP_RELEASE) == 1, "and so on");
+	lose(2);
+	ok(queue.unanswered[2] == 0, "what is lost with the connection takes no room");
+	answer_all();
+	turn();
+	ok(out_count[2] == 0 && release_queue_is_idle(&queue, can_send),
+	   "who can't be sent to is not waited for");
+	come_back(2);
+	turn();
+	ok(out_count[2] == ROOM, "and is told when it is back, as far as it has room");
+	while (out_count[2] > 0)
+	{
+		answer(2);
+		turn();
+	}
+	for (int s = 0; s < 6; s++)
+		ok(lease[s].state == CORE_FREE, "lease %d is over everywhere", s);
+}
+
+static void
+test_two_nodes_of_three(void)
+{
+	begin();
+	lose(2);
+	hold_all(4);
+	give_back(0);
+	give_back(1);
+	answer(0);
+	answer(0);
+	ok(!give_back(2), "one of two that can be reached is no minority");
+	lose(1);
+	turn();
+	ok(is_sent_to(CORE_BIT(0), 2), "one of one is enough");
+	lose(0);
+	ok(give_back(3) && lease[3].state == CORE_RELEASING, "and none is");
+}
+
+static void
+test_hurry(void)
+{
+	begin();
+	hold_all(5);
+	give_back_all(4);
+	hurry(103);
+	ok(is_sent_to(ALL, 3), "the release of a name is hurried before it has begun");
+	ok(is_sent_to(0, 2) && release_queue_waits(&queue, 2), "others wait on");
+	ok(release_queue_find(&queue, 103) < 0 && release_queue_find(&queue, 102) == 2,
+	   "it need not be found any more");
+	ok(release_queue_find(&queue, 100) < 0, "nor what was sent to all nodes");
+	ok(release_queue_find(&queue, 102 + SLOTS) < 0, "nor is a name by a hash that is like its own");
+
+	begin();
+	hold_all(4);
+	give_back_all(2);
+	answer(0);
+	answer(1);
+	give_back(2);
+	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 2), "a release that lacks a node");
+	ok(release_queue_find(&queue, 102) == 2, "is found");
+	hurry(102);
+	ok(is_sent_to(ALL, 2), "and sent there");
+	ok(release_queue_find(&queue, 102) < 0 && out_count[2] == ROOM + 1, "without room");
+	answer_all();
+	turn();
+	ok(lease[2].state == CORE_FREE, "it is sent there once");
+	hold_all(3);
+	give_back_all(3);
+	ok(release_queue_waits(&queue, 2), "the next lease of its slot is in no hurry");
+}
+
+/* As when a lost lease was given back after the next one of its name. */
+static void
+test_hurry_all_of_a_name(void)
+{
+	begin();
+	hold_all(2);
+	hold(2, 7);
+	hold(3, 7);
+	hold(4, 7);
+	give_back_all(5);
+	ok(release_queue_waits(&queue, 2) && release_queue_waits(&queue, 3) &&
+		   release_queue_waits(&queue, 4),
+	   "three of a name wait");
+	hurry(7);
+	ok(is_sent_to(ALL, 2) && is_sent_to(ALL, 3) && is_sent_to(ALL, 4), "and all are hurried");
+	ok(release_queue_is_idle(&queue, can_send), "none waits any more");
+}
+
+/* Its last key went while it was hurried, or before: nothing is to be told. */
+static void
+test_hurry_what_is_over(void)
+{
+	ReleaseStep next;
+
+	begin();
+	hold_all(3);
+	give_back_all(3);
+	now_us += 100 * SECOND; /* all keys have expired */
+	hurry(102);
+	ok(lease[2].state == CORE_RELEASING && is_sent_to(ALL, 2), "it may be late for a release");
+	step(2, CORE_FORGET, 0);
+	ok(!release_queue_hurry(&queue, 2, &next), "what is over is in no hurry");
+	ok(release_queue_find(&queue, 102) < 0, "and is not found");
+	ok(!memory[2].urgent && memory[2].hurried == 0, "nor is the next lease of the slot");
+}
+
+static void
+test_repairs(void)
+{
+	begin();
+	hold_all(5);
+	lose(1);
+	come_back(1);
+	ok(out_count[1] == ROOM && out[1][0].op == CORE_OP_RENEW,
+	   "a node that is back has the first keys again");
+	ok(queue.unanswered[1] == ROOM, "repairs take the room of releases");
+	ok(!release_queue_is_idle(&queue, can_send), "the others wait");
+	ok(give_back(4), "who is in the queue of one node may be released");
+	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(2), 4), "at the others");
+	answer(1);
+	turn();
+	ok(count_out(1, 2, CORE_OP_RENEW) == 1, "an answer makes room for the next repair");
+	answer(1);
+	answer(1);
+	turn();
+	ok(count_out(1, 3, CORE_OP_RENEW) == 1 && count_out(1, 4, CORE_OP_RENEW) == 0,
+	   "what was given back is not repaired");
+	ok(count_out(1, 4, CORE_OP_RELEASE) == 1, "but released");
+
+	begin();
+	hold_all(4);
+	give_back_all(2);
+	ok(!give_back(2), "a lease waits");
+	lose(1);
+	come_back(1);
+	ok(count_out(1, 2, CORE_OP_RENEW) == 0, "and is not repaired where there is room, though held");
+	ok(count_out(1, 3, CORE_OP_RENEW) + ((memory[3].unsent & CORE_BIT(1)) != 0) == 1,
+	   "as others are");
+
+	begin();
+	hold_all(4);
+	now_us = lease[0].wake_at_us;
+	for (int s = 0; s < 4; s++)
+		step(s, CORE_TICK, 0);
+	ok(out_count[0] == 4 && queue.unanswered[0] == 0, "renewals need no room");
+}
+
+/* The repair waited for room before the lease was given back, and waits itself. */
+static void
+test_given_back_before_its_repair(void)
+{
+	begin();
+	hold_all(5);
+	lose(1);
+	come_back(1);
+	give_back(0);
+	give_back(1);
+	ok(!give_back(4) && (memory[4].unsent & CORE_BIT(1)), "a lease waits twice");
+	while (out_count[1] > 0)
+		answer(1);
+	turn();
+	ok(count_out(1, 4, CORE_OP_RENEW) == 0, "and is not repaired any more");
+}
+
+static void
+test_forget(void)
+{
+	ReleaseStep next;
+
+	begin();
+	hold_all(4);
+	ok(!release_queue_forget(&queue, &next), "where nothing is owed nothing can be forgotten");
+	give_back(2);
+	give_back(0);
+	give_back(3);
+	give_back(1);
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 2,
+	   "the oldest debt is forgotten first");
+	step(next.slot, next.type, next.node);
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 0,
+	   "then the next");
+	step(next.slot, next.type, next.node);
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_RELEASE && next.slot == 3,
+	   "then the oldest that waits begins");
+	step(next.slot, next.type, next.node);
+	ok(is_sent_to(ALL, 3), "and is sent, room or not");
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 3,
+	   "before it is forgotten");
+	step(next.slot, next.type, next.node);
+	ok(release_queue_waits(&queue, 1), "the last waits on");
+	answer_all();
+	turn();
+	answer_all();
+	ok(release_queue_is_idle(&queue, can_send) && !release_queue_forget(&queue, &next),
+	   "until it is over");
+}
+
+/* What any sequence of events must leave.  urgent: some may be. */
+static bool
+is_sound(bool urgent)
+{
+	for (int n = 0; n < NODES; n++)
+	{
+		int counted = 0;
+
+		for (int i = 0; i < out_count[n]; i++)
+			counted += out[n][i].op == CORE_OP_RELEASE ||
+					   (out[n][i].op == CORE_OP_RENEW && out[n][i].why == CORE_NODE_READY);
+		if (counted != queue.unanswered[n])
+			return false;
+	}
+	for (int s = 0; s < SLOTS; s++)
+	{
+		core_state state = lease[s].state;
+		bool waits = release_queue_waits(&queue, s);
+		int found = -1;
+
+		if ((waits && state != CORE_HELD && state != CORE_LOST) ||
+			(memory[s].under_way != (state == CORE_RELEASING)) ||
+			(memory[s].urgent && (state != CORE_RELEASING || !urgent)))
+			return false;
+		if (waits || (state == CORE_RELEASING && memory[s].unsent != 0 && !memory[s].urgent))
+			found = release_queue_find(&queue, name[s]);
+		if (memory[s].indexed && (found < 0 || name[found] != name[s]))
+			return false;
+		if (!memory[s].indexed && found == s)
+			return false;
+	}
+	return true;
+}
+
+static int
+any(int count)
+{
+	return rand() % count;
+}
+
+/* hurries: names are asked for again while they are released, and debts forgotten */
+static void
+any_event(bool hurries)
+{
+	int s = any(SLOTS);
+	int n = any(NODES);
+	uint64_t of_name = (uint64_t) (any(8) * (any(2) ? 1 : SLOTS)); /* some fall on one slot */
+	bool is_given_back = lease[s].state == CORE_FREE || lease[s].state == CORE_RELEASING ||
+						 release_queue_waits(&queue, s);
+	ReleaseStep next;
+
+	now_us += any(1000);
+	switch (any(20))
+	{
+		case 0:
+			if (any(4) == 0 && (on_duty & CORE_BIT(n)))
+				lose(n);
+			break;
+		case 1:
+			if (!(on_duty & CORE_BIT(n)))
+				come_back(n);
+			break;
+		case 2:
+			/* a connection is full, or is not any more */
+			if ((on_duty & CORE_BIT(n)) && (any(4) == 0 || !(can_send & CORE_BIT(n))))
+				can_send ^= CORE_BIT(n);
+			break;
+		case 3:
+			if (hurries && release_queue_forget(&queue, &next))
+				step(next.slot, next.type, next.node);
+			break;
+		case 4:
+			if (lease[s].wake_at_us != 0 && !release_queue_waits(&queue, s))
+				step(s, CORE_TICK, 0);
+			break;
+		case 5:
+		case 6:
+			if (!is_given_back)
+				give_back(s);
+			break;
+		case 7:
+			turn();
+			break;
+		case 8:
+		case 9:
+		case 10:
+		case 11:
+			if (lease[s].state != CORE_FREE)
+				break;
+			if (hurries)
+				hurry(of_name);
+			token += 2000;
+			ask(s, of_name);
+			break;
+		default:
+			if (out_count[n] > 0)
+				answer_as(n, any(10) == 0 ? CORE_REPLY_NO : CORE_REPLY_YES);
+	}
+}
+
+/* Nodes are well again, and all is given back.  Does it end? */
+static bool
+ends_well(void)
+{
+	for (int n = 0; n < NODES; n++)
+		if (!(on_duty & CORE_BIT(n)))
+			come_back(n);
+	can_send = ALL;
+	for (int i = 0; i < 4 * SLOTS; i++)
+	{
+		for (int s = 0; s < SLOTS; s++)
+			if (lease[s].state != CORE_FREE && lease[s].state != CORE_RELEASING &&
+				!release_queue_waits(&queue, s))
+				give_back(s);
+		turn();
+		answer_all();
+		turn();
+		/* the core asks again, for instance where an answer was of an earlier round */
+		now_us += SECOND / 10;
+		for (int s = 0; s < SLOTS; s++)
+			if (lease[s].state == CORE_RELEASING && now_us >= lease[s].wake_at_us)
+				step(s, CORE_TICK, 0);
+	}
+	for (int s = 0; s < SLOTS; s++)
+		if (lease[s].state != CORE_FREE)
+			return false;
+	return release_queue_is_idle(&queue, can_send);
+}
+
+static void
+test_any_events(void)
+{
+	bool sound = true;
+	bool ended = true;
+	int waited = 0;
+
+	srand(4711);
+	for (int world = 0; world < 400 && sound; world++)
+	{
+		bool hurries = world % 2 == 0;
+
+		begin();
+		for (int i = 0; i < 400 && sound; i++)
+		{
+			int before = queue.waiting.last;
+
+			any_event(hurries);
+			waited += queue.waiting.last >= 0 && queue.waiting.last != before;
+			sound = is_sound(hurries);
+		}
+		ended = ended && ends_well();
+	}
+	ok(sound, "whatever happens, the queue is sound");
+	ok(!crowded, "without room no release is sent that is not urgent, and no repair");
+	ok(waited > 500, "of many releases that waited, %d,", waited);
+	ok(ended, "none waits for ever");
+}
+
+int
+main(void)
+{
+	test_waiting();
+	test_order();
+	test_requests();
+	test_full_connection();
+	test_slow_node();
+	test_two_nodes_of_three();
+	test_hurry();
+	test_hurry_all_of_a_name();
+	test_hurry_what_is_over();
+	test_repairs();
+	test_given_back_before_its_repair();
+	test_forget();
+	test_any_events();
+	return tap_done();
+}
