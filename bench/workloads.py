@@ -151,8 +151,8 @@ class Workloads:
     def commit(self, round_):
         """The time of a COMMIT in a procedure that writes a row: with a lock that it
         releases; with one that it does not, since that is held at session scope
-        and released afterwards; and without.  Who acquired has waited for the
-        nodes, and goes on more slowly than who did not; so the first two are to be
+        and released afterwards; and without.  A session that acquired has waited
+        for the nodes, and goes on more slowly than one that did not; so the first two are to be
         compared.  Blocks of each alternate, so that what else the machine does
         meets all."""
         host = self.rig.hosts["a"]

@@ -4,7 +4,7 @@
  *
  * It takes wishes from the work queue, feeds the core of each lease with what
  * happens (a wish, a reply, a broken connection, a timer), sends what the core
- * asks for, and publishes outcomes to the owners.  A turn of its loop collects
+ * asks for, and publishes outcomes to the owners.  A pass of its loop collects
  * all commands for a node into one write.
  *
  * The core of a lease lives in shared memory, so a broker that was terminated
@@ -53,7 +53,7 @@
 #define TURN_PAUSE_MAX_US INT64CONST(100000)
 
 /* Timers handled before sockets are looked at again. */
-#define TIMERS_PER_TURN 1000
+#define TIMERS_PER_PASS 1000
 
 /*
  * Unanswered releases, and repairs of a node that is back, at one node: what it
@@ -62,7 +62,7 @@
 #define UNHURRIED_MAX 512
 
 /* Releases begun before sockets are looked at again. */
-#define RELEASES_PER_TURN 1000
+#define RELEASES_PER_PASS 1000
 
 /* How often the changed error answer of a node is logged. */
 #define LOG_ANSWER_US INT64CONST(10000000)
@@ -81,10 +81,10 @@ static ReleaseQueue releases;
 static bool settled = false; /* each node was tried once: acquires may begin */
 static int64 settle_by_us;
 
-static void turn(int64 now_us);
+static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
-static void look_at(Lease *lease, int64 now_us);
+static void act_on_wish(Lease *lease, int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
@@ -92,11 +92,11 @@ static void step_simple(Lease *lease, core_event_type type, int node, int64 now_
 static void send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us);
 static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease,
 						  core_op op, int64 now_us);
-static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent);
+static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const InFlight *sent);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
-static bool is_orphan(Lease *lease, int64 now_us);
+static bool release_orphan(Lease *lease, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
 static void ask_again(Lease *lease);
 static void wake(Lease *lease, int64 retry_us, int64 now_us);
@@ -115,9 +115,11 @@ static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, 
 static void adopt_leases(int64 now_us);
 static void configure_nodes(int64 now_us);
 static void move_askers(int64 now_us);
-static void on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
-static void count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
-static void on_lost(RedisNode *node, const Sent *sent, int64 now_us);
+static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
+					  int64 now_us);
+static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
+					   int64 now_us);
+static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static bool is_asked(const Lease *lease, const RedisNode *node);
 static void on_change(RedisNode *node, NodeState before);
 static void show_node(const RedisNode *node, NodeState before);
@@ -182,12 +184,12 @@ redlock_broker_main(Datum arg)
 		if (stopping && all_released())
 			proc_exit(1); /* if the server waits for sessions yet, with a successor */
 
-		turn(redlock_clock_us());
+		make_pass(redlock_clock_us());
 	}
 }
 
 /*
- * One turn: wishes, timers, one write to each node, a wait, and replies.  Nodes come
+ * One pass: wishes, timers, one write to each node, a wait, and replies.  Nodes come
  * first: one that failed says why, a round that ended does not.  What they wait for is
  * asked last, since something may have been sent to them meanwhile.
  *
@@ -195,7 +197,7 @@ redlock_broker_main(Datum arg)
  * came in time, while this process did not run, is in time.
  */
 static void
-turn(int64 now_us)
+make_pass(int64 now_us)
 {
 	static int64 looked_us = 0;
 	LoopEvent events[LOOP_EVENTS_MAX];
@@ -221,7 +223,7 @@ turn(int64 now_us)
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		if (!node_flush(node_at(i), now_us))
-			wake_at_us = now_us; /* leases took steps, and want a turn */
+			wake_at_us = now_us; /* leases took steps, and want a pass */
 	for (int i = 0; i < NODE_SLOTS; i++)
 		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
 
@@ -246,7 +248,7 @@ take_queue(int64 now_us)
 		Lease *lease = lease_at(slot);
 
 		slot = lease_next_in_chain(slot);
-		look_at(lease, now_us);
+		act_on_wish(lease, now_us);
 	}
 }
 
@@ -254,7 +256,7 @@ take_queue(int64 now_us)
 static int64
 run_timers(int64 now_us, int64 looked_us)
 {
-	for (int i = 0; i < TIMERS_PER_TURN; i++)
+	for (int i = 0; i < TIMERS_PER_PASS; i++)
 	{
 		LeaseTimer *timer;
 		Lease *lease;
@@ -266,8 +268,8 @@ run_timers(int64 now_us, int64 looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (is_orphan(lease, now_us))
-			look_at(lease, now_us);
+		if (release_orphan(lease, now_us))
+			act_on_wish(lease, now_us);
 		else
 			step_simple(lease, CORE_TICK, 0, now_us);
 	}
@@ -280,7 +282,7 @@ run_timers(int64 now_us, int64 looked_us)
  * that went away without giving up its lease can't be; but it must not renew.
  */
 static bool
-is_orphan(Lease *lease, int64 now_us)
+release_orphan(Lease *lease, int64 now_us)
 {
 	LeaseWish wish = pg_atomic_read_u32(&lease->wish);
 
@@ -294,7 +296,7 @@ is_orphan(Lease *lease, int64 now_us)
 
 /* Do what the owner wishes, if that is not under way.  Safe to repeat. */
 static void
-look_at(Lease *lease, int64 now_us)
+act_on_wish(Lease *lease, int64 now_us)
 {
 	if (!lease->in_use)
 		return;
@@ -343,7 +345,7 @@ begin_to_serve(int64 now_us)
 			pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
 			wake(lease, RETRY_US, now_us);
 		else
-			look_at(lease, now_us);
+			act_on_wish(lease, now_us);
 	}
 }
 
@@ -451,7 +453,7 @@ step(Lease *lease, core_event *event)
 	release_queue_follow(&releases, lease_slot(lease), &lease->core, lease->hash, event,
 						 nodes_that(node_is_on_duty));
 	if (lease->core.state == CORE_FREE)
-		look_at(lease, event->now_us);
+		act_on_wish(lease, event->now_us);
 }
 
 /*
@@ -472,7 +474,7 @@ begin_releases(int64 now_us)
 {
 	ReleaseStep next;
 
-	for (int i = 0; i < RELEASES_PER_TURN; i++)
+	for (int i = 0; i < RELEASES_PER_PASS; i++)
 	{
 		if (!release_queue_next_waiting(&releases, nodes_that(node_can_send), &next))
 			return PG_INT64_MAX; /* an answer makes room */
@@ -540,7 +542,7 @@ step_simple(Lease *lease, core_event_type type, int node, int64 now_us)
 static void
 send_to(core_mask nodes, Lease *lease, core_op op, core_event_type why, int64 now_us)
 {
-	Sent sent;
+	InFlight sent;
 	ScriptCommand command;
 	char value[SCRIPT_VALUE_SIZE];
 
@@ -579,7 +581,7 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 }
 
 static void
-send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const Sent *sent)
+send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const InFlight *sent)
 {
 	const core_lease *core = &lease->core;
 
@@ -680,7 +682,7 @@ publish_votes(Lease *lease)
 
 /*
  * Those of held leases may be late by a thousandth of the ttl, so that many
- * leases are renewed in one turn.
+ * leases are renewed in one pass.
  */
 static void
 set_timer(Lease *lease)
@@ -738,8 +740,8 @@ wake(Lease *lease, int64 retry_us, int64 now_us)
 }
 
 /*
- * What an earlier broker left: its connections are gone.  Who waits is asked for
- * again, and other wishes that it did not see are looked at, when the nodes have
+ * What an earlier broker left: its connections are gone.  A request is asked
+ * for again, and other wishes that it did not see are looked at, when the nodes have
  * settled.
  */
 static void
@@ -758,7 +760,7 @@ adopt_leases(int64 now_us)
 		event.not_before_us = settle_by_us;
 		step(lease, &event);
 		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
-			look_at(lease, now_us); /* it must not be renewed */
+			act_on_wish(lease, now_us); /* it must not be renewed */
 		set_timer(lease);
 	}
 }
@@ -778,7 +780,7 @@ configure_nodes(int64 now_us)
 }
 
 /*
- * Who waits asks the new nodes; a try is over soon anyway.  What is owed to a node
+ * Waiters ask the new nodes; a try is over soon anyway.  What is owed to a node
  * that can't be reached, as one that is replaced often can't, expires by itself: it
  * must not keep the owner waiting.
  */
@@ -802,7 +804,7 @@ move_askers(int64 now_us)
 }
 
 static void
-on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
 	/* it lacks the script: no failure, whether or not somebody still waits for it */
@@ -858,7 +860,7 @@ on_answer(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 n
 }
 
 static void
-count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us)
+count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int64 now_us)
 {
 	NodeStatus *status = &node_status[node->slot];
 
@@ -877,7 +879,7 @@ count_vote(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 
 }
 
 static void
-on_lost(RedisNode *node, const Sent *sent, int64 now_us)
+on_lost(RedisNode *node, const InFlight *sent, int64 now_us)
 {
 	Lease *lease = lease_at(sent->lease_slot);
 
@@ -919,8 +921,8 @@ on_change(RedisNode *node, NodeState before)
 	{
 		Lease *lease = lease_at(i);
 
-		if (lease->in_use &&
-			release_queue_greet(&releases, i, &lease->core, node->slot, nodes_that(node_can_send)))
+		if (lease->in_use && release_queue_node_ready(&releases, i, &lease->core, node->slot,
+													  nodes_that(node_can_send)))
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
 }

@@ -38,7 +38,7 @@ bool
 members_settled(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_GREETING)
+		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_HANDSHAKE)
 			return false;
 	return true;
 }

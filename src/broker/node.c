@@ -29,13 +29,13 @@
 #define BACKOFF_MIN_US INT64CONST(50000)
 #define BACKOFF_MAX_US INT64CONST(1000000)
 
-/* Who waits for an address that long is told so; the question goes on. */
+/* A wait for an address that takes so long is told; the question goes on. */
 #define RESOLVE_US INT64CONST(30000000)
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
 #define MAX_TTL_US ((int64) redlock_max_ttl_ms * 1000)
 
-/* How often a connection is checked; those of a host in one turn of its loop. */
+/* How often a connection is checked; those of a host in one pass of its loop. */
 #define CHECK_US INT64CONST(5000000)
 
 /*
@@ -45,20 +45,20 @@
 #define DOUBT_US (NODE_TIMEOUT_US / 4)
 #define DOUBT_AGAIN_US INT64CONST(60000000)
 
-/* What a reply while GREETING answers. */
-typedef enum Greeting
+/* What is asked in the handshake. */
+typedef enum Question
 {
-	GREET_AUTH,
-	GREET_SELECT,
-	GREET_PING,
-	GREET_SERVER,
-	GREET_REPLICATION,
-	GREET_PERSISTENCE,
-	GREET_MEMORY,
-	GREET_FSYNC,
-	GREET_MARKER,
-	GREET_SCRIPT
-} Greeting;
+	ASK_AUTH,
+	ASK_SELECT,
+	ASK_PING,
+	ASK_SERVER,
+	ASK_REPLICATION,
+	ASK_PERSISTENCE,
+	ASK_MEMORY,
+	ASK_FSYNC,
+	ASK_MARKER,
+	ASK_SCRIPT
+} Question;
 
 StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 				 "the numbers of commands in flight wrap");
@@ -78,14 +78,14 @@ static void replace_connection(RedisNode *node, int64 now_us);
 static void check_connection(RedisNode *node, int64 now_us);
 static void limit_replies(redisReader *reader);
 static void *create_short_array(const redisReadTask *task, RedlockElements elements);
-static void greet(RedisNode *node, int64 now_us);
-static void greet_as_voter(RedisNode *node);
+static void begin_handshake(RedisNode *node, int64 now_us);
+static void ask_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
 static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
-static void greet_with(RedisNode *node, Greeting what, int argc, const char **argv);
-static void on_greeting(RedisNode *node, const redisReply *reply, int64 now_us);
-static const char *find_fault(RedisNode *node, Greeting what, const redisReply *reply);
+static void ask(RedisNode *node, Question what, int argc, const char **argv);
+static void on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
+static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
 static bool is_configured(const redisReply *reply, const char *name, const char *value);
 static void read_eviction(RedisNode *node, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
@@ -126,7 +126,7 @@ node_state_name(NodeState state)
 		case NODE_RESOLVING:
 			return "resolving";
 		case NODE_CONNECTING:
-		case NODE_GREETING:
+		case NODE_HANDSHAKE:
 			return "connecting";
 		case NODE_READY:
 			return "ready";
@@ -153,7 +153,8 @@ node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 	node->guard = guard;
 	if (!node_is_subscriber(node))
 	{
-		node->sent = MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(Sent));
+		node->in_flight =
+			MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(InFlight));
 		node->batch = MemoryContextAllocZero(TopMemoryContext, sizeof(ScriptBatch));
 	}
 	start(node, now_us);
@@ -165,10 +166,10 @@ node_close(RedisNode *node, int64 now_us)
 	fail(node, NODE_UNUSED, "", now_us);
 	if (!node_is_subscriber(node))
 	{
-		pfree(node->sent);
+		pfree(node->in_flight);
 		pfree(node->batch);
 	}
-	node->sent = NULL;
+	node->in_flight = NULL;
 	node->batch = NULL;
 }
 
@@ -182,14 +183,14 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 }
 
 void
-node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent)
+node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 {
-	Sent *entry;
+	InFlight *entry;
 
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
-	entry = &node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX];
+	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
 	entry->last = entry->check = false;
@@ -206,7 +207,7 @@ end_batch(RedisNode *node)
 	if (!script_append(node->connection, node->batch, node->guard->marker,
 					   node->by_text ? NULL : node->sha))
 		out_of_memory(node);
-	node->sent[(node->sent_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
+	node->in_flight[(node->in_flight_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
 	node->by_text = false;
 }
 
@@ -264,7 +265,7 @@ node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 		}
 		if (!writable)
 			return;
-		greet(node, now_us);
+		begin_handshake(node, now_us);
 		return;
 	}
 	if (readable)
@@ -306,11 +307,11 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 			break;
 
 		case NODE_CONNECTING:
-		case NODE_GREETING:
+		case NODE_HANDSHAKE:
 			if (looked_us < node->deadline_us)
 				return node->deadline_us;
 			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
-					 node->state == NODE_CONNECTING ? "connecting" : "greeting");
+					 node->state == NODE_CONNECTING ? "connecting" : "handshake");
 			fail(node, NODE_BACKING_OFF, error, now_us);
 			return node->retry_at_us;
 
@@ -465,7 +466,7 @@ answer_due_us(const RedisNode *node, int64 now_us)
 	int64 sent_us = node->pinged_us;
 
 	if (node_in_flight(node) > 0)
-		sent_us = node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us;
+		sent_us = node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].sent_us;
 	if (sent_us == 0)
 		return PG_INT64_MAX;
 	return sent_us + (may_doubt(node, now_us) ? DOUBT_US : NODE_TIMEOUT_US);
@@ -479,7 +480,7 @@ static bool
 may_doubt(const RedisNode *node, int64 now_us)
 {
 	return node_in_flight(node) > 0 &&
-		   node->heard_us <= node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].sent_us &&
+		   node->heard_us <= node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].sent_us &&
 		   DOUBT_US + 2 * node->made_in_us < NODE_TIMEOUT_US &&
 		   (node->doubted_us == 0 || now_us - node->doubted_us >= DOUBT_AGAIN_US);
 }
@@ -502,7 +503,7 @@ replace_connection(RedisNode *node, int64 now_us)
 static void
 check_connection(RedisNode *node, int64 now_us)
 {
-	Sent check = {.check = true, .last = true, .sent_us = now_us};
+	InFlight check = {.check = true, .last = true, .sent_us = now_us};
 
 	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
 	if (node_is_subscriber(node))
@@ -519,7 +520,7 @@ check_connection(RedisNode *node, int64 now_us)
 		if (node->batch->count > 0)
 			end_batch(node);
 		append(node, 2, (const char *[]){"INFO", "memory"}, NULL);
-		node->sent[node->sent_tail++ % NODE_IN_FLIGHT_MAX] = check;
+		node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = check;
 	}
 	node->flush_wanted = true;
 }
@@ -547,28 +548,27 @@ create_short_array(const redisReadTask *task, RedlockElements elements)
 
 /* All that must be said and known first, in one write. */
 static void
-greet(RedisNode *node, int64 now_us)
+begin_handshake(RedisNode *node, int64 now_us)
 {
-	node->greetings = node->greeted = 0;
-	set_state(node, NODE_GREETING, NULL);
+	node->questions = node->answers = 0;
+	set_state(node, NODE_HANDSHAKE, NULL);
 
 	if (node->url.user[0] != '\0')
-		greet_with(node, GREET_AUTH, 3,
-				   (const char *[]){"AUTH", node->url.user, node->url.password});
+		ask(node, ASK_AUTH, 3, (const char *[]){"AUTH", node->url.user, node->url.password});
 	else if (node->url.password[0] != '\0')
-		greet_with(node, GREET_AUTH, 2, (const char *[]){"AUTH", node->url.password});
+		ask(node, ASK_AUTH, 2, (const char *[]){"AUTH", node->url.password});
 	if (node_is_subscriber(node))
-		greet_with(node, GREET_PING, 1, (const char *[]){"PING"});
+		ask(node, ASK_PING, 1, (const char *[]){"PING"});
 	else
-		greet_as_voter(node);
-	Assert(node->greetings <= lengthof(node->greeting));
+		ask_voter(node);
+	Assert(node->questions <= lengthof(node->question));
 
 	node->flush_wanted = true;
 	node_flush(node, now_us);
 }
 
 static void
-greet_as_voter(RedisNode *node)
+ask_voter(RedisNode *node)
 {
 	char db[12];
 	char random[17];
@@ -578,30 +578,29 @@ greet_as_voter(RedisNode *node)
 	if (node->url.db != 0)
 	{
 		snprintf(db, sizeof(db), "%d", node->url.db);
-		greet_with(node, GREET_SELECT, 2, (const char *[]){"SELECT", db});
+		ask(node, ASK_SELECT, 2, (const char *[]){"SELECT", db});
 	}
-	greet_with(node, GREET_SERVER, 2, (const char *[]){"INFO", "server"});
-	greet_with(node, GREET_REPLICATION, 2, (const char *[]){"INFO", "replication"});
-	greet_with(node, GREET_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
-	greet_with(node, GREET_MEMORY, 2, (const char *[]){"INFO", "memory"});
-	greet_with(node, GREET_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
+	ask(node, ASK_SERVER, 2, (const char *[]){"INFO", "server"});
+	ask(node, ASK_REPLICATION, 2, (const char *[]){"INFO", "replication"});
+	ask(node, ASK_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
+	ask(node, ASK_MEMORY, 2, (const char *[]){"INFO", "memory"});
+	ask(node, ASK_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
 
 	if (!pg_strong_random(&bits, sizeof(bits)))
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
 						errmsg("could not generate random bytes for a redlock node")));
 	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
 	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
-	greet_with(
-		node, GREET_MARKER, 6,
+	ask(node, ASK_MARKER, 6,
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
-	greet_with(node, GREET_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
+	ask(node, ASK_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
 }
 
 static void
-greet_with(RedisNode *node, Greeting what, int argc, const char **argv)
+ask(RedisNode *node, Question what, int argc, const char **argv)
 {
 	append(node, argc, argv, NULL);
-	node->greeting[node->greetings++] = what;
+	node->question[node->questions++] = what;
 }
 
 static void
@@ -619,9 +618,9 @@ out_of_memory(const RedisNode *node)
 }
 
 static void
-on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
+on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	Greeting what = node->greeting[node->greeted++];
+	Question what = node->question[node->answers++];
 	const char *fault = find_fault(node, what, reply);
 	char error[SCRIPT_TEXT_MAX + 1];
 
@@ -632,7 +631,7 @@ on_greeting(RedisNode *node, const redisReply *reply, int64 now_us)
 		fail(node, passing ? NODE_BACKING_OFF : NODE_REFUSED, fault, now_us);
 		return;
 	}
-	if (node->greeted < node->greetings)
+	if (node->answers < node->questions)
 		return;
 
 	if (!node_is_subscriber(node))
@@ -659,7 +658,7 @@ ask_guard(RedisNode *node)
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
-	describe(node, guard_greet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
+	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
 }
 
 /* A time of day, since the text is read later, by whomever. */
@@ -704,14 +703,14 @@ begin_duty(RedisNode *node, int64 now_us)
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
 static const char *
-find_fault(RedisNode *node, Greeting what, const redisReply *reply)
+find_fault(RedisNode *node, Question what, const redisReply *reply)
 {
 	static char fault[SCRIPT_TEXT_MAX + 1];
 	char value[64];
 
-	if (what == GREET_FSYNC)
+	if (what == ASK_FSYNC)
 	{
-		/* who may not ask is not exempt from the guard */
+		/* a host that may not ask is not exempt from the guard */
 		node->facts.fsync_always = is_configured(reply, "appendfsync", "always") &&
 								   is_configured(reply, "no-appendfsync-on-rewrite", "no");
 		return NULL;
@@ -723,12 +722,12 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 	}
 	switch (what)
 	{
-		case GREET_AUTH:
-		case GREET_SELECT:
-		case GREET_PING:
+		case ASK_AUTH:
+		case ASK_SELECT:
+		case ASK_PING:
 			return NULL;
 
-		case GREET_SERVER:
+		case ASK_SERVER:
 			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
 				return "its INFO has no run_id";
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
@@ -743,32 +742,32 @@ find_fault(RedisNode *node, Greeting what, const redisReply *reply)
 			}
 			return NULL;
 
-		case GREET_REPLICATION:
+		case ASK_REPLICATION:
 			if (!info_value(reply, "role", value, sizeof(value)))
 				return "its INFO has no role";
 			if (strcmp(value, "master") != 0)
 				return "it is a replica; a node must be an independent server";
 			return NULL;
 
-		case GREET_PERSISTENCE:
+		case ASK_PERSISTENCE:
 			node->facts.aof =
 				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
 			return NULL;
 
-		case GREET_MEMORY:
+		case ASK_MEMORY:
 			read_eviction(node, reply);
 			return NULL;
 
-		case GREET_MARKER:
+		case ASK_MARKER:
 			return read_marker(node, reply) ? NULL : "it did not tell its marker";
 
-		case GREET_SCRIPT:
+		case ASK_SCRIPT:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
 				return "it did not load a script";
 			strlcpy(node->sha, reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 
-		case GREET_FSYNC:
+		case ASK_FSYNC:
 			break; /* above */
 	}
 	return NULL;
@@ -866,8 +865,8 @@ read_replies(RedisNode *node, int64 now_us)
 		if (reply == NULL)
 			break;
 
-		if (node->state == NODE_GREETING && node->greeted < node->greetings)
-			on_greeting(node, reply, now_us);
+		if (node->state == NODE_HANDSHAKE && node->answers < node->questions)
+			on_handshake(node, reply, now_us);
 		else if (is_answer_due(node))
 			on_reply(node, reply, now_us);
 		else if (node_is_subscriber(node))
@@ -882,7 +881,7 @@ read_replies(RedisNode *node, int64 now_us)
 		return;
 	if (node->unparsed > NODE_REPLY_MAX)
 		fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
-	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_GREETING &&
+	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_HANDSHAKE &&
 			 !node_is_subscriber(node))
 		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 }
@@ -893,9 +892,9 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	char forgot[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
-	if (node->sent[node->sent_head % NODE_IN_FLIGHT_MAX].check)
+	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
 	{
-		node->sent_head++;
+		node->in_flight_head++;
 		read_eviction(node, reply);
 		if (node->facts.evicts)
 		{
@@ -905,11 +904,11 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		}
 		return;
 	}
-	while (!node->sent[(node->sent_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
+	while (!node->in_flight[(node->in_flight_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
 		count++;
 	for (int i = 0; i < count; i++)
 	{
-		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 		ScriptAnswer answer;
 
 		script_read(sent.op, reply, i, count, &answer);
@@ -920,7 +919,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		handler->answered(node, &sent, &answer, now_us);
 	}
 	if (forgot[0] != '\0')
-		fail(node, NODE_BACKING_OFF, forgot, now_us); /* to be greeted anew */
+		fail(node, NODE_BACKING_OFF, forgot, now_us); /* for another handshake */
 }
 
 /* Was a batch sent that is not yet answered? */
@@ -940,7 +939,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 	{
 		char error[SCRIPT_TEXT_MAX + 1];
 
-		/* who may not subscribe waits by asking */
+		/* a host that may not subscribe waits by asking */
 		text_to_printable(error, sizeof(error), reply->str, reply->len);
 		fail(node, NODE_REFUSED, error, now_us);
 		return;
@@ -1004,7 +1003,7 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 
 	while (node_in_flight(node) > 0)
 	{
-		Sent sent = node->sent[node->sent_head++ % NODE_IN_FLIGHT_MAX];
+		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 
 		if (!sent.check)
 			handler->lost(node, &sent, now_us);

@@ -6,7 +6,7 @@
  *	 UNUSED      the slot belongs to no node
  *	 RESOLVING   waits for the address of its host name
  *	 CONNECTING  the socket is not yet open
- *	 GREETING    AUTH, SELECT, the facts, and the loading of scripts are out
+ *	 HANDSHAKE    AUTH, SELECT, the facts, and the loading of scripts are out
  *	 READY       takes commands
  *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
  *				 have forgotten leases, or forget them (see guard.h)
@@ -14,7 +14,7 @@
  *	 REFUSED     answers but must not vote (wrong password, a replica, ...);
  *				 looked at again at retry_at_us
  *
- * The commands of a turn go out in batches, each a call of the script that has
+ * The commands of a pass go out in batches, each a call of the script that has
  * one reply.  Replies come in the order of the commands, so the commands in flight
  * are a ring.  A connection on which a command was not answered in time is closed,
  * never reused: its state is unknown.
@@ -57,7 +57,7 @@ typedef enum NodeState
 	NODE_UNUSED = 0,
 	NODE_RESOLVING,
 	NODE_CONNECTING,
-	NODE_GREETING,
+	NODE_HANDSHAKE,
 	NODE_READY,
 	NODE_QUARANTINED,
 	NODE_BACKING_OFF,
@@ -65,7 +65,7 @@ typedef enum NodeState
 } NodeState;
 
 /* A command in flight: what the broker needs to know when the reply comes. */
-typedef struct Sent
+typedef struct InFlight
 {
 	int lease_slot;
 	uint32 generation;
@@ -76,7 +76,7 @@ typedef struct Sent
 	bool last;           /* of its batch: one reply answers all of it */
 	bool check;          /* of the connection: no lease is concerned */
 	int64 sent_us;
-} Sent;
+} InFlight;
 
 typedef struct RedisNode
 {
@@ -98,26 +98,26 @@ typedef struct RedisNode
 
 	size_t unparsed; /* bytes since the last whole reply */
 
-	uint8 greeting[16]; /* replies still to come while GREETING */
-	int greetings;
-	int greeted;
+	uint8 question[16]; /* replies still to come while HANDSHAKE */
+	int questions;
+	int answers;
 
-	ScriptBatch *batch; /* what is not yet in the connection's buffer */
-	Sent *sent;         /* ring of NODE_IN_FLIGHT_MAX */
-	uint32 sent_head;   /* next to be answered */
-	uint32 sent_tail;   /* next free; tail - head are in flight, also when they
-						 * have wrapped: the ring's size is a power of two */
+	ScriptBatch *batch;    /* what is not yet in the connection's buffer */
+	InFlight *in_flight;   /* ring of NODE_IN_FLIGHT_MAX */
+	uint32 in_flight_head; /* next to be answered */
+	uint32 in_flight_tail; /* next free; tail - head are in flight, also when they
+							* have wrapped: the ring's size is a power of two */
 
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
 	int next_address;
 	int used_address;  /* of the connection */
 	int failures;      /* in a row, with a pause behind each */
-	int64 deadline_us; /* RESOLVING, CONNECTING, GREETING */
+	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 
 	int64 began_us;    /* the connection */
-	int64 made_in_us;  /* from there to the end of the greeting */
+	int64 made_in_us;  /* from there to the end of the handshake */
 	int64 heard_us;    /* something was read */
 	int64 check_at_us; /* the next is sent */
 	int64 pinged_us;   /* a subscriber's unanswered check; 0: none */
@@ -127,9 +127,10 @@ typedef struct RedisNode
 
 typedef struct NodeHandler
 {
-	void (*answered)(RedisNode *node, const Sent *sent, const ScriptAnswer *answer, int64 now_us);
+	void (*answered)(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
+					 int64 now_us);
 	/* the node is connected to again; at once if it is `replacing` */
-	void (*lost)(RedisNode *node, const Sent *sent, int64 now_us);
+	void (*lost)(RedisNode *node, const InFlight *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
 	/* subscribers only; told: a release, else the confirmation of a subscription */
 	void (*heard)(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
@@ -157,7 +158,7 @@ node_is_subscriber(const RedisNode *node)
 	return node->slot >= NODE_SUBSCRIBER;
 }
 
-/* Was greeted, and found to be fit. */
+/* The handshake is over, and it was found to be fit. */
 static inline bool
 node_is_on_duty(const RedisNode *node)
 {
@@ -167,7 +168,8 @@ node_is_on_duty(const RedisNode *node)
 static inline bool
 node_can_send(const RedisNode *node)
 {
-	return node_is_on_duty(node) && node->sent_tail - node->sent_head < NODE_IN_FLIGHT_MAX;
+	return node_is_on_duty(node) &&
+		   node->in_flight_tail - node->in_flight_head < NODE_IN_FLIGHT_MAX;
 }
 
 /* Takes acquires, too. */
@@ -180,14 +182,14 @@ node_can_vote(const RedisNode *node)
 static inline uint32
 node_in_flight(const RedisNode *node)
 {
-	return node->sent_tail - node->sent_head;
+	return node->in_flight_tail - node->in_flight_head;
 }
 
 /*
  * Append a command; it is written by node_flush.  The node must be able to send.
  * Of `sent`, by_text, last and check are filled in here.
  */
-extern void node_send(RedisNode *node, const ScriptCommand *command, const Sent *sent);
+extern void node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
 
 /* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);

@@ -19,8 +19,8 @@ static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t
 static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
 GuardVerdict
-guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t max_ttl_us,
-			int64_t now_us)
+guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t max_ttl_us,
+		   int64_t now_us)
 {
 	GuardMemory *memory = nodes[node];
 	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);

@@ -29,7 +29,7 @@
  * host that ends its quarantine wipes out what another has noticed since.
  *
  * A server that is configured by two names must vote once.  Nodes with one run_id
- * are twins, and the one that is greeted last is refused.  When the server restarts
+ * are twins, and the one that is met last is refused.  When the server restarts
  * its other name may be met first, and is used then.  So a vote counts only in rounds
  * that began after `met_us`.  At the instant when a round begins
  *
@@ -83,7 +83,7 @@ typedef struct GuardFacts
 	} loss;
 } GuardFacts;
 
-/* What is to be done with a node that was greeted. */
+/* What is to be done with a node after the handshake. */
 typedef enum GuardVerdict
 {
 	GUARD_AS_BEFORE, /* it forgot nothing new; an earlier quarantine may last */
@@ -97,8 +97,8 @@ typedef enum GuardVerdict
  * twin, which may be used later.  nodes: by slot, NULL where there is none.  now_us: of
  * after its answer, and before anything else is done.
  */
-extern GuardVerdict guard_greet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
-								int64_t max_ttl_us, int64_t now_us);
+extern GuardVerdict guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
+							   int64_t max_ttl_us, int64_t now_us);
 
 /* May it vote for new leases? */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);

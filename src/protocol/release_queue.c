@@ -148,8 +148,8 @@ stop_waiting(ReleaseQueue *queue, int slot)
 
 /* It may lack the key, or owe its deletion. */
 bool
-release_queue_greet(ReleaseQueue *queue, int slot, const core_lease *lease, int node,
-					core_mask can_send)
+release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease, int node,
+						 core_mask can_send)
 {
 	if (lease->state == CORE_FREE || queue->release[slot].waits ||
 		!(lease->members & CORE_BIT(node)))

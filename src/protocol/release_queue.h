@@ -121,8 +121,8 @@ extern bool release_queue_begin(ReleaseQueue *queue, int slot, const core_lease 
 								uint64_t hash, core_mask can_send);
 
 /* The node came back: is this lease to be told so now?  False: when there is room, or never. */
-extern bool release_queue_greet(ReleaseQueue *queue, int slot, const core_lease *lease, int node,
-								core_mask can_send);
+extern bool release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease,
+									 int node, core_mask can_send);
 
 /* When the lease wants a CORE_TICK; 0: not yet. */
 extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int slot,

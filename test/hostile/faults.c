@@ -5,7 +5,7 @@
  *	 cc -shared -fPIC -o faults.so faults.c -ldl -lpthread
  *	 LD_PRELOAD=./faults.so FAULTS_DIR=/some/directory pg_ctl start ...
  *
- *	 no-memory	hiredis can't keep a command: an error in the broker when it greets
+ *	 no-memory	hiredis can't keep a command: an error in the broker in a handshake
  *				a node or sends it something
  *	 no-write	what hiredis has for a node can't be written: its connection was reset
  *	 slow-names	host names that begin with "slow" are not resolved before the file

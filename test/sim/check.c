@@ -284,7 +284,7 @@ check_sent(int h, int s, int node, core_op op)
 	if (op == CORE_OP_RENEW)
 	{
 		renewal_sent[slot->secret] = true;
-		/* what it does not know yet, it will in its next turn, and on the same connection */
+		/* what it does not know yet, it will in its next pass, and on the same connection */
 		demand(14, slot->wish != WISH_NOTHING || slot->queued,
 			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
 			   slot->secret, node + 1);

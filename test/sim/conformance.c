@@ -72,7 +72,7 @@ static void run_sequence(int sequence);
 static void random_command(command *command, bool full);
 static void random_meddling(void);
 static void set_marker(uint32_t marker, int64_t lost_us);
-static void greet_both(void);
+static void meet_both(void);
 static void execute_both(int count);
 static size_t write_command(char *text, size_t size, const command *command);
 static redisReply *call_script(const char *marker, char text[][400], const size_t *len, int count);
@@ -225,7 +225,7 @@ run_sequence(int sequence)
 		}
 		if (dice(12) == 0)
 		{
-			greet_both();
+			meet_both();
 			continue;
 		}
 		execute_both(dice(2) == 0 ? 1 : 1 + dice(BATCH_MAX));
@@ -379,7 +379,7 @@ set_marker(uint32_t marker, int64_t lost_us)
 
 /* The marker is read, or written, as when a host connects. */
 static void
-greet_both(void)
+meet_both(void)
 {
 	uint32_t fresh = 3 + dice(3);
 	bool seen = dice(2) == 0;
@@ -419,7 +419,7 @@ greet_both(void)
 				   reply->element[1]->integer, marker_text, (int) mark);
 	}
 	freeReplyObject(reply);
-	compare_data("greeting");
+	compare_data("handshake");
 }
 
 /*

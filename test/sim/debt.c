@@ -9,7 +9,7 @@
  *	 a node for longer than its release takes to arrive (ARRIVES_US), from when it
  *	 is unwanted and the connection is well.  If the node answered with an error
  *	 meanwhile, or the connection was full, then: as long again as it has been owed,
- *	 and two pauses between retries.  Who waits (BUSY) does not repeat a release then:
+ *	 and two pauses between retries.  A request that waits (BUSY) does not repeat a release then:
  *	 the next round is near.
  * - A node that came back during a valid lease has its key after the same time,
  *	 unless another's key or a larger counter stood in the way.
@@ -30,7 +30,7 @@
 #include "story.h"
 #include "wire.h"
 
-/* The broker's next turn, what was sent before, and then the way there. */
+/* The broker's next pass, what was sent before, and then the way there. */
 #define ARRIVES_US (5 * w.plan.delay_us + MS)
 
 /* Clocks of hosts run at most half a percent too slow. */

@@ -50,7 +50,7 @@ static void hurry_releases_of(int host, int gate);
 static void take(int host, const ReleaseStep *next);
 
 static void take_queue(int host);
-static void look_at(int host, int slot);
+static void act_on_wish(int host, int slot);
 static int node_of(int host, int server, core_mask members);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
@@ -207,8 +207,8 @@ host_handle(const event *event)
 			if (event->tag == wire_at(event->host, event->node)->epoch && !host->broker_down)
 				wire_connect(event->host, event->node);
 			break;
-		case EVENT_GREETED:
-			peer_on_greeted(event);
+		case EVENT_HANDSHAKE:
+			peer_on_handshake(event);
 			break;
 		case EVENT_TIMER:
 			on_timer(event);
@@ -309,7 +309,7 @@ step(int h, int s, core_event *event)
 	release_queue_follow(&hosts[h].releases, s, core, (uint64_t) w.plan.gate[slot->resource], event,
 						 nodes_on_duty(h));
 	if (core->state == CORE_FREE)
-		look_at(h, s);
+		act_on_wish(h, s);
 }
 
 /* By the laws of the core, which take their time: not in each schedule. */
@@ -507,7 +507,7 @@ on_timer(const event *event)
 {
 	slot *slot = slot_at(event->host, event->slot);
 
-	take_queue(event->host); /* a turn begins with it */
+	take_queue(event->host); /* a pass begins with it */
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
@@ -520,7 +520,7 @@ on_timer(const event *event)
 	{
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
-		look_at(event->host, event->slot);
+		act_on_wish(event->host, event->slot);
 		if (slot->in_use)
 			set_timer(event->host, event->slot);
 	}
@@ -528,7 +528,7 @@ on_timer(const event *event)
 		host_step(event->host, event->slot, CORE_TICK, 0);
 }
 
-/* The broker is woken, and sees it in its next turn. */
+/* The broker is woken, and sees it in its next pass. */
 void
 host_push(int h, int s)
 {
@@ -563,13 +563,13 @@ take_queue(int h)
 		memmove(host->queued, host->queued + 1,
 				sizeof(host->queued[0]) * (size_t) host->queued_count);
 		slot_at(h, s)->queued = false;
-		look_at(h, s);
+		act_on_wish(h, s);
 	}
 }
 
 /* Do what the owner wishes, if that is not under way.  Safe to repeat. */
 static void
-look_at(int h, int s)
+act_on_wish(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 
@@ -681,9 +681,10 @@ send_releases(int h)
 
 /* It may lack the key. */
 void
-host_greet(int h, int s, int n)
+host_node_ready(int h, int s, int n)
 {
-	if (release_queue_greet(&hosts[h].releases, s, &slot_at(h, s)->core, n, nodes_that_can_send(h)))
+	if (release_queue_node_ready(&hosts[h].releases, s, &slot_at(h, s)->core, n,
+								 nodes_that_can_send(h)))
 		host_step(h, s, CORE_NODE_READY, n);
 }
 
@@ -890,7 +891,7 @@ on_broker(const event *event)
 			continue;
 		step(h, s, &adoption);
 		if (slot_at(h, s)->wish == WISH_NOTHING)
-			look_at(h, s);
+			act_on_wish(h, s);
 		set_timer(h, s);
 	}
 	later(settled_us, EVENT_SETTLED, h, 0, 0, 0);
@@ -909,7 +910,7 @@ on_settled(const event *event)
 			slot_at(event->host, s)->wish == WISH_HOLD)
 			host_step(event->host, s, CORE_WAKE, 0);
 		else
-			look_at(event->host, s);
+			act_on_wish(event->host, s);
 	}
 }
 
@@ -925,7 +926,7 @@ host_all_idle(void)
 			if (slot_at(h, s)->in_use)
 				return false;
 		for (int n = 0; n < w.plan.places; n++)
-			if (wire_at(h, n)->state == WIRE_GREETING || wire_in_flight(wire_at(h, n)) != 0)
+			if (wire_at(h, n)->state == WIRE_HANDSHAKE || wire_in_flight(wire_at(h, n)) != 0)
 				return false;
 	}
 	return true;

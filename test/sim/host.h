@@ -22,7 +22,7 @@ typedef enum wish
 	WISH_IDLE /* left to the next session at the gate */
 } wish;
 
-/* Who has a slot.  What the broker knows of it is the wish alone. */
+/* The owner of a slot.  What the broker knows of it is the wish alone. */
 typedef enum owner
 {
 	OWNER_NOBODY, /* nobody yet, or nobody any more */
@@ -115,7 +115,7 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 
 /* For peer.c and session.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
-extern void host_greet(int host, int slot, int node); /* the node is ready */
+extern void host_node_ready(int host, int slot, int node); /* the node is ready */
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
 extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */
 extern void host_push(int host, int slot); /* its owner wishes something else */

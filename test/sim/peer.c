@@ -85,7 +85,7 @@ peer_on_overdue(const event *event)
 }
 
 void
-peer_on_greeted(const event *event)
+peer_on_handshake(const event *event)
 {
 	int h = event->host;
 	int n = event->node;
@@ -114,7 +114,7 @@ peer_on_greeted(const event *event)
 			 n + 1, verdict == GUARD_FORGOT ? "its marker is another" : "it restarted");
 	}
 	for (int s = 0; s < SLOTS_MAX; s++)
-		host_greet(h, s, n);
+		host_node_ready(h, s, n);
 }
 
 static GuardVerdict
@@ -125,5 +125,5 @@ ask_guard(int h, int n)
 	for (int i = 0; i < w.plan.places; i++)
 		if (hosts[h].node[i].in_use)
 			memories[i] = &hosts[h].node[i].guard;
-	return guard_greet(memories, n, &wire_at(h, n)->facts, hosts[h].max_ttl_us, host_now_us(h));
+	return guard_meet(memories, n, &wire_at(h, n)->facts, hosts[h].max_ttl_us, host_now_us(h));
 }

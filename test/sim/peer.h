@@ -1,6 +1,6 @@
 /*
  * peer.h
- *		What src/broker/node.c does: time-outs, reconnecting, the greeting.  What comes of
+ *		What src/broker/node.c does: time-outs, reconnecting, the handshake.  What comes of
  *		it is decided by src/protocol/guard.c as it is.
  */
 #ifndef SIM_PEER_H
@@ -13,6 +13,6 @@ extern void peer_connect_later(int host, int node);
 
 /* Events */
 extern void peer_on_overdue(const event *event);
-extern void peer_on_greeted(const event *event);
+extern void peer_on_handshake(const event *event);
 
 #endif /* SIM_PEER_H */

@@ -134,7 +134,7 @@ open_nodes(int h, const list *list, const int *place)
 	}
 }
 
-/* Who waits asks the new nodes.  What can't be released at once expires by itself. */
+/* Waiters ask the new nodes.  What can't be released at once expires by itself. */
 static void
 move_askers(int h)
 {

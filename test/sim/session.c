@@ -234,7 +234,7 @@ end_holding(int h, int s)
 	next_asks(h, slot->resource);
 }
 
-/* Who asked goes without the lock, whatever the broker has told by now. */
+/* The session that asked goes without the lock, whatever the broker has told by now. */
 static void
 give_up(int h, int s)
 {
@@ -273,7 +273,7 @@ free_name(int h, int s)
 	slot_at(h, s)->session = -1;
 }
 
-/* Who comes through the gate finds its name free. */
+/* A session that comes through the gate finds its name free. */
 void
 session_disown(int h, int s)
 {
@@ -287,7 +287,7 @@ validity_us(int h, const slot *slot)
 	return slot->core.state == CORE_HELD ? slot->core.valid_until_us - host_now_us(h) : 0;
 }
 
-/* Who is next at the gate leaves it, for what it wants. */
+/* The next at the gate leaves it, for what it wants. */
 static int
 next_wants(int h, int resource)
 {
@@ -307,7 +307,7 @@ next_asks(int h, int resource)
 	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, next_wants(h, resource), 0, 0);
 }
 
-/* Who waits sees that a lease was lost, and that its name is free. */
+/* Waiters see that a lease was lost, and that its name is free. */
 void
 session_lost(int h, int s)
 {

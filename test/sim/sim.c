@@ -261,8 +261,8 @@ handle(const event *event)
 		case EVENT_ARRIVE:
 			wire_on_arrive(event);
 			break;
-		case EVENT_GREET:
-			wire_on_greet(event);
+		case EVENT_REACH:
+			wire_on_reach(event);
 			break;
 		case EVENT_LATE:
 			wire_on_late(event);

@@ -72,16 +72,16 @@ wire_connect(int host, int node)
 	wire *wire = wire_at(host, node);
 
 	assert(wire->state == WIRE_DOWN);
-	wire->state = WIRE_GREETING;
+	wire->state = WIRE_HANDSHAKE;
 	wire->gone = wire->by_text = false;
 	wire->head = wire->executed = wire->tail = first_number();
 	wire->to_at_us = max_us(w.now_us, w.cut_to_us[host][node]) + delay_us();
-	later(wire->to_at_us, EVENT_GREET, host, node, 0, wire->epoch);
+	later(wire->to_at_us, EVENT_REACH, host, node, 0, wire->epoch);
 }
 
 /* INFO, CONFIG GET and the marker script are executed. */
 void
-wire_on_greet(const event *event)
+wire_on_reach(const event *event)
 {
 	wire *wire = wire_at(event->host, event->node);
 	server *server = server_at(event->host, event->node);
@@ -92,7 +92,7 @@ wire_on_greet(const event *event)
 		return;
 	if (server->paused_until_us > w.now_us)
 	{
-		later(server->paused_until_us, EVENT_GREET, event->host, event->node, 0, wire->epoch);
+		later(server->paused_until_us, EVENT_REACH, event->host, event->node, 0, wire->epoch);
 		return;
 	}
 	save(server);
@@ -114,7 +114,7 @@ wire_on_greet(const event *event)
 	if (server->data.mark.text > w.markers)
 		w.markers = server->data.mark.text;
 	wire->from_at_us = max_us(w.now_us, w.cut_from_us[event->host][event->node]) + delay_us();
-	later(wire->from_at_us, EVENT_GREETED, event->host, event->node, 0, wire->epoch);
+	later(wire->from_at_us, EVENT_HANDSHAKE, event->host, event->node, 0, wire->epoch);
 }
 
 void
@@ -249,7 +249,7 @@ wire_break(int host, int node, bool late, bool silent)
 		return;
 	abandon(wire, host, node, late);
 	wire->gone = true;
-	if (!silent || wire->state == WIRE_GREETING)
+	if (!silent || wire->state == WIRE_HANDSHAKE)
 		later(w.now_us + dice_us(w.plan.delay_us * 2), EVENT_BROKEN, host, node, 0, wire->epoch);
 }
 

@@ -17,7 +17,7 @@
 typedef enum wire_state
 {
 	WIRE_DOWN,
-	WIRE_GREETING,
+	WIRE_HANDSHAKE,
 	WIRE_UP
 } wire_state;
 
@@ -37,7 +37,7 @@ typedef struct wire
 	uint32_t head;
 	uint32_t executed;
 	uint32_t tail;
-	GuardFacts facts; /* what the node said when it was greeted */
+	GuardFacts facts; /* what the node said in the handshake */
 	command command[WIRE_MAX];
 	answer answer[WIRE_MAX];
 } wire;
@@ -58,7 +58,7 @@ extern void wire_text(char *text, uint32_t number); /* what is random is a numbe
 
 /* Events */
 extern void wire_on_arrive(const event *event);
-extern void wire_on_greet(const event *event);
+extern void wire_on_reach(const event *event);
 extern void wire_on_late(const event *event);
 extern void wire_on_answer(const event *event);
 

@@ -6,7 +6,7 @@
  * is and what may go wrong, the dice decide the rest.  Everything lies in one
  * static struct; nothing is allocated while a schedule runs.
  *
- * Who reads this as a program: an event is taken from the queue in order of true
+ * Read as a program: an event is taken from the queue in order of true
  * time and handed to those whom it concerns (sim.c); they put new ones there.
  */
 #ifndef SIM_WORLD_H
@@ -97,30 +97,30 @@ typedef enum persistence
 typedef enum event_kind
 {
 	/* of a host's processes: late when it is paused */
-	EVENT_ANSWER,  /* a reply arrives */
-	EVENT_BROKEN,  /* the host notices that a connection is gone */
-	EVENT_OVERDUE, /* the oldest command of a connection may be overdue */
-	EVENT_CONNECT, /* time to connect */
-	EVENT_GREETED, /* the node has told all that we ask at first */
-	EVENT_TIMER,   /* of a lease */
-	EVENT_WAKE,    /* a majority told of a release */
-	EVENT_BROKER,  /* a new broker is there */
-	EVENT_SETTLED, /* ... and has tried all nodes */
-	EVENT_RELOAD,  /* the broker puts redlock.nodes into force */
-	EVENT_TURN,    /* the broker takes its queue */
-	EVENT_ASK,     /* a session wants the lock */
-	EVENT_ASKED,   /* ... which has a slot, writes its wish */
-	EVENT_READ,    /* ... and looks at what it is told */
-	EVENT_NEXT,    /* the next of those who wait at the gate asks */
-	EVENT_TAKE,    /* ... or takes over */
-	EVENT_CANCEL,  /* a session waits no longer */
-	EVENT_WRITE,   /* a session passes the fence of the database, and reads */
-	EVENT_STORE,   /* ... and stores what it made of that */
-	EVENT_DONE,    /* a session lets the lock go */
+	EVENT_ANSWER,    /* a reply arrives */
+	EVENT_BROKEN,    /* the host notices that a connection is gone */
+	EVENT_OVERDUE,   /* the oldest command of a connection may be overdue */
+	EVENT_CONNECT,   /* time to connect */
+	EVENT_HANDSHAKE, /* the node has told all that we ask at first */
+	EVENT_TIMER,     /* of a lease */
+	EVENT_WAKE,      /* a majority told of a release */
+	EVENT_BROKER,    /* a new broker is there */
+	EVENT_SETTLED,   /* ... and has tried all nodes */
+	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
+	EVENT_TURN,      /* the broker takes its queue */
+	EVENT_ASK,       /* a session wants the lock */
+	EVENT_ASKED,     /* ... which has a slot, writes its wish */
+	EVENT_READ,      /* ... and looks at what it is told */
+	EVENT_NEXT,      /* the next of those who wait at the gate asks */
+	EVENT_TAKE,      /* ... or takes over */
+	EVENT_CANCEL,    /* a session waits no longer */
+	EVENT_WRITE,     /* a session passes the fence of the database, and reads */
+	EVENT_STORE,     /* ... and stores what it made of that */
+	EVENT_DONE,      /* a session lets the lock go */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */
 	EVENT_ARRIVE, /* a command arrives at its node */
-	EVENT_GREET,  /* a connection reaches its node */
+	EVENT_REACH,  /* a connection reaches its node */
 	EVENT_LATE,   /* a command left in an old socket is executed */
 	EVENT_FAULT,
 	EVENT_OPERATOR, /* somebody changes settings */

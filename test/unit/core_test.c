@@ -3542,7 +3542,7 @@ refused_by_silent(int node, uint32_t holder, bool silent)
 						 .silent = silent});
 }
 
-/* Who releases without a word must not get the lock again and again unheard. */
+/* A host that releases without a word must not get the lock again and again unheard. */
 static void
 test_silent_rival(void)
 {

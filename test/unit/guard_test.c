@@ -40,27 +40,27 @@ facts_of(const char *run_id, int64_t uptime_s, bool durable, const char *marker,
 }
 
 static GuardVerdict
-greet_with(int node, const GuardFacts *facts)
+meet_with(int node, const GuardFacts *facts)
 {
 	GuardMemory *nodes[CORE_NODES_MAX] = {&memory[0], &memory[1], &memory[2]};
 
 	now_us++;
-	return guard_greet(nodes, node, facts, MAX_TTL_US, now_us);
+	return guard_meet(nodes, node, facts, MAX_TTL_US, now_us);
 }
 
 static GuardVerdict
-greet(int node, const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
+meet(int node, const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
 {
 	GuardFacts facts = facts_of(run_id, uptime_s, durable, marker, loss);
 
-	return greet_with(node, &facts);
+	return meet_with(node, &facts);
 }
 
 /* By its run_id alone: an old process that keeps all. */
 static GuardVerdict
-greet_as(int node, const char *run_id)
+meet_as(int node, const char *run_id)
 {
-	return greet(node, run_id, DAY_S, true, "m1", GUARD_FRESH);
+	return meet(node, run_id, DAY_S, true, "m1", GUARD_FRESH);
 }
 
 static void
@@ -98,7 +98,7 @@ test_first_sight(void)
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
 	{
 		begin();
-		ok(greet(0, "p1", table[i].uptime_s, table[i].durable, "m1", table[i].loss) ==
+		ok(meet(0, "p1", table[i].uptime_s, table[i].durable, "m1", table[i].loss) ==
 			   table[i].verdict,
 		   "first sight of %s", table[i].what);
 		ok(guard_may_vote(&memory[0], now_us) == (table[i].verdict == GUARD_AS_BEFORE),
@@ -106,7 +106,7 @@ test_first_sight(void)
 	}
 }
 
-/* It was seen as p1 with m1, and is greeted again. */
+/* It was seen as p1 with m1, and is met again. */
 static void
 test_next_sight(void)
 {
@@ -141,14 +141,14 @@ test_next_sight(void)
 		GuardVerdict verdict;
 
 		begin();
-		greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
-		verdict = greet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
-						table[i].loss);
+		meet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+		verdict = meet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
+					   table[i].loss);
 		ok(verdict == table[i].verdict, "seen again: %s", table[i].what);
 		ok(guard_may_vote(&memory[0], now_us) == (verdict == GUARD_AS_BEFORE),
 		   "... and whether it may vote");
-		ok(greet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
-				 table[i].loss) == GUARD_AS_BEFORE,
+		ok(meet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
+				table[i].loss) == GUARD_AS_BEFORE,
 		   "... which is remembered");
 	}
 }
@@ -159,20 +159,20 @@ test_quarantine(void)
 	int64_t ends_us;
 
 	begin();
-	greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
-	greet(0, "p2", 1, false, "m1", GUARD_FRESH);
+	meet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	meet(0, "p2", 1, false, "m1", GUARD_FRESH);
 	ends_us = now_us + QUARANTINE_US;
 	ok(!guard_may_vote(&memory[0], ends_us - 1), "a quarantine lasts for max_ttl and the drift");
 	ok(guard_may_vote(&memory[0], ends_us), "and then ends");
 
 	now_us += 30 * SECOND;
-	greet(0, "p2", 31, false, "m1", GUARD_FRESH);
+	meet(0, "p2", 31, false, "m1", GUARD_FRESH);
 	ok(memory[0].until_us == ends_us, "a connection that breaks does not extend it");
-	greet(0, "p3", 1, false, "m1", GUARD_FRESH);
+	meet(0, "p3", 1, false, "m1", GUARD_FRESH);
 	ends_us = now_us + QUARANTINE_US;
 	ok(memory[0].until_us == ends_us, "a second restart does");
 	now_us += 30 * SECOND;
-	greet(0, "p3", 31, false, "m2", GUARD_LOST_LATELY);
+	meet(0, "p3", 31, false, "m2", GUARD_LOST_LATELY);
 	ok(memory[0].until_us == now_us + QUARANTINE_US, "so does a loss of its data");
 }
 
@@ -192,39 +192,39 @@ static void
 test_twins(void)
 {
 	begin();
-	greet_as(0, "p1");
-	greet_as(1, "p2");
-	greet_as(2, "p1");
+	meet_as(0, "p1");
+	meet_as(1, "p2");
+	meet_as(2, "p1");
 	ok(is_twin_of(2, 0), "a second name of a server is refused, and says which it is");
-	greet_as(2, "p1");
+	meet_as(2, "p1");
 	ok(is_twin_of(2, 0), "also when it tries again");
-	greet_as(0, "p1");
+	meet_as(0, "p1");
 	ok(is_used(0), "the first name is used");
-	greet_as(2, "p1");
+	meet_as(2, "p1");
 	ok(is_twin_of(2, 0), "the second one still not");
 
 	/* the server restarts */
-	greet_as(0, "p3");
-	greet_as(2, "p3");
+	meet_as(0, "p3");
+	meet_as(2, "p3");
 	ok(is_used(0) && is_twin_of(2, 0), "after a restart the name is used that is met first");
-	greet_as(2, "p4");
-	greet_as(0, "p4");
+	meet_as(2, "p4");
+	meet_as(0, "p4");
 	ok(is_used(2) && is_twin_of(0, 2), "be it the one or the other");
 	ok(is_used(1), "which concerns no other node");
 
 	/* now it is a server of its own */
-	greet_as(0, "p5");
+	meet_as(0, "p5");
 	ok(is_used(0) && is_used(2), "a name that leads to another server is used again");
 
 	/* two names change their places */
 	begin();
-	greet_as(0, "p1");
-	greet_as(1, "p2");
-	greet_as(0, "p2");
+	meet_as(0, "p1");
+	meet_as(1, "p2");
+	meet_as(0, "p2");
 	ok(is_twin_of(0, 1), "a name that leads to another's server is refused");
-	greet_as(1, "p1");
+	meet_as(1, "p1");
 	ok(is_used(1), "that one may have a new server, which no other has");
-	greet_as(0, "p2");
+	meet_as(0, "p2");
 	ok(is_used(0), "and then the first may have its former one");
 }
 
@@ -235,24 +235,24 @@ test_met(void)
 	int64_t met_us;
 
 	begin();
-	greet_as(0, "p1");
+	meet_as(0, "p1");
 	met_us = now_us;
-	ok(memory[0].met_us == met_us, "a process is known from its first greeting");
-	greet_as(0, "p1");
-	greet(0, "p1", DAY_S, false, "m2", GUARD_LOST_LATELY);
+	ok(memory[0].met_us == met_us, "a process is known from its first handshake");
+	meet_as(0, "p1");
+	meet(0, "p1", DAY_S, false, "m2", GUARD_LOST_LATELY);
 	ok(memory[0].met_us == met_us, "and after a connection that broke, or a loss of data");
-	greet_as(0, "p2");
+	meet_as(0, "p2");
 	ok(memory[0].met_us == now_us, "the next process is a new one");
-	greet_as(0, "p1");
+	meet_as(0, "p1");
 	ok(memory[0].met_us == now_us, "so is one of long ago, since another was there between");
 
-	greet_as(1, "p1");
-	greet_as(0, "p3");
-	greet_as(1, "p1");
+	meet_as(1, "p1");
+	meet_as(0, "p3");
+	meet_as(1, "p1");
 	ok(is_used(1) && memory[1].met_us == now_us,
 	   "what a twin said does not count: its server may have voted by the other name");
 	met_us = now_us;
-	greet_as(1, "p1");
+	meet_as(1, "p1");
 	ok(memory[1].met_us == met_us, "from then on it does");
 }
 
@@ -261,20 +261,20 @@ static void
 test_twin_forgets(void)
 {
 	begin();
-	greet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
-	greet(1, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	meet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+	meet(1, "p1", DAY_S, false, "m1", GUARD_FRESH);
 	ok(is_twin_of(1, 0) && guard_may_vote(&memory[1], now_us), "a twin that forgot nothing");
-	ok(greet(1, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED && is_used(1) &&
+	ok(meet(1, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED && is_used(1) &&
 		   !guard_may_vote(&memory[1], now_us),
 	   "invariant 8: it restarts, and its other name is met first: no vote, whatever its age");
-	ok(greet(0, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED &&
+	ok(meet(0, "p2", 300 * DAY_S, false, "m1", GUARD_FRESH) == GUARD_RESTARTED &&
 		   is_twin_of(0, 1) && !guard_may_vote(&memory[0], now_us),
 	   "nor by the first");
 
 	begin();
-	greet_as(0, "p1");
-	greet_as(1, "p1");
-	ok(greet(1, "p2", DAY_S, true, "m2", GUARD_LOST_LATELY) == GUARD_FORGOT && is_used(1) &&
+	meet_as(0, "p1");
+	meet_as(1, "p1");
+	ok(meet(1, "p2", DAY_S, true, "m2", GUARD_LOST_LATELY) == GUARD_FORGOT && is_used(1) &&
 		   !guard_may_vote(&memory[1], now_us),
 	   "invariant 8: it lost its data, and its other name is met first: no vote");
 }

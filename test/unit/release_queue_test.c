@@ -163,7 +163,7 @@ come_back(int node)
 	can_send |= CORE_BIT(node);
 	on_duty |= CORE_BIT(node);
 	for (int s = 0; s < SLOTS; s++)
-		if (release_queue_greet(&queue, s, &lease[s], node, can_send))
+		if (release_queue_node_ready(&queue, s, &lease[s], node, can_send))
 			step(s, CORE_NODE_READY, node);
 }
 
