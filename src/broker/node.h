@@ -112,7 +112,7 @@ typedef struct RedisNode
 	int addresses;
 	int next_address;
 	int used_address;  /* of the connection */
-	int failures;      /* in a row, with a pause behind each */
+	int failures;      /* in a row, with a pause after each */
 	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 

@@ -250,7 +250,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	}
 }
 
-/* Our own values say it behind their fixed part; others' are shown as they are. */
+/* Our own values say it after their fixed part; others' are shown as they are. */
 static void
 read_holder(const redisReply *reply, ScriptAnswer *answer)
 {

@@ -398,7 +398,7 @@ count_agreed(const core_lease *lease)
 }
 
 /*
- * Not acquired.  Undo what was or may be set; the release travels behind the
+ * Not acquired.  Undo what was or may be set; the release travels after the
  * acquire on each connection, so even a late grant is undone.
  */
 static void
@@ -624,7 +624,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	{
 		case CORE_OP_ACQUIRE:
 			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
-				return; /* undone already, behind it on the wire */
+				return; /* undone already, after it on the wire */
 			if (event->reply == CORE_REPLY_YES)
 			{
 				assert(event->token > 0);

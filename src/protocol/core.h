@@ -177,7 +177,7 @@ typedef enum core_reply
 	CORE_REPLY_YES,    /* done */
 	CORE_REPLY_NO,     /* refused: another value is there, or may have been */
 	CORE_REPLY_ERROR,  /* the node answered that it did not execute it */
-	CORE_REPLY_UNKNOWN /* an answer without sense: it may have been executed */
+	CORE_REPLY_UNKNOWN /* a malformed reply: it may have been executed */
 } core_reply;
 
 typedef struct core_event

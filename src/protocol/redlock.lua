@@ -23,7 +23,7 @@
 -- A call
 -- ------
 --
--- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument behind
+-- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument after
 -- it a command: six words, or seven, a NUL after each, of which the sixth may be empty.  They
 -- are executed in order, and the reply is an array of what each returns.
 --
@@ -64,7 +64,7 @@
 -- as four arguments, and an argument as much as a dozen lines; a function or a protected call
 -- costs as much as an argument.  So one script executes many commands in one loop, without
 -- functions of its own; numbers are compared as text where that will do (the longer is the
--- larger; of two that are as long, the one that sorts behind); and an acquire looks at the
+-- larger; of two that are as long, the one that sorts after); and an acquire looks at the
 -- clock of the node only when the counter is not there or was not raised for long.
 
 local call, try, arguments = redis.call, redis.pcall, ARGV

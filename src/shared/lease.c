@@ -256,7 +256,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	Assert(prefix_len <= LOCK_PREFIX_MAX);
 	Assert(key_len > prefix_len && key_len - prefix_len <= LOCK_NAME_MAX);
 	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
-					 "some of the holder must fit behind the longest key");
+					 "some of the holder must fit after the longest key");
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	idle = named(hash);

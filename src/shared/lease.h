@@ -96,7 +96,7 @@ typedef struct Lease
 	uint64 gate;   /* which its owner holds, and others wait at */
 	uint16 prefix_len;
 	uint16 key_len;
-	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; behind it
+	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; after it
 								* lease_holder (o) and lease_held_by (m), cut
 								* where the key is long */
 	/* (t), but changed by a hand-over, as the gate is */
@@ -267,7 +267,7 @@ lease_slot(const Lease *lease)
 	return lease - lease_table->lease;
 }
 
-/* Bytes for each of the two texts behind the key. */
+/* Bytes for each of the two texts after the key. */
 static inline int
 lease_text_size(const Lease *lease)
 {
