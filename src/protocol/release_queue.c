@@ -212,13 +212,13 @@ release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
 {
 	Release *release = &queue->release[slot];
 
+	set_indexed(queue, slot, release->hash, false); /* whatever follows: it is found once */
 	if (!release->waits && !release->under_way)
 		return false; /* it is over by now */
 	if (!release->urgent)
 	{
 		release->urgent = true;
 		release->hurried = release->waits ? 0 : release->unsent;
-		set_indexed(queue, slot, release->hash, false);
 	}
 	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
 	if (release->waits)

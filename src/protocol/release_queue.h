@@ -135,7 +135,10 @@ extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int slot,
 extern bool release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step);
 extern bool release_queue_next_waiting(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step);
 
-/* A slot with the release of a name that is not yet sent everywhere, to be hurried; -1. */
+/*
+ * A slot with the release of a name that is not yet sent everywhere, to be hurried; -1.
+ * It is not found again.
+ */
 extern int release_queue_find(const ReleaseQueue *queue, uint64_t hash);
 
 /* The next step that sends what is not yet sent of it, be there room or not. */
