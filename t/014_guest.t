@@ -288,12 +288,12 @@ COMMIT;
 UNLISTEN guest;
 SQL
 	'statement timeout' => <<'SQL',
-SET statement_timeout = '1s';
+SET statement_timeout = '300ms';
 SELECT pg_sleep(60);
 RESET statement_timeout;
 BEGIN;
 SELECT take();
-SET LOCAL statement_timeout = '1s';
+SET LOCAL statement_timeout = '300ms';
 SELECT pg_sleep(60);
 COMMIT;
 SQL
