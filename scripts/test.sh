@@ -4,7 +4,7 @@
 #   scripts/test.sh                    what a change needs, in minutes: unit, a short
 #                                      campaign of the simulator, regress, tap
 #   scripts/test.sh full               everything; what CI runs
-#   scripts/test.sh unit               the protocol core and the guard alone
+#   scripts/test.sh unit               the unit tests, without a server
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, and its node against a real one
 #   scripts/test.sh regress            pg_regress and the isolation tester
