@@ -1,7 +1,7 @@
 # redlock_pg: distributed locks for SQL
 #
 #   make, make install      build and install
-#   make unit               unit tests of the pure rooms, no server needed
+#   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
@@ -45,17 +45,27 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard release_queue rules url)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard node_status release_queue rules script url)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/rules.c src/shared/text.c test/unit/server.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
+
+# Those that are not pure need PostgreSQL's headers and libraries, and its sanitizers if
+# it was built with some, but no server.
+test/unit/node_status_test test/unit/script_test: UNIT_FLAGS = -D_GNU_SOURCE -DUSE_ASSERT_CHECKING \
+	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
+	-isystem $(includedir_server) $(filter -fsanitize% -fno-sanitize%,$(CFLAGS))
+test/unit/node_status_test test/unit/script_test: UNIT_LIBS = \
+	-L$(libdir) -L$(pkglibdir) -lpgcommon -lpgport -lhiredis
 
 $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
-	$(UNIT_CC) -o $@ $(filter %.c,$^)
+	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
 unit: $(UNIT_TESTS) test/unit/lua_text.t
 	prove -e '' $^

@@ -4,8 +4,6 @@
 # Protects from: locks that outlive their holder, keys left by cancelled waits,
 # a shutdown that forgets what is held or releases what is still in use, a
 # server that is dead and still renews.
-#
-# Takes over a minute.
 
 use strict;
 use warnings;
@@ -222,12 +220,21 @@ wait_nodes_ready($host_a, 5);
 $host_a->psql('postgres', "SELECT redlock_try('walsender')", stdout => \$out, stderr => \$err, replication => 'database');
 like($err, qr/redlocks can't be used in a replication connection/, 'no lock in a replication connection');
 
-# A smart one: the broker stays as long as the sessions do, if another one has to.
+# A smart one: the broker stays as long as the sessions do, if another one has to.  A
+# postmaster that shuts down starts it when something wakes it, by itself but once a
+# minute: so somebody knocks.
 my $last = session($host_a);
 my $broker = broker_pid($host_a);
 is(system('pg_ctl', '-D', $host_a->data_dir, '-m', 'smart', '-W', '-s', 'stop'), 0, 'a smart shutdown begins');
 kill 'TERM', $broker;
-wait_until(sub { my $pid = broker_pid($host_a); $pid ne '' && $pid ne $broker }, 'a broker that is terminated meanwhile has a successor');
+wait_until(
+	sub {
+		my $pid = broker_pid($host_a);
+		return 1 if $pid ne '' && $pid ne $broker;
+		$host_a->psql('postgres', '', stderr => \my $refusal);
+		return 0;
+	},
+	'a broker that is terminated meanwhile has a successor');
 is($last->query("SELECT redlock_try('last', scope => 'session')"), 't', 'the session that is left can take locks');
 $last->quit;
 wait_until(sub { !-e $host_a->data_dir . '/postmaster.pid' }, 'the server stops when it has gone');

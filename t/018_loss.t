@@ -5,7 +5,7 @@
 # clock; a lock that is returned when its lease has ended already, or that is kept
 # though nobody ever had it.
 #
-# Takes over a minute.
+# What waits for a time to pass does so side by side, in sessions of their own.
 
 use strict;
 use warnings;
@@ -53,23 +53,22 @@ sub is_told
 
 # ---- after errors, and errors in a failed transaction block ----
 
-my $errors = 0;
-foreach my $before ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "BEGIN; SELECT 1/0;\nSELECT 1;\nSELECT 1",
-	"BEGIN; SAVEPOINT s; SELECT 1/0;\nSELECT 1;\nROLLBACK TO s; SELECT 1/0;\nSELECT 1")
-{
-	my $s = session($host);
+my @before = ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "BEGIN; SELECT 1/0;\nSELECT 1;\nSELECT 1",
+	"BEGIN; SAVEPOINT s; SELECT 1/0;\nSELECT 1;\nROLLBACK TO s; SELECT 1/0;\nSELECT 1");
+my @sessions = map { session($host) } @before;
 
-	$errors++;
-	$s->query("SELECT redlock_acquire('errors', scope => 'session', ttl => '2 s')");
-	$_->pause foreach @nodes;
-	$s->run($before) if $before ne '';
-	$s->query('ROLLBACK') if $before ne '';
-	$s->send('SELECT pg_sleep(600)');
-	is_told($s, 'errors', "the statement is cancelled, errors before: $errors");
-	$_->resume foreach @nodes;
-	$s->quit;
-	wait_nodes_ready($host, 3);
+$sessions[$_]->query("SELECT redlock_acquire('errors $_', scope => 'session', ttl => '3 s')") foreach 0 .. $#before;
+$_->pause foreach @nodes;
+foreach my $i (0 .. $#before)
+{
+	$sessions[$i]->run($before[$i]) if $before[$i] ne '';
+	$sessions[$i]->query('ROLLBACK') if $before[$i] ne '';
+	$sessions[$i]->send('SELECT pg_sleep(600)');
 }
+is_told($sessions[$_], "errors $_", "the statement is cancelled, errors before: $_") foreach 0 .. $#before;
+$_->resume foreach @nodes;
+$_->quit foreach @sessions;
+wait_nodes_ready($host, 3);
 
 # ---- nobody tells it but its own alarm, which has rung for nothing before ----
 
@@ -77,8 +76,8 @@ foreach my $before ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "B
 	my $s = session($host);
 	my $broker = broker_pid($host);
 
-	$s->query("SELECT redlock_acquire('renewed', scope => 'session', ttl => '3 s')");
-	$s->query('SELECT pg_sleep(7)');
+	$s->query("SELECT redlock_acquire('renewed', scope => 'session', ttl => '2 s')");
+	$s->query('SELECT pg_sleep(5)');
 	is($s->query("SELECT redlock_check('renewed') > '0'"), 't', 'a lease was renewed for longer than its ttl');
 	kill 'STOP', $broker;
 	$s->send('SELECT pg_sleep(120)');
@@ -89,54 +88,48 @@ foreach my $before ('', 'BEGIN; SELECT 1/0', 'BEGIN; SELECT 1/0 \; SELECT 1', "B
 
 # ---- the wall clock is set back, and forward ----
 
-foreach my $step (-600, 600)
+# A loss is told, and a wait goes by no wall clock either, whichever limit it has.
+foreach my $step (-600, 3600)
 {
-	my $s = session($host);
+	my ($s, $holder, @waiters) = map { session($host) } 1 .. 4;
+	my @limits = ('wait', 'lock_timeout');
+	my @began;
 
+	$holder->query("SELECT redlock_acquire('$_', scope => 'session')") foreach @limits;
+	$waiters[1]->query("SET lock_timeout = '3 s'");
+	foreach my $i (0, 1)
+	{
+		my $wait = $limits[$i] eq 'wait' ? "wait => '3 s', " : '';
+
+		# on a clock that is not set
+		$began[$i] = clock_gettime(CLOCK_MONOTONIC);
+		$waiters[$i]->send("SELECT redlock_acquire('$limits[$i]', $wait scope => 'session')");
+	}
+	wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '2' },
+		"two sessions wait ($step s)");
 	$s->query("SELECT redlock_acquire('clock', scope => 'session', hold_at_most => '2 s')");
 	set_clock($step);
 	$s->send('SELECT count(*) FROM generate_series(1, 100000000000)');
 	is_told($s, 'clock', "the clock is set by $step s");
+	foreach my $i (0, 1)
+	{
+		my $result = $waiters[$i]->result;
+		my $took = clock_gettime(CLOCK_MONOTONIC) - $began[$i];
+
+		is("$result->{state} $result->{message}",
+			qq(55P03 could not acquire redlock "$limits[$i]" within 3000 ms ($limits[$i])),
+			"a wait ends, and by its $limits[$i], when the clock is set by $step s");
+		cmp_ok($took, '>=', 3, 'not sooner');
+	}
 	set_clock(0);
-	$s->quit;
-}
-
-# ---- nor does a wait go by the wall clock ----
-
-# How long it takes, on a clock that is not set.
-sub waits
-{
-	my ($limit, $step) = @_;
-	my ($holder, $waiter) = map { session($host) } 1 .. 2;
-	my $terms = $limit eq 'wait' ? "wait => '3 s', " : '';
-
-	$holder->query("SELECT redlock_acquire('wait', scope => 'session')");
-	$waiter->query("SET lock_timeout = '3 s'") if $limit eq 'lock_timeout';
-	my $began = clock_gettime(CLOCK_MONOTONIC);
-	$waiter->send("SELECT redlock_acquire('wait', $terms scope => 'session')");
-	wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = 'wait' AND state = 'queued'") eq '1' },
-		"it waits ($limit, $step s)");
-	set_clock($step);
-	my $result = $waiter->result;
-	my $took = clock_gettime(CLOCK_MONOTONIC) - $began;
-	set_clock(0);
-	is("$result->{state} $result->{message}", "55P03 could not acquire redlock \"wait\" within 3000 ms ($limit)",
-		"a wait ends, and by its $limit, when the clock is set by $step s");
-	cmp_ok($took, '>=', 3, 'not sooner');
-	$_->quit foreach $holder, $waiter;
-	return;
-}
-
-foreach my $limit ('wait', 'lock_timeout')
-{
-	waits($limit, $_) foreach -600, 3600;
+	$_->quit foreach $s, $holder, @waiters;
 }
 
 # ---- the broker knows it before validity would have ended ----
 
 my $s = session($host);
 my $began = time;
-$s->query("SELECT redlock_acquire('early', scope => 'session', ttl => '30 s')");
+$s->query("SELECT redlock_acquire('early', scope => 'session', ttl => '12 s')");
 my $valid_s = $s->query("SELECT extract(epoch FROM redlock_check('early'))");
 $_->cli('SET', 'redlock:early', 'somebody') foreach @nodes;
 $s->send('SELECT count(*) FROM generate_series(1, 100000000000)');
@@ -186,11 +179,11 @@ $s->quit;
 $s = session($host);
 my $next = session($host);
 $pid = $s->pid;
-ask_and_stop($s, 'over', "SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0;\nSELECT redlock_release('over')");
+ask_and_stop($s, 'over', "SELECT redlock_acquire('over', scope => 'session', ttl => '10 s') > 0;\nSELECT redlock_release('over')");
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over'") eq 'held' }, 'it is granted');
 kill 'STOP', $broker;
-$next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '20 s') > 0");
-wait_until(sub { $admin->query("SELECT valid_for < '9 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
+$next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '10 s') > 0");
+wait_until(sub { $admin->query("SELECT valid_for < '4.5 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
 	'it is nearly over');
 kill 'CONT', $pid;
 is($s->result->{out}, "t\nt", 'its session has it, and releases it');
@@ -229,31 +222,44 @@ foreach my $call ("redlock_try('stopped')", "redlock_acquire('stopped', wait => 
 	is("$result->{state} $result->{message}", '55000 the redlock broker has not asked for "stopped" in time',
 		"$call ends by lock_timeout, and is not called busy");
 }
+
+# Each call in a session of its own; %s is the name of a lock, another for each.
+sub fail_with
+{
+	my ($error, $description, @calls) = @_;
+	my @sessions = map { session($host) } @calls;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$sessions[$_]->send(sprintf $calls[$_], "call $_") foreach 0 .. $#calls;
+	foreach my $i (0 .. $#calls)
+	{
+		my $result = $sessions[$i]->result;
+
+		is("$result->{state} $result->{message}", sprintf("55000 $error", "call $i"),
+			sprintf $description, sprintf $calls[$i], "call $i");
+		$sessions[$i]->quit;
+	}
+	return;
+}
+
 # nor without a limit of the caller's
 $s->query('RESET lock_timeout');
-foreach my $call ("SELECT redlock_try('stopped')", "SELECT redlock_acquire('stopped', wait => '0')",
-	"SELECT redlock_acquire('stopped')", "CALL redlock_run('stopped', 'SELECT 1')", "CALL redlock_run('stopped', 'SELECT 1', wait => NULL)")
-{
-	$result = $s->run($call);
-	is("$result->{state} $result->{message}", '55000 the redlock broker has not asked for "stopped" in time',
-		"$call ends, and is neither busy nor skipped");
-}
+my @calls = ("SELECT redlock_try('%s')", "SELECT redlock_acquire('%s', wait => '0')",
+	"SELECT redlock_acquire('%s')", "CALL redlock_run('%s', 'SELECT 1')", "CALL redlock_run('%s', 'SELECT 1', wait => NULL)");
+fail_with('the redlock broker has not asked for "%s" in time', '%s ends, and is neither busy nor skipped', @calls);
 kill 'CONT', $broker;
-is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'and is free when it goes on');
+is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'the lock is free when it goes on');
+is($s->query("SELECT redlock_try('call ' || n, scope => 'session') FROM generate_series(0, 4) n"), join("\n", ('t') x 5),
+	'so are the others');
 $s->quit;
 
 # the same where there is none at all
 $host->append_conf('postgresql.conf', 'max_worker_processes = 0');
 $admin->quit;
 $host->restart;
+fail_with('the redlock broker is not running', 'without a broker, %s says so',
+	@calls[ 0 .. 3 ], "SELECT redlock_acquire('%s', wait => '1 s')", "CALL redlock_run('%s', 'SELECT 1', wait => '1 s')");
 $s = session($host);
-foreach my $call ("SELECT redlock_try('none')", "SELECT redlock_acquire('none', wait => '0')",
-	"SELECT redlock_acquire('none')", "SELECT redlock_acquire('none', wait => '1 s')",
-	"CALL redlock_run('none', 'SELECT 1')", "CALL redlock_run('none', 'SELECT 1', wait => '1 s')")
-{
-	$result = $s->run($call);
-	is("$result->{state} $result->{message}", '55000 the redlock broker is not running', "without a broker, $call says so");
-}
 # also when there is no slot left, since nobody frees them
 is($s->query(<<'SQL'), '2000', 'which is said any number of times');
 CREATE FUNCTION without_broker(times int) RETURNS int LANGUAGE plpgsql AS $$

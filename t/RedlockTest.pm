@@ -42,8 +42,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(
-  redis_node redis_nodes node_urls key_count
-  redlock_cluster redlock_conf wait_nodes_ready
+  redis_node redis_nodes node_urls key_count key_owner
+  redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
   session psql_result repeat end_repeats broker_pid
   wait_until sql_examples preload
 );
@@ -148,6 +148,23 @@ sub key_count
 
 =pod
 
+=item key_owner(key, nodes)
+
+The secret of the session that the key names as its holder, on the nodes where it is
+there; all of them, with a blank between, if they name several.
+
+=cut
+
+sub key_owner
+{
+	my ($key, @nodes) = @_;
+	my %owners = map { substr($_, 0, 32) => 1 } grep { $_ ne '' } map { $_->cli('GET', $key) } @nodes;
+
+	return join ' ', keys %owners;
+}
+
+=pod
+
 =item redlock_conf(options)
 
 Text for postgresql.conf: B<nodes> (array of nodes or URLs) and B<conf> (text).
@@ -194,6 +211,25 @@ sub redlock_cluster
 
 =pod
 
+=item restart_with(cluster, options)
+
+Restarts the cluster with other nodes or settings, and waits until its broker is ready
+with all nodes.  Options: those of redlock_conf.
+
+=cut
+
+sub restart_with
+{
+	my ($cluster, %options) = @_;
+
+	$cluster->append_conf('postgresql.conf', redlock_conf(%options));
+	$cluster->restart;
+	wait_nodes_ready($cluster, scalar @{ $options{nodes} });
+	return;
+}
+
+=pod
+
 =item wait_nodes_ready(cluster, number)
 
 Waits until that many nodes are ready in the eyes of the cluster's broker.
@@ -209,6 +245,30 @@ sub wait_nodes_ready
 		"SELECT count(*) = $number FROM redlock_nodes WHERE state = 'ready'");
 	diag($cluster->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 	croak "$number nodes are not ready";
+}
+
+=pod
+
+=item wait_quarantined(cluster, reason, nodes)
+
+Waits until the cluster's broker has these nodes in quarantine, for a reason that matches.
+
+=cut
+
+sub wait_quarantined
+{
+	my ($host, $reason, @nodes) = @_;
+	my $list = join ', ', map { "'" . $_->address . "'" } @nodes;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			$host->safe_psql('postgres',
+				"SELECT count(*) FROM redlock_nodes WHERE node IN ($list)"
+				  . " AND state = 'quarantined' AND quarantine ~ '$reason' AND last_error ~ '$reason'") == @nodes;
+		},
+		@nodes . ' nodes are in quarantine on ' . $host->name, 10)
+	  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 }
 
 =pod

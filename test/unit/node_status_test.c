@@ -1,0 +1,164 @@
+/*
+ * node_status_test.c
+ *		Unit tests of the state of the nodes, src/shared/node_status.c: the copy, and the
+ *		text that says what each node said of a lease.
+ *
+ * Protects from: a user name or a password of a node in a backend's memory or a message;
+ * a copy of what its writer is in the middle of; an explanation that leaves out a node,
+ * names one that was not asked, or tells an error that has nothing to do with it.
+ */
+#include "postgres.h"
+
+#include "shared/clock.h"
+#include "shared/node_status.h"
+
+#include "tap.h"
+
+#define NOW_US INT64CONST(1000000000)
+
+int64
+redlock_clock_us(void)
+{
+	return NOW_US;
+}
+
+/* The nodes are h0, h1, ... */
+static void
+begin(void)
+{
+	node_status_set_up();
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus *status = &node_status[i];
+
+		status->in_use = true;
+		snprintf(status->url.address, sizeof(status->url.address), "h%d:1", i);
+		snprintf(status->url.host, sizeof(status->url.host), "h%d", i);
+		strcpy(status->url.user, "user secret");
+		strcpy(status->url.password, "password secret");
+		strcpy(status->state, "ready");
+		status->since = 100;
+	}
+}
+
+/* ---- the copy ---- */
+
+static bool
+has_text(const void *memory, size_t size, const char *text)
+{
+	const char *bytes = memory;
+
+	for (size_t i = 0; i + strlen(text) <= size; i++)
+		if (memcmp(bytes + i, text, strlen(text)) == 0)
+			return true;
+	return false;
+}
+
+static void
+test_copy(void)
+{
+	static NodeStatus copy;
+
+	begin();
+	strcpy(node_status[1].last_error, "an error");
+	ok(node_status_copy(1, &copy) && strcmp(copy.url.address, "h1:1") == 0 &&
+		   strcmp(copy.state, "ready") == 0 && strcmp(copy.last_error, "an error") == 0 &&
+		   copy.since == 100,
+	   "a node is copied");
+	ok(!has_text(&copy, sizeof(copy), "secret"), "without user and password");
+	ok(has_text(&node_status[1], sizeof(copy), "user secret") &&
+		   has_text(&node_status[1], sizeof(copy), "password secret"),
+	   "which the original keeps");
+
+	node_status[2].in_use = false;
+	ok(!node_status_copy(2, &copy), "one that is not in use is none");
+
+	seqlock_begin_write(&node_status[1].version);
+	ok(!node_status_copy(1, &copy), "nor is one that its writer is in the middle of");
+	ok(!has_text(&copy, sizeof(copy), "secret"), "of which no secret is copied either");
+	seqlock_end_write(&node_status[1].version);
+	ok(node_status_copy(1, &copy), "until it has ended");
+}
+
+/* ---- the explanation ---- */
+
+/* Of a node that said nothing. */
+static const struct
+{
+	const char *what;
+	const char *state;
+	const char *last_error;
+	TimestampTz last_error_at; /* it is in its state since 100 */
+	int64 quarantine_us;       /* from now on */
+	const char *text;
+} silent_nodes[] = {
+	{"ready, and never had an error", "ready", "", 0, 0, "no answer in time"},
+	{"ready, and had its error before", "ready", "old", 99, 0, "no answer in time"},
+	{"ready, and had its error when it became so", "ready", "old", 100, 0, "no answer in time"},
+	{"ready, with an error since", "ready", "new", 101, 0, "new"},
+	{"backing off after an error", "backing off", "broken", 100, 0, "broken"},
+	{"backing off after an older error", "backing off", "broken", 1, 0, "broken"},
+	{"connecting, and never had an error", "connecting", "", 0, 0, "no answer in time"},
+	{"in quarantine", "quarantined", "it restarted", 99, 2500000,
+	 "it restarted (in quarantine for another 3 s)"},
+	{"in quarantine without an error", "quarantined", "", 0, 2500000,
+	 "no answer in time (in quarantine for another 3 s)"},
+	{"in quarantine, and away", "backing off", "broken", 99, 60000000,
+	 "broken (in quarantine for another 61 s)"},
+	{"in quarantine for a moment", "quarantined", "it restarted", 99, 1,
+	 "it restarted (in quarantine for another 1 s)"},
+	{"a quarantine that is over", "ready", "it restarted", 99, 0, "no answer in time"},
+	{"a quarantine that was over long ago", "ready", "", 0, -1, "no answer in time"},
+};
+
+static void
+explains(core_mask yes, core_mask denying, core_mask silent, const char *expected, const char *what)
+{
+	char *text = node_status_explain(yes, denying, silent);
+
+	ok(strcmp(text, expected) == 0, "%s: \"%s\"", what, text);
+	pfree(text);
+}
+
+static void
+test_explanation(void)
+{
+	static const char denied[] = "another session holds it there, or has held it since";
+	const int last = CORE_NODES_MAX - 1;
+	char expected[1024];
+
+	for (int i = 0; i < lengthof(silent_nodes); i++)
+	{
+		begin();
+		strcpy(node_status[0].state, silent_nodes[i].state);
+		strcpy(node_status[0].last_error, silent_nodes[i].last_error);
+		node_status[0].last_error_at = silent_nodes[i].last_error_at;
+		node_status[0].guard.until_us = NOW_US + silent_nodes[i].quarantine_us;
+		snprintf(expected, sizeof(expected), "h0:1: %s", silent_nodes[i].text);
+		explains(0, 0, CORE_BIT(0), expected, silent_nodes[i].what);
+
+		/* which is no reason where it did say something */
+		explains(CORE_BIT(0), 0, 0, "h0:1: yes", "but it said yes");
+		snprintf(expected, sizeof(expected), "h0:1: %s", denied);
+		explains(0, CORE_BIT(0), 0, expected, "but it denied");
+	}
+
+	begin();
+	explains(0, 0, 0, "", "nobody was asked");
+	snprintf(expected, sizeof(expected), "h1:1: no answer in time; h2:1: yes; h4:1: %s; h%d:1: yes",
+			 denied, last);
+	explains(CORE_BIT(2) | CORE_BIT(last), CORE_BIT(4), CORE_BIT(1), expected,
+			 "each that was asked, in order, and no other");
+
+	node_status[1].in_use = false;
+	explains(CORE_BIT(2), 0, CORE_BIT(1), "h2:1: yes", "without one that is not in use any more");
+	explains(0, 0, CORE_BIT(1), "", "nor alone");
+}
+
+int
+main(void)
+{
+	test_copy();
+	test_explanation();
+	return tap_done();
+}

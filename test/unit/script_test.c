@@ -1,0 +1,556 @@
+/*
+ * script_test.c
+ *		Unit tests of commands to a node and the reading of its replies,
+ *		src/broker/script.c.
+ *
+ * Protects from: a command that the script would read otherwise than it was meant, or
+ * that a batch has no room for; a reply that counts as a vote though it is none, be it
+ * malformed or that of another command; a text of a stranger that is shown as it came;
+ * a read past the end of a reply (with sanitizers, scripts/lint.sh).
+ *
+ * Replies are written as a node sends them, and read by hiredis; so are commands.
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker/script.h"
+#include "protocol/rules.h"
+#include "shared/clock.h"
+
+#include "tap.h"
+
+#define NOW_US INT64CONST(1700000000000000)
+#define SHA "0123456789abcdef0123456789abcdef01234567"
+#define SECRET "0123456789abcdeffedcba9876543210"
+#define VALUE SECRET ":000000001 host a"
+
+int64
+redlock_wall_clock_us(void)
+{
+	return NOW_US;
+}
+
+/* ---- replies ---- */
+
+#define UNEXPECTED                                                                                 \
+	{                                                                                              \
+		.reply = CORE_REPLY_UNKNOWN, .text = "reply of an unexpected type"                         \
+	}
+#define OUT_OF_BOUNDS(number)                                                                      \
+	{                                                                                              \
+		.reply = CORE_REPLY_UNKNOWN, .token = number, .text = "its counter is out of all bounds"   \
+	}
+
+/* What a command that was alone in its batch is answered. */
+static const struct
+{
+	const char *what;
+	core_op op;
+	const char *reply;
+	ScriptAnswer answer;
+} replies[] = {
+	/* acquire: a counter */
+	{"a counter",
+	 CORE_OP_ACQUIRE,
+	 "$16\r\n1700000000000001\r\n",
+	 {.reply = CORE_REPLY_YES, .token = NOW_US + 1}},
+	{"the least counter",
+	 CORE_OP_ACQUIRE,
+	 "$16\r\n1577836800000000\r\n",
+	 {.reply = CORE_REPLY_YES, .token = INT64CONST(1577836800000000)}},
+	{"one less", CORE_OP_ACQUIRE, "$16\r\n1577836799999999\r\n",
+	 OUT_OF_BOUNDS(INT64CONST(1577836799999999))},
+	{"the largest counter",
+	 CORE_OP_ACQUIRE,
+	 "$16\r\n3951799813685248\r\n",
+	 {.reply = CORE_REPLY_YES, .token = NOW_US + (INT64CONST(1) << 51)}},
+	{"one more", CORE_OP_ACQUIRE, "$16\r\n3951799813685249\r\n",
+	 OUT_OF_BOUNDS(NOW_US + (INT64CONST(1) << 51) + 1)},
+	{"more than 64 bits", CORE_OP_ACQUIRE, "$20\r\n99999999999999999999\r\n",
+	 OUT_OF_BOUNDS(PG_INT64_MAX)},
+	{"a negative counter", CORE_OP_ACQUIRE, "$17\r\n-1700000000000000\r\n", OUT_OF_BOUNDS(-NOW_US)},
+	{"an empty counter", CORE_OP_ACQUIRE, "$0\r\n\r\n", OUT_OF_BOUNDS(0)},
+	{"a counter of letters", CORE_OP_ACQUIRE, "$3\r\nabc\r\n", OUT_OF_BOUNDS(0)},
+
+	/* acquire: who is in the way */
+	{"another's lock",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1500\r\n$49\r\n" VALUE "\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .text = "host a"}},
+	{"a lock that is kept",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1500\r\n$54\r\n" SECRET ":000000001 kept host a\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
+	{"a holder without a name",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$43\r\n" SECRET ":000000001 \r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .ours = true}},
+	{"a key without a time to live",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:-1\r\n$8\r\nstranger\r\n",
+	 {.reply = CORE_REPLY_NO, .text = "stranger"}},
+	{"an empty value",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$0\r\n\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1}},
+	{"a stranger that says \"kept\"",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$6\r\nkept x\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "kept x"}},
+	{"a stranger's control characters",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$7\r\n\033[31m\r\n\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "?[31m??"}},
+	{"a value that is cut short",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$42\r\n" SECRET ":000000001\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001"}},
+	{"a secret that is a digit too long",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$44\r\n" SECRET "0:000000001 \r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "0:000000001 "}},
+	{"a secret in capitals",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$49\r\n0123456789ABCDEFFEDCBA9876543210:000000001 host a\r\n",
+	 {.reply = CORE_REPLY_NO,
+	  .busy_ms = 1,
+	  .text = "0123456789ABCDEFFEDCBA9876543210:000000001 host a"}},
+	{"another sign behind the secret",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$49\r\n" SECRET "-000000001 host a\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "-000000001 host a"}},
+	{"an attempt that is no number",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$49\r\n" SECRET ":00000000x host a\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":00000000x host a"}},
+	{"no space before the holder",
+	 CORE_OP_ACQUIRE,
+	 "*2\r\n:1\r\n$49\r\n" SECRET ":000000001-host a\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001-host a"}},
+
+	/* acquire: none of these is a vote */
+	{"1 for a counter", CORE_OP_ACQUIRE, ":1\r\n", UNEXPECTED},
+	{"a counter that is no text", CORE_OP_ACQUIRE, ":1700000000000001\r\n", UNEXPECTED},
+	{"OK", CORE_OP_ACQUIRE, "+OK\r\n", UNEXPECTED},
+	{"a counter as a status", CORE_OP_ACQUIRE, "+1700000000000001\r\n", UNEXPECTED},
+	{"nothing", CORE_OP_ACQUIRE, "$-1\r\n", UNEXPECTED},
+	{"no array", CORE_OP_ACQUIRE, "*-1\r\n", UNEXPECTED},
+	{"an empty array", CORE_OP_ACQUIRE, "*0\r\n", UNEXPECTED},
+	{"an array of one", CORE_OP_ACQUIRE, "*1\r\n:1500\r\n", UNEXPECTED},
+	{"an array of three", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$1\r\nx\r\n$1\r\nx\r\n", UNEXPECTED},
+	{"a refusal the wrong way round", CORE_OP_ACQUIRE, "*2\r\n$1\r\nx\r\n:1500\r\n", UNEXPECTED},
+	{"a refusal without a value", CORE_OP_ACQUIRE, "*2\r\n:1500\r\n$-1\r\n", UNEXPECTED},
+	{"a refusal without a time", CORE_OP_ACQUIRE, "*2\r\n$-1\r\n$1\r\nx\r\n", UNEXPECTED},
+	{"a refusal with an array in it", CORE_OP_ACQUIRE, "*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", UNEXPECTED},
+
+	/* confirm */
+	{"confirmed", CORE_OP_CONFIRM, ":1\r\n", {.reply = CORE_REPLY_YES}},
+	{"not confirmed", CORE_OP_CONFIRM, ":0\r\n", {.reply = CORE_REPLY_NO}},
+	{"confirmed less than not", CORE_OP_CONFIRM, ":-1\r\n", {.reply = CORE_REPLY_NO}},
+	{"confirmed by a counter", CORE_OP_CONFIRM, "$16\r\n1700000000000001\r\n", UNEXPECTED},
+	{"confirmed by a text", CORE_OP_CONFIRM, "$1\r\n1\r\n", UNEXPECTED},
+	{"confirmed by nothing", CORE_OP_CONFIRM, "$-1\r\n", UNEXPECTED},
+
+	/* renew */
+	{"renewed", CORE_OP_RENEW, ":1\r\n", {.reply = CORE_REPLY_YES}},
+	{"not renewed", CORE_OP_RENEW, ":0\r\n", {.reply = CORE_REPLY_NO}},
+	{"not renewed, since there is a later token",
+	 CORE_OP_RENEW,
+	 "$16\r\n1700000000000001\r\n",
+	 {.reply = CORE_REPLY_NO, .token = NOW_US + 1}},
+	{"a later token out of all bounds", CORE_OP_RENEW, "$16\r\n9007199254740991\r\n",
+	 OUT_OF_BOUNDS(INT64CONST(9007199254740991))},
+	{"renewed by OK", CORE_OP_RENEW, "+OK\r\n", UNEXPECTED},
+	{"refused as an acquire is", CORE_OP_RENEW, "*2\r\n:1500\r\n$1\r\nx\r\n", UNEXPECTED},
+
+	/* release */
+	{"not there to be released", CORE_OP_RELEASE, ":0\r\n", {.reply = CORE_REPLY_NO}},
+	{"released, and nobody waits", CORE_OP_RELEASE, ":1\r\n", {.reply = CORE_REPLY_YES}},
+	{"released, and three wait", CORE_OP_RELEASE, ":4\r\n", {.reply = CORE_REPLY_YES, .told = 3}},
+	{"released by a counter", CORE_OP_RELEASE, "$16\r\n1700000000000001\r\n", UNEXPECTED},
+
+	/* errors: of a command, whichever it is */
+	{"an error", CORE_OP_ACQUIRE, "-ERR x\r\n", {.reply = CORE_REPLY_ERROR, .text = "ERR x"}},
+	{"an error without a text", CORE_OP_CONFIRM, "-\r\n", {.reply = CORE_REPLY_ERROR}},
+	{"an error in control characters",
+	 CORE_OP_RENEW,
+	 "-ERR \033\302\233\r\n",
+	 {.reply = CORE_REPLY_ERROR, .text = "ERR ???"}},
+	{"an unknown script",
+	 CORE_OP_RELEASE,
+	 "-NOSCRIPT No matching script.\r\n",
+	 {.reply = CORE_REPLY_ERROR, .unknown_script = true, .text = "NOSCRIPT No matching script."}},
+	{"half of NOSCRIPT",
+	 CORE_OP_ACQUIRE,
+	 "-NOSCR\r\n",
+	 {.reply = CORE_REPLY_ERROR, .text = "NOSCR"}},
+	{"NOSCRIPT later in the text",
+	 CORE_OP_ACQUIRE,
+	 "-ERR NOSCRIPT\r\n",
+	 {.reply = CORE_REPLY_ERROR, .text = "ERR NOSCRIPT"}},
+	{"a marker that is not there",
+	 CORE_OP_ACQUIRE,
+	 "-" LUA_FORGOT " it\r\n",
+	 {.reply = CORE_REPLY_ERROR, .forgot = true, .text = LUA_FORGOT " it"}},
+};
+
+/* What a node sends, as hiredis reads it. */
+static redisReply *
+parse(const char *text, size_t len)
+{
+	redisReader *reader = redisReaderCreate();
+	void *reply = NULL;
+
+	if (redisReaderFeed(reader, text, len) != REDIS_OK ||
+		redisReaderGetReply(reader, &reply) != REDIS_OK || reply == NULL)
+	{
+		printf("Bail out! hiredis does not read it: %.*s\n", (int) len, text);
+		exit(1);
+	}
+	redisReaderFree(reader);
+	return reply;
+}
+
+static void
+read_one(core_op op, const char *text, int i, int count, ScriptAnswer *answer)
+{
+	redisReply *reply = parse(text, strlen(text));
+
+	memset(answer, 0x55, sizeof(*answer)); /* nothing is left as it was */
+	script_read(op, reply, i, count, answer);
+	freeReplyObject(reply);
+}
+
+/* The holder's hash is compared with others only. */
+static bool
+same(const ScriptAnswer *a, const ScriptAnswer *b)
+{
+	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
+		   a->forgot == b->forgot && a->token == b->token && a->busy_ms == b->busy_ms &&
+		   a->ours == b->ours && a->kept == b->kept && a->told == b->told &&
+		   strcmp(a->text, b->text) == 0;
+}
+
+static void
+test_replies(void)
+{
+	ScriptAnswer answer;
+
+	for (int i = 0; i < lengthof(replies); i++)
+	{
+		char text[256];
+
+		snprintf(text, sizeof(text), "*1\r\n%s", replies[i].reply);
+		read_one(replies[i].op, text, 0, 1, &answer);
+		ok(same(&answer, &replies[i].answer), "%s: %s", lua_command_name[replies[i].op],
+		   replies[i].what);
+	}
+}
+
+/* What is answered in place of the array, or by one of another length, is for all. */
+static void
+test_batches(void)
+{
+	static const ScriptAnswer unexpected = UNEXPECTED;
+	static const char three[] = "*3\r\n:1\r\n-ERR x\r\n*2\r\n:7\r\n$1\r\nx\r\n";
+	static const char *const none[] = {
+		"*0\r\n",
+		"*-1\r\n",
+		"$-1\r\n",
+		":1\r\n",
+		"+OK\r\n",
+		"$1\r\n1\r\n",
+		"*1\r\n:1\r\n",
+		"*3\r\n:1\r\n:1\r\n:1\r\n",
+		"*1\r\n*2\r\n:1\r\n:1\r\n",
+	};
+	ScriptAnswer answer;
+
+	read_one(CORE_OP_RELEASE, three, 0, 3, &answer);
+	ok(answer.reply == CORE_REPLY_YES, "the first of three");
+	read_one(CORE_OP_RENEW, three, 1, 3, &answer);
+	ok(answer.reply == CORE_REPLY_ERROR && strcmp(answer.text, "ERR x") == 0,
+	   "the second, which alone met an error");
+	read_one(CORE_OP_ACQUIRE, three, 2, 3, &answer);
+	ok(answer.reply == CORE_REPLY_NO && answer.busy_ms == 7, "the third");
+
+	for (int i = 0; i < lengthof(none); i++)
+	{
+		bool all = true;
+
+		for (int command = 0; command < 2; command++)
+		{
+			read_one(CORE_OP_CONFIRM, none[i], command, 2, &answer);
+			all = all && same(&answer, &unexpected);
+		}
+		ok(all, "no answer to a batch of two (%d)", i);
+	}
+
+	read_one(CORE_OP_CONFIRM, "-ERR x\r\n", 0, 1, &answer);
+	ok(answer.reply == CORE_REPLY_ERROR, "an error of the only command is its own");
+	read_one(CORE_OP_CONFIRM, "-ERR x\r\n", 0, 2, &answer);
+	ok(answer.reply == CORE_REPLY_UNKNOWN && strcmp(answer.text, "ERR x") == 0,
+	   "of one of two, nobody knows whose it is");
+	read_one(CORE_OP_CONFIRM, "-" LUA_FORGOT "\r\n", 1, 2, &answer);
+	ok(answer.reply == CORE_REPLY_UNKNOWN && answer.forgot, "nor of a marker that went meanwhile");
+	read_one(CORE_OP_CONFIRM, "-NOSCRIPT\r\n", 1, 2, &answer);
+	ok(answer.reply == CORE_REPLY_ERROR && answer.unknown_script,
+	   "by an unknown script nothing was executed");
+}
+
+/* Its hash tells who is in the way from others, and its text is cut. */
+static void
+test_holders(void)
+{
+	static const char refused[] = "*1\r\n*2\r\n:1\r\n$1\r\n%c\r\n";
+	char text[512];
+	ScriptAnswer a;
+	ScriptAnswer b;
+
+	snprintf(text, sizeof(text), refused, 'a');
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &a);
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &b);
+	ok(a.holder == b.holder, "the same holder has the same hash");
+	snprintf(text, sizeof(text), refused, 'b');
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &b);
+	ok(a.holder != b.holder, "another has another");
+
+	snprintf(text, sizeof(text), "*1\r\n*2\r\n:1\r\n$200\r\n%0200d\r\n", 0);
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &a);
+	ok(strlen(a.text) == SCRIPT_TEXT_MAX && !a.ours, "a long value of a stranger is cut");
+	snprintf(text, sizeof(text), "-%0200d\r\n", 0);
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &a);
+	ok(strlen(a.text) == SCRIPT_TEXT_MAX, "so is an error");
+}
+
+/* ---- commands ---- */
+
+static char key[] = "redlock:job";
+static char value[] = VALUE;
+
+/* The words of a command behind key and value, with a '|' after each. */
+static const struct
+{
+	const char *what;
+	ScriptCommand command;
+	const char *words;
+} commands[] = {
+	{"acquire",
+	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000},
+	 "10000|1700000000000000||"},
+	{"confirm a token of now",
+	 {.op = CORE_OP_CONFIRM, .wall_clock_us = NOW_US, .counter = NOW_US - 5, .token = NOW_US},
+	 "1699999999999995|1700000000000000|100000000|"},
+	{"confirm a token that is ahead",
+	 {.op = CORE_OP_CONFIRM, .wall_clock_us = NOW_US, .counter = NOW_US, .token = NOW_US + 9000},
+	 "1700000000000000|1700000000009000|100000009|"},
+	{"renew",
+	 {.op = CORE_OP_RENEW,
+	  .wall_clock_us = NOW_US,
+	  .ttl_ms = 3600000,
+	  .counter = NOW_US,
+	  .token = NOW_US},
+	 "3600000|1700000000000000|100000000|"},
+	{"renew, and raise the bound",
+	 {.op = CORE_OP_RENEW,
+	  .wall_clock_us = NOW_US,
+	  .ttl_ms = 100,
+	  .counter = NOW_US,
+	  .token = NOW_US + 7000},
+	 "100|1700000000000000|100000007|1700000000007000|"},
+	{"release, and tell", {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US}, "0|0|100000000|"},
+	{"release without a word",
+	 {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US, .ttl_ms = LUA_DELETE},
+	 "-1|0|100000000|"},
+	{"release with a tombstone, and keep the key",
+	 {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US, .ttl_ms = 30000, .counter = NOW_US + 1000000},
+	 "30000|1700000001000000|100001000|"},
+};
+
+static void
+add(ScriptBatch *batch, ScriptCommand command)
+{
+	if (command.key == NULL)
+	{
+		command.key = key;
+		command.key_len = strlen(key);
+		command.value = value;
+		command.value_len = strlen(value);
+	}
+	script_add(batch, &command);
+}
+
+/* What a node gets of a batch, read by hiredis. */
+static redisReply *
+send_batch(ScriptBatch *batch, const char *marker, const char *sha)
+{
+	static char sent[1024 * 1024];
+	int sockets[2];
+	size_t len = 0;
+	int done = 0;
+	redisContext *connection;
+	redisReply *reply = NULL;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
+		return NULL;
+	connection = redisConnectFd(sockets[0]);
+	if (script_append(connection, batch, marker, sha))
+	{
+		while (!done && redisBufferWrite(connection, &done) == REDIS_OK)
+		{
+			ssize_t got = recv(sockets[1], sent + len, sizeof(sent) - len, MSG_DONTWAIT);
+
+			len += Max(got, 0);
+		}
+		redisFree(connection); /* closes it, so that there is an end */
+		for (ssize_t got; (got = recv(sockets[1], sent + len, sizeof(sent) - len, 0)) > 0;)
+			len += got;
+		reply = parse(sent, len);
+	}
+	close(sockets[1]);
+	return reply;
+}
+
+static bool
+is_text(const redisReply *reply, const char *text)
+{
+	return reply->type == REDIS_REPLY_STRING && reply->len == strlen(text) &&
+		   memcmp(reply->str, text, reply->len) == 0;
+}
+
+/* With a '|' in place of each NUL. */
+static bool
+is_command(const redisReply *reply, core_op op, const char *words)
+{
+	char text[512];
+	int len = snprintf(text, sizeof(text), "%s|%s|%s|%s", lua_command_name[op], key, value, words);
+
+	for (int i = 0; i < len; i++)
+		if (text[i] == '|')
+			text[i] = '\0';
+	return reply->type == REDIS_REPLY_STRING && reply->len == len &&
+		   memcmp(reply->str, text, len) == 0;
+}
+
+static void
+test_commands(void)
+{
+	ScriptBatch *batch = calloc(1, sizeof(*batch));
+	redisReply *sent;
+
+	for (int i = 0; i < lengthof(commands); i++)
+	{
+		add(batch, commands[i].command);
+		sent = send_batch(batch, "marker", SHA);
+		ok(sent != NULL && sent->type == REDIS_REPLY_ARRAY && sent->elements == 5 &&
+			   is_text(sent->element[0], "EVALSHA") && is_text(sent->element[1], SHA) &&
+			   is_text(sent->element[2], "0") && is_text(sent->element[3], "marker") &&
+			   is_command(sent->element[4], commands[i].command.op, commands[i].words),
+		   "%s", commands[i].what);
+		freeReplyObject(sent);
+		ok(batch->count == 0 && batch->len == 0, "and the batch is empty");
+	}
+
+	for (int i = 0; i < lengthof(commands); i++)
+		add(batch, commands[i].command);
+	sent = send_batch(batch, "", NULL);
+	ok(sent != NULL && sent->elements == 4 + lengthof(commands) &&
+		   is_text(sent->element[0], "EVAL") && is_text(sent->element[1], lua_script) &&
+		   is_text(sent->element[2], "0") && is_text(sent->element[3], ""),
+	   "by the script's text, with an empty marker");
+	for (int i = 0; i < lengthof(commands); i++)
+		ok(is_command(sent->element[4 + i], commands[i].command.op, commands[i].words),
+		   "%s, in its place", commands[i].what);
+	freeReplyObject(sent);
+	free(batch);
+}
+
+/* As many commands as there is room for, each as long as can be. */
+static void
+test_room(void)
+{
+	static char longest_key[LOCK_PREFIX_MAX + LOCK_NAME_MAX];
+	static char longest_value[SCRIPT_VALUE_SIZE];
+	char marker[LUA_MARKER_MAX + 1];
+	ScriptBatch *batch = calloc(1, sizeof(*batch));
+	redisReply *sent;
+	bool whole = true;
+
+	memset(longest_key, 'k', sizeof(longest_key));
+	memset(longest_value, 'v', sizeof(longest_value));
+	memset(marker, 'm', LUA_MARKER_MAX);
+	marker[LUA_MARKER_MAX] = '\0';
+	for (int i = 0; i < SCRIPT_BATCH_MAX; i++)
+		add(batch, (ScriptCommand){.op = CORE_OP_RENEW,
+								   .key = longest_key,
+								   .key_len = sizeof(longest_key),
+								   .value = longest_value,
+								   .value_len = sizeof(longest_value),
+								   .ttl_ms = PG_INT64_MIN,
+								   .counter = PG_INT64_MAX - 1,
+								   .token = PG_INT64_MAX});
+	sent = send_batch(batch, marker, NULL);
+	ok(sent != NULL && sent->elements == 4 + SCRIPT_BATCH_MAX &&
+		   is_text(sent->element[1], lua_script) && is_text(sent->element[3], marker),
+	   "the largest batch has room");
+	for (int i = 1; i < SCRIPT_BATCH_MAX; i++)
+		whole =
+			whole && sent->element[4 + i]->len == sent->element[4]->len &&
+			memcmp(sent->element[4 + i]->str, sent->element[4]->str, sent->element[4]->len) == 0;
+	ok(whole && sent->element[4]->len > sizeof(longest_key) + sizeof(longest_value) + 4 * 19,
+	   "and all of it is sent");
+	freeReplyObject(sent);
+	free(batch);
+}
+
+/* A lock's value is read as it was written. */
+static void
+test_values(void)
+{
+	static const uint8 secret[LOCK_SECRET_BYTES] = {0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef,
+													0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10};
+	static const struct
+	{
+		uint32 attempt;
+		const char *digits;
+	} attempts[] = {{0, "000000000"}, {1, "000000001"}, {(1 << 27) - 1, "134217727"}};
+	char *written = malloc(SCRIPT_VALUE_SIZE);
+	char holder[LOCK_HOLDER_MAX + 1];
+	char text[512];
+	size_t len;
+	ScriptAnswer answer;
+
+	for (int i = 0; i < lengthof(attempts); i++)
+	{
+		len = script_value(written, secret, "host a");
+		script_set_attempt(written, attempts[i].attempt);
+		snprintf(text, sizeof(text), SECRET ":%s host a", attempts[i].digits);
+		ok(len == strlen(text) && memcmp(written, text, len) == 0, "the value of attempt %u",
+		   attempts[i].attempt);
+	}
+
+	memset(holder, 'h', LOCK_HOLDER_MAX);
+	holder[LOCK_HOLDER_MAX] = '\0';
+	len = script_value(written, secret, holder);
+	script_set_attempt(written, 1);
+	snprintf(text, sizeof(text), "*1\r\n*2\r\n:1\r\n$%d\r\n%.*s\r\n", (int) len, (int) len,
+			 written);
+	read_one(CORE_OP_ACQUIRE, text, 0, 1, &answer);
+	ok(answer.ours && !answer.kept && strcmp(answer.text, holder) == 0,
+	   "the longest holder is told");
+	free(written);
+}
+
+int
+main(void)
+{
+	test_replies();
+	test_batches();
+	test_holders();
+	test_commands();
+	test_room();
+	test_values();
+	return tap_done();
+}
