@@ -153,6 +153,15 @@ wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the ho
 wait_for_node($by_name, "state = 'ready' AND last_error IS NULL", 'another is resolved at once');
 set_fault('quick-threads', 0);
 
+# ---- a reload while the broker starts ----
+
+ok($host->stop('fast', fail_ok => 1), 'the server stops');
+set_fault('late-workers', 1);
+with_faults(sub { $host->start });
+set_nodes(@nodes[ 0, 1 ], 'redis://no-such-host.invalid:2');
+set_fault('late-workers', 0);
+wait_for_node('no-such-host.invalid:2', 'true', 'it is not lost');
+
 # ---- stop ----
 
 # Names that hang, and names that fail at once, and are asked for again and again.

@@ -155,6 +155,13 @@ redlock_broker_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 
+	/*
+	 * A background worker drops the SIGHUP that came before its first lines, and the
+	 * first reload may follow the start of the server at once.  A later broker does
+	 * not read the files: they may have changes that were not reloaded.
+	 */
+	ConfigReloadPending = ConfigReloadPending || !lease_had_broker();
+
 	before_shmem_exit(detach, (Datum) 0);
 	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(LeaseTimer),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);

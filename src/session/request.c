@@ -243,11 +243,12 @@ open_lease(const LockRequest *request, int64 deadline_us)
 
 	while ((opened = lease_open(request->hash, asking_gate, key, prefix_len,
 								prefix_len + request->utf8_len, &request->terms, &asking)) ==
-			   LEASE_NO_SLOT &&
-		   redlock_clock_us() < deadline_us)
+		   LEASE_NO_SLOT)
 	{
 		if (lease_broker_pid() == 0)
 			fail_no_broker(); /* nobody frees what is released */
+		if (redlock_clock_us() >= deadline_us)
+			break;
 		wait_a_moment(deadline_us, 1);
 	}
 	if (opened == LEASE_HANDED_OVER || opened == LEASE_TAKEN)

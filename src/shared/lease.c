@@ -613,6 +613,12 @@ push(Lease *lease)
 		SetLatch(latch);
 }
 
+bool
+lease_had_broker(void)
+{
+	return lease_table->queue_number > 1;
+}
+
 /*
  * An earlier broker may have left the queue half taken.  The new one has to look
  * at every lease anyway, so it begins a queue of its own: the number takes all

@@ -244,6 +244,7 @@ extern int lease_broker_pid(void); /* 0: no broker runs */
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */

@@ -13,12 +13,15 @@
  *				real name service may have one
  *	 no-threads	no thread can be started
  *	 quick-threads	what a thread is started for is done when it has been started
+ *	 late-workers	a background worker, which begins with a moment in which it ignores
+ *				SIGHUP, is not run before the file has gone
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +97,15 @@ pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*rout
 	if (is_on("quick-threads"))
 		return routine(arg) == NULL ? 0 : EAGAIN;
 	return ORIGINAL(pthread_create)(thread, attributes, routine, arg);
+}
+
+int
+sigaction(int signal, const struct sigaction *action, struct sigaction *before)
+{
+	if (signal == SIGHUP && action != NULL && action->sa_handler == SIG_IGN)
+		while (is_on("late-workers"))
+			usleep(20000);
+	return ORIGINAL(sigaction)(signal, action, before);
 }
 
 __attribute__((destructor)) static void
