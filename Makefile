@@ -52,7 +52,7 @@ test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/rules.c src/shared/text.c test/unit/server.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/rules.c src/shared/text.c test/unit/server.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
 # Those that are not pure need PostgreSQL's headers and libraries, and its sanitizers if
