@@ -1,4 +1,4 @@
--- Who may call what, when the administrator takes the locks away from PUBLIC.
+-- What each role may call, when the administrator takes the locks away from PUBLIC.
 --
 -- Protects from: a function or procedure that stays open to everybody after the
 -- statement that docs/operations.md gives; views that break with it; a role that was

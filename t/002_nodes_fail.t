@@ -234,12 +234,12 @@ $session_a->query("SET lock_timeout = '300 ms'");
 no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => NULL)", 'redlock_run, lock_timeout', @nodes);
 $session_a->query('RESET lock_timeout');
 
-# Who gave a time to wait waits for the nodes, too: at the start of an estate they may
-# come last.
+# A call with a time to wait waits for the nodes, too: at the start of an estate they
+# may come last.
 $session_a->send("BEGIN; SELECT redlock_acquire('patient', wait => '10 min') > 0");
 my $patient = session($host_a);    # behind it at the gate
 $patient->send("SELECT redlock_acquire('patient', wait => '10 min', scope => 'session') > 0");
-no_quorum($session_b, "SELECT redlock_acquire('patient')", 'who gave none does not', @nodes) for 1 .. 2;
+no_quorum($session_b, "SELECT redlock_acquire('patient')", 'a call without one does not', @nodes) for 1 .. 2;
 ok(!$session_a->done, 'a waiter with a time to wait goes on when that is over for others');
 
 $_->start for @nodes;

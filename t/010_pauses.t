@@ -335,7 +335,7 @@ foreach my $round (1 .. 3)
 
 # ---- the real fence, when the holder was paused inside of its transaction ----
 
-# Who has passed the fence holds its row until the end: a newer holder waits there.
+# A holder that has passed the fence holds its row until the end: a newer one waits there.
 $session_a->query("BEGIN; SELECT redlock_acquire('job', $short)");
 my $amount = $session_a->query("SELECT redlock_fence('job') * 0 + amount FROM account");
 stop($session_a->pid);

@@ -22,16 +22,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('wrong_clock') // die 'no wrong clock';
 my $offset = "$directory/offset";
 
-# Written in place, since it is mapped.
-sub set_clock
-{
-	open my $file, -e $offset ? '+<' : '+>', $offset or die "$offset: $!";
-	syswrite $file, pack('l!', $_[0]);
-	close $file;
-	return;
-}
-
-set_clock(0);
+write_mapped($offset, 0);
 my $host;
 {
 	local $ENV{LD_PRELOAD} = $library;
@@ -108,7 +99,7 @@ foreach my $step (-600, 3600)
 	wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '2' },
 		"two sessions wait ($step s)");
 	$s->query("SELECT redlock_acquire('clock', scope => 'session', hold_at_most => '2 s')");
-	set_clock($step);
+	write_mapped($offset, $step);
 	$s->send('SELECT count(*) FROM generate_series(1, 100000000000)');
 	is_told($s, 'clock', "the clock is set by $step s");
 	foreach my $i (0, 1)
@@ -121,7 +112,7 @@ foreach my $step (-600, 3600)
 			"a wait ends, and by its $limits[$i], when the clock is set by $step s");
 		cmp_ok($took, '>=', 3, 'not sooner');
 	}
-	set_clock(0);
+	write_mapped($offset, 0);
 	$_->quit foreach $s, $holder, @waiters;
 }
 

@@ -19,19 +19,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('late_poll') // die 'no late poll';
 my $file = "$directory/who";
 
-# Written in place, since it is mapped.  The process last.
-sub set_late
-{
-	my ($pid, $us) = @_;
-
-	open my $out, -e $file ? '+<' : '+>', $file or die "$file: $!";
-	syswrite $out, pack('l!l!', 0, $us);
-	sysseek $out, 0, 0;
-	syswrite $out, pack('l!', $pid);
-	close $out;
-	return;
-}
-
+# The process that is to be late, and by how many microseconds; it clears the first.
 sub was_late
 {
 	open my $in, '<', $file or die "$file: $!";
@@ -40,7 +28,7 @@ sub was_late
 	return unpack('l!', $long) == 0;
 }
 
-set_late(0, 0);
+write_mapped($file, 0, 0);
 my $host;
 {
 	local $ENV{LD_PRELOAD} = $library;
@@ -57,7 +45,7 @@ foreach my $ms (100, 400)
 {
 	foreach my $round (1 .. 3)
 	{
-		set_late($broker, 1000 * $ms);
+		write_mapped($file, $broker, 1000 * $ms);
 		is($session->query("SELECT redlock_try('late', scope => 'session')"), 't', "a free lock is granted, $ms ms late");
 		ok(was_late(), 'and it was late');
 		$session->query("SELECT redlock_release('late')");
@@ -69,7 +57,7 @@ foreach my $ms (100, 400)
 is($session->query("SELECT redlock_try('renewed', ttl => '2 s', scope => 'session')"), 't', 'a lease that is renewed meanwhile');
 foreach my $round (1 .. 4)
 {
-	set_late($broker, 400_000);
+	write_mapped($file, $broker, 400_000);
 	wait_until(sub { was_late() }, 'the broker is late');
 }
 is($session->query("SELECT redlock_check('renewed') > '0'"), 't', 'is not lost');

@@ -19,18 +19,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('set_latch') // die 'no set latch';
 my $file = "$directory/who";
 
-# Written in place, since it is mapped.
-sub set_latch_of
-{
-	my ($pid) = @_;
-
-	open my $out, -e $file ? '+<' : '+>', $file or die "$file: $!";
-	syswrite $out, pack('l!', $pid);
-	close $out;
-	return;
-}
-
-set_latch_of(0);
+write_mapped($file, 0);
 my $host;
 {
 	local $ENV{LD_PRELOAD} = $library;
@@ -40,13 +29,13 @@ my $host;
 my $session = session($host);
 my $broker = broker_pid($host);
 
-set_latch_of($broker);
+write_mapped($file, $broker);
 is($session->query("SELECT redlock_try('free', scope => 'session', ttl => '6 s')"), 't', 'a free lock is granted');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT renewed FROM redlock_stats') >= 1 }, 'and renewed');
 $_->restart foreach @nodes;
 wait_until(sub { $session->run("SELECT redlock_try('other', scope => 'session')")->{out} eq 't' },
 	'nodes that restart are connected again');
-set_latch_of(0);
+write_mapped($file, 0);
 
 is($session->query("SELECT redlock_check('free') > '0'"), 't', 'the lease lives');
 is(broker_pid($host), $broker, 'with the same broker');

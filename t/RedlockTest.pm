@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
   session psql_result repeat end_repeats broker_pid
-  wait_until sql_examples preload
+  wait_until sql_examples preload write_mapped
 );
 
 =pod
@@ -70,6 +70,30 @@ sub preload
 	return
 	  if system("$cc -shared -fPIC -o $library test/hostile/$name.c -ldl -lpthread") != 0;
 	return join ' ', $library, $ENV{LD_PRELOAD} // ();
+}
+
+=pod
+
+=item write_mapped(file, numbers)
+
+Writes what such a library reads: C longs, in place since the file is mapped, the first
+one last since it says that the others are there.
+
+=cut
+
+sub write_mapped
+{
+	my ($path, @numbers) = @_;
+	my $size = length pack('l!', 0);
+
+	open my $file, -e $path ? '+<' : '+>', $path or die "$path: $!";
+	foreach my $i (reverse 0 .. $#numbers)
+	{
+		sysseek $file, $i * $size, 0;
+		syswrite $file, pack('l!', $numbers[$i]);
+	}
+	close $file;
+	return;
 }
 
 =pod

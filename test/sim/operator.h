@@ -1,6 +1,6 @@
 /*
  * operator.h
- *		Who changes settings while locks are in use, as README.md says.
+ *		The operator, who changes settings while locks are in use, as README.md says.
  */
 #ifndef SIM_OPERATOR_H
 #define SIM_OPERATOR_H
