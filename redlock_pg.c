@@ -513,8 +513,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
 	Datum values[12] = {0};
 	bool nulls[12] = {0};
-	bool held =
-		lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD;
+	bool held = lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD;
 	char *held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
 
 	Assert(desc->natts == lengthof(values));
@@ -555,7 +554,7 @@ scope_name(LockScope scope)
 static const char *
 lease_state_name(Lease *lease)
 {
-	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+	if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 		return "releasing";
 	switch (lease_state(lease))
 	{

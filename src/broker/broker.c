@@ -120,7 +120,6 @@ static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer 
 static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					   int64 now_us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
-static bool is_asked(const Lease *lease, const RedisNode *node);
 static void on_change(RedisNode *node, NodeState before);
 static void show_node(const RedisNode *node, NodeState before);
 static bool may_log_answer(const RedisNode *node);
@@ -283,19 +282,13 @@ run_timers(int64 now_us, int64 looked_us)
 	return now_us;
 }
 
-/*
- * Looked at when a renewal is due.  Idle leases are young, since hand-over ends
- * long before the first renewal: one that is due was left for nobody.  An owner
- * that went away without giving up its lease can't be; but it must not renew.
- */
+/* Looked at when a renewal is due. */
 static bool
 release_orphan(Lease *lease, int64 now_us)
 {
-	LeaseWish wish = pg_atomic_read_u32(&lease->wish);
-
-	if (wish != LEASE_WISH_IDLE && (wish != LEASE_WISH_HOLD || lease_owner_lives(lease)))
-		return false;
-	if (!lease_release_orphan(lease))
+	/* without the lock first: most are no orphans */
+	if (!wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease)) ||
+		!lease_release_orphan(lease))
 		return false;
 	trouble_log(lease, TROUBLE_LEFT, now_us);
 	return true;
@@ -307,31 +300,28 @@ act_on_wish(Lease *lease, int64 now_us)
 {
 	if (!lease->in_use)
 		return;
-	switch ((LeaseWish) pg_atomic_read_u32(&lease->wish))
+	switch (wish_act(pg_atomic_read_u32(&lease->wish), lease->core.state, settled,
+					 lease_state(lease) != LEASE_WAITING,
+					 release_queue_waits(&releases, lease_slot(lease))))
 	{
-		case LEASE_WISH_NONE:
-		case LEASE_WISH_IDLE:
+		case WISH_WAIT:
 			break;
-		case LEASE_WISH_HOLD:
-			if (settled && lease->core.state == CORE_FREE && lease_state(lease) == LEASE_WAITING)
-				ask(lease, now_us);
+		case WISH_ASK:
+			ask(lease, now_us);
 			break;
-		case LEASE_WISH_NOTHING:
-			if (lease->core.state == CORE_FREE)
-				lease_free(lease);
-			else if (lease->core.state != CORE_RELEASING &&
-					 !release_queue_waits(&releases, lease_slot(lease)))
-			{
-				/* a loss that the owner noticed first is told all the same */
-				if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
-					step_simple(lease, CORE_TICK, 0, now_us);
-				lease_count(COUNT_RELEASED);
-				if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
-										nodes_that(node_can_send)))
-					step_simple(lease, CORE_RELEASE, 0, now_us);
-				else
-					set_timer(lease);
-			}
+		case WISH_FREE:
+			lease_free(lease);
+			break;
+		case WISH_RELEASE:
+			/* a loss that the owner noticed first is told all the same */
+			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
+				step_simple(lease, CORE_TICK, 0, now_us);
+			lease_count(COUNT_RELEASED);
+			if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
+									nodes_that(node_can_send)))
+				step_simple(lease, CORE_RELEASE, 0, now_us);
+			else
+				set_timer(lease);
 			break;
 	}
 }
@@ -349,7 +339,7 @@ begin_to_serve(int64 now_us)
 		Lease *lease = lease_at(i);
 
 		if (lease->in_use && lease->core.state == CORE_BUSY &&
-			pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+			pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
 			wake(lease, RETRY_US, now_us);
 		else
 			act_on_wish(lease, now_us);
@@ -572,8 +562,6 @@ static void
 begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *lease, core_op op,
 			  int64 now_us)
 {
-	const core_lease *core = &lease->core;
-
 	command->op = op;
 	command->key = lease->key;
 	command->key_len = lease->key_len;
@@ -583,18 +571,13 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->ttl_ms = op == CORE_OP_RELEASE ? rules_release_ms(lease->granted, lease->token != 0,
 															   lease->keep_until_us, now_us)
 											: lease->ttl_ms;
-	command->token = op == CORE_OP_RENEW ? core->raise : core->token;
-	command->counter = op == CORE_OP_RELEASE ? core_tombstone(core) : core->bound;
 }
 
 static void
 send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const InFlight *sent)
 {
-	const core_lease *core = &lease->core;
-
-	script_set_attempt(command->value, core->node[node->slot].attempt);
-	if (command->op == CORE_OP_CONFIRM)
-		command->counter = core->token_at[node->slot];
+	command->core = core_command_to(&lease->core, node->slot, command->op);
+	script_set_attempt(command->value, command->core.attempt);
 	release_queue_sent(&releases, node->slot, sent->op, sent->why);
 	node_send(node, command, sent);
 }
@@ -766,7 +749,7 @@ adopt_leases(int64 now_us)
 		event.now_us = now_us;
 		event.not_before_us = settle_by_us;
 		step(lease, &event);
-		if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING)
+		if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 			act_on_wish(lease, now_us); /* it must not be renewed */
 		set_timer(lease);
 	}
@@ -786,27 +769,18 @@ configure_nodes(int64 now_us)
 	members_close_left(now_us);
 }
 
-/*
- * Waiters ask the new nodes; a try is over soon anyway.  What is owed to a node
- * that can't be reached, as one that is replaced often can't, expires by itself: it
- * must not keep the owner waiting.
- */
 static void
 move_askers(int64 now_us)
 {
 	for (int i = 0; i < lease_table->slots; i++)
 	{
-		Lease *lease = lease_at(i);
+		const Lease *lease = lease_at(i);
+		ReleaseStep next;
 
-		if (lease->in_use && !lease->once && lease->core.members != members() &&
-			(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
-		{
-			step_simple(lease, CORE_RELEASE, 0, now_us);
-			if (lease->core.state != CORE_RELEASING)
-				continue;
-			hurry_release(lease, now_us);
-			step_simple(lease, CORE_FORGET, 0, now_us);
-		}
+		if (!lease->in_use || !core_must_move(&lease->core, members()))
+			continue;
+		while (release_queue_move(&releases, i, &lease->core, members(), &next))
+			take(&next, now_us);
 	}
 }
 
@@ -826,14 +800,10 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	if (lease->generation != sent->generation)
 		return;
 
-	/*
-	 * What was given back, and waits for room, is not renewed, nor what has ended.  The
-	 * node may be in quarantine by now.
-	 */
-	if (needs_text && !release_queue_waits(&releases, sent->lease_slot) &&
-		(sent->op == CORE_OP_ACQUIRE ? node_can_vote(node) : node_can_send(node)) &&
-		(sent->op != CORE_OP_RENEW || now_us < lease->core.valid_until_us) &&
-		core_awaits(&lease->core, node->slot, sent->op, sent->round))
+	if (needs_text &&
+		release_queue_may_repeat(&releases, sent->lease_slot, &lease->core, node->slot, sent->op,
+								 sent->round, now_us, nodes_that(node_can_send),
+								 nodes_that(node_can_vote)))
 	{
 		/* node.c sends the script along */
 		send_to(CORE_BIT(node->slot), lease, sent->op, sent->why, now_us);
@@ -891,22 +861,13 @@ on_lost(RedisNode *node, const InFlight *sent, int64 now_us)
 	Lease *lease = lease_at(sent->lease_slot);
 
 	release_queue_answered(&releases, node->slot, sent->op, sent->why);
-	if (lease->generation == sent->generation && node->replacing && is_asked(lease, node))
-		return; /* see the contract in core.h */
+	if (lease->generation == sent->generation && node->replacing &&
+		core_may_reconnect(&lease->core, node->slot))
+		return; /* NODE_READY follows */
 	if (sent->op != CORE_OP_RELEASE)
 		pg_atomic_fetch_add_u64(&node_status[node->slot].votes_error, 1);
 	if (lease->generation == sent->generation)
 		step_simple(lease, CORE_NODE_LOST, node->slot, now_us);
-}
-
-/* Does the round wait for this node?  What can be sent twice: not a confirmation. */
-static bool
-is_asked(const Lease *lease, const RedisNode *node)
-{
-	const core_lease *core = &lease->core;
-
-	return core_awaits(core, node->slot, CORE_OP_ACQUIRE, core->round) ||
-		   core_awaits(core, node->slot, CORE_OP_RENEW, core->round);
 }
 
 static void
@@ -1017,7 +978,7 @@ static bool
 all_released(void)
 {
 	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != LEASE_WISH_NOTHING ||
+		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != WISH_NOTHING ||
 									lease_is_queued(lease_at(i))))
 			return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)

@@ -7,6 +7,7 @@
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
+#include "protocol/slots.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
@@ -19,7 +20,7 @@ static int64 due_us = PG_INT64_MAX; /* redlock.nodes is not wholly in force befo
 
 static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
 static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
-static core_mask serving_nodes(void);
+static SlotUse slot_use(void);
 static void close_left_node(int slot, int64 now_us);
 
 core_mask
@@ -81,17 +82,11 @@ members_configure(int64 now_us)
 	return true;
 }
 
-/*
- * Find or reserve a slot for each URL, and mark who is leaving.  Slots of nodes that
- * have left and serve no lease are taken when others do not suffice.
- */
+/* Find or reserve a slot for each URL, and mark who is leaving. */
 static bool
 assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 {
 	NodeStatus *status = node_status;
-	core_mask serving = serving_nodes();
-	core_mask wanted = 0;
-	bool enough = true;
 
 	for (int u = 0; u < urls->count; u++)
 	{
@@ -99,23 +94,8 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
 				slot[u] = i;
-		if (slot[u] >= 0)
-			wanted |= CORE_BIT(slot[u]);
 	}
-	for (int u = 0; u < urls->count; u++)
-	{
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!status[i].in_use && !(wanted & CORE_BIT(i)))
-				slot[u] = i;
-		for (int i = 0; i < CORE_NODES_MAX && slot[u] < 0; i++)
-			if (!((serving | wanted) & CORE_BIT(i)))
-				slot[u] = i;
-		if (slot[u] < 0)
-			enough = false;
-		else
-			wanted |= CORE_BIT(slot[u]);
-	}
-	if (!enough)
+	if (!slots_assign(slot_use(), CORE_NODES_MAX, slot, urls->count, &listed))
 		return false;
 	for (int u = 0; u < urls->count; u++)
 		if (status[slot[u]].in_use &&
@@ -141,8 +121,7 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 		seqlock_end_write(&b->version);
 	}
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		status[i].leaving = status[i].in_use && !(wanted & CORE_BIT(i));
-	listed = wanted;
+		status[i].leaving = status[i].in_use && !(listed & CORE_BIT(i));
 	return true;
 }
 
@@ -168,34 +147,33 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 void
 members_close_left(int64 now_us)
 {
-	core_mask serving = serving_nodes();
+	core_mask done = slots_to_leave(slot_use(), listed);
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		NodeStatus *status = &node_status[i];
-
-		if (!status->in_use || !status->leaving)
-			continue;
-		if (serving & CORE_BIT(i))
-			due_us = now_us + RECONFIGURE_US;
-		else
+		if (done & CORE_BIT(i))
 			close_left_node(i, now_us);
+		else if (node_status[i].in_use && node_status[i].leaving)
+			due_us = now_us + RECONFIGURE_US;
 	}
 }
 
-/* Also those that were just sent the undoing of a round: it must get there. */
-static core_mask
-serving_nodes(void)
+static SlotUse
+slot_use(void)
 {
-	core_mask serving = 0;
+	SlotUse use = {0};
 
 	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && lease_at(i)->core.state != CORE_FREE)
-			serving |= lease_at(i)->core.members;
+		if (lease_at(i)->in_use)
+			use.leased |= core_served_by(&lease_at(i)->core);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (node_status[i].in_use)
+			use.taken |= CORE_BIT(i);
 		if (node_in_flight(node_at(i)) > 0)
-			serving |= CORE_BIT(i);
-	return serving;
+			use.in_flight |= CORE_BIT(i);
+	}
+	return use;
 }
 
 static void

@@ -85,7 +85,6 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 	char *at = text;
 
 	Assert(batch->count < SCRIPT_BATCH_MAX);
-
 	at = put_word(at, lua_command_name[command->op], strlen(lua_command_name[command->op]));
 	at = put_word(at, command->key, command->key_len);
 	at = put_word(at, command->value, command->value_len);
@@ -97,21 +96,22 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_word(at, "", 0);
 			break;
 		case CORE_OP_CONFIRM:
-			at = put_number(at, command->counter);
-			at = put_number(at, command->token);
-			at = put_number(at, rules_keep_counter_ms(command->token, command->wall_clock_us));
+			at = put_number(at, command->core.counter);
+			at = put_number(at, command->core.token);
+			at = put_number(at, rules_keep_counter_ms(command->core.token, command->wall_clock_us));
 			break;
 		case CORE_OP_RENEW:
 			at = put_number(at, command->ttl_ms);
-			at = put_number(at, command->counter);
-			at = put_number(at, rules_keep_counter_ms(command->token, command->wall_clock_us));
-			if (command->token > command->counter)
-				at = put_number(at, command->token);
+			at = put_number(at, command->core.counter);
+			at = put_number(at, rules_keep_counter_ms(command->core.token, command->wall_clock_us));
+			if (command->core.token > command->core.counter)
+				at = put_number(at, command->core.token);
 			break;
 		case CORE_OP_RELEASE:
 			at = put_number(at, command->ttl_ms);
-			at = put_number(at, command->counter);
-			at = put_number(at, rules_keep_counter_ms(command->counter, command->wall_clock_us));
+			at = put_number(at, command->core.counter);
+			at = put_number(at,
+							rules_keep_counter_ms(command->core.counter, command->wall_clock_us));
 			break;
 	}
 	batch->len = put_bulk(batch->text + batch->len, text, at - text) - batch->text;

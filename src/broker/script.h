@@ -24,9 +24,7 @@ typedef struct ScriptCommand
 	size_t value_len;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
-	int64 counter;       /* confirm: token_at; renew: the bound; release:
-						  * core_tombstone */
-	int64 token;         /* confirm; renew: what the bound becomes */
+	core_command core;
 } ScriptCommand;
 
 /* Commands that a node gets as one call of the script. */

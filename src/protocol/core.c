@@ -229,6 +229,52 @@ core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
 	return false;
 }
 
+core_command
+core_command_to(const core_lease *lease, int node, core_op op)
+{
+	core_command command = {.attempt = lease->node[node].attempt};
+
+	switch (op)
+	{
+		case CORE_OP_ACQUIRE:
+			break;
+		case CORE_OP_CONFIRM:
+			command.counter = lease->token_at[node];
+			command.token = lease->token;
+			break;
+		case CORE_OP_RENEW:
+			command.counter = lease->bound;
+			command.token = lease->raise;
+			break;
+		case CORE_OP_RELEASE:
+			command.counter = core_tombstone(lease);
+			break;
+	}
+	return command;
+}
+
+/* A confirmation that is executed twice is refused, as if another's grant had come. */
+bool
+core_may_reconnect(const core_lease *lease, int node)
+{
+	return core_awaits(lease, node, CORE_OP_ACQUIRE, lease->round) ||
+		   core_awaits(lease, node, CORE_OP_RENEW, lease->round);
+}
+
+core_mask
+core_served_by(const core_lease *lease)
+{
+	return lease->state != CORE_FREE ? lease->members : 0;
+}
+
+/* A try is over soon anyway, and a lease keeps the nodes that granted it. */
+bool
+core_must_move(const core_lease *lease, core_mask members)
+{
+	return (lease->state == CORE_ASKING || lease->state == CORE_BUSY) && !lease->once &&
+		   lease->members != members;
+}
+
 core_mask
 core_votes(const core_lease *lease, core_vote vote)
 {

@@ -258,8 +258,32 @@ extern int64_t core_tombstone(const core_lease *lease);
  */
 extern core_mask core_unpaid(const core_lease *lease);
 
-/* May a command of this round still count?  (To decide on a re-send.) */
+/* What a command says beside the lock's key and value. */
+typedef struct core_command
+{
+	uint32_t attempt; /* a part of the value */
+	int64_t counter;  /* CONFIRM: the node's, which is replaced; RENEW: the bound; RELEASE:
+					   * core_tombstone; ACQUIRE: 0 */
+	int64_t token;    /* CONFIRM: what replaces it; RENEW: what the bound becomes; else 0 */
+} core_command;
+
+/* Of the command to this node that the last step asked for, or that core_awaits. */
+extern core_command core_command_to(const core_lease *lease, int node, core_op op);
+
+/* May a command of this round still count? */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
+
+/*
+ * The node's connection broke, and another is made at once: can what it was sent be asked
+ * anew on that?  See the contract above: NODE_READY comes in place of NODE_LOST.
+ */
+extern bool core_may_reconnect(const core_lease *lease, int node);
+
+/* The nodes that this lease can't do without, also those that are no longer listed. */
+extern core_mask core_served_by(const core_lease *lease);
+
+/* The nodes are others from now on: is this request to be given up, and asked of them? */
+extern bool core_must_move(const core_lease *lease, core_mask members);
 
 /* The nodes with the given vote in the current round, and their number. */
 extern core_mask core_votes(const core_lease *lease, core_vote vote);

@@ -160,6 +160,20 @@ release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease,
 	return false;
 }
 
+/* What was given back is not renewed, nor what has ended. */
+bool
+release_queue_may_repeat(const ReleaseQueue *queue, int slot, const core_lease *lease, int node,
+						 core_op op, uint32_t round, int64_t now_us, core_mask can_send,
+						 core_mask can_vote)
+{
+	core_mask can = op == CORE_OP_ACQUIRE ? can_vote : can_send;
+
+	if (op == CORE_OP_RENEW && now_us >= lease->valid_until_us)
+		return false;
+	return !queue->release[slot].waits && (can & CORE_BIT(node)) != 0 &&
+		   core_awaits(lease, node, op, round);
+}
+
 int64_t
 release_queue_wake_at_us(const ReleaseQueue *queue, int slot, const core_lease *lease)
 {
@@ -203,7 +217,7 @@ release_queue_find(const ReleaseQueue *queue, uint64_t hash)
 	int slot = named(queue, hash)->first;
 
 	while (slot >= 0 && queue->release[slot].hash != hash)
-		slot = queue->release[slot].link[RELEASE_BY_NAME].behind;
+		slot = queue->release[slot].link[RELEASE_BY_NAME].after;
 	return slot;
 }
 
@@ -232,6 +246,21 @@ release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
 	while (!(release->hurried & CORE_BIT(step->node)))
 		step->node++;
 	release->hurried &= ~CORE_BIT(step->node);
+	return true;
+}
+
+/* What can't be sent now expires by itself: the owner is not kept waiting. */
+bool
+release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease, core_mask members,
+				   ReleaseStep *step)
+{
+	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	if (core_must_move(lease, members))
+		return true;
+	if (lease->state != CORE_RELEASING)
+		return false;
+	if (!release_queue_hurry(queue, slot, step))
+		step->type = CORE_FORGET;
 	return true;
 }
 
@@ -318,11 +347,11 @@ named(const ReleaseQueue *queue, uint64_t hash)
 static void
 append(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
 {
-	queue->release[slot].link[link] = (ReleaseLink){.before = list->last, .behind = -1};
+	queue->release[slot].link[link] = (ReleaseLink){.before = list->last, .after = -1};
 	if (list->last < 0)
 		list->first = slot;
 	else
-		queue->release[list->last].link[link].behind = slot;
+		queue->release[list->last].link[link].after = slot;
 	list->last = slot;
 }
 
@@ -332,11 +361,11 @@ take_out(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
 	ReleaseLink at = queue->release[slot].link[link];
 
 	if (at.before < 0)
-		list->first = at.behind;
+		list->first = at.after;
 	else
-		queue->release[at.before].link[link].behind = at.behind;
-	if (at.behind < 0)
+		queue->release[at.before].link[link].after = at.after;
+	if (at.after < 0)
 		list->last = at.before;
 	else
-		queue->release[at.behind].link[link].before = at.before;
+		queue->release[at.after].link[link].before = at.before;
 }

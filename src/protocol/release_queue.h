@@ -5,7 +5,7 @@
  *
  * A transaction that held thousands of locks releases all of them at once, and a node
  * that comes back lacks the keys of all that are held.  Neither renewals nor requests
- * may queue behind these, so at each node a few of them are unanswered at a time, and
+ * may queue after these, so at each node a few of them are unanswered at a time, and
  * the others wait here, first come, first served, in two stages:
  *
  * - A lease that was held is released when most of its nodes that can be reached have
@@ -49,7 +49,7 @@ typedef struct ReleaseList
 typedef struct ReleaseLink
 {
 	int before;
-	int behind;
+	int after;
 } ReleaseLink;
 
 /* The lists that a slot is in, beside those of nodes. */
@@ -124,6 +124,14 @@ extern bool release_queue_begin(ReleaseQueue *queue, int slot, const core_lease 
 extern bool release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease,
 									 int node, core_mask can_send);
 
+/*
+ * The node answered that it executed nothing, for lack of what can be sent along: is the
+ * command, of this round, to be sent again?  can_vote: as in core_event.
+ */
+extern bool release_queue_may_repeat(const ReleaseQueue *queue, int slot, const core_lease *lease,
+									 int node, core_op op, uint32_t round, int64_t now_us,
+									 core_mask can_send, core_mask can_vote);
+
 /* When the lease wants a CORE_TICK; 0: not yet. */
 extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int slot,
 										const core_lease *lease);
@@ -143,6 +151,13 @@ extern int release_queue_find(const ReleaseQueue *queue, uint64_t hash);
 
 /* The next step that sends what is not yet sent of it, be there room or not. */
 extern bool release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step);
+
+/*
+ * The next step of a request that core_must_move: undone at the former nodes, and then
+ * free to ask these.  False: it is.
+ */
+extern bool release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease,
+							   core_mask members, ReleaseStep *step);
 
 /* The next step, where too many slots are in use.  False: nothing is owed by any. */
 extern bool release_queue_forget(ReleaseQueue *queue, ReleaseStep *step);

@@ -15,6 +15,18 @@ rules_first_token(int64_t granted)
 	return granted - LUA_SPAN + 1;
 }
 
+int64_t
+rules_token(int64_t first_token, int handovers)
+{
+	return first_token + handovers;
+}
+
+int64_t
+rules_validity_us(int64_t valid_until_us, int64_t now_us)
+{
+	return valid_until_us > now_us ? valid_until_us - now_us : 0;
+}
+
 /* One that ran ahead of time is kept for that much longer. */
 int64_t
 rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us)

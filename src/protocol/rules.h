@@ -15,6 +15,12 @@
 /* Of the tokens of a grant, one for each holder of its turn, the first. */
 extern int64_t rules_first_token(int64_t granted);
 
+/* ... and that of the holder after so many hand-overs. */
+extern int64_t rules_token(int64_t first_token, int handovers);
+
+/* To its owner: for how long a lease that was granted is valid yet; 0: it is not. */
+extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
+
 /* For how long a node keeps a counter that was raised by a host with this clock. */
 extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
 

@@ -156,7 +156,7 @@ init_table(void)
 		lease->next_queued = -1;
 		pg_atomic_init_u32(&lease->version.number, 0);
 		pg_atomic_init_u32(&lease->holder_version.number, 0);
-		pg_atomic_init_u32(&lease->wish, LEASE_WISH_NONE);
+		pg_atomic_init_u32(&lease->wish, WISH_NONE);
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
@@ -203,7 +203,7 @@ named(uint64 hash)
 	Lease *lease = entry != NULL ? lease_at(entry->slot) : NULL;
 
 	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
-		pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD)
+		pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
 		return NULL;
 	return lease;
 }
@@ -262,7 +262,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	idle = named(hash);
 	if (idle != NULL)
 	{
-		if (pg_atomic_read_u32(&idle->wish) != LEASE_WISH_IDLE)
+		if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
@@ -271,7 +271,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			idle->handovers++;
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
-			pg_atomic_write_u32(&idle->wish, LEASE_WISH_HOLD);
+			pg_atomic_write_u32(&idle->wish, WISH_HOLD);
 			*result = idle;
 			opened = LEASE_HANDED_OVER;
 		}
@@ -332,7 +332,7 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	set_owner(lease, gate);
-	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
@@ -375,7 +375,7 @@ free_name(Lease *lease)
 	if (entry != NULL && lease_at(entry->slot) == lease)
 		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
 	lease_table->owned--;
-	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NOTHING);
+	pg_atomic_write_u32(&lease->wish, WISH_NOTHING);
 }
 
 void
@@ -385,7 +385,7 @@ lease_ask(Lease *lease)
 	Assert(lease->ttl_ms > 0);
 
 	pg_write_barrier(); /* what is asked for comes first */
-	pg_atomic_write_u32(&lease->wish, LEASE_WISH_HOLD);
+	pg_atomic_write_u32(&lease->wish, WISH_HOLD);
 	push(lease);
 }
 
@@ -418,7 +418,7 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	idle = idle && others_wait(lease->gate);
 	if (idle)
-		pg_atomic_write_u32(&lease->wish, LEASE_WISH_IDLE);
+		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
 	else
 	{
 		/* a pause for us, a chance for those who wait on other hosts */
@@ -443,7 +443,7 @@ lease_release_idle(uint64 hash)
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	lease = named(hash);
-	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == LEASE_WISH_IDLE;
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
 	if (idle)
 		free_name(lease);
 	LWLockRelease(lease_table->lock);
@@ -458,12 +458,12 @@ lease_release_idle(uint64 hash)
 bool
 lease_release_orphan(Lease *lease)
 {
-	LeaseWish wish;
+	Wish wish;
 	bool orphan;
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	wish = pg_atomic_read_u32(&lease->wish);
-	orphan = wish == LEASE_WISH_IDLE || (wish == LEASE_WISH_HOLD && !lease_owner_lives(lease));
+	orphan = wish_is_orphaned(wish, lease_owner_lives(lease));
 	if (orphan)
 		free_name(lease);
 	LWLockRelease(lease_table->lock);
@@ -495,19 +495,17 @@ lease_state(Lease *lease)
 int64
 lease_validity_us(Lease *lease)
 {
-	int64 left_us;
-
 	if (lease_state(lease) != LEASE_HELD)
 		return 0;
-	left_us = (int64) pg_atomic_read_u64(&lease->valid_until_us) - redlock_clock_us();
-	return Max(left_us, 0);
+	return rules_validity_us((int64) pg_atomic_read_u64(&lease->valid_until_us),
+							 redlock_clock_us());
 }
 
 int64
 lease_token(const Lease *lease)
 {
 	Assert(lease->handovers < LUA_SPAN);
-	return lease->first_token + lease->handovers;
+	return rules_token(lease->first_token, lease->handovers);
 }
 
 /*
@@ -685,7 +683,7 @@ void
 lease_free(Lease *lease)
 {
 	Assert(lease->in_use && lease->core.state == CORE_FREE);
-	Assert(pg_atomic_read_u32(&lease->wish) == LEASE_WISH_NOTHING);
+	Assert(pg_atomic_read_u32(&lease->wish) == WISH_NOTHING);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
 	seqlock_begin_write(&lease->version);
@@ -693,7 +691,7 @@ lease_free(Lease *lease)
 	seqlock_end_write(&lease->version);
 	lease_table->used--;
 	lease->generation++;
-	pg_atomic_write_u32(&lease->wish, LEASE_WISH_NONE);
+	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	lease->next_free = lease_table->first_free;
 	lease_table->first_free = lease_slot(lease);
 	LWLockRelease(lease_table->lock);
@@ -729,7 +727,7 @@ tell_loss(Lease *lease)
 		if (awaited == lease->hash)
 			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
 	}
-	if (pg_atomic_read_u32(&lease->wish) == LEASE_WISH_HOLD && lease_owner_lives(lease))
+	if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
 	LWLockRelease(lease_table->lock);
 }

@@ -52,20 +52,13 @@
 
 #include "protocol/core.h"
 #include "protocol/lua.h"
+#include "protocol/wish.h"
 #include "shared/seqlock.h"
 
 #define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
-
-typedef enum LeaseWish
-{
-	LEASE_WISH_NONE = 0, /* slot not in use, or not asked for yet */
-	LEASE_WISH_HOLD,     /* the owner wants the lock, or holds it */
-	LEASE_WISH_IDLE,     /* held, for the next in the gate; has no owner */
-	LEASE_WISH_NOTHING   /* the owner is done with it */
-} LeaseWish;
 
 typedef enum LeaseState
 {
@@ -122,7 +115,7 @@ typedef struct Lease
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
 	/* (a) */
-	pg_atomic_uint32 wish;           /* LeaseWish */
+	pg_atomic_uint32 wish;           /* Wish */
 	pg_atomic_uint32 state;          /* LeaseState */
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it

@@ -43,6 +43,7 @@ static void set_timer(int host, int slot);
 static void ask(int host, int slot);
 static int64_t turn_pause_until(int host, int resource);
 static core_mask nodes_that_can_send(int host);
+static core_mask nodes_that_can_vote(int host);
 static core_mask nodes_on_duty(int host);
 static void crowd(int host);
 static void send_releases(int host);
@@ -275,15 +276,8 @@ step(int h, int s, core_event *event)
 	assert(!hosts[h].broker_down);
 	event->now_us = host_now_us(h);
 	event->random = dice(UINT32_MAX);
-	event->can_send = event->can_vote = event->can_release = 0;
-	for (int n = 0; n < w.plan.places; n++)
-	{
-		if (!wire_can_send(h, n))
-			continue;
-		event->can_send |= CORE_BIT(n);
-		if (guard_may_vote(&hosts[h].node[n].guard, event->now_us))
-			event->can_vote |= CORE_BIT(n);
-	}
+	event->can_send = nodes_that_can_send(h);
+	event->can_vote = nodes_that_can_vote(h);
 	event->can_release = release_queue_can_release(&hosts[h].releases, s, event->can_send);
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
 		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
@@ -363,8 +357,8 @@ static void
 send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint32_t round)
 {
 	const slot *slot = slot_at(h, s);
-	const core_lease *core = &slot->core;
 	int64_t wall = wall_us(h);
+	core_command core;
 	command command = {.op = op,
 					   .why = why,
 					   .resource = slot->resource,
@@ -382,7 +376,10 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 	{
 		if (!(nodes & CORE_BIT(n)))
 			continue;
-		command.attempt = core->node[n].attempt;
+		core = core_command_to(&slot->core, n, op);
+		command.attempt = core.attempt;
+		command.counter = core.counter;
+		command.token = core.token;
 		switch (op)
 		{
 			case CORE_OP_ACQUIRE:
@@ -390,19 +387,12 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 				command.marker = host_marker(h, n);
 				break;
 			case CORE_OP_CONFIRM:
-				command.counter = core->token_at[n];
-				command.token = core->token;
-				command.keep_ms = rules_keep_counter_ms(command.token, wall);
-				break;
 			case CORE_OP_RENEW:
-				command.counter = core->bound;
-				command.token = core->raise;
 				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
 				command.ttl_ms = rules_release_ms(slot->granted, slot->returned,
 												  slot->keep_until_us, host_now_us(h));
-				command.counter = core_tombstone(core);
 				command.keep_ms = rules_keep_counter_ms(command.counter, wall);
 				break;
 		}
@@ -418,11 +408,10 @@ send_again(int h, int n, const command *before)
 	const slot *slot = slot_at(h, before->slot);
 
 	wire_at(h, n)->by_text = true;
-	if (before->op == CORE_OP_RENEW && host_now_us(h) >= slot->core.valid_until_us)
-		return false;
 	if (before->by_text || slot->generation != before->generation ||
-		release_queue_waits(&hosts[h].releases, before->slot) || !wire_can_send(h, n) ||
-		!core_awaits(&slot->core, n, before->op, before->round))
+		!release_queue_may_repeat(&hosts[h].releases, before->slot, &slot->core, n, before->op,
+								  before->round, host_now_us(h), nodes_that_can_send(h),
+								  nodes_that_can_vote(h)))
 		return false;
 	seen.sent_again++;
 	send_to_as(CORE_BIT(n), h, before->slot, before->op, before->why, before->round);
@@ -516,7 +505,7 @@ on_timer(const event *event)
 		set_timer(event->host, event->slot);
 		return;
 	}
-	if (slot->wish == WISH_IDLE || (slot->wish == WISH_HOLD && slot->owner == OWNER_VANISHED))
+	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED))
 	{
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
@@ -575,36 +564,29 @@ act_on_wish(int h, int s)
 
 	if (!slot->in_use || hosts[h].broker_down)
 		return;
-	switch (slot->wish)
+	switch (wish_act(slot->wish, slot->core.state, hosts[h].settled, slot->told,
+					 release_queue_waits(&hosts[h].releases, s)))
 	{
-		case WISH_NONE:
-		case WISH_IDLE:
+		case WISH_WAIT:
 			break;
-		case WISH_HOLD:
-			if (hosts[h].settled && slot->core.state == CORE_FREE && !slot->told)
-				ask(h, s);
+		case WISH_ASK:
+			ask(h, s);
 			break;
-		case WISH_NOTHING:
-			if (slot->core.state == CORE_FREE)
+		case WISH_FREE:
+			check_freed(h, s, slot->forgiven);
+			slot->in_use = false;
+			slot->generation++;
+			break;
+		case WISH_RELEASE:
+			if (release_queue_begin(&hosts[h].releases, s, &slot->core,
+									(uint64_t) w.plan.gate[slot->resource], nodes_that_can_send(h)))
+				host_step(h, s, CORE_RELEASE, 0);
+			else
 			{
-				check_freed(h, s, slot->forgiven);
-				slot->in_use = false;
-				slot->generation++;
-			}
-			else if (slot->core.state != CORE_RELEASING &&
-					 !release_queue_waits(&hosts[h].releases, s))
-			{
-				if (release_queue_begin(&hosts[h].releases, s, &slot->core,
-										(uint64_t) w.plan.gate[slot->resource],
-										nodes_that_can_send(h)))
-					host_step(h, s, CORE_RELEASE, 0);
-				else
-				{
-					tell("host %c: the release of request %u waits for room", HOST_NAME(h),
-						 slot->secret);
-					seen.waited++;
-					set_timer(h, s);
-				}
+				tell("host %c: the release of request %u waits for room", HOST_NAME(h),
+					 slot->secret);
+				seen.waited++;
+				set_timer(h, s);
 			}
 			break;
 	}
@@ -621,6 +603,17 @@ nodes_that_can_send(int h)
 
 	for (int n = 0; n < w.plan.places; n++)
 		if (wire_can_send(h, n))
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+static core_mask
+nodes_that_can_vote(int h)
+{
+	core_mask nodes = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		if (wire_can_send(h, n) && guard_may_vote(&hosts[h].node[n].guard, host_now_us(h)))
 			nodes |= CORE_BIT(n);
 	return nodes;
 }
@@ -807,8 +800,7 @@ host_on_lost(int h, int n, const command *command, bool replacing)
 
 	release_queue_answered(&hosts[h].releases, n, command->op, command->why);
 	if (slot->generation == command->generation &&
-		!(replacing && (core_awaits(&slot->core, n, CORE_OP_ACQUIRE, slot->core.round) ||
-						core_awaits(&slot->core, n, CORE_OP_RENEW, slot->core.round))))
+		!(replacing && core_may_reconnect(&slot->core, n)))
 		host_step(h, command->slot, CORE_NODE_LOST, n);
 }
 

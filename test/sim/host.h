@@ -8,19 +8,11 @@
 
 #include "check.h"
 #include "protocol/release_queue.h"
+#include "protocol/wish.h"
 #include "wire.h"
 #include "world.h"
 
 #define QUEUE_MAX 3 /* sessions at a gate */
-
-/* What the owner wants, as in lease.h. */
-typedef enum wish
-{
-	WISH_NOTHING,
-	WISH_NONE, /* not asked for yet */
-	WISH_HOLD,
-	WISH_IDLE /* left to the next session at the gate */
-} wish;
 
 /* The owner of a slot.  What the broker knows of it is the wish alone. */
 typedef enum owner
@@ -37,7 +29,7 @@ typedef struct slot
 	round_check check; /* of check.c */
 	bool in_use;
 	int resource;
-	wish wish;
+	Wish wish;
 	owner owner;
 	bool queued; /* for the broker */
 	uint32_t generation;

@@ -12,6 +12,7 @@
 #include "debt.h"
 #include "host.h"
 #include "operator.h"
+#include "protocol/slots.h"
 #include "story.h"
 
 /* How often it is tried to put a list wholly into force. */
@@ -22,7 +23,7 @@ static void open_nodes(int host, const list *list, const int *place);
 static void move_askers(int host);
 static bool can_send_to(int host, core_mask nodes);
 static bool close_left_nodes(int host);
-static core_mask serving_nodes(int host);
+static SlotUse slot_use(int host);
 static void close_left_node(int host, int node);
 
 void
@@ -73,13 +74,10 @@ reload_nodes(int h)
 		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
 }
 
-/* A slot for each address.  Those of nodes that serve no lease are taken, too. */
 static bool
 assign_slots(int h, const list *list, int *place)
 {
 	host *host = &hosts[h];
-	core_mask serving = serving_nodes(h);
-	core_mask wanted = 0;
 
 	for (int i = 0; i < list->count; i++)
 	{
@@ -87,27 +85,14 @@ assign_slots(int h, const list *list, int *place)
 		for (int n = 0; n < w.plan.places; n++)
 			if (host->node[n].in_use && host->node[n].address == list->address[i])
 				place[i] = n;
-		if (place[i] >= 0)
-			wanted |= CORE_BIT(place[i]);
 	}
-	for (int i = 0; i < list->count; i++)
-	{
-		for (int n = 0; n < w.plan.places && place[i] < 0; n++)
-			if (!host->node[n].in_use && !(wanted & CORE_BIT(n)))
-				place[i] = n;
-		for (int n = 0; n < w.plan.places && place[i] < 0; n++)
-			if (!((serving | wanted) & CORE_BIT(n)))
-				place[i] = n;
-		if (place[i] < 0)
-			return false;
-		wanted |= CORE_BIT(place[i]);
-	}
+	if (!slots_assign(slot_use(h), w.plan.places, place, list->count, &host->members))
+		return false;
 	for (int i = 0; i < list->count; i++)
 		if (host->node[place[i]].in_use && host->node[place[i]].address != list->address[i])
 			close_left_node(h, place[i]);
 	for (int n = 0; n < w.plan.places; n++)
-		host->node[n].leaving = host->node[n].in_use && !(wanted & CORE_BIT(n));
-	host->members = wanted;
+		host->node[n].leaving = host->node[n].in_use && !(host->members & CORE_BIT(n));
 	return true;
 }
 
@@ -134,30 +119,29 @@ open_nodes(int h, const list *list, const int *place)
 	}
 }
 
-/* Waiters ask the new nodes.  What can't be released at once expires by itself. */
 static void
 move_askers(int h)
 {
 	for (int s = 0; s < w.plan.slots; s++)
 	{
 		slot *slot = slot_at(h, s);
+		ReleaseStep next;
 
-		if (!slot->in_use || slot->once || slot->core.members == hosts[h].members ||
-			(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
+		if (!slot->in_use || !core_must_move(&slot->core, hosts[h].members))
 			continue;
 		seen.moved++;
-		host_step(h, s, CORE_RELEASE, 0);
-		if (slot->core.state != CORE_RELEASING)
-			continue;
-		host_hurry(h, s);
-		if (slot->core.state != CORE_RELEASING)
-			continue;
-		if (can_send_to(h, slot->core.members))
-			debt_forgotten(h, s);
-		else
-			check_freed(h, s, true);
-		slot->forgiven = true; /* if its owner gives up just now */
-		host_step(h, s, CORE_FORGET, 0);
+		while (release_queue_move(&hosts[h].releases, s, &slot->core, hosts[h].members, &next))
+		{
+			if (next.type == CORE_FORGET)
+			{
+				if (can_send_to(h, slot->core.members))
+					debt_forgotten(h, s);
+				else
+					check_freed(h, s, true);
+				slot->forgiven = true; /* if its owner gives up just now */
+			}
+			host_step(h, next.slot, next.type, next.node);
+		}
 	}
 }
 
@@ -174,34 +158,36 @@ can_send_to(int h, core_mask nodes)
 static bool
 close_left_nodes(int h)
 {
-	core_mask serving = serving_nodes(h);
+	core_mask done = slots_to_leave(slot_use(h), hosts[h].members);
 	bool all_closed = true;
 
 	for (int n = 0; n < w.plan.places; n++)
 	{
-		if (!hosts[h].node[n].in_use || !hosts[h].node[n].leaving)
-			continue;
-		if (serving & CORE_BIT(n))
-			all_closed = false;
-		else
+		if (done & CORE_BIT(n))
 			close_left_node(h, n);
+		else if (hosts[h].node[n].in_use && hosts[h].node[n].leaving)
+			all_closed = false;
 	}
 	return all_closed;
 }
 
-/* Also those that were just sent the undoing of a round. */
-static core_mask
-serving_nodes(int h)
+static SlotUse
+slot_use(int h)
 {
-	core_mask serving = 0;
+	SlotUse use = {0};
 
 	for (int s = 0; s < w.plan.slots; s++)
-		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE)
-			serving |= slot_at(h, s)->core.members;
+		if (slot_at(h, s)->in_use)
+			use.leased |= core_served_by(&slot_at(h, s)->core);
 	for (int n = 0; n < w.plan.places; n++)
-		if (hosts[h].node[n].in_use && wire_in_flight(wire_at(h, n)) > 0)
-			serving |= CORE_BIT(n);
-	return serving;
+	{
+		if (!hosts[h].node[n].in_use)
+			continue;
+		use.taken |= CORE_BIT(n);
+		if (wire_in_flight(wire_at(h, n)) > 0)
+			use.in_flight |= CORE_BIT(n);
+	}
+	return use;
 }
 
 static void

@@ -184,7 +184,7 @@ session_on_read(const event *event)
 		give_up(h, s);
 		return;
 	}
-	if (!host_is_valid(h, s))
+	if (validity_us(h, slot) == 0)
 	{
 		seen.too_late++;
 		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), slot->secret);
@@ -192,7 +192,7 @@ session_on_read(const event *event)
 		return;
 	}
 	slot->turn_began_us = host_now_us(h);
-	begin(h, s, slot->resource, slot->first_token, false);
+	begin(h, s, slot->resource, rules_token(slot->first_token, 0), false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
@@ -284,7 +284,9 @@ session_disown(int h, int s)
 static int64_t
 validity_us(int h, const slot *slot)
 {
-	return slot->core.state == CORE_HELD ? slot->core.valid_until_us - host_now_us(h) : 0;
+	return slot->core.state == CORE_HELD
+			   ? rules_validity_us(slot->core.valid_until_us, host_now_us(h))
+			   : 0;
 }
 
 /* The next at the gate leaves it, for what it wants. */
@@ -338,7 +340,7 @@ session_on_take(const event *event)
 
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
-			begin(h, event->slot, wants, slot->first_token + slot->handovers, true);
+			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers), true);
 			return;
 		}
 		free_name(h, event->slot);

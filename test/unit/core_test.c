@@ -3647,6 +3647,74 @@ test_awaits(void)
 	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
 }
 
+static bool
+says(int node, core_op op, uint32_t attempt, int64_t counter, int64_t token)
+{
+	core_command command = core_command_to(&lease, node, op);
+
+	return command.attempt == attempt && command.counter == counter && command.token == token;
+}
+
+static void
+test_commands(void)
+{
+	start(5);
+	acquire_once();
+	ok(says(0, CORE_OP_ACQUIRE, 1, 0, 0), "an acquire says which attempt it is");
+	granted_with("012", COUNTER);
+	ok(lease.state == CORE_HELD, "granted");
+	tick_at(lease.wake_at_us);
+	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER), "a renewal says its bound");
+	lease.raise = COUNTER + 7;
+	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER + 7), "and what that becomes");
+	lease.token_at[3] = COUNTER + 9;
+	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER + 7), "whatever this node counts");
+	release();
+	ok(says(3, CORE_OP_RELEASE, 2, COUNTER + 1, 0), "a release says its tombstone");
+
+	start(3);
+	acquire_once();
+	granted_with("0", COUNTER - 5);
+	granted_with("1", COUNTER);
+	ok(says(0, CORE_OP_CONFIRM, 1, COUNTER - 5, COUNTER),
+	   "a confirmation says what it replaces, and by what");
+}
+
+static void
+test_reconnect(void)
+{
+	start(3);
+	acquire_once();
+	ok(core_may_reconnect(&lease, 0), "an acquire may be sent twice");
+	granted_with("0", COUNTER - 5);
+	granted_with("1", COUNTER);
+	ok(lease.confirming == set("0") && !core_may_reconnect(&lease, 0),
+	   "a confirmation may not, since it would be refused");
+}
+
+static void
+test_serving(void)
+{
+	start(3);
+	ok(core_served_by(&lease) == 0, "who asks for nothing needs no node");
+	acquire_waiting();
+	ok(core_served_by(&lease) == set("012") && core_must_move(&lease, set("0123")),
+	   "a request moves to other nodes");
+	ok(!core_must_move(&lease, set("012")), "but not to the same");
+	granted_with("012", COUNTER);
+	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, set("345")),
+	   "a lease stays where it is");
+	release();
+	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, set("345")),
+	   "also while it is released");
+	released_by("012");
+	ok(core_served_by(&lease) == 0, "then it needs no node any more");
+
+	start(3);
+	acquire_once();
+	ok(!core_must_move(&lease, set("345")), "a try stays, too: it is over soon");
+}
+
 static void
 test_count(void)
 {
@@ -3783,6 +3851,9 @@ main(void)
 	test_silent_rival();
 
 	test_awaits();
+	test_commands();
+	test_reconnect();
+	test_serving();
 	test_count();
 
 	if (broken_law != NULL)

@@ -286,7 +286,7 @@ test_order(void)
 	answer(0);
 	answer(1);
 	answer(2);
-	ok(!give_back(2), "who comes last waits behind the others, though there is room");
+	ok(!give_back(2), "who comes last waits after the others, though there is room");
 	turn();
 	ok(is_sent_to(ALL, 4) && is_sent_to(0, 0) && is_sent_to(0, 2), "the first goes first");
 	answer(0);
@@ -536,6 +536,81 @@ test_given_back_before_its_repair(void)
 	ok(count_out(1, 4, CORE_OP_RENEW) == 0, "and is not repaired any more");
 }
 
+/* Redo what a change of the nodes asks of a request; the steps, by their first letters. */
+static const char *
+move(int slot, core_mask members)
+{
+	static char steps[16];
+	ReleaseStep next;
+	int count = 0;
+
+	while (count < 15 && release_queue_move(&queue, slot, &lease[slot], members, &next))
+	{
+		steps[count++] = next.type == CORE_RELEASE ? 'R' : next.type == CORE_NODE_READY ? 'N' : 'F';
+		step(next.slot, next.type, next.node);
+	}
+	steps[count] = '\0';
+	return steps;
+}
+
+static void
+test_move(void)
+{
+	begin();
+	ask(0, 7);
+	ok(strcmp(move(0, ALL), "") == 0 && lease[0].state == CORE_ASKING,
+	   "a request of the same nodes stays");
+	ok(strcmp(move(0, ALL << 1), "RF") == 0 && lease[0].state == CORE_FREE,
+	   "one of other nodes is undone, and nothing is owed any more");
+	ok(out_count[0] == 2 && out[0][1].op == CORE_OP_RELEASE, "what can be sent is sent");
+
+	begin();
+	hold_all(ROOM + 1);
+	give_back_all(ROOM); /* no room is left */
+	ask(ROOM + 1, 7);
+	ok(strcmp(move(ROOM + 1, ALL << 1), "RNNNF") == 0, "also where there is no room");
+	ok(out[0][out_count[0] - 1].op == CORE_OP_RELEASE && out[0][out_count[0] - 1].slot == ROOM + 1,
+	   "and it gets there");
+
+	begin();
+	hold(0, 7);
+	ok(strcmp(move(0, ALL << 1), "") == 0 && lease[0].state == CORE_HELD, "a lease stays");
+}
+
+static bool
+may_repeat(core_op op, uint32_t round, core_mask sendable, core_mask voting)
+{
+	return release_queue_may_repeat(&queue, 0, &lease[0], 0, op, round, now_us, sendable, voting);
+}
+
+static void
+test_repeat(void)
+{
+	begin();
+	ask(0, 7);
+	ok(may_repeat(CORE_OP_ACQUIRE, lease[0].round, ALL, ALL), "an acquire is sent again");
+	ok(!may_repeat(CORE_OP_ACQUIRE, lease[0].round - 1, ALL, ALL), "not of an earlier round");
+	ok(!may_repeat(CORE_OP_ACQUIRE, lease[0].round, ALL, ALL & ~1U),
+	   "nor where the node may not vote by now");
+	answer_all();
+	now_us = lease[0].wake_at_us;
+	step(0, CORE_TICK, 0);
+	ok(may_repeat(CORE_OP_RENEW, lease[0].round, ALL, 0), "a renewal needs no vote");
+	ok(!may_repeat(CORE_OP_RENEW, lease[0].round, ALL & ~1U, ALL), "but a connection");
+	now_us = lease[0].valid_until_us;
+	ok(!may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL), "and a lease that has not ended");
+
+	begin();
+	hold_all(ROOM + 1);
+	for (int s = 1; s <= ROOM; s++)
+		give_back(s);
+	now_us = lease[0].wake_at_us;
+	step(0, CORE_TICK, 0);
+	ok(may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL) && !give_back(0) &&
+		   !may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL),
+	   "nor is it sent again when it was given back, and waits for room");
+}
+
 static void
 test_forget(void)
 {
@@ -741,6 +816,8 @@ main(void)
 	test_hurry_what_is_over();
 	test_repairs();
 	test_given_back_before_its_repair();
+	test_move();
+	test_repeat();
 	test_forget();
 	test_any_events();
 	return tap_done();

@@ -19,6 +19,17 @@ test_tokens(void)
 {
 	ok(rules_first_token(5000) == 5000 - (LUA_SPAN - 1),
 	   "a grant's tokens end with what it counted");
+	ok(rules_token(rules_first_token(5000), 0) == rules_first_token(5000) &&
+		   rules_token(rules_first_token(5000), LUA_SPAN - 1) == 5000,
+	   "one for each holder, and the last is what it counted");
+}
+
+static void
+test_validity(void)
+{
+	ok(rules_validity_us(TTL_US, TTL_US - 1) == 1, "a lease is valid until its end");
+	ok(rules_validity_us(TTL_US, TTL_US) == 0 && rules_validity_us(TTL_US, 2 * TTL_US) == 0,
+	   "and not from then on");
 }
 
 static void
@@ -77,6 +88,7 @@ int
 main(void)
 {
 	test_tokens();
+	test_validity();
 	test_keep_counter();
 	test_release();
 	test_hand_over();

@@ -1,0 +1,53 @@
+/*
+ * wish_test.c
+ *		Unit tests of what the broker does about a wish, src/protocol/wish.c.
+ *
+ * Protects from: a request that is asked twice, or before the nodes were tried; a lease
+ * that was given back and is renewed; a slot that is freed while nodes are owed something;
+ * a lease that is kept for nobody.
+ */
+#include "protocol/wish.h"
+
+#include "tap.h"
+
+static const char *const state_name[] = {"FREE", "ASKING", "BUSY", "HELD", "LOST", "RELEASING"};
+
+static WishAct
+expected(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
+{
+	if (wish == WISH_HOLD)
+		return state == CORE_FREE && settled && !answered ? WISH_ASK : WISH_WAIT;
+	if (wish != WISH_NOTHING || state == CORE_RELEASING)
+		return WISH_WAIT;
+	if (state == CORE_FREE)
+		return WISH_FREE;
+	return release_waits ? WISH_WAIT : WISH_RELEASE;
+}
+
+int
+main(void)
+{
+	for (core_state state = CORE_FREE; state <= CORE_RELEASING; state++)
+	{
+		bool good[WISH_NOTHING + 1] = {true, true, true, true};
+
+		for (Wish wish = WISH_NONE; wish <= WISH_NOTHING; wish++)
+			for (int i = 0; i < 8; i++)
+				if (wish_act(wish, state, i & 1, i & 2, i & 4) !=
+					expected(wish, state, i & 1, i & 2, i & 4))
+					good[wish] = false;
+		ok(good[WISH_NONE], "%s: nothing is done that was not asked for", state_name[state]);
+		ok(good[WISH_HOLD], "%s: the lock is asked for once, when the nodes were tried",
+		   state_name[state]);
+		ok(good[WISH_IDLE], "%s: an idle lease is left alone", state_name[state]);
+		ok(good[WISH_NOTHING], "%s: what is done with is released once, and then free",
+		   state_name[state]);
+	}
+	ok(wish_is_orphaned(WISH_IDLE, true) && wish_is_orphaned(WISH_IDLE, false),
+	   "an idle lease for which a renewal is due was left for nobody");
+	ok(wish_is_orphaned(WISH_HOLD, false) && !wish_is_orphaned(WISH_HOLD, true),
+	   "so was that of an owner which is gone, and no other");
+	ok(!wish_is_orphaned(WISH_NOTHING, false) && !wish_is_orphaned(WISH_NONE, false),
+	   "what was given back is no orphan");
+	return tap_done();
+}
