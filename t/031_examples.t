@@ -2,10 +2,11 @@
 # table of settings beside the server's.
 #
 # Protects from: examples that fail, or warn; examples that need what no example before
-# them made; a leader election in which two lead, or nobody when the leader has gone;
+# them made, or that make again what an example of another document made; a leader election in which two lead, or nobody when the leader has gone;
 # defaults and bounds that are not those of the server.
 #
-# Each document has a database of its own, each example a psql of its own.
+# All documents share one database, README.md comes first; each example has a psql of its
+# own.
 
 use strict;
 use warnings;
@@ -25,13 +26,13 @@ my %host = map {
 # Runs it to its first error.  What it wrote to standard error, 'status N' if psql failed.
 sub run_example
 {
-	my ($dbname, $sql) = @_;
+	my ($sql) = @_;
 	my ($out, $err) = ('', '');
 
 	IPC::Run::run(
 		[
 			$host{a}->installed_command('psql'), '-XAtq', '-v', 'ON_ERROR_STOP=1',
-			'-d', $host{a}->connstr($dbname), '-f', '-'
+			'-d', $host{a}->connstr('mydb'), '-f', '-'
 		],
 		'<', \$sql, '>', \$out, '2>', \$err,
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
@@ -55,38 +56,31 @@ LUA
 
 # ---- all examples ----
 
-my $ran = 0;
-foreach my $document ('README.md', map { "docs/" . basename($_) } sort glob "$root/docs/*.md")
-{
-	my $dbname = lc basename($document, '.md');
-	my @examples = sql_examples("$root/$document");
-
-	$host{a}->safe_psql('postgres', "CREATE DATABASE $dbname");
-	$host{a}->safe_psql($dbname, 'CREATE EXTENSION redlock_pg')
-	  unless grep { $_->{sql} =~ /CREATE EXTENSION redlock_pg/ } @examples;
-
-	# stands in for pg_cron, with which t/008_cron.t runs such a job
-	$host{a}->safe_psql($dbname, <<'SQL');
+# The schema stands in for pg_cron, with which t/008_cron.t runs such a job.
+$host{a}->safe_psql('postgres', 'CREATE DATABASE mydb');
+$host{a}->safe_psql('mydb', <<'SQL');
 CREATE SCHEMA cron;
 CREATE TABLE cron.job (jobname text, schedule text, command text);
 CREATE FUNCTION cron.schedule(text, text, text) RETURNS void
 LANGUAGE sql AS 'INSERT INTO cron.job VALUES ($1, $2, $3)';
 SQL
 
-	foreach my $example (@examples)
+my $ran = 0;
+foreach my $document ('README.md', map { "docs/" . basename($_) } sort glob "$root/docs/*.md")
+{
+	foreach my $example (sql_examples("$root/$document"))
 	{
-		unlike(run_example($dbname, $example->{sql}),
+		unlike(run_example($example->{sql}),
 			qr/(?:ERROR|FATAL|WARNING):|skipped|status|not found/,
 			"$document, line $example->{line}: $example->{heading}");
 		free_locks();
 		$ran++;
 	}
-	foreach my $command (split /\n/, $host{a}->safe_psql($dbname, 'SELECT command FROM cron.job'))
-	{
-		unlike(run_example($dbname, $command), qr/(?:ERROR|FATAL|WARNING):|skipped|status/,
-			"$document: what it schedules");
-		free_locks();
-	}
+}
+foreach my $command (split /\n/, $host{a}->safe_psql('mydb', 'SELECT command FROM cron.job'))
+{
+	unlike(run_example($command), qr/(?:ERROR|FATAL|WARNING):|skipped|status/, 'what they schedule');
+	free_locks();
 }
 cmp_ok($ran, '>', 40, 'and these are not few');
 

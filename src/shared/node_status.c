@@ -86,8 +86,8 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(&text, "another session holds it there, or has held it since");
 		else
 		{
-			appendStringInfoString(&text, explains_silence(&status) ? status.last_error
-																	: "no answer in time");
+			appendStringInfoString(&text,
+								   explains_silence(&status) ? status.last_error : "no answer yet");
 			quarantine_us = status.guard.until_us - redlock_clock_us();
 			if (quarantine_us > 0)
 				appendStringInfo(&text, " (in quarantine for another %d s)",

@@ -92,23 +92,23 @@ static const struct
 	int64 quarantine_us;       /* from now on */
 	const char *text;
 } silent_nodes[] = {
-	{"ready, and never had an error", "ready", "", 0, 0, "no answer in time"},
-	{"ready, and had its error before", "ready", "old", 99, 0, "no answer in time"},
-	{"ready, and had its error when it became so", "ready", "old", 100, 0, "no answer in time"},
+	{"ready, and never had an error", "ready", "", 0, 0, "no answer yet"},
+	{"ready, and had its error before", "ready", "old", 99, 0, "no answer yet"},
+	{"ready, and had its error when it became so", "ready", "old", 100, 0, "no answer yet"},
 	{"ready, with an error since", "ready", "new", 101, 0, "new"},
 	{"backing off after an error", "backing off", "broken", 100, 0, "broken"},
 	{"backing off after an older error", "backing off", "broken", 1, 0, "broken"},
-	{"connecting, and never had an error", "connecting", "", 0, 0, "no answer in time"},
+	{"connecting, and never had an error", "connecting", "", 0, 0, "no answer yet"},
 	{"in quarantine", "quarantined", "it restarted", 99, 2500000,
 	 "it restarted (in quarantine for another 3 s)"},
 	{"in quarantine without an error", "quarantined", "", 0, 2500000,
-	 "no answer in time (in quarantine for another 3 s)"},
+	 "no answer yet (in quarantine for another 3 s)"},
 	{"in quarantine, and away", "backing off", "broken", 99, 60000000,
 	 "broken (in quarantine for another 61 s)"},
 	{"in quarantine for a moment", "quarantined", "it restarted", 99, 1,
 	 "it restarted (in quarantine for another 1 s)"},
-	{"a quarantine that is over", "ready", "it restarted", 99, 0, "no answer in time"},
-	{"a quarantine that was over long ago", "ready", "", 0, -1, "no answer in time"},
+	{"a quarantine that is over", "ready", "it restarted", 99, 0, "no answer yet"},
+	{"a quarantine that was over long ago", "ready", "", 0, -1, "no answer yet"},
 };
 
 static void
@@ -145,7 +145,7 @@ test_explanation(void)
 
 	begin();
 	explains(0, 0, 0, "", "nobody was asked");
-	snprintf(expected, sizeof(expected), "h1:1: no answer in time; h2:1: yes; h4:1: %s; h%d:1: yes",
+	snprintf(expected, sizeof(expected), "h1:1: no answer yet; h2:1: yes; h4:1: %s; h%d:1: yes",
 			 denied, last);
 	explains(CORE_BIT(2) | CORE_BIT(last), CORE_BIT(4), CORE_BIT(1), expected,
 			 "each that was asked, in order, and no other");
