@@ -48,14 +48,36 @@ includes_point_down()
             %pure = map { ("src/shared/$_.c" => 1, "src/shared/$_.h" => 1) } qw(text url);
         }
         ($room) = $ARGV =~ m{^src/(\w+)/};
-        if (/#include "(\w+)\/\w+\.h"/ && $below{$1}) {
-            push @wrong, "$ARGV:$.: $_" unless grep { $1 eq $_ } $room, @{ $below{$room} };
-        }
-        elsif (/#include/ && ($room eq "protocol" || $pure{$ARGV})) {
-            push @wrong, "$ARGV:$.: $_" unless /#include <($c99)\.h>/;
+        if (/^\s*#\s*include/) {
+            # ours are named in one way, so that none goes by another
+            ($name) = m{["<]([^">]+)[">]};
+            ($to) = $name =~ m{(?:^|/)(protocol|shared|broker|session)/\w+\.h$};
+            @ours = $name =~ m{^(?:\.+/)*([^/]+)$} ? glob "src/*/$1" : ();
+            $wrong = $to ? $_ !~ /^#include "$to\/\w+\.h"/ || !grep { $to eq $_ } $room, @{ $below{$room} }
+                : @ours > 0 || (($room eq "protocol" || $pure{$ARGV}) && !/^#include <($c99)\.h>/);
+            push @wrong, "$ARGV:$.: $_" if $wrong;
         }
         close ARGV if eof;
         END { print @wrong; exit @wrong > 0 }' src/*/*.[ch]
+}
+
+# C99 has an allocator, a clock and files as well.  The protocol calls none of them: only
+# itself, and what copies and compares.
+protocol_calls_nothing()
+{
+    local file
+
+    mkdir "$TMP/protocol"
+    for file in src/protocol/*.c; do
+        "${CC:-cc}" -std=c99 -fno-builtin -DNDEBUG -Isrc -c -o "$TMP/protocol/$(basename "$file" .c).o" "$file" || return 1
+    done
+    nm -A "$TMP"/protocol/*.o | perl -ne '
+        next unless my ($room, $kind, $name) = m{(\w+)\.o:\S* *\S* +(\w) (\w+)$};
+        $kind eq "U" ? ($calls{"$room.c calls $name"} = $name) : ($own{$name} = 1);
+        END {
+            @wrong = grep { !$own{ $calls{$_} } && $calls{$_} !~ /^(mem|str)(cmp|cpy|set|len)$/ } sort keys %calls;
+            print map { "$_\n" } @wrong;
+            exit @wrong > 0 }'
 }
 
 # The last column of the tables of rooms in src/README.md is what the files include.
@@ -129,6 +151,7 @@ else
     echo "-       formatting: no clang-format here"
 fi
 check "includes point down, and the pure rooms include C99 headers only" includes_point_down
+check "the protocol calls no allocator, clock or file" protocol_calls_nothing
 check "the tables of rooms in src/README.md" rooms_are_described
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "messages in the documents" scripts/lint_docs.pl messages
