@@ -5,7 +5,8 @@
 #                            are emitted are explained
 #   lint_docs.pl settings    settings: each has its row, and none is named that is not there
 #   lint_docs.pl objects     functions, views, columns: the same, with their signatures
-#   lint_docs.pl links       links, anchors and paths lead somewhere
+#   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
+#                            paths in comments of the sources and tests
 #
 # Prints what is wrong, and then fails.  scripts/lint.sh calls it, at the root of the tree.
 
@@ -228,10 +229,12 @@ sub settings
 	complain("settings in README.md: not in the order of $settings_file")
 	  if "@there" ne "@rows" && !$wrong;
 
-	foreach my $document (all_documents())
+	# also messages and their hints, and what is said of the objects
+	foreach my $document (all_documents(), @sources, $script)
 	{
-		my %named = map { $_ => 1 } content_of($document) =~ /(?<![\w\/])(redlock\.(?!lua\b)[a-z_]+)\b(?![.\/(])/g;
-		foreach my $name (sort keys %named)
+		# strings in parts are one
+		my $text = content_of($document) =~ s/(?<!\\)"\s*\n\s*"//gr;
+		foreach my $name ($text =~ /(?<![\w\/])(redlock\.(?!lua\b)\w+)/g)
 		{
 			complain("$document: no such setting: $name") unless is_in($name, @there);
 		}
@@ -386,6 +389,49 @@ sub anchors_of
 	return \%anchors;
 }
 
+# Files of the tree that are named, from its root, and functions that are said to be there.
+sub check_paths
+{
+	my ($file) = @_;
+	my $text = content_of($file);
+
+	foreach my $path ($text =~ /(?<![\w\/.\-])((?:\.ci|bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]*\w)/g)
+	{
+		# programs are made of a file
+		complain("$file: no such file: $path") unless -e $path || -e "$path.c";
+	}
+	while ($text =~ /\b(\w+_\w+) of (src\/[\w\/]+\.[ch])\b/g)
+	{
+		my ($function, $path) = ($1, $2);
+		complain("$file: not in $path: $function")
+		  unless -e $path && content_of($path) =~ /^\Q$function\E\(/m;
+	}
+}
+
+# What a document says to run: parts of scripts/test.sh, targets of the Makefile.
+sub check_commands
+{
+	my ($document) = @_;
+	my $text = content_of($document);
+	my ($parts) = content_of('scripts/test.sh') =~ /^(full \|.*)\)$/m;
+	my @parts = split / \| /, $parts;
+	my @targets = (content_of('Makefile') =~ /^(\w+):/mg, qw(all clean install installcheck uninstall));
+	my @code = $text =~ /^ *```\w*\n(.*?)^ *```$/msg;
+
+	push @code, prose_of($document) =~ /`([^`\n]+)`/g;
+	foreach my $line (map { split /\n/ } @code)
+	{
+		$line =~ s/\s#.*//;
+		complain("$document: no such part of scripts/test.sh: $1")
+		  if $line =~ /\bscripts\/test\.sh (\w+)/ && !is_in($1, @parts);
+		next unless $line =~ /^ *(?:sudo )?make((?: +[\w=.\/\-]+)*)/;
+		foreach my $target (grep { /^\w+$/ } split / +/, $1)
+		{
+			complain("$document: no such target of the Makefile: $target") unless is_in($target, @targets);
+		}
+	}
+}
+
 sub links
 {
 	my $count = 0;
@@ -397,9 +443,10 @@ sub links
 		# a link may have code in its text, but code has no link
 		$prose =~ s/\[((?:[^\[\]`]|`[^`\n]*`)*)\]\(/[](/g;
 		$prose =~ s/`[^`\n]*`//g;
-		while ($prose =~ /\]\(([^)\s]+)\)/g)
+		foreach my $link ($prose =~ /\]\(([^)\s]+)\)/g, $prose =~ /^ *\[[^\]]+\]: *(\S+)/mg,
+			$prose =~ /<\w+ [^>]*\b(?:href|src)="([^"]*)"/g)
 		{
-			my ($path, $anchor) = split /#/, $1, 2;
+			my ($path, $anchor) = split /#/, $link, 2;
 
 			next if $path =~ /^[a-z]+:/;
 			$count++;
@@ -414,15 +461,11 @@ sub links
 			}
 		}
 
-		# files of the tree that are named, from its root
-		foreach my $path (
-			content_of($document) =~
-			/(?<![\w\/.\-])((?:bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]+\.(?:c|h|lua|md|pl|pm|py|sh|sql|t|txt))\b/g)
-		{
-			# the changes may name what is gone
-			complain("$document: no such file: $path") unless -e $path || $document eq 'CHANGELOG.md';
-		}
+		# the changes may name what is gone
+		check_paths($document) unless $document eq 'CHANGELOG.md';
+		check_commands($document);
 	}
+	check_paths($_) foreach files_below('.', qr/^\.\/(?:src|test|t|bench)\/.*\.(?:[ch]|lua|t|txt)$|^\.\/redlock_pg\.c$/);
 	die "hardly any links\n" if $count < 50;
 }
 

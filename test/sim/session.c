@@ -168,8 +168,10 @@ session_told(int h, int s)
 	later(read_us, EVENT_READ, h, 0, s, slot->generation);
 }
 
-/* wait_for_answer of src/session/session.c: what the broker has told is not believed beyond its
- * end. */
+/*
+ * wait_for_answer of src/session/request.c: what the broker has told is not believed
+ * beyond its end.
+ */
 void
 session_on_read(const event *event)
 {
