@@ -247,7 +247,7 @@ void
 node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 {
 	if (node->connection == NULL)
-		return; /* closed earlier in this turn */
+		return; /* closed earlier in this pass */
 
 	if (node->state == NODE_CONNECTING)
 	{

@@ -226,8 +226,8 @@ host_handle(const event *event)
 		case EVENT_RELOAD:
 			reload_on_reload(event);
 			break;
-		case EVENT_TURN:
-			host->turn_due = false;
+		case EVENT_PASS:
+			host->pass_due = false;
 			take_queue(event->host);
 			break;
 		case EVENT_ASK:
@@ -530,10 +530,10 @@ host_push(int h, int s)
 		slot_at(h, s)->queued = true;
 		host->queued[host->queued_count++] = s;
 	}
-	if (host->turn_due)
+	if (host->pass_due)
 		return;
-	host->turn_due = true;
-	later(w.now_us + dice_us(1 + (chance(4) ? w.plan.delay_us : w.plan.delay_us / 16)), EVENT_TURN,
+	host->pass_due = true;
+	later(w.now_us + dice_us(1 + (chance(4) ? w.plan.delay_us : w.plan.delay_us / 16)), EVENT_PASS,
 		  h, 0, 0, 0);
 }
 

@@ -78,7 +78,7 @@ typedef struct host
 	int64_t others_seen_us[RESOURCES_MAX]; /* ... other hosts waited then */
 	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
 	int queued_count;
-	bool turn_due; /* an EVENT_TURN is under way */
+	bool pass_due; /* an EVENT_PASS is under way */
 	struct
 	{
 		GuardMemory guard;

@@ -107,7 +107,7 @@ typedef enum event_kind
 	EVENT_BROKER,    /* a new broker is there */
 	EVENT_SETTLED,   /* ... and has tried all nodes */
 	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
-	EVENT_TURN,      /* the broker takes its queue */
+	EVENT_PASS,      /* the broker takes its queue */
 	EVENT_ASK,       /* a session wants the lock */
 	EVENT_ASKED,     /* ... which has a slot, writes its wish */
 	EVENT_READ,      /* ... and looks at what it is told */

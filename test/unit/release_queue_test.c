@@ -198,9 +198,9 @@ give_back_all(int slots)
 		give_back(s);
 }
 
-/* As the shell does it in each turn. */
+/* As the shell does it in each pass. */
 static void
-turn(void)
+pass(void)
 {
 	ReleaseStep next;
 
@@ -253,21 +253,21 @@ test_waiting(void)
 	ok(lease[2].wake_at_us > 0 && release_queue_wake_at_us(&queue, 2, &lease[2]) == 0,
 	   "they have no timer, so they are not renewed");
 	ok(release_queue_wake_at_us(&queue, 1, &lease[1]) == lease[1].wake_at_us, "others have theirs");
-	turn();
+	pass();
 	ok(is_sent_to(0, 2), "without an answer nothing changes");
 	answer(0);
-	turn();
+	pass();
 	ok(is_sent_to(0, 2), "room at one node of three is not enough");
 	answer(1);
-	turn();
+	pass();
 	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 2) && is_sent_to(0, 3),
 	   "at two it begins there, and first come, first served");
 	ok(!release_queue_waits(&queue, 2) && release_queue_waits(&queue, 3), "one at a time");
 	answer(2);
-	turn();
+	pass();
 	ok(is_sent_to(ALL, 2), "the third node has it when it has room");
 	answer_all();
-	turn();
+	pass();
 	answer_all();
 	for (int s = 0; s < 4; s++)
 		ok(lease[s].state == CORE_FREE, "in the end lease %d is over", s);
@@ -287,17 +287,17 @@ test_order(void)
 	answer(1);
 	answer(2);
 	ok(!give_back(2), "who comes last waits after the others, though there is room");
-	turn();
+	pass();
 	ok(is_sent_to(ALL, 4) && is_sent_to(0, 0) && is_sent_to(0, 2), "the first goes first");
 	answer(0);
 	answer(1);
 	answer(2);
-	turn();
+	pass();
 	ok(is_sent_to(ALL, 0) && is_sent_to(0, 2), "then the second");
 	for (int i = 0; i < 2; i++)
 	{
 		answer_all();
-		turn();
+		pass();
 	}
 	ok(release_queue_is_idle(&queue, can_send) && lease[2].state == CORE_FREE, "and the third");
 }
@@ -340,12 +340,12 @@ test_full_connection(void)
 	   "a round is undone later where the connection is full");
 	ok(release_queue_is_idle(&queue, can_send) && !release_queue_is_idle(&queue, ALL),
 	   "that waits for the connection");
-	turn();
+	pass();
 	ok(out_count[0] == 0, "and for nothing else");
 	can_send = ALL;
-	turn();
+	pass();
 	ok(count_out(0, 0, CORE_OP_RELEASE) == 1, "then it is undone");
-	turn();
+	pass();
 	ok(count_out(0, 0, CORE_OP_RELEASE) == 1, "once");
 }
 
@@ -361,31 +361,31 @@ test_slow_node(void)
 		answer(0);
 		answer(1);
 		give_back(s);
-		turn();
+		pass();
 		ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), s), "a node that hangs does not delay lease %d",
 		   s);
 	}
 	ok(out_count[2] == ROOM, "it has no more than it has room for");
 	answer(2);
-	turn();
+	pass();
 	ok(out_count[2] == ROOM && count_out(2, 2, CORE_OP_RELEASE) == 1,
 	   "when it answers, the oldest is next");
 	answer(2);
-	turn();
+	pass();
 	ok(out_count[2] == ROOM && count_out(2, 3, CORE_OP_RELEASE) == 1, "and so on");
 	lose(2);
 	ok(queue.unanswered[2] == 0, "what is lost with the connection takes no room");
 	answer_all();
-	turn();
+	pass();
 	ok(out_count[2] == 0 && release_queue_is_idle(&queue, can_send),
 	   "who can't be sent to is not waited for");
 	come_back(2);
-	turn();
+	pass();
 	ok(out_count[2] == ROOM, "and is told when it is back, as far as it has room");
 	while (out_count[2] > 0)
 	{
 		answer(2);
-		turn();
+		pass();
 	}
 	for (int s = 0; s < 6; s++)
 		ok(lease[s].state == CORE_FREE, "lease %d is over everywhere", s);
@@ -403,7 +403,7 @@ test_two_nodes_of_three(void)
 	answer(0);
 	ok(!give_back(2), "one of two that can be reached is no minority");
 	lose(1);
-	turn();
+	pass();
 	ok(is_sent_to(CORE_BIT(0), 2), "one of one is enough");
 	lose(0);
 	ok(give_back(3) && lease[3].state == CORE_RELEASING, "and none is");
@@ -435,7 +435,7 @@ test_hurry(void)
 	ok(is_sent_to(ALL, 2), "and sent there");
 	ok(release_queue_find(&queue, 102) < 0 && out_count[2] == ROOM + 1, "without room");
 	answer_all();
-	turn();
+	pass();
 	ok(lease[2].state == CORE_FREE, "it is sent there once");
 	hold_all(3);
 	give_back_all(3);
@@ -492,11 +492,11 @@ test_repairs(void)
 	ok(give_back(4), "who is in the queue of one node may be released");
 	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(2), 4), "at the others");
 	answer(1);
-	turn();
+	pass();
 	ok(count_out(1, 2, CORE_OP_RENEW) == 1, "an answer makes room for the next repair");
 	answer(1);
 	answer(1);
-	turn();
+	pass();
 	ok(count_out(1, 3, CORE_OP_RENEW) == 1 && count_out(1, 4, CORE_OP_RENEW) == 0,
 	   "what was given back is not repaired");
 	ok(count_out(1, 4, CORE_OP_RELEASE) == 1, "but released");
@@ -532,7 +532,7 @@ test_given_back_before_its_repair(void)
 	ok(!give_back(4) && (memory[4].unsent & CORE_BIT(1)), "a lease waits twice");
 	while (out_count[1] > 0)
 		answer(1);
-	turn();
+	pass();
 	ok(count_out(1, 4, CORE_OP_RENEW) == 0, "and is not repaired any more");
 }
 
@@ -638,7 +638,7 @@ test_forget(void)
 	step(next.slot, next.type, next.node);
 	ok(release_queue_waits(&queue, 1), "the last waits on");
 	answer_all();
-	turn();
+	pass();
 	answer_all();
 	ok(release_queue_is_idle(&queue, can_send) && !release_queue_forget(&queue, &next),
 	   "until it is over");
@@ -725,7 +725,7 @@ any_event(bool hurries)
 				give_back(s);
 			break;
 		case 7:
-			turn();
+			pass();
 			break;
 		case 8:
 		case 9:
@@ -758,9 +758,9 @@ ends_well(void)
 			if (lease[s].state != CORE_FREE && lease[s].state != CORE_RELEASING &&
 				!release_queue_waits(&queue, s))
 				give_back(s);
-		turn();
+		pass();
 		answer_all();
-		turn();
+		pass();
 		/* the core asks again, for instance where an answer was of an earlier round */
 		now_us += SECOND / 10;
 		for (int s = 0; s < SLOTS; s++)
