@@ -80,10 +80,7 @@ release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uin
 		take_out(queue, &queue->under_way, RELEASE_BY_AGE, slot);
 	release->under_way = releasing;
 	if (!releasing)
-	{
 		release->urgent = false;
-		release->hurried = 0;
-	}
 
 	/* the undoing of a round waits for nothing but room on the connection */
 	if (releasing || lease->state == CORE_BUSY)

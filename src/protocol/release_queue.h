@@ -69,7 +69,7 @@ typedef struct Release
 	bool under_way;          /* is in `under_way` */
 	bool indexed;            /* is in `named` of its hash: not sent everywhere */
 	bool urgent;             /* goes out whether there is room or not */
-	core_mask hurried;       /* nodes that must yet be told so */
+	core_mask hurried;       /* if urgent: nodes that must yet be told so */
 	core_mask unsent;        /* is in `unsent` of these nodes, if only by an earlier
 							  * lease of the slot */
 	ReleaseLink link[RELEASE_LINKS];

@@ -3647,37 +3647,45 @@ test_awaits(void)
 	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
 }
 
-static bool
-says(int node, core_op op, uint32_t attempt, int64_t counter, int64_t token)
-{
-	core_command command = core_command_to(&lease, node, op);
-
-	return command.attempt == attempt && command.counter == counter && command.token == token;
-}
-
+/* What commands bring: the nodes do what redlock.lua says with it. */
 static void
 test_commands(void)
 {
-	start(5);
-	acquire_once();
-	ok(says(0, CORE_OP_ACQUIRE, 1, 0, 0), "an acquire says which attempt it is");
-	granted_with("012", COUNTER);
-	ok(lease.state == CORE_HELD, "granted");
-	tick_at(lease.wake_at_us);
-	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER), "a renewal says its bound");
-	lease.raise = COUNTER + 7;
-	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER + 7), "and what that becomes");
-	lease.token_at[3] = COUNTER + 9;
-	ok(says(3, CORE_OP_RENEW, 2, COUNTER, COUNTER + 7), "whatever this node counts");
-	release();
-	ok(says(3, CORE_OP_RELEASE, 2, COUNTER + 1, 0), "a release says its tombstone");
+	core_command command;
 
 	start(3);
 	acquire_once();
-	granted_with("0", COUNTER - 5);
-	granted_with("1", COUNTER);
-	ok(says(0, CORE_OP_CONFIRM, 1, COUNTER - 5, COUNTER),
-	   "a confirmation says what it replaces, and by what");
+	granted_with("0", 50);
+	command = core_command_to(&lease, 1, CORE_OP_ACQUIRE);
+	ok(command.attempt == 1 && command.counter == 0 && command.token == 0,
+	   "an acquire has an attempt");
+	granted_with("1", 60);
+	command = core_command_to(&lease, 0, CORE_OP_CONFIRM);
+	ok(command.attempt == 1 && command.counter == 50 && command.token == 60,
+	   "a confirmation has the counter of the grant, and the token");
+	confirmed_by("0");
+
+	tick_at(lease.wake_at_us);
+	command = core_command_to(&lease, 0, CORE_OP_RENEW);
+	ok(command.attempt == 2 && command.counter == 60 && command.token == 60,
+	   "invariant 5: a renewal is bound by the token");
+	renewed_by("01");
+	happens((core_event){.type = CORE_REPLY,
+						 .node = 2,
+						 .op = CORE_OP_RENEW,
+						 .reply = CORE_REPLY_NO,
+						 .round = lease.round,
+						 .token = 500});
+	tick_at(lease.wake_at_us);
+	command = core_command_to(&lease, 2, CORE_OP_RENEW);
+	ok(out.renew == set("012") && command.counter == 60 && command.token == 500 + TTL_US / 4,
+	   "or raises that, at the nodes first");
+	renewed_by("01");
+	ok(core_command_to(&lease, 2, CORE_OP_RENEW).counter == 500 + TTL_US / 4, "then for itself");
+	release();
+	command = core_command_to(&lease, 2, CORE_OP_RELEASE);
+	ok(command.attempt == 2 && command.counter == 500 + TTL_US / 4 + 1,
+	   "invariant 6: a release is over all renewals");
 }
 
 static void
@@ -3713,6 +3721,25 @@ test_serving(void)
 	start(3);
 	acquire_once();
 	ok(!core_must_move(&lease, set("345")), "a try stays, too: it is over soon");
+}
+
+/* The undoing of an old attempt is answered when the key has been asked for again. */
+static void
+test_undo_answers_after_repair(void)
+{
+	lose_the_race();
+	node_lost(0);
+	tick_at(lease.wake_at_us);
+	ok(out.acquire == set("12"), "the next attempt goes to the others");
+	node_ready(0);
+	ok(out.release == set("0") && lease.state == CORE_ASKING,
+	   "what is left of the last one is undone");
+	granted_by("12");
+	node_ready(0);
+	ok(lease.state == CORE_HELD && out.renew == set("0"), "and the key is created there after all");
+	released_by("0");
+	release();
+	ok(out.release == set("012"), "invariant 7: which is not taken for undone");
 }
 
 static void
@@ -3846,6 +3873,7 @@ main(void)
 	test_old_key_at_renewal();
 	test_next_attempt_overtakes_undo();
 	test_undo_answers_after_next_attempt();
+	test_undo_answers_after_repair();
 	test_next_attempt_not_sent_at_all();
 	test_split_vote();
 	test_silent_rival();

@@ -240,6 +240,67 @@ is_sent_to(core_mask nodes, int slot)
 	return true;
 }
 
+/* What a node is owed that is away is sent when it is back, by its core. */
+static void
+test_away(void)
+{
+	begin();
+	hold_all(1);
+	lose(2);
+	give_back(0);
+	ok(is_sent_to(ALL & ~CORE_BIT(2), 0) && release_queue_is_idle(&queue, ALL),
+	   "nothing waits for room at a node that is away");
+	come_back(2);
+	ok(is_sent_to(ALL, 0), "it is told when it is back");
+}
+
+static void
+test_lost_ones_wait(void)
+{
+	begin();
+	hold_all(3);
+	now_us = lease[2].valid_until_us;
+	step(2, CORE_TICK, 0);
+	give_back(0);
+	give_back(1);
+	ok(lease[2].state == CORE_LOST && !give_back(2) && is_sent_to(0, 2),
+	   "the release of a lost lease waits as well");
+	answer_all();
+	pass();
+	ok(is_sent_to(ALL, 2), "and goes when there is room");
+}
+
+/* The connection is replaced: a round goes on, before all repairs. */
+static void
+test_request_before_repairs(void)
+{
+	begin();
+	hold_all(3);
+	ask(3, 200);
+	take_out(0);
+	come_back(0);
+	ok(queue.unanswered[0] == ROOM && count_out(0, 2, CORE_OP_RENEW) == 0,
+	   "repairs fill a node that is back");
+	ok(count_out(0, 3, CORE_OP_ACQUIRE) == 1, "a request is asked there all the same");
+}
+
+/* The next attempt sees to it; a node that answers with errors is not asked on and on. */
+static void
+test_undoing_fails(void)
+{
+	begin();
+	ask(0, 100);
+	answer(0);
+	answer_as(1, CORE_REPLY_NO);
+	answer_as(2, CORE_REPLY_NO);
+	for (int i = 0; i < ROOM; i++)
+		release_queue_sent(&queue, 0, CORE_OP_RELEASE, CORE_RELEASE);
+	answer_as(0, CORE_REPLY_ERROR);
+	ok(lease[0].state == CORE_BUSY && core_unpaid(&lease[0]) == CORE_BIT(0) &&
+		   release_queue_is_idle(&queue, ALL),
+	   "an undoing that failed does not wait for room");
+}
+
 static void
 test_waiting(void)
 {
@@ -806,6 +867,10 @@ int
 main(void)
 {
 	test_waiting();
+	test_lost_ones_wait();
+	test_request_before_repairs();
+	test_undoing_fails();
+	test_away();
 	test_order();
 	test_requests();
 	test_full_connection();
