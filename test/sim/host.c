@@ -779,7 +779,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 	if (answer->error == NODE_NOSCRIPT && send_again(h, n, command))
 		return;
 	if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_YES && answer->token == 0)
-		event.reply = CORE_REPLY_ERROR; /* no counter: not one of ours */
+		event.reply = CORE_REPLY_UNKNOWN; /* the key is there, but no counter: see script.c */
 	if (slot->generation == command->generation)
 	{
 		if (answer->told)
