@@ -115,6 +115,13 @@ $_->query('ROLLBACK') foreach @losers[ 1, 2, 0 ];
 wait_states('again', 'held', 'they end');
 is($holder->query("SELECT redlock_token('again') = $token AND redlock_check('again') > '0'"), 't', 'the holder has lost nothing');
 is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out');
+
+# also by its name, not only at the gate, which it loses for a moment, and at the nodes
+$holder->query('BEGIN; SELECT pg_advisory_unlock_all()');
+my $refused = $admin->query('SELECT refused FROM redlock_stats');
+is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out without a gate');
+is($admin->query('SELECT refused FROM redlock_stats'), $refused, '... and no node is asked');
+$holder->query('COMMIT');
 is($admin->query('SELECT locks FROM redlock_stats'), '1', 'one lock is counted');
 $holder->query("SELECT redlock_release('again')");
 $_->quit foreach @losers, $holder;
