@@ -176,6 +176,54 @@ test_quarantine(void)
 	ok(memory[0].until_us == now_us + QUARANTINE_US, "so does a loss of its data");
 }
 
+/* Half of what makes a restart harmless is nothing. */
+static void
+test_durable(void)
+{
+	for (int i = 0; i < 4; i++)
+	{
+		GuardFacts facts = facts_of("p2", 1, false, "m1", GUARD_FRESH);
+
+		facts.aof = (i & 1) != 0;
+		facts.fsync_always = (i & 2) != 0;
+		begin();
+		meet_as(0, "p1");
+		ok(meet_with(0, &facts) == (i == 3 ? GUARD_AS_BEFORE : GUARD_RESTARTED),
+		   "invariant 8: a restart %s an append-only file that is%s written at once",
+		   facts.aof ? "with" : "without", facts.fsync_always ? "" : " not");
+	}
+}
+
+static void
+test_evicts(void)
+{
+	GuardFacts facts = facts_of("p1", DAY_S, true, "m1", GUARD_FRESH);
+
+	begin();
+	meet_with(0, &facts);
+	facts.evicts = true;
+	ok(meet_with(0, &facts) == GUARD_EVICTS && memory[0].until_us == now_us + QUARANTINE_US,
+	   "invariant 8: a node that evicts keys does not vote, whatever else it says");
+	now_us += 30 * SECOND;
+	ok(meet_with(0, &facts) == GUARD_EVICTS && memory[0].until_us == now_us + QUARANTINE_US,
+	   "for as long as it may");
+	now_us += 30 * SECOND;
+	guard_distrust(&memory[0], MAX_TTL_US, now_us);
+	ok(memory[0].until_us == now_us + QUARANTINE_US, "or is found to");
+
+	strcpy(facts.run_id, "p2");
+	strcpy(facts.marker, "m2");
+	facts.evicts = false;
+	facts.loss = GUARD_LOST_LATELY;
+	ok(meet_with(0, &facts) == GUARD_FORGOT, "when it does no more, all else counts again");
+	facts.evicts = true;
+	strcpy(facts.marker, "m3");
+	meet_with(0, &facts);
+	facts.evicts = false;
+	ok(meet_with(0, &facts) == GUARD_AS_BEFORE && !guard_may_vote(&memory[0], now_us),
+	   "what it said meanwhile is remembered");
+}
+
 static bool
 is_twin_of(int node, int other)
 {
@@ -285,6 +333,8 @@ main(void)
 	test_first_sight();
 	test_next_sight();
 	test_quarantine();
+	test_durable();
+	test_evicts();
 	test_twins();
 	test_met();
 	test_twin_forgets();
