@@ -114,12 +114,6 @@ SELECT redlock_try('commit'), redlock_try('rollback'), redlock_try('run');
 SELECT redlock_acquire('commit', wait => '50 ms');
 \set VERBOSITY default
 
--- another lock is not kept that gets a slot of these
-SELECT redlock_try('other', ttl => '60 s', scope => 'session');
-SELECT redlock_release('other');
-SELECT redlock_acquire('other', wait => '30 s', scope => 'session') > 0;
-SELECT redlock_release('other');
-
 -- longer than the ttl, which its keys would have without it
 UPDATE times SET acquired = clock_timestamp();
 SELECT redlock_try('long', ttl => '100 ms', scope => 'session', hold_at_least => '700 ms');
