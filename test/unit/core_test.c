@@ -3647,6 +3647,21 @@ test_awaits(void)
 	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
 }
 
+/* Renewals count as an attempt; the key of the grant is no older one's. */
+static void
+test_own_key_while_lost(void)
+{
+	hold(3);
+	node_lost(2);
+	tick_at(lease.wake_at_us);
+	ok(out.renew == set("01") && lease.node[2].attempt == 1 && lease.attempt == 2,
+	   "two of three nodes are asked to renew");
+	tick_at(lease.valid_until_us);
+	node_ready(2);
+	ok(lease.state == CORE_LOST && nothing_sent(),
+	   "what is lost is released by its owner, not by a node that comes back");
+}
+
 /* What commands bring: the nodes do what redlock.lua says with it. */
 static void
 test_commands(void)
@@ -3869,6 +3884,7 @@ main(void)
 	test_old_debt_while_asking();
 	test_old_debt_while_held();
 	test_old_debt_while_lost();
+	test_own_key_while_lost();
 	test_next_attempt_after_failed_undo();
 	test_old_key_at_renewal();
 	test_next_attempt_overtakes_undo();
