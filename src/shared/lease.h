@@ -143,6 +143,8 @@ typedef struct Lease
 	core_lease core;
 } Lease;
 
+StaticAssertDecl(sizeof(Lease) < 1024, "a slot takes less than a kilobyte");
+
 typedef enum LeaseCounter
 {
 	COUNT_GRANTED,
