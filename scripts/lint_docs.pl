@@ -7,6 +7,7 @@
 #   lint_docs.pl objects     functions, views, columns: the same, with their signatures
 #   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
 #                            paths in comments of the sources and tests
+#   lint_docs.pl examples    blocks of code are marked as what they are, and can be read
 #
 # Prints what is wrong, and then fails.  scripts/lint.sh calls it, at the root of the tree.
 
@@ -469,7 +470,36 @@ sub links
 	die "hardly any links\n" if $count < 50;
 }
 
-my %checks = (messages => \&messages, settings => \&settings, objects => \&objects, links => \&links);
+#
+# Examples
+#
+
+# t/031_examples.t runs those marked as SQL.  So none may be marked otherwise by mistake;
+# and what it does not run must at least be read without an error.
+my %reader = (sh => [ 'bash', '-n' ], python => [ 'python3', '-c', 'import ast, sys; ast.parse(sys.stdin.read())' ]);
+
+sub examples
+{
+	foreach my $document (@documents)
+	{
+		my $text = content_of($document);
+		while ($text =~ /^( *)```([^\n]*)\n(.*?)^\1```$/msg)
+		{
+			my ($indent, $mark, $code) = ($1, $2, $3);
+
+			$code =~ s/^$indent//mg;
+			complain("$document: what is this block? ```$mark") unless $mark =~ /^(?:|sql|sh|python|mermaid)$/;
+			complain("$document: a block of SQL is not marked: $code")
+			  if $mark eq '' && $code =~ /^(?:SELECT|INSERT|UPDATE|DELETE|BEGIN|CREATE|DO|CALL)\b.*;\s*(?:--.*)?$/m;
+			next unless $reader{$mark};
+			open my $out, '|-', @{ $reader{$mark} } or die "$reader{$mark}[0]: $!\n";
+			print $out $code;
+			complain("$document: $reader{$mark}[0] can't read this: $code") unless close $out;
+		}
+	}
+}
+
+my %checks = (examples => \&examples, messages => \&messages, settings => \&settings, objects => \&objects, links => \&links);
 my $check = $checks{ $ARGV[0] // '' } or die "usage: $0 " . join(' | ', sort keys %checks) . "\n";
 $check->();
 exit $wrong;
