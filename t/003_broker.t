@@ -100,15 +100,21 @@ foreach my $round (1 .. 3)
 # A new broker serves no request before each node is ready or has failed, here for as
 # long as redlock.node_timeout, since one hangs.  What is given back meanwhile is
 # released, not renewed.
-$session_a->query("SELECT redlock_acquire('job', ttl => '60 s', scope => 'session')");
+$session_a->query("SELECT redlock_acquire(name, ttl => '60 s', scope => 'session') FROM unnest('{job,gap}'::text[]) name");
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '60s'");
 $host_a->reload;
 wait_until(sub { $session_a->query('SHOW redlock.node_timeout') eq '1min' }, 'nodes have a minute');
 $nodes[4]->pause;
-terminate($host_a);
+my $ended = broker_pid($host_a);
+kill 'TERM', $ended;
+wait_until(sub { broker_pid($host_a) !~ /^$ended$/ }, 'the broker ends');
+$session_a->query("SELECT redlock_release('gap')");
+wait_until(sub { broker_pid($host_a) =~ /^(?!$ended$)\d+$/ }, 'and is replaced');
 $session_a->query("SELECT redlock_release('job')");
 wait_until(sub { key_count('redlock:job', @nodes) == 0 },
 	'what is given back to a broker that waits for its nodes is released', 30);
+wait_until(sub { key_count('redlock:gap', @nodes) == 0 },
+	'so is what was given back while there was none', 30);
 $nodes[4]->resume;
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '1s'");
 $host_a->reload;
