@@ -140,7 +140,13 @@ SELECT redlock_release('least');
 
 SET redlock.on_loss = 'error';
 CREATE PROCEDURE wait_for_loss() LANGUAGE plpgsql AS
-$$ BEGIN WHILE NOT EXISTS (SELECT FROM redlock_locks WHERE resource = 'most' AND state = 'lost') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+$$ BEGIN
+	FOR i IN 1 .. 6000 LOOP
+		IF EXISTS (SELECT FROM redlock_locks WHERE resource = 'most' AND state = 'lost') THEN RETURN; END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RAISE EXCEPTION 'no loss';
+END $$;
 
 -- within the ttl
 UPDATE times SET acquired = clock_timestamp();

@@ -57,17 +57,17 @@ rules_turn_us(int64_t ttl_us)
 }
 
 bool
-rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us, int handovers,
-					int limit)
+rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us,
+					int handovers, int limit)
 {
-	return handovers < limit && turn_so_far_us < rules_turn_us(ttl_us) &&
+	return !limited && handovers < limit && turn_so_far_us < rules_turn_us(ttl_us) &&
 		   is_healthy(validity_us, ttl_us);
 }
 
 bool
-rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
+rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
 {
-	return handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+	return !limited && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
 /* They were seen at the end of a turn, and come again at that of the next. */

@@ -37,12 +37,16 @@ extern int64_t rules_release_ms(bool granted, bool returned, int64_t keep_until_
  */
 extern int64_t rules_turn_us(int64_t ttl_us);
 
-/* May a lease with this validity be left to the next session, rather than released? */
-extern bool rules_may_hand_over(int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us,
-								int handovers, int limit);
+/*
+ * May a lease with this validity be left to the next session, rather than released?
+ * limited: by hold_at_least or hold_at_most, which are one owner's.
+ */
+extern bool rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us,
+								int64_t turn_so_far_us, int handovers, int limit);
 
-/* May the next session take it over?  A turn has so many tokens. */
-extern bool rules_may_take_over(int64_t validity_us, int64_t ttl_us, int handovers, int tokens);
+/* May the next session, limited itself or not, take it over?  A turn has so many tokens. */
+extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers,
+								int tokens);
 
 /*
  * Sessions of other hosts waited for the lock so long ago: are some expected to wait

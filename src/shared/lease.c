@@ -358,10 +358,11 @@ set_owner(Lease *lease, uint64 gate)
 static bool
 can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms)
 {
+	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
+
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
-		   lease->ttl_ms == terms->ttl_ms && terms->hold_at_least_ms == 0 &&
-		   terms->hold_at_most_ms == 0 &&
-		   rules_may_take_over(lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
+		   lease->ttl_ms == terms->ttl_ms &&
+		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
 							   lease->handovers, LUA_SPAN);
 }
 
@@ -408,9 +409,9 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 	int64 others_seen_us = (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]);
 	bool others_wait_elsewhere =
 		validity_us > 0 && rules_others_wait(ttl_us, now_us - others_seen_us);
-	bool idle = others_wait != NULL && lease->hold_at_least_ms == 0 &&
-				lease->hold_at_most_ms == 0 &&
-				rules_may_hand_over(validity_us, ttl_us, now_us - lease->turn_began_us,
+	bool limited = lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
+	bool idle = others_wait != NULL &&
+				rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
 									lease->handovers, redlock_handover_limit);
 
 	Assert(lease->owner_pid == MyProcPid);

@@ -219,10 +219,10 @@ end_holding(int h, int s)
 	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (gate_of(h, slot->resource)->waiting > 0 && slot->keep_us == 0 &&
-		slot->hold_at_most_us == 0 &&
-		rules_may_hand_over(validity_us(h, slot), w.plan.ttl_us,
-							host_now_us(h) - slot->turn_began_us, slot->handovers, slot->span - 1))
+	if (gate_of(h, slot->resource)->waiting > 0 &&
+		rules_may_hand_over(slot->keep_us > 0 || slot->hold_at_most_us > 0, validity_us(h, slot),
+							slot->ttl_us, host_now_us(h) - slot->turn_began_us, slot->handovers,
+							slot->span - 1))
 	{
 		slot->wish = WISH_IDLE;
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
@@ -336,7 +336,8 @@ session_on_take(const event *event)
 	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
 	{
 		if (gate->wants[0] == slot->resource &&
-			rules_may_take_over(validity_us(h, slot), w.plan.ttl_us, slot->handovers, slot->span))
+			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
+								slot->span))
 		{
 			int wants = next_wants(h, event->node);
 

@@ -68,16 +68,19 @@ test_hand_over(void)
 	int64_t healthy_us = TTL_US / 2 + 1;
 
 	ok(rules_turn_us(TTL_US) == SECOND, "a turn takes a tenth of the ttl");
-	ok(rules_may_hand_over(healthy_us, TTL_US, SECOND - 1, 0, 1), "a lease is left to the next");
-	ok(!rules_may_hand_over(healthy_us, TTL_US, SECOND, 0, 1), "until the turn is over");
-	ok(!rules_may_hand_over(healthy_us - 1, TTL_US, 0, 0, 1), "or it is not in good health");
-	ok(!rules_may_hand_over(healthy_us, TTL_US, 0, 1, 1), "or so many had it");
-	ok(!rules_may_hand_over(healthy_us, TTL_US, 0, 0, 0), "with a limit of none: never");
+	ok(rules_may_hand_over(false, healthy_us, TTL_US, SECOND - 1, 0, 1),
+	   "a lease is left to the next");
+	ok(!rules_may_hand_over(false, healthy_us, TTL_US, SECOND, 0, 1), "until the turn is over");
+	ok(!rules_may_hand_over(false, healthy_us - 1, TTL_US, 0, 0, 1), "or it is not in good health");
+	ok(!rules_may_hand_over(false, healthy_us, TTL_US, 0, 1, 1), "or so many had it");
+	ok(!rules_may_hand_over(false, healthy_us, TTL_US, 0, 0, 0), "with a limit of none: never");
+	ok(!rules_may_hand_over(true, healthy_us, TTL_US, 0, 0, 1), "nor what one owner has limited");
 
-	ok(rules_may_take_over(healthy_us, TTL_US, 0, 2), "and taken over by the next");
-	ok(!rules_may_take_over(healthy_us - 1, TTL_US, 0, 2), "if it is in good health yet");
-	ok(!rules_may_take_over(healthy_us, TTL_US, 1, 2), "and a token is left");
-	ok(!rules_may_take_over(0, TTL_US, 0, 2), "and it is valid at all");
+	ok(rules_may_take_over(false, healthy_us, TTL_US, 0, 2), "and taken over by the next");
+	ok(!rules_may_take_over(false, healthy_us - 1, TTL_US, 0, 2), "if it is in good health yet");
+	ok(!rules_may_take_over(false, healthy_us, TTL_US, 1, 2), "and a token is left");
+	ok(!rules_may_take_over(false, 0, TTL_US, 0, 2), "and it is valid at all");
+	ok(!rules_may_take_over(true, healthy_us, TTL_US, 0, 2), "and the next has set no limits");
 
 	ok(rules_others_wait(TTL_US, 3 * SECOND - 1),
 	   "who was seen is expected at the end of the next turn");
