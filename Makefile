@@ -37,6 +37,10 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
+ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
+$(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
+endif
+
 $(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 
 # Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
@@ -70,7 +74,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
-unit: $(UNIT_TESTS) test/unit/lua_text.t
+unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/old_server.t
 	prove -e '' $^
 
 .PHONY: unit

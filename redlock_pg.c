@@ -24,6 +24,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "broker/broker.h"
 #include "session/fence.h"
@@ -241,7 +242,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
-	rc = REDLOCK_SPI_EXECUTE(command, !atomic);
+	rc = SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = !atomic});
 	if (rc < 0)
 		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
 	SPI_finish();
@@ -658,8 +659,12 @@ resource_text(const char *utf8)
 	initStringInfo(&name);
 	while (*utf8)
 	{
-		int done = REDLOCK_CONVERT(converter, PG_UTF8, encoding, utf8, strlen(utf8), converted,
-								   sizeof(converted));
+		int done = 0;
+
+		if (OidIsValid(converter))
+			done = pg_do_encoding_conversion_buf(
+				converter, PG_UTF8, encoding, (unsigned char *) utf8, strlen(utf8),
+				(unsigned char *) converted, sizeof(converted), true);
 
 		appendBinaryStringInfo(&name, converted, done > 0 ? strlen(converted) : 0);
 		utf8 += done;

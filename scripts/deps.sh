@@ -14,6 +14,8 @@
 #
 #   PG_CONFIG=/path/pg_config   use this PostgreSQL
 #   PG_MAJOR=15                 use this major version of the distribution
+#   REDIS_SERVER=valkey-server  use this in place of redis-server, which is the default
+#                               unless only Valkey is there
 set -eu
 
 lint=
@@ -67,8 +69,11 @@ have make || packages+=(make)
 have bzip2 || packages+=(bzip2) # PostgreSQL's source
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
-have redis-cli || packages+=(redis-tools)
-have redis-server || packages+=(redis-server)
+redis=${REDIS_SERVER-}
+[ -n "$redis" ] || have redis-server || ! have valkey-server || redis=valkey-server
+redis=${redis:-redis-server}
+have "${redis%-server}-cli" || packages+=("$(basename "${redis%-server}")-tools")
+have "$redis" || packages+=("$(basename "$redis")")
 have perl && perl -MIPC::Run -e1 2>/dev/null || packages+=(libipc-run-perl)
 
 bindir=$(pg_bindir)
@@ -215,12 +220,12 @@ done
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 new_redis=
-have redis-server || new_redis=1
+have "$redis" || new_redis=1
 
 # ... nor here.
 apt_install "${packages[@]}" || [ -z "$needed" ]
 
 # The package starts its server at every boot.
 if [ -n "$new_redis" ] && have systemctl; then
-    $sudo systemctl --quiet disable redis-server.service >/dev/null 2>&1 || true
+    $sudo systemctl --quiet disable "$redis.service" >/dev/null 2>&1 || true
 fi

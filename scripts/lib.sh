@@ -56,6 +56,19 @@ find_pg_config()
     done | sort -V | tail -n 1
 }
 
+# The program of a node: REDIS_SERVER, else Redis', else Valkey's.
+find_redis_server()
+{
+    local program
+
+    for program in ${REDIS_SERVER:-redis-server valkey-server}; do
+        if command -v "$program"; then
+            return
+        fi
+    done
+    die "no ${REDIS_SERVER:-redis-server} found"
+}
+
 # The user who runs the servers when we are root.
 find_unprivileged_user()
 {
@@ -201,7 +214,7 @@ outer_cleanup()
 # temporary directory stays, for looking at what went wrong.
 run_in_private_copy()
 {
-    local script=$1 base=${TMPDIR:-/tmp} pg_config user name drop=() more=()
+    local script=$1 base=${TMPDIR:-/tmp} pg_config redis user name drop=() more=()
     shift
 
     pg_config=$(find_pg_config)
@@ -223,7 +236,11 @@ run_in_private_copy()
 
     copy_sources "$TMP/src"
     pg_config=$(copy_postgres "$TMP" "$pg_config")
-    mkdir -p "$TMP/tmp"
+    # whatever runs as a node, tests call it by the names of Redis
+    redis=$(find_redis_server)
+    mkdir -p "$TMP/tmp" "$TMP/redis"
+    ln -s "$redis" "$TMP/redis/redis-server"
+    ln -s "$(command -v "${redis%-server}-cli")" "$TMP/redis/redis-cli"
     # for a script that brings something more
     if declare -F after_copy >/dev/null; then
         after_copy
@@ -255,7 +272,7 @@ run_in_private_copy()
     "${drop[@]}" env -i \
         HOME="$TMP/tmp" TMPDIR="$TMP/tmp" TMP="$TMP" \
         NODES_TMP="${NODES_TMP:-$TMP}" \
-        PATH="$(dirname "$pg_config"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+        PATH="$(dirname "$pg_config"):$TMP/redis:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         LC_ALL=C TERM="${TERM-dumb}" \
         PG_CONFIG="$pg_config" PG_TEST_TIMEOUT_DEFAULT="$WAIT_S" \
         REDLOCK_INNER=1 "${more[@]}" \

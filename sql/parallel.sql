@@ -14,7 +14,10 @@ BEGIN
 END $$;
 SELECT redlock_acquire('a', scope => 'session') > 0;
 
-SET force_parallel_mode = on;
+-- has another name since 16
+SELECT name AS parallel_mode FROM pg_settings
+WHERE name IN ('force_parallel_mode', 'debug_parallel_query') \gset
+SET :"parallel_mode" = on;
 SELECT in_worker('SELECT redlock_acquire(''a'')');
 \echo :SQLSTATE
 SELECT in_worker('SELECT redlock_try(''a'')');
@@ -28,7 +31,7 @@ SELECT in_worker('CALL redlock_run(''a'', ''SELECT 1'')');
 SELECT redlock_check('a') > '0';
 -- the views are for the leader, whatever the plan
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
-RESET force_parallel_mode;
+RESET :"parallel_mode";
 
 SELECT redlock_release('a');
 DROP FUNCTION in_worker;

@@ -14,10 +14,12 @@ use HostileRounds;
 use RedlockTest;
 use Test::More;
 
-my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 1 .. 255;
+# begins with what is no type of any reply
+my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 2 .. 255;
 
 my $no_answer = qr/no answer within 500 ms/;
 my $no_redis  = qr/does not speak the Redis protocol/;
+my $strange   = qr/reply of an unexpected type/;
 my $too_much  = qr/more than any reply could have|without being asked/;
 
 begin_rounds();
@@ -46,6 +48,12 @@ hostile_round('closes when asked',
 hostile_round('garbage', { rules => [ [ '.', 'say', $garbage ] ], reason => $no_redis });
 hostile_round('garbage after the greeting',
 	{ rules => [ [ $script, 'say', $garbage ] ], reason => $no_redis });
+# hiredis 1.0 and later also know RESP3, which nobody asked for: a map whose length never
+# ends, a whole map, a push.
+hostile_round('garbage of RESP3',
+	{ rules => [ [ '.',     'say', "%$garbage" ] ],           reason => qr/$no_redis|$no_answer/ },
+	{ rules => [ [ $script, 'say', '%1\r\n+a\r\n:1\r\n' ] ], reason => qr/$no_redis|$strange/ },
+	{ rules => [ [ $script, 'say', '>2\r\n+a\r\n:1\r\n' ] ], reason => qr/$no_redis|$strange/ });
 hostile_round('unasked answers',
 	{ rules => [ [ $script, 'add', '+OK\r\n' ] ], reason => qr/without being asked/, votes => 1 },
 	{

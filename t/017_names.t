@@ -150,7 +150,9 @@ set_nodes(@nodes[ 0, 1 ]);
 $host->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes') or die 'nodes are left';
 set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'), 'redis://no-such-host.invalid:1');
 wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the host name: '", 'a name is unknown');
-wait_for_node($by_name, "state = 'ready' AND last_error IS NULL", 'another is resolved at once');
+# the first of its addresses may be one where the node does not listen
+wait_for_node($by_name, "state = 'ready' AND coalesce(last_error, '') !~ 'resolve'",
+	'another is resolved at once');
 set_fault('quick-threads', 0);
 
 # ---- a reload while the broker starts ----

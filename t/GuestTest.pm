@@ -69,9 +69,9 @@ my %statements = (
 	'planner'                       => 'SELECT 1 / 0',
 	'parser'                        => 'SELECT no_such_column FROM parent',
 	'data-modifying WITH'           => 'WITH w AS (INSERT INTO child VALUES (1) RETURNING id) SELECT * FROM w',
-	'explain analyze, error'        => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) INSERT INTO child VALUES (1)',
-	'explain analyze, trigger'      => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) INSERT INTO noisy VALUES (7)',
-	'explain analyze, executor'     => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT 1 / (3 - i) FROM generate_series(1, 5) i',
+	'explain analyze, error'        => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) INSERT INTO child VALUES (1)',
+	'explain analyze, trigger'      => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) INSERT INTO noisy VALUES (7)',
+	'explain analyze, executor'     => 'EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) SELECT 1 / (3 - i) FROM generate_series(1, 5) i',
 	'create table as'               => 'CREATE TABLE made AS SELECT 1 / (3 - i) AS n FROM generate_series(1, 5) i',
 	'materialized view'             => 'REFRESH MATERIALIZED VIEW materialized',
 	'index on an expression'        => 'CREATE INDEX ON parent ((1 / (id - 5)))',
@@ -287,7 +287,7 @@ SQL
 	'EXPLAIN ANALYZE of workers' => <<'SQL',
 BEGIN;
 SELECT take();
-EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT sum(id) FROM big;
+EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) SELECT sum(id) FROM big;
 ROLLBACK;
 SQL
 	'notify' => <<'SQL',

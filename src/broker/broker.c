@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -37,7 +38,6 @@
 #include "protocol/release_queue.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
-#include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
@@ -433,7 +433,7 @@ step(Lease *lease, core_event *event)
 	uint32 round = lease->core.round;
 	core_out out;
 
-	event->random = REDLOCK_RANDOM32();
+	event->random = pg_prng_uint32(&pg_global_prng_state);
 	set_masks(event, lease);
 	core_step(&lease->core, event, &out);
 	publish(lease, out.outcome, event->now_us);

@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "pgtime.h"
 #include "utils/memutils.h"
@@ -82,7 +83,7 @@ static void begin_handshake(RedisNode *node, int64 now_us);
 static void ask_voter(RedisNode *node);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
-static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
+REDLOCK_NORETURN static void out_of_memory(const RedisNode *node);
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static void on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
@@ -589,7 +590,7 @@ ask_voter(RedisNode *node)
 	if (!pg_strong_random(&bits, sizeof(bits)))
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
 						errmsg("could not generate random bytes for a redlock node")));
-	snprintf(random, sizeof(random), "%016" INT64_MODIFIER "x", bits);
+	snprintf(random, sizeof(random), "%016llx", (unsigned long long) bits);
 	snprintf(max_ttl, sizeof(max_ttl), "%d", redlock_max_ttl_ms);
 	ask(node, ASK_MARKER, 6,
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
@@ -992,7 +993,8 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	if (state != NODE_REFUSED && node->failures < 5)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
 	node->failures++;
-	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
+	node->retry_at_us =
+		now_us + pause_us / 2 + pg_prng_uint32(&pg_global_prng_state) % (uint32) (pause_us / 2);
 	set_state(node, state, error);
 
 	/* it may hang as well, and its own check be seconds away */

@@ -11,11 +11,13 @@
 
 #include <unistd.h>
 
-#include "commands/dbcommands.h"
+#include "commands/dbcommands.h" /* get_database_name, up to 18 */
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
+#include "utils/lsyscache.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -95,7 +97,7 @@ request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *req
 				give_up(request, at_gate);
 			at_gate = false;
 			if (state == LEASE_WAITING)
-				wait_a_moment(deadline_us, 10 + REDLOCK_RANDOM32() % 40);
+				wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
 		} while (state == LEASE_WAITING);
 	}
 	PG_CATCH();

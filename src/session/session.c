@@ -53,7 +53,6 @@
 #include "session/session.h"
 #include "shared/alarm.h"
 #include "shared/clock.h"
-#include "shared/compat.h"
 #include "shared/guc.h"
 
 /* How long a commit tries to get gates back that were taken from the session. */
@@ -97,7 +96,7 @@ static int call_depth = 0;
 static bool call_ended = false;      /* some ended_count is not zero */
 static TimestampTz warned_statement; /* began then */
 
-static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static emit_log_hook_type prev_emit_log = NULL;
 
 static void warn_of_scope(const LockRequest *request);
@@ -134,13 +133,15 @@ static void set_alarm_for(const Holding *holding);
 static void on_alarm(void);
 static void signal_loss(void);
 static void explain_loss(ErrorData *error);
-static void run_utility(REDLOCK_UTILITY_ARGS_DECL);
+static void run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+						ProcessUtilityContext context, ParamListInfo params,
+						QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc);
 static void end_call(void);
 
 void
 session_install_hooks(void)
 {
-	prev_ProcessUtility = ProcessUtility_hook;
+	next_ProcessUtility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = run_utility;
 }
 
@@ -862,10 +863,10 @@ explain_loss(ErrorData *error)
  * pass by: nothing is pushed, so nothing can be left behind.
  */
 static void
-run_utility(REDLOCK_UTILITY_ARGS_DECL)
+run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *queryEnv,
+			DestReceiver *dest, QueryCompletion *qc)
 {
-	ProcessUtility_hook_type next =
-		prev_ProcessUtility ? prev_ProcessUtility : standard_ProcessUtility;
 	Node *statement = pstmt->utilityStmt;
 
 	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
@@ -873,7 +874,8 @@ run_utility(REDLOCK_UTILITY_ARGS_DECL)
 		call_depth++;
 		PG_TRY();
 		{
-			next(REDLOCK_UTILITY_ARGS);
+			next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest,
+								qc);
 		}
 		PG_FINALLY();
 		{
@@ -887,11 +889,11 @@ run_utility(REDLOCK_UTILITY_ARGS_DECL)
 	/* pstmt may be gone afterwards */
 	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
 	{
-		next(REDLOCK_UTILITY_ARGS);
+		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 		session_release_all();
 	}
 	else
-		next(REDLOCK_UTILITY_ARGS);
+		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 }
 
 /*

@@ -110,7 +110,7 @@ guc_define(void)
 							&redlock_ttl_ms, TTL_DEFAULT_MS, TTL_MIN_MS, TTL_MAX_MS, PGC_USERSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
 
-	REDLOCK_RESERVE_PREFIX("redlock");
+	MarkGUCPrefixReserved("redlock");
 }
 
 const NodeUrls *

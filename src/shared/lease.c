@@ -43,9 +43,7 @@ LeaseTable *lease_table = NULL;
 static HTAB *lease_index = NULL;
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
-#endif
 
 static void request_shmem(void);
 static void startup_shmem(void);
@@ -80,12 +78,8 @@ lease_require_preload(void)
 void
 lease_install_hooks(void)
 {
-#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;
-#else
-	request_shmem();
-#endif
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
 }
@@ -93,10 +87,8 @@ lease_install_hooks(void)
 static void
 request_shmem(void)
 {
-#if REDLOCK_HAVE_SHMEM_REQUEST_HOOK
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-#endif
 	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
 									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
 	RequestNamedLWLockTranche("redlock_pg", 1);
@@ -119,8 +111,8 @@ startup_shmem(void)
 	if (!found)
 		init_table();
 	node_status_set_up();
-	lease_index = ShmemInitHash("redlock_pg index", redlock_max_locks, redlock_max_locks, &control,
-								HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
+	lease_index = REDLOCK_SHMEM_HASH("redlock_pg index", redlock_max_locks, &control,
+									 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -144,7 +136,7 @@ init_table(void)
 	}
 
 	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
-	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
 	lease_table->first_free = 0;
@@ -187,7 +179,7 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
-	Size awaited = mul_size(REDLOCK_MAX_BACKENDS, sizeof(pg_atomic_uint64));
+	Size awaited = mul_size(MaxBackends, sizeof(pg_atomic_uint64));
 
 	return add_size(offsetof(LeaseTable, lease), add_size(leases, awaited));
 }
@@ -221,7 +213,7 @@ lease_gate(uint64 hash)
 	Lease *lease;
 	uint64 gate;
 
-	Assert(REDLOCK_MY_PROCNO < REDLOCK_MAX_BACKENDS);
+	Assert(REDLOCK_MY_PROCNO < MaxBackends);
 
 	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
@@ -720,7 +712,7 @@ static void
 tell_loss(Lease *lease)
 {
 	LWLockAcquire(lease_table->lock, LW_SHARED);
-	for (int i = 0; i < REDLOCK_MAX_BACKENDS; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
 

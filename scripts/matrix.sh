@@ -1,0 +1,245 @@
+#!/bin/bash
+# scripts/matrix.sh: run the tests on other versions of PostgreSQL, hiredis and the nodes
+#
+#   scripts/matrix.sh                       the short tier of scripts/test.sh in every row
+#   scripts/matrix.sh trixie forky          in these rows
+#   scripts/matrix.sh trixie -- tap t/001_two_hosts.t   what follows -- is for test.sh
+#   scripts/matrix.sh --write [ROW ...]     afterwards make the table in
+#                                           docs/compatibility.md of the last result of
+#                                           each row that ran the short tier
+#   scripts/matrix.sh --list                the rows
+#
+# A row is a Debian release in a directory of its own, made with debootstrap from the
+# archive that this machine's apt uses, with what scripts/deps.sh installs there.  It
+# stays in ${REDLOCK_MATRIX:-/var/cache/redlock_matrix}, beside the log of its last run;
+# remove it to have newer packages.  Nothing else of the machine changes: what runs
+# there has its own mounts and process numbers, which end with it, however it ends.
+#
+# Must run as root.  Prints one line a row, and ends with "N passed, N failed", which
+# counts rows.
+set -eu
+
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+CACHE=${REDLOCK_MATRIX:-/var/cache/redlock_matrix}
+TABLE=$ROOT/docs/compatibility.md
+ROWS="bookworm trixie trixie-valkey forky experimental pgserver16"
+
+# What row $1 is: its release, and the environment of the scripts there.
+describe_row()
+{
+    RELEASE=$1
+    ENVIRONMENT=()
+    case $1 in
+    bookworm | trixie | forky) ;;
+    trixie-valkey)
+        RELEASE=trixie
+        ENVIRONMENT=(REDIS_SERVER=valkey-server)
+        ;;
+    experimental)
+        RELEASE=sid
+        ENVIRONMENT=(PG_MAJOR=19)
+        ;;
+    pgserver16)
+        RELEASE=trixie
+        ENVIRONMENT=(PG_CONFIG=/opt/pgserver/pginstall/bin/pg_config)
+        ;;
+    *) die "there is no row \"$1\"; there are: $ROWS" ;;
+    esac
+}
+
+# Runs a command in a process group of its own, which ends with us; STATUS is its status.
+CHILD=
+attended()
+{
+    set -m
+    "$@" &
+    CHILD=$!
+    set +m
+    STATUS=0
+    wait "$CHILD" || STATUS=$?
+    CHILD=
+}
+trap '[ -z "$CHILD" ] || kill -KILL -- "-$CHILD"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# ---- a row's root ----
+
+# The first of the machine's repositories that has release $1.
+mirror_of()
+{
+    local uri file
+
+    file=$(mktemp)
+    for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | uniq); do
+        if /usr/lib/apt/apt-helper download-file "${uri%/}/dists/$1/InRelease" "$file" \
+            >/dev/null 2>&1; then
+            rm -f "$file"
+            echo "${uri%/}"
+            return
+        fi
+    done
+    rm -f "$file"
+    die "none of the repositories of this machine's apt has Debian's $1"
+}
+
+# Runs a command in directory $1 as if that were the whole machine, with this checkout
+# in /mnt.  Its mounts and processes are its own.
+in_root()
+{
+    local root=$1
+    shift
+
+    unshare --mount --propagation private --pid --ipc --fork --kill-child -- bash -eu -c '
+        root=$1
+        shift
+        mount -t proc proc "$root/proc"
+        mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+        mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+        mount --bind -o ro "$0" "$root/mnt"
+        exec chroot "$root" env -i HOME=/root TERM=dumb LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+    ' "$ROOT" "$root" "$@" </dev/null
+}
+
+# Makes the root of row $1 if it is not there.  It has its name once it is complete.
+make_root()
+{
+    local row=$1 root=$CACHE/$1 made=$CACHE/$1.new mirror
+
+    [ ! -e "$root" ] || return 0
+    mirror=$(mirror_of "$RELEASE")
+    rm -rf "$made"
+    # Scripts of older versions don't know newer releases; they are all made as sid is.
+    unshare --mount --propagation private --pid --fork --kill-child \
+        debootstrap --variant=minbase "$RELEASE" "$made" "$mirror" /usr/share/debootstrap/scripts/sid
+    cp /etc/hosts "$made/etc/hosts"
+    # that of sid may be past its date
+    echo 'Acquire::Check-Valid-Until "false";' >"$made/etc/apt/apt.conf.d/matrix"
+    echo "deb $mirror $RELEASE main" >"$made/etc/apt/sources.list"
+    case $row in
+    experimental)
+        echo "deb $mirror experimental main" >>"$made/etc/apt/sources.list"
+        # apt takes nothing from there by itself
+        printf '%s\n' 'Package: src:postgresql-19 src:redis' 'Pin: release a=experimental' \
+            'Pin-Priority: 990' >"$made/etc/apt/preferences.d/matrix"
+        ;;
+    pgserver16) add_pgserver "$made" ;;
+    esac
+    in_root "$made" "${ENVIRONMENT[@]}" /mnt/scripts/deps.sh
+    rm -f "$made"/var/cache/apt/archives/*.deb
+    mv "$made" "$root"
+}
+
+# PostgreSQL 16, which no release of Debian has: that of a Python package.  The Perl modules
+# of the TAP tests are those of the release's version.
+add_pgserver()
+{
+    local opt=$1/opt/pgserver
+
+    mkdir "$opt"
+    python3 -m pip --no-cache-dir download --no-deps --only-binary :all: --python-version 3.11 \
+        --platform manylinux2014_x86_64 --dest "$opt" pgserver==0.1.4
+    # its programs look for libraries in ../../../pgserver.libs, which a copy has not
+    (cd "$opt" && python3 -m zipfile -e ./*.whl . && mv pgserver/pginstall . &&
+        cp pgserver.libs/* pginstall/lib && chmod +x pginstall/bin/* &&
+        find pginstall/lib/postgresql/pgxs -type f -exec chmod +x {} + &&
+        rm -r ./*.whl pgserver pgserver.libs ./*.dist-info)
+    in_root "$1" sh -ec 'cd /opt/pgserver
+        apt-get -q update
+        apt-get -q download postgresql-client-17
+        dpkg -x ./*.deb client
+        mv client/usr/lib/postgresql/17/lib/pgxs/src/test/perl pginstall/lib/postgresql/pgxs/src/test
+        rm -r ./*.deb client'
+}
+
+# ---- a row's run ----
+
+# What row $1 has: "PostgreSQL | hiredis | nodes".
+versions_of()
+{
+    in_root "$CACHE/$1" "${ENVIRONMENT[@]}" bash -c '. /mnt/scripts/lib.sh
+        "$(find_pg_config)" --version | sed "s/^PostgreSQL \([^ ]*\).*/\1/"
+        sed -n "s/^#define HIREDIS_\(MAJOR\|MINOR\|PATCH\) //p" /usr/include/hiredis/hiredis.h |
+            paste -sd .
+        "$(find_redis_server)" --version | sed "s/ .* v=/ /; s/^Redis server/Redis/; s/ sha=.*//"' |
+        paste -sd '|' | sed 's/|/ | /g'
+}
+
+# Runs the tests in row $1 with the other arguments for test.sh, and prints its line.
+run_row()
+{
+    local row=$1 root=$CACHE/$1 log=$CACHE/$1.log seconds=$SECONDS versions result=
+    shift
+
+    describe_row "$row"
+    attended make_root "$row" >"$log" 2>&1
+    if [ $STATUS -eq 0 ]; then
+        versions=$(versions_of "$row")
+        attended in_root "$root" "${ENVIRONMENT[@]}" /mnt/scripts/test.sh "$@" >"$log" 2>&1
+        result=$(tail -n 1 "$log")
+    fi
+    [[ $result =~ ^[0-9]+\ passed,\ [0-9]+\ failed$ ]] || result="no result"
+    seconds=$((SECONDS - seconds))
+    echo "$row | ${versions:-no root} | $result | $((seconds / 60)) min $((seconds % 60)) s"
+    [ $# -gt 0 ] || echo "| $row | ${versions:-} | $(date -u +%F) | $result |" >"$CACHE/$row.result"
+    if [[ $result =~ ^[1-9][0-9]*\ passed,\ 0\ failed$ ]]; then
+        PASSED=$((PASSED + 1))
+    else
+        FAILED=$((FAILED + 1))
+        grep -E '^t/.* FAILED|^(not ok|test .*FAILED)' "$log" || tail -n 5 "$log"
+        echo "see $log"
+    fi
+}
+
+# Puts the last result of each row into the table, between its markers.
+write_table()
+{
+    local row rows=
+
+    for row in $ROWS; do
+        [ ! -e "$CACHE/$row.result" ] || rows+=$(cat "$CACHE/$row.result")$'\n'
+    done
+    ROWS_TEXT="| row | PostgreSQL | hiredis | nodes | date | tests |
+|---|---|---|---|---|---|
+$rows" perl -0pi -e 's/(<!-- matrix -->\n).*(?=<!-- end of matrix -->)/$1$ENV{ROWS_TEXT}/s
+        or die "$ARGV has no markers for the table\n"' "$TABLE"
+}
+
+write=
+rows=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --list)
+        echo "$ROWS"
+        exit
+        ;;
+    --write) write=1 ;;
+    --)
+        shift
+        break
+        ;;
+    *)
+        describe_row "$1"
+        rows+=("$1")
+        ;;
+    esac
+    shift
+done
+[ ${#rows[@]} -gt 0 ] || read -ra rows <<<"$ROWS"
+[ "$(id -u)" -eq 0 ] || die "this must run as root"
+command -v debootstrap >/dev/null || {
+    apt-get -q update && apt-get -q -y install --no-install-recommends debootstrap
+} >&2
+
+PASSED=0
+FAILED=0
+mkdir -p "$CACHE"
+for row in "${rows[@]}"; do
+    run_row "$row" "$@"
+done
+[ -z "$write" ] || write_table
+
+echo "$PASSED passed, $FAILED failed"
+[ $FAILED -eq 0 ]

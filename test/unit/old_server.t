@@ -1,0 +1,21 @@
+# A build against a server that is too old stops with one line, which says so.
+#
+# Protects from: pages of errors of the compiler, from which nobody can tell that.
+
+use strict;
+use warnings;
+
+use Test::More;
+
+# as if pg_config were that of an older server, and of those that are supported
+foreach my $version (qw(9.6 10 13 14))
+{
+	my $output = `make -n MAJORVERSION=$version 2>&1 >/dev/null`;
+
+	isnt($?, 0, "the build for PostgreSQL $version stops");
+	like($output, qr/\A.*redlock_pg needs PostgreSQL 15 or later; .* is that of $version\b.*\n\z/,
+		'with one line');
+}
+is(system('make -n MAJORVERSION=15 clean >/dev/null 2>&1'), 0, 'that for 15 does not');
+
+done_testing();
