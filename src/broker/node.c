@@ -86,12 +86,15 @@ static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static void on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
-static bool is_configured(const redisReply *reply, const char *name, const char *value);
+static void read_fsync(RedisNode *node, const redisReply *reply);
+static const redisReply *configured(const redisReply *reply, const char *name);
 static void read_eviction(RedisNode *node, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static void ask_guard(RedisNode *node);
+static bool is_durable(const RedisNode *node);
 static void describe(RedisNode *node, GuardVerdict verdict);
+static void get_ready(RedisNode *node, const char *error);
 static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
@@ -322,7 +325,7 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 				if (node->facts.evicts)
 					guard_distrust(node->guard, MAX_TTL_US, now_us);
 				else
-					set_state(node, NODE_READY, "");
+					get_ready(node, "");
 			}
 			if (now_us >= node->check_at_us)
 				check_connection(node, now_us);
@@ -656,9 +659,19 @@ ask_guard(RedisNode *node)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
 
+	node->facts.durable = is_durable(node);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
 	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
+}
+
+/* redlock.nodes may say what a node does not tell, and that it forgets whatever it tells. */
+static bool
+is_durable(const RedisNode *node)
+{
+	if (node->url.durable == URL_NOT_DURABLE || node->forgets[0] != '\0')
+		return false;
+	return node->url.durable == URL_DURABLE || node->untold[0] == '\0';
 }
 
 /* A time of day, since the text is read later, by whomever. */
@@ -676,8 +689,11 @@ describe(RedisNode *node, GuardVerdict verdict)
 		case GUARD_RESTARTED:
 			pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z",
 						pg_localtime(&started, log_timezone));
-			snprintf(reason, GUARD_REASON_SIZE, "it restarted at %s and may have forgotten leases",
-					 when);
+			snprintf(reason, GUARD_REASON_SIZE,
+					 "it restarted at %s and may have forgotten leases: %s", when,
+					 node->url.durable == URL_NOT_DURABLE ? "durable=no"
+					 : node->forgets[0] != '\0'           ? node->forgets
+														  : node->untold);
 			break;
 		case GUARD_FORGOT:
 			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);
@@ -698,7 +714,21 @@ begin_duty(RedisNode *node, int64 now_us)
 	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
 		set_state(node, NODE_QUARANTINED, node->guard->reason);
 	else
-		set_state(node, NODE_READY, NULL);
+		get_ready(node, NULL);
+}
+
+/* What it can't be trusted with, though redlock.nodes says so, stays to be seen. */
+static void
+get_ready(RedisNode *node, const char *error)
+{
+	char praised[SCRIPT_TEXT_MAX + 1];
+
+	if (node_is_praised(node))
+	{
+		snprintf(praised, sizeof(praised), "redlock.nodes says durable=yes, but %s", node->forgets);
+		error = praised;
+	}
+	set_state(node, NODE_READY, error);
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -710,9 +740,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 	if (what == ASK_FSYNC)
 	{
-		/* a host that may not ask is not exempt from the guard */
-		node->facts.fsync_always = is_configured(reply, "appendfsync", "always") &&
-								   is_configured(reply, "no-appendfsync-on-rewrite", "no");
+		read_fsync(node, reply); /* not all who are fit may be asked */
 		return NULL;
 	}
 	if (reply->type == REDIS_REPLY_ERROR)
@@ -750,8 +778,11 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			return NULL;
 
 		case ASK_PERSISTENCE:
-			node->facts.aof =
-				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
+			node->forgets[0] = node->untold[0] = '\0';
+			if (!info_value(reply, "aof_enabled", value, sizeof(value)))
+				strlcpy(node->untold, "its INFO has no aof_enabled", sizeof(node->untold));
+			else if (strcmp(value, "1") != 0)
+				strlcpy(node->forgets, "its appendonly is no", sizeof(node->forgets));
 			return NULL;
 
 		case ASK_MEMORY:
@@ -773,18 +804,40 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 	return NULL;
 }
 
-/* Does the reply of CONFIG GET, which has names and values in turn, say so? */
-static bool
-is_configured(const redisReply *reply, const char *name, const char *value)
+/* Does it answer before the disk has a command? */
+static void
+read_fsync(RedisNode *node, const redisReply *reply)
+{
+	static const char *const durable[][2] = {{"appendfsync", "always"},
+											 {"no-appendfsync-on-rewrite", "no"}};
+	char value[16];
+
+	for (int i = 0; i < lengthof(durable); i++)
+	{
+		const redisReply *is = configured(reply, durable[i][0]);
+
+		if (is == NULL)
+			strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
+		else if (strcmp(is->str, durable[i][1]) != 0 && node->forgets[0] == '\0')
+		{
+			text_to_printable(value, sizeof(value), is->str, is->len);
+			snprintf(node->forgets, sizeof(node->forgets), "its %s is %s", durable[i][0], value);
+		}
+	}
+}
+
+/* In the reply of CONFIG GET, which has names and values in turn; NULL: not there. */
+static const redisReply *
+configured(const redisReply *reply, const char *name)
 {
 	if (reply->type != REDIS_REPLY_ARRAY)
-		return false;
+		return NULL;
 	for (size_t i = 0; i + 1 < reply->elements; i += 2)
 		if (reply->element[i]->type == REDIS_REPLY_STRING &&
 			reply->element[i + 1]->type == REDIS_REPLY_STRING &&
 			strcmp(reply->element[i]->str, name) == 0)
-			return strcmp(reply->element[i + 1]->str, value) == 0;
-	return false;
+			return reply->element[i + 1];
+	return NULL;
 }
 
 /* Does it throw keys away when its memory is full?  One that hides it is believed. */
