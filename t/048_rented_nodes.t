@@ -1,7 +1,8 @@
 # Nodes that can't tell whether they keep what they grant, and what redlock.nodes states of
-# them (durable=yes, durable=no).
+# them (durable=yes, durable=no); and nodes that lack something without which they can't be one.
 #
-# Protects from (invariants 1 and 8): a statement that counts for more than the word of the
+# Protects from (invariants 1 and 8): a node that is ready, but can't execute what it will be
+# asked, or that is refused without a word that helps; a password in such a word; a statement that counts for more than the word of the
 # node itself, or of which nobody sees that it does not count; a node that never votes after
 # its starts though it keeps all; a list that is read otherwise than it was meant, or that
 # takes the place of the one in force though it is wrong.
@@ -78,7 +79,7 @@ sub restart
 		'no CONFIG, yes' => { node => redis_node(@no_config), say => 'yes' },
 		'no CONFIG, no' => { node => redis_node(@no_config), say => 'no', why => 'durable=no' },
 		'no CONFIG by ACL, yes' => { node => $may_not_ask, url => $may_not_ask->url(user => 'carol', password => 'secret'), say => 'yes' },
-		'a part of INFO is hidden, nothing said' => { node => $hides, why => 'its INFO has no aof_enabled' },
+		'a part of INFO is hidden, nothing said' => { node => $hides, why => 'its INFO persistence has no aof_enabled' },
 		'it says that it keeps all, no' => { node => redis_node(), say => 'no', why => 'durable=no' },
 		'it says that it keeps all, yes' => { node => redis_node(), say => 'yes' },
 		'it says everysec, yes' => { node => redis_node(conf => [qw(--appendfsync everysec)]), say => 'yes', why => 'its appendfsync is everysec', wrong => 1 },
@@ -184,6 +185,73 @@ sub restart
 	}
 	unlike(slurp_file($host->logfile) =~ s/^.*statement:.*//mgir, qr/S3cr3t/, 'the log tells no password but in statements');
 	is($host->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes'), $number, 'also for the broker');
+	$s->quit;
+	$host->stop;
+	$_->kill9 foreach map { $_->{node}->can('kill9') ? $_->{node} : () } values %cases;
+}
+
+# ---- what is missing ----
+
+{
+	my $named   = 'renamed';
+	my $no_lua  = 'renamed, or a server without Lua';
+	my $without = sub { return redis_node(conf => [ map { ('--rename-command', $_, '') } @_ ]) };
+	my $fake    = sub { my $node = HostileNode->new(redis_node()); $node->obey(@_); return $node };
+	my $engine  = '-ERR Could not find scripting engine \'lua\'\r\n';
+	my $may_not = sub {
+		my ($what, %options) = @_;
+		my $node = redis_node();
+		$node->cli(qw(ACL SETUSER carol on >S3cr3t ~redlock:* &* +@all), $what);
+		return ($node, $node->url(user => 'carol', password => 'S3cr3t', %options));
+	};
+	my $script_may_not = qr/(NOPERM|ERR) (ACL failure|The user executing the script).*/;
+	my $user_may_not   = sub { return qr/NOPERM .*\b$_[0]' command/ };
+
+	# what the view must say, a node, and its URL if that is not the plain one
+	my @cases = (
+		[ qr/it has no command INFO, which a node needs \($named\)/, $without->('INFO') ],
+		[ qr/it has no command EVAL, which a node needs \($no_lua\)/, $without->('EVAL') ],
+		[ qr/it has no command EVALSHA, which a node needs \($no_lua\)/, $without->('EVALSHA') ],
+		[ qr/it has no command SCRIPT LOAD, which a node needs \($no_lua\)/, $without->('SCRIPT') ],
+		[ qr/it is a server without Lua, which a node needs/, $fake->([ '^(EVAL|SCRIPT|NO EVALSHA)', 'say', $engine ]) ],
+		[ qr/its INFO server has no run_id/, $fake->([ '^INFO server', 'edit', 'run_id:', 'hidden:' ]) ],
+		[ qr/its INFO server has no uptime_in_seconds/, $fake->([ '^INFO server', 'edit', 'uptime_in_s', 'uptime_is_s' ]) ],
+		[ qr/its INFO replication has no role/, $fake->([ '^INFO replication', 'say', '$0\r\n\r\n' ]) ],
+		[ qr/${\$user_may_not->('evalsha')}; grant \+evalsha/, $may_not->('-evalsha') ],
+		[ qr/${\$user_may_not->('eval')}; grant \+eval \+get \+set \+time ~redlock:\?marker/, $may_not->('-eval') ],
+		[ qr/$script_may_not; grant \+eval \+get \+set \+time ~redlock:\?marker/, $may_not->('-time') ],
+		[ qr/${\$user_may_not->('script\|load')}; grant \+script\|load/, $may_not->('-script|load') ],
+		[ qr/${\$user_may_not->('info')}; grant \+info/, $may_not->('-info') ],
+		[ qr/${\$user_may_not->('select')}; grant \+select/, $may_not->('-select', db => 3) ],
+	);
+	my $reasons = sub {
+		my ($node, $url) = @{ $_[0] }[ 1, 2 ];
+		my $address = $node->address . (($url // '') =~ m{/(\d+)$} ? "/$1" : '');
+		return $host->safe_psql('postgres', "SELECT last_error FROM redlock_nodes WHERE node = '$address' AND state = 'refused'");
+	};
+
+	$host = redlock_cluster('missing', nodes => [ map { $_->[2] // $_->[1] } @cases ], ready => 0);
+	my $s = session($host);
+	wait_until(sub { $s->query("SELECT count(*) FROM redlock_nodes WHERE state = 'refused'") == @cases }, 'all are refused')
+	  or diag($s->query('TABLE redlock_nodes'));
+	like($reasons->($_), qr/^$_->[0]$/, "the view says: $_->[0]") foreach @cases;
+	my $result = $s->run("SELECT redlock_try('job')");
+	is($result->{state}, '08006', 'there is no quorum');
+	like($result->{detail}, qr/$_->[0]/, "the detail says: $_->[0]") foreach @cases;
+
+	# a command that is unknown is repeated by the server, with its arguments
+	my $no_auth = $without->('AUTH');
+	set_nodes($no_auth->url(password => 'S3cr3t'));
+	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
+	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
+
+	# it votes as soon as it may, and then says so
+	my ($node, $url) = $may_not->('-evalsha');
+	set_nodes($url);
+	wait_for_node($node, "state = 'refused'", 'one that may not');
+	$node->cli(qw(ACL SETUSER carol +evalsha));
+	wait_for_node($node, "state = 'ready'", 'until it may');
+	is($s->query("SELECT redlock_try('job')"), 't', 'and votes');
 	$s->quit;
 	$host->stop;
 }

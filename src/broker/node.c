@@ -57,8 +57,32 @@ typedef enum Question
 	ASK_MEMORY,
 	ASK_FSYNC,
 	ASK_MARKER,
-	ASK_SCRIPT
+	ASK_SCRIPT,
+	ASK_EVALSHA
 } Question;
+
+/* What it takes to answer, for people: a command, and what an ACL has to allow. */
+static const struct
+{
+	const char *command;
+	const char *rights;
+	bool lua;
+} needs[] = {
+	[ASK_AUTH] = {"AUTH", "+auth"},
+	[ASK_SELECT] = {"SELECT", "+select"},
+	[ASK_PING] = {"PING", "+ping"},
+	[ASK_SERVER] = {"INFO", "+info"},
+	[ASK_REPLICATION] = {"INFO", "+info"},
+	[ASK_PERSISTENCE] = {"INFO", "+info"},
+	[ASK_MEMORY] = {"INFO", "+info"},
+	[ASK_FSYNC] = {"CONFIG GET", "+config|get"},
+	[ASK_MARKER] = {"EVAL", "+eval +get +set +time ~redlock:?marker", true},
+	[ASK_SCRIPT] = {"SCRIPT LOAD", "+script|load", true},
+	[ASK_EVALSHA] = {"EVALSHA", "+evalsha", true},
+};
+
+/* Of a script that no node has. */
+#define NO_SHA "0000000000000000000000000000000000000000"
 
 StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 				 "the numbers of commands in flight wrap");
@@ -86,6 +110,8 @@ static void out_of_memory(const RedisNode *node) pg_attribute_noreturn();
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static void on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
+static const char *explain_error(Question what, const redisReply *reply);
+static bool begins_with(const char *text, const char *with);
 static void read_fsync(RedisNode *node, const redisReply *reply);
 static const redisReply *configured(const redisReply *reply, const char *name);
 static void read_eviction(RedisNode *node, const redisReply *reply);
@@ -597,6 +623,7 @@ ask_voter(RedisNode *node)
 	ask(node, ASK_MARKER, 6,
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
 	ask(node, ASK_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
+	ask(node, ASK_EVALSHA, 3, (const char *[]){"EVALSHA", NO_SHA, "0"});
 }
 
 static void
@@ -743,11 +770,11 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 		read_fsync(node, reply); /* not all who are fit may be asked */
 		return NULL;
 	}
+	if (what == ASK_EVALSHA && reply->type == REDIS_REPLY_ERROR &&
+		begins_with(reply->str, "NOSCRIPT"))
+		return NULL; /* it looked for the script, so it may */
 	if (reply->type == REDIS_REPLY_ERROR)
-	{
-		text_to_printable(fault, sizeof(fault), reply->str, reply->len);
-		return fault;
-	}
+		return explain_error(what, reply);
 	switch (what)
 	{
 		case ASK_AUTH:
@@ -757,9 +784,9 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 		case ASK_SERVER:
 			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
-				return "its INFO has no run_id";
+				return "its INFO server has no run_id";
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
-				return "its INFO has no uptime_in_seconds";
+				return "its INFO server has no uptime_in_seconds";
 			node->facts.uptime_s = strtoll(value, NULL, 10);
 			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
 				strcmp(value, "standalone") != 0)
@@ -772,7 +799,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 		case ASK_REPLICATION:
 			if (!info_value(reply, "role", value, sizeof(value)))
-				return "its INFO has no role";
+				return "its INFO replication has no role";
 			if (strcmp(value, "master") != 0)
 				return "it is a replica; a node must be an independent server";
 			return NULL;
@@ -780,7 +807,8 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 		case ASK_PERSISTENCE:
 			node->forgets[0] = node->untold[0] = '\0';
 			if (!info_value(reply, "aof_enabled", value, sizeof(value)))
-				strlcpy(node->untold, "its INFO has no aof_enabled", sizeof(node->untold));
+				strlcpy(node->untold, "its INFO persistence has no aof_enabled",
+						sizeof(node->untold));
 			else if (strcmp(value, "1") != 0)
 				strlcpy(node->forgets, "its appendonly is no", sizeof(node->forgets));
 			return NULL;
@@ -798,10 +826,47 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			strlcpy(node->sha, reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 
+		case ASK_EVALSHA:
+			return "it executes scripts that it was not given";
+
 		case ASK_FSYNC:
 			break; /* above */
 	}
 	return NULL;
+}
+
+/*
+ * An error of the handshake, with what is missing.  That of an unknown command repeats
+ * its arguments, which may be a password.
+ */
+static const char *
+explain_error(Question what, const redisReply *reply)
+{
+	static char fault[SCRIPT_TEXT_MAX + 1];
+	char end[64] = "";
+
+	if (begins_with(reply->str, "ERR unknown command") ||
+		begins_with(reply->str, "ERR unknown subcommand"))
+	{
+		snprintf(fault, sizeof(fault), "it has no command %s, which a node needs (%s)",
+				 needs[what].command,
+				 needs[what].lua ? "renamed, or a server without Lua" : "renamed");
+		return fault;
+	}
+	if (begins_with(reply->str, "ERR Could not find scripting engine"))
+		return "it is a server without Lua, which a node needs";
+	if (begins_with(reply->str, "NOPERM") || begins_with(reply->str, "ERR ACL failure") ||
+		begins_with(reply->str, "ERR The user executing the script can't"))
+		snprintf(end, sizeof(end), "; grant %s", needs[what].rights);
+	text_to_printable(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
+	strlcat(fault, end, sizeof(fault));
+	return fault;
+}
+
+static bool
+begins_with(const char *text, const char *with)
+{
+	return pg_strncasecmp(text, with, strlen(with)) == 0;
 }
 
 /* Does it answer before the disk has a command? */
