@@ -913,14 +913,15 @@ is_asked(const Lease *lease, const RedisNode *node)
 static void
 on_change(RedisNode *node, NodeState before)
 {
-	if (node->state == before)
-		return;
 	if (node_is_subscriber(node))
 	{
-		subscription_on_change(node, ask_again);
+		if (node->state != before)
+			subscription_on_change(node, ask_again);
 		return;
 	}
 	show_node(node, before);
+	if (node->state == before)
+		return;
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 		warn_of_praise(node);
 	if (before == NODE_READY || before == NODE_QUARANTINED || !node_can_send(node))
