@@ -1007,7 +1007,7 @@ read_replies(RedisNode *node, int64 now_us)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	char forgot[SCRIPT_TEXT_MAX + 1] = "";
+	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
 	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
@@ -1030,14 +1030,14 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		ScriptAnswer answer;
 
 		script_read(sent.op, reply, i, count, &answer);
-		if (answer.forgot)
-			strlcpy(forgot, answer.text, sizeof(forgot));
+		if (answer.forgot || answer.demoted)
+			strlcpy(changed, answer.text, sizeof(changed));
 		if (answer.unknown_script && !sent.by_text)
 			node->by_text = true;
 		handler->answered(node, &sent, &answer, now_us);
 	}
-	if (forgot[0] != '\0')
-		fail(node, NODE_BACKING_OFF, forgot, now_us); /* for another handshake */
+	if (changed[0] != '\0')
+		fail(node, NODE_BACKING_OFF, changed, now_us); /* for another handshake */
 }
 
 /* Was a batch sent that is not yet answered? */
