@@ -25,7 +25,10 @@
 #include "shared/guc.h"
 #include "shared/text.h"
 
-/* Pause before connecting again: doubles from MIN to MAX, less up to half. */
+/*
+ * Pause before connecting again, when all addresses have failed: doubles from MIN to MAX,
+ * less up to half.
+ */
 #define BACKOFF_MIN_US INT64CONST(50000)
 #define BACKOFF_MAX_US INT64CONST(1000000)
 
@@ -327,7 +330,7 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 					fail(node, NODE_BACKING_OFF, answer.error, now_us);
 					return node->retry_at_us;
 				case RESOLVER_DONE:
-					node->addresses = answer.addresses;
+					node->addresses = node->untried = answer.addresses;
 					node->next_address = 0;
 					memcpy(node->address, answer.address, sizeof(node->address));
 					connect_to(node, now_us);
@@ -417,17 +420,17 @@ start(RedisNode *node, int64 now_us)
 			return;
 		}
 		strlcpy(node->address[0], voter->address[voter->used_address], sizeof(node->address[0]));
-		node->addresses = 1;
+		node->addresses = node->untried = 1;
 		node->next_address = 0;
 	}
 	else if (node->url.is_unix || resolver_is_address(node->url.host))
 	{
 		strlcpy(node->address[0], node->url.is_unix ? "" : node->url.host,
 				sizeof(node->address[0]));
-		node->addresses = 1;
+		node->addresses = node->untried = 1;
 		node->next_address = 0;
 	}
-	if (node->next_address < node->addresses)
+	if (node->untried > 0)
 	{
 		connect_to(node, now_us);
 		return;
@@ -447,7 +450,9 @@ start(RedisNode *node, int64 now_us)
 static void
 connect_to(RedisNode *node, int64 now_us)
 {
-	node->used_address = node->next_address++;
+	node->used_address = node->next_address;
+	node->next_address = (node->next_address + 1) % node->addresses;
+	node->untried--;
 	node->connection =
 		node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
 						  : redisConnectNonBlock(node->address[node->used_address], node->url.port);
@@ -676,7 +681,8 @@ on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 		}
 	}
 	node->failures = 0;
-	node->next_address = 0; /* one of them is good: begin with the first */
+	node->next_address = node->used_address; /* it is good: begin with it */
+	node->untried = node->addresses;
 	begin_duty(node, now_us);
 }
 
@@ -1101,6 +1107,7 @@ static void
 fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 {
 	int64 pause_us;
+	bool has_others = node->untried > 0 && !node_is_on_duty(node);
 
 	drop(node);
 	if (!node_is_subscriber(node))
@@ -1110,7 +1117,9 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	if (state != NODE_REFUSED && node->failures < 5)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
 	node->failures++;
-	node->retry_at_us = now_us + pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
+	node->retry_at_us = now_us;
+	if (!has_others) /* addresses to try */
+		node->retry_at_us += pause_us / 2 + REDLOCK_RANDOM32() % (uint32) (pause_us / 2);
 	set_state(node, state, error);
 
 	/* it may hang as well, and its own check be seconds away */

@@ -114,7 +114,8 @@ typedef struct RedisNode
 
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
-	int next_address;
+	int untried;       /* of them, before the name is asked for again */
+	int next_address;  /* they take turns */
 	int used_address;  /* of the connection */
 	int failures;      /* in a row, with a pause after each */
 	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
