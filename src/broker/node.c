@@ -1107,7 +1107,7 @@ static void
 fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 {
 	int64 pause_us;
-	bool has_others = node->untried > 0 && !node_is_on_duty(node);
+	bool has_others = node->connection != NULL && !node_is_on_duty(node) && node->untried > 0;
 
 	drop(node);
 	if (!node_is_subscriber(node))
