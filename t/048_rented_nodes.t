@@ -7,7 +7,8 @@
 # its starts though it keeps all; a list that is read otherwise than it was meant, or that
 # takes the place of the one in force though it is wrong.
 #
-# How long a quarantine lasts is t/043's; here redlock.max_ttl is short, so that it ends.
+# How long a quarantine lasts is t/043's; here redlock.max_ttl is long at first, so that it can
+# be looked at, and short then, so that it ends.
 
 use strict;
 use warnings;
@@ -18,6 +19,7 @@ use RedlockTest;
 use Test::More;
 
 my $host;
+my $log_from = 0;
 
 sub set_nodes
 {
@@ -49,7 +51,7 @@ sub wait_for_node
 sub told
 {
 	my ($node, $what) = @_;
-	return scalar(() = slurp_file($host->logfile) =~ /redlock node \Q@{[$node->address]}\E $what/g);
+	return scalar(() = slurp_file($host->logfile, $log_from) =~ /redlock node \Q@{[$node->address]}\E $what/g);
 }
 
 # A process that nobody knows, which has the data of the former one.
@@ -97,7 +99,7 @@ sub restart
 
 	$host = redlock_cluster('rented',
 		nodes => [ map { $url->($cases{$_}) } sort keys %cases ],
-		conf  => "redlock.ttl = '2s'\nredlock.max_ttl = '4s'",
+		conf  => "redlock.ttl = '2s'",
 		ready => scalar @keep);
 	foreach my $what (@forget)
 	{
@@ -112,6 +114,10 @@ sub restart
 		join(', ', map { $url->($cases{$_}) =~ s/carol:secret/***/r } sort keys %cases),
 		'SHOW tells what was said of the nodes');
 
+	# a server that has seen none of them before
+	$log_from = -s $host->logfile;
+	$host->append_conf('postgresql.conf', "redlock.max_ttl = '2s'");
+	$host->restart;
 	wait_nodes_ready($host, $number);
 	foreach my $what (sort keys %cases)
 	{
