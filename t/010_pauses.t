@@ -396,7 +396,7 @@ wait_until(sub { key_count('redlock:job', @nodes) == 5 },
 my $more = try_until(sub { quarantined($host_b) == 0 });
 ok(!$told->{t} && !$more->{t}, 'the other host did not get the lock');
 ok($more->{'08006'}, 'it was told that there is no quorum');
-like($more->{detail}, qr/restarted at [-0-9]+ [:0-9]+ \S+ and may have forgotten leases \(in quarantine for/,
+like($more->{detail}, qr/restarted at [-0-9]+ [:0-9]+ \S+ and may have forgotten leases: its appendonly is no \(in quarantine for/,
 	'and why');
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 is($session_b->query("SELECT redlock_try('job')"), 'f', 'when they vote again it is held');

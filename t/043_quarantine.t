@@ -120,7 +120,7 @@ sub is_free_for
 			is($result->{state}, '08006', 'three of five nodes in quarantine: no new lock');
 			is(named($result->{detail}, @nodes), named($result->{detail}, @forget), 'the detail names no other node');
 			is(named($result->{detail}, @nodes), join(' ', sort map { $_->address } @forget), 'but these');
-			like($result->{detail}, qr/it restarted at [-0-9]+ [:0-9]+ \S+ and may have forgotten leases \(in quarantine for another \d+ s\)/,
+			like($result->{detail}, qr/it restarted at [-0-9]+ [:0-9]+ \S+ and may have forgotten leases: its append\S+ is \S+ \(in quarantine for another \d+ s\)/,
 				'and says why, and for how long');
 		}
 	}

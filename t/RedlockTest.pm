@@ -453,6 +453,10 @@ restart loses nothing; only such a node votes as soon as it has started.
 
 Listens on a Unix socket only.
 
+=item host => '127.0.0.1', port => number
+
+Listens there: on this address only, IPv6 too; by default on a port that is free.
+
 =item password => 'secret'
 
 Wants this password.
@@ -494,7 +498,8 @@ sub new
 {
 	my ($class, %options) = @_;
 	my $self = bless {
-		port     => PostgreSQL::Test::Cluster::get_free_port(),
+		host     => $options{host} // '127.0.0.1',
+		port     => $options{port} // PostgreSQL::Test::Cluster::get_free_port(),
 		dir      => _directory(),
 		password => $options{password},
 		persist  => $options{persist} // 1,
@@ -516,8 +521,11 @@ sub socket { return "$_[0]{dir}/redis.sock"; }
 sub address
 {
 	my ($self) = @_;
-	return $self->{unix} ? $self->socket : "127.0.0.1:$self->{port}";
+	return $self->{unix} ? $self->socket : $self->_host . ":$self->{port}";
 }
+
+# as a URL has it
+sub _host { return $_[0]{host} =~ /:/ ? "[$_[0]{host}]" : $_[0]{host}; }
 
 # URL for redlock.nodes; options: host, user, password, db
 sub url
@@ -531,7 +539,7 @@ sub url
 	  if $self->{unix};
 	return
 		"redis://$auth"
-	  . ($options{host} // '127.0.0.1')
+	  . ($options{host} // $self->_host)
 	  . ":$self->{port}"
 	  . (defined $options{db} ? "/$options{db}" : '');
 }
@@ -542,7 +550,7 @@ sub start
 	my $log    = "$PostgreSQL::Test::Utils::log_path/redis_$self->{port}.log";
 	my @command = (
 		'redis-server', '--port', $self->{unix} ? 0 : $self->{port},
-		'--bind', '127.0.0.1', '--dir', $self->{dir}, '--save', '',
+		'--bind', $self->{host}, '--dir', $self->{dir}, '--save', '',
 		'--daemonize', 'no',
 		$self->{persist}
 		? ('--appendonly', 'yes', '--appendfsync', 'always')
@@ -633,7 +641,7 @@ sub cli
 		[
 			'redis-cli',
 			$self->{unix} ? ('-s', $self->socket)
-			: ('-h', '127.0.0.1', '-p', $self->{port}),
+			: ('-h', $self->{host}, '-p', $self->{port}),
 			@command
 		],
 		'<', \undef, '>', \$out, '2>', \$err,

@@ -123,6 +123,7 @@ static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
 static void show_node(const RedisNode *node, NodeState before);
 static bool may_log_answer(const RedisNode *node);
+static void warn_of_praise(RedisNode *node);
 static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
@@ -873,14 +874,17 @@ on_lost(RedisNode *node, const InFlight *sent, int64 now_us)
 static void
 on_change(RedisNode *node, NodeState before)
 {
-	if (node->state == before)
-		return;
 	if (node_is_subscriber(node))
 	{
-		subscription_on_change(node, ask_again);
+		if (node->state != before)
+			subscription_on_change(node, ask_again);
 		return;
 	}
 	show_node(node, before);
+	if (node->state == before)
+		return;
+	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
+		warn_of_praise(node);
 	if (before == NODE_READY || before == NODE_QUARANTINED || !node_can_send(node))
 		return;
 
@@ -943,6 +947,19 @@ may_log_answer(const RedisNode *node)
 		return false;
 	logged_us[node->slot] = now_us;
 	return true;
+}
+
+/* Once, and again when it was mended meanwhile. */
+static void
+warn_of_praise(RedisNode *node)
+{
+	if (node_is_praised(node) && !node->warned)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock node %s is not durable, as redlock.nodes says", node->url.address),
+				 errdetail("It says itself: %s.", node->forgets),
+				 errhint("Mend that, or remove durable=yes from its URL.")));
+	node->warned = node_is_praised(node);
 }
 
 /*

@@ -136,7 +136,8 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 		if (node->state == NODE_UNUSED)
 			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
 		else if (strcmp(node->url.user, url->user) != 0 ||
-				 strcmp(node->url.password, url->password) != 0)
+				 strcmp(node->url.password, url->password) != 0 ||
+				 node->url.durable != url->durable)
 		{
 			subscription_close(slot[u], now_us); /* opened again by the next who waits */
 			node_reopen(node, url, now_us);

@@ -26,7 +26,10 @@
 #include "shared/guc.h"
 #include "shared/text.h"
 
-/* Pause before connecting again: doubles from MIN to MAX, less up to half. */
+/*
+ * Pause before connecting again, when all addresses have failed: doubles from MIN to MAX,
+ * less up to half.
+ */
 #define BACKOFF_MIN_US INT64CONST(50000)
 #define BACKOFF_MAX_US INT64CONST(1000000)
 
@@ -58,8 +61,32 @@ typedef enum Question
 	ASK_MEMORY,
 	ASK_FSYNC,
 	ASK_MARKER,
-	ASK_SCRIPT
+	ASK_SCRIPT,
+	ASK_EVALSHA
 } Question;
+
+/* What it takes to answer, for people: a command, and what an ACL has to allow. */
+static const struct
+{
+	const char *command;
+	const char *rights;
+	bool lua;
+} needs[] = {
+	[ASK_AUTH] = {"AUTH", "+auth"},
+	[ASK_SELECT] = {"SELECT", "+select"},
+	[ASK_PING] = {"PING", "+ping"},
+	[ASK_SERVER] = {"INFO", "+info"},
+	[ASK_REPLICATION] = {"INFO", "+info"},
+	[ASK_PERSISTENCE] = {"INFO", "+info"},
+	[ASK_MEMORY] = {"INFO", "+info"},
+	[ASK_FSYNC] = {"CONFIG GET", "+config|get"},
+	[ASK_MARKER] = {"EVAL", "+eval +get +set +time ~redlock:?marker", true},
+	[ASK_SCRIPT] = {"SCRIPT LOAD", "+script|load", true},
+	[ASK_EVALSHA] = {"EVALSHA", "+evalsha", true},
+};
+
+/* Of a script that no node has. */
+#define NO_SHA "0000000000000000000000000000000000000000"
 
 StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 				 "the numbers of commands in flight wrap");
@@ -87,12 +114,17 @@ REDLOCK_NORETURN static void out_of_memory(const RedisNode *node);
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static void on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
-static bool is_configured(const redisReply *reply, const char *name, const char *value);
+static const char *explain_error(Question what, const redisReply *reply);
+static bool begins_with(const char *text, const char *with);
+static void read_fsync(RedisNode *node, const redisReply *reply);
+static const redisReply *configured(const redisReply *reply, const char *name);
 static void read_eviction(RedisNode *node, const redisReply *reply);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static void ask_guard(RedisNode *node);
+static bool is_durable(const RedisNode *node);
 static void describe(RedisNode *node, GuardVerdict verdict);
+static void get_ready(RedisNode *node, const char *error);
 static void begin_duty(RedisNode *node, int64 now_us);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
@@ -299,7 +331,7 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 					fail(node, NODE_BACKING_OFF, answer.error, now_us);
 					return node->retry_at_us;
 				case RESOLVER_DONE:
-					node->addresses = answer.addresses;
+					node->addresses = node->untried = answer.addresses;
 					node->next_address = 0;
 					memcpy(node->address, answer.address, sizeof(node->address));
 					connect_to(node, now_us);
@@ -323,7 +355,7 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 				if (node->facts.evicts)
 					guard_distrust(node->guard, MAX_TTL_US, now_us);
 				else
-					set_state(node, NODE_READY, "");
+					get_ready(node, "");
 			}
 			if (now_us >= node->check_at_us)
 				check_connection(node, now_us);
@@ -389,17 +421,17 @@ start(RedisNode *node, int64 now_us)
 			return;
 		}
 		strlcpy(node->address[0], voter->address[voter->used_address], sizeof(node->address[0]));
-		node->addresses = 1;
+		node->addresses = node->untried = 1;
 		node->next_address = 0;
 	}
 	else if (node->url.is_unix || resolver_is_address(node->url.host))
 	{
 		strlcpy(node->address[0], node->url.is_unix ? "" : node->url.host,
 				sizeof(node->address[0]));
-		node->addresses = 1;
+		node->addresses = node->untried = 1;
 		node->next_address = 0;
 	}
-	if (node->next_address < node->addresses)
+	if (node->untried > 0)
 	{
 		connect_to(node, now_us);
 		return;
@@ -419,7 +451,9 @@ start(RedisNode *node, int64 now_us)
 static void
 connect_to(RedisNode *node, int64 now_us)
 {
-	node->used_address = node->next_address++;
+	node->used_address = node->next_address;
+	node->next_address = (node->next_address + 1) % node->addresses;
+	node->untried--;
 	node->connection =
 		node->url.is_unix ? redisConnectUnixNonBlock(node->url.host)
 						  : redisConnectNonBlock(node->address[node->used_address], node->url.port);
@@ -595,6 +629,7 @@ ask_voter(RedisNode *node)
 	ask(node, ASK_MARKER, 6,
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
 	ask(node, ASK_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
+	ask(node, ASK_EVALSHA, 3, (const char *[]){"EVALSHA", NO_SHA, "0"});
 }
 
 static void
@@ -647,7 +682,8 @@ on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 		}
 	}
 	node->failures = 0;
-	node->next_address = 0; /* one of them is good: begin with the first */
+	node->next_address = node->used_address; /* it is good: begin with it */
+	node->untried = node->addresses;
 	begin_duty(node, now_us);
 }
 
@@ -657,9 +693,19 @@ ask_guard(RedisNode *node)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
 
+	node->facts.durable = is_durable(node);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
 	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
+}
+
+/* redlock.nodes may say what a node does not tell, and that it forgets whatever it tells. */
+static bool
+is_durable(const RedisNode *node)
+{
+	if (node->url.durable == URL_NOT_DURABLE || node->forgets[0] != '\0')
+		return false;
+	return node->url.durable == URL_DURABLE || node->untold[0] == '\0';
 }
 
 /* A time of day, since the text is read later, by whomever. */
@@ -677,8 +723,11 @@ describe(RedisNode *node, GuardVerdict verdict)
 		case GUARD_RESTARTED:
 			pg_strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %Z",
 						pg_localtime(&started, log_timezone));
-			snprintf(reason, GUARD_REASON_SIZE, "it restarted at %s and may have forgotten leases",
-					 when);
+			snprintf(reason, GUARD_REASON_SIZE,
+					 "it restarted at %s and may have forgotten leases: %s", when,
+					 node->url.durable == URL_NOT_DURABLE ? "durable=no"
+					 : node->forgets[0] != '\0'           ? node->forgets
+														  : node->untold);
 			break;
 		case GUARD_FORGOT:
 			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);
@@ -699,7 +748,21 @@ begin_duty(RedisNode *node, int64 now_us)
 	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
 		set_state(node, NODE_QUARANTINED, node->guard->reason);
 	else
-		set_state(node, NODE_READY, NULL);
+		get_ready(node, NULL);
+}
+
+/* What it can't be trusted with, though redlock.nodes says so, stays to be seen. */
+static void
+get_ready(RedisNode *node, const char *error)
+{
+	char praised[SCRIPT_TEXT_MAX + 1];
+
+	if (node_is_praised(node))
+	{
+		snprintf(praised, sizeof(praised), "redlock.nodes says durable=yes, but %s", node->forgets);
+		error = praised;
+	}
+	set_state(node, NODE_READY, error);
 }
 
 /* Why this node must not vote, as far as this reply tells; or NULL. */
@@ -711,16 +774,14 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 	if (what == ASK_FSYNC)
 	{
-		/* a host that may not ask is not exempt from the guard */
-		node->facts.fsync_always = is_configured(reply, "appendfsync", "always") &&
-								   is_configured(reply, "no-appendfsync-on-rewrite", "no");
+		read_fsync(node, reply); /* not all who are fit may be asked */
 		return NULL;
 	}
+	if (what == ASK_EVALSHA && reply->type == REDIS_REPLY_ERROR &&
+		begins_with(reply->str, "NOSCRIPT"))
+		return NULL; /* it looked for the script, so it may */
 	if (reply->type == REDIS_REPLY_ERROR)
-	{
-		text_to_printable(fault, sizeof(fault), reply->str, reply->len);
-		return fault;
-	}
+		return explain_error(what, reply);
 	switch (what)
 	{
 		case ASK_AUTH:
@@ -730,9 +791,9 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 		case ASK_SERVER:
 			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
-				return "its INFO has no run_id";
+				return "its INFO server has no run_id";
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
-				return "its INFO has no uptime_in_seconds";
+				return "its INFO server has no uptime_in_seconds";
 			node->facts.uptime_s = strtoll(value, NULL, 10);
 			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
 				strcmp(value, "standalone") != 0)
@@ -745,14 +806,18 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 		case ASK_REPLICATION:
 			if (!info_value(reply, "role", value, sizeof(value)))
-				return "its INFO has no role";
+				return "its INFO replication has no role";
 			if (strcmp(value, "master") != 0)
 				return "it is a replica; a node must be an independent server";
 			return NULL;
 
 		case ASK_PERSISTENCE:
-			node->facts.aof =
-				info_value(reply, "aof_enabled", value, sizeof(value)) && strcmp(value, "1") == 0;
+			node->forgets[0] = node->untold[0] = '\0';
+			if (!info_value(reply, "aof_enabled", value, sizeof(value)))
+				strlcpy(node->untold, "its INFO persistence has no aof_enabled",
+						sizeof(node->untold));
+			else if (strcmp(value, "1") != 0)
+				strlcpy(node->forgets, "its appendonly is no", sizeof(node->forgets));
 			return NULL;
 
 		case ASK_MEMORY:
@@ -768,24 +833,83 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			strlcpy(node->sha, reply->str, SCRIPT_SHA_SIZE);
 			return NULL;
 
+		case ASK_EVALSHA:
+			return "it executes scripts that it was not given";
+
 		case ASK_FSYNC:
 			break; /* above */
 	}
 	return NULL;
 }
 
-/* Does the reply of CONFIG GET, which has names and values in turn, say so? */
+/*
+ * An error of the handshake, with what is missing.  That of an unknown command repeats
+ * its arguments, which may be a password.
+ */
+static const char *
+explain_error(Question what, const redisReply *reply)
+{
+	static char fault[SCRIPT_TEXT_MAX + 1];
+	char end[64] = "";
+
+	if (begins_with(reply->str, "ERR unknown command") ||
+		begins_with(reply->str, "ERR unknown subcommand"))
+	{
+		snprintf(fault, sizeof(fault), "it has no command %s, which a node needs (%s)",
+				 needs[what].command,
+				 needs[what].lua ? "renamed, or a server without Lua" : "renamed");
+		return fault;
+	}
+	if (begins_with(reply->str, "ERR Could not find scripting engine"))
+		return "it is a server without Lua, which a node needs";
+	if (begins_with(reply->str, "NOPERM") || begins_with(reply->str, "ERR ACL failure") ||
+		begins_with(reply->str, "ERR The user executing the script can't"))
+		snprintf(end, sizeof(end), "; grant %s", needs[what].rights);
+	text_to_printable(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
+	strlcat(fault, end, sizeof(fault));
+	return fault;
+}
+
 static bool
-is_configured(const redisReply *reply, const char *name, const char *value)
+begins_with(const char *text, const char *with)
+{
+	return pg_strncasecmp(text, with, strlen(with)) == 0;
+}
+
+/* Does it answer before the disk has a command? */
+static void
+read_fsync(RedisNode *node, const redisReply *reply)
+{
+	static const char *const durable[][2] = {{"appendfsync", "always"},
+											 {"no-appendfsync-on-rewrite", "no"}};
+	char value[16];
+
+	for (int i = 0; i < lengthof(durable); i++)
+	{
+		const redisReply *is = configured(reply, durable[i][0]);
+
+		if (is == NULL)
+			strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
+		else if (strcmp(is->str, durable[i][1]) != 0 && node->forgets[0] == '\0')
+		{
+			text_to_printable(value, sizeof(value), is->str, is->len);
+			snprintf(node->forgets, sizeof(node->forgets), "its %s is %s", durable[i][0], value);
+		}
+	}
+}
+
+/* In the reply of CONFIG GET, which has names and values in turn; NULL: not there. */
+static const redisReply *
+configured(const redisReply *reply, const char *name)
 {
 	if (reply->type != REDIS_REPLY_ARRAY)
-		return false;
+		return NULL;
 	for (size_t i = 0; i + 1 < reply->elements; i += 2)
 		if (reply->element[i]->type == REDIS_REPLY_STRING &&
 			reply->element[i + 1]->type == REDIS_REPLY_STRING &&
 			strcmp(reply->element[i]->str, name) == 0)
-			return strcmp(reply->element[i + 1]->str, value) == 0;
-	return false;
+			return reply->element[i + 1];
+	return NULL;
 }
 
 /* Does it throw keys away when its memory is full?  One that hides it is believed. */
@@ -890,7 +1014,7 @@ read_replies(RedisNode *node, int64 now_us)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	char forgot[SCRIPT_TEXT_MAX + 1] = "";
+	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
 	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
@@ -913,14 +1037,14 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		ScriptAnswer answer;
 
 		script_read(sent.op, reply, i, count, &answer);
-		if (answer.forgot)
-			strlcpy(forgot, answer.text, sizeof(forgot));
+		if (answer.forgot || answer.demoted)
+			strlcpy(changed, answer.text, sizeof(changed));
 		if (answer.unknown_script && !sent.by_text)
 			node->by_text = true;
 		handler->answered(node, &sent, &answer, now_us);
 	}
-	if (forgot[0] != '\0')
-		fail(node, NODE_BACKING_OFF, forgot, now_us); /* for another handshake */
+	if (changed[0] != '\0')
+		fail(node, NODE_BACKING_OFF, changed, now_us); /* for another handshake */
 }
 
 /* Was a batch sent that is not yet answered? */
@@ -984,6 +1108,7 @@ static void
 fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 {
 	int64 pause_us;
+	bool has_others = node->connection != NULL && !node_is_on_duty(node) && node->untried > 0;
 
 	drop(node);
 	if (!node_is_subscriber(node))
@@ -993,8 +1118,10 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	if (state != NODE_REFUSED && node->failures < 5)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
 	node->failures++;
-	node->retry_at_us =
-		now_us + pause_us / 2 + pg_prng_uint32(&pg_global_prng_state) % (uint32) (pause_us / 2);
+	node->retry_at_us = now_us;
+	if (!has_others) /* addresses to try */
+		node->retry_at_us +=
+			pause_us / 2 + pg_prng_uint32(&pg_global_prng_state) % (uint32) (pause_us / 2);
 	set_state(node, state, error);
 
 	/* it may hang as well, and its own check be seconds away */

@@ -89,6 +89,10 @@ typedef struct RedisNode
 	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
 	GuardFacts facts;                /* what it said when we connected */
 	char eviction[32];               /* how it may throw keys away; empty: it doesn't */
+	char forgets[48];                /* what it says by which a restart may lose grants; empty:
+									  * nothing */
+	char untold[48];                 /* what it does not tell of that; empty: all is told */
+	bool warned;                     /* that redlock.nodes praises it for more than it says */
 
 	redisContext *connection;
 	bool flush_wanted; /* there is output to write */
@@ -110,7 +114,8 @@ typedef struct RedisNode
 
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
-	int next_address;
+	int untried;       /* of them, before the name is asked for again */
+	int next_address;  /* they take turns */
 	int used_address;  /* of the connection */
 	int failures;      /* in a row, with a pause after each */
 	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
@@ -149,7 +154,7 @@ extern void node_close(RedisNode *node, int64 now_us);
 /* What went wrong just now; empty: nothing that need be told any more. */
 extern void node_set_error(RedisNode *node, const char *error);
 
-/* Connect again at once, with new credentials. */
+/* Connect again at once, with new credentials, or other words about the node. */
 extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);
 
 static inline bool
@@ -163,6 +168,13 @@ static inline bool
 node_is_on_duty(const RedisNode *node)
 {
 	return node->state == NODE_READY || node->state == NODE_QUARANTINED;
+}
+
+/* Does redlock.nodes say durable=yes, and it something else?  Then that counts. */
+static inline bool
+node_is_praised(const RedisNode *node)
+{
+	return node->url.durable == URL_DURABLE && node->forgets[0] != '\0';
 }
 
 static inline bool

@@ -138,10 +138,18 @@ static void
 read_list(const struct addrinfo *list, ResolverAnswer *answer)
 {
 	for (const struct addrinfo *a = list; a != NULL; a = a->ai_next)
-		if (answer->addresses < RESOLVED_MAX &&
-			getnameinfo(a->ai_addr, a->ai_addrlen, answer->address[answer->addresses],
+	{
+		if (answer->addresses == RESOLVED_MAX)
+		{
+			snprintf(answer->error, sizeof(answer->error),
+					 "the host name has more than %d addresses", RESOLVED_MAX);
+			answer->addresses = 0;
+			return;
+		}
+		if (getnameinfo(a->ai_addr, a->ai_addrlen, answer->address[answer->addresses],
 						sizeof(answer->address[0]), NULL, 0, NI_NUMERICHOST) == 0)
 			answer->addresses++;
+	}
 	if (answer->addresses == 0)
 		strlcpy(answer->error, "the host name has no usable address", sizeof(answer->error));
 }

@@ -7,7 +7,7 @@
 #ifndef REDLOCK_RESOLVER_H
 #define REDLOCK_RESOLVER_H
 
-#define RESOLVED_MAX 4
+#define RESOLVED_MAX 16
 #define RESOLVER_ADDRESS_SIZE 64 /* numeric, IPv4, or IPv6 with its scope */
 
 /* How often resolver_read is to be called: nothing tells that an answer came. */

@@ -201,7 +201,7 @@ static void
 read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
 	answer->unknown_script = false;
-	answer->forgot = false;
+	answer->forgot = answer->demoted = false;
 	answer->token = 0;
 	answer->busy_ms = 0;
 	answer->holder = 0;
@@ -241,6 +241,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_ERROR;
 		answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
 		answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
+		answer->demoted = strstr(reply->str, "READONLY ") != NULL; /* older ones begin otherwise */
 		text_to_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
 	}
 	else

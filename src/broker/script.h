@@ -46,6 +46,8 @@ typedef struct ScriptAnswer
 	bool forgot;                    /* the marker is not there: nothing was
 									 * executed, and the node is not to be
 									 * trusted with a grant */
+	bool demoted;                   /* it has become a replica: it writes nothing any
+									 * more, and its name may lead elsewhere */
 	int64 token;                    /* a granted acquire: the node's counter; a refused
 									 * renewal: the same if that is why, else 0 */
 	int64 busy_ms;                  /* a refused acquire: time to live of the key

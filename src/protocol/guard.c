@@ -81,9 +81,8 @@ review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
 {
 	bool met = memory->marker[0] != '\0';
 	bool new_process = met ? !is_same(memory->run_id, facts->run_id) : is_young(facts, max_ttl_us);
-	bool durable = facts->aof && facts->fsync_always;
 
-	if (new_process && !durable)
+	if (new_process && !facts->durable)
 		return GUARD_RESTARTED;
 	if (met ? !is_same(memory->marker, facts->marker) && facts->loss != GUARD_LOST_ONCE
 			: facts->loss == GUARD_LOST_LATELY)

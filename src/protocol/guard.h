@@ -9,9 +9,10 @@
  * tell of a loss:
  *
  * - The server process is not the one that this host has seen on the node; or it
- *	 is the first, and younger than max_ttl by what it says.  A node that writes
- *	 each command to disk before it answers (appendonly yes, appendfsync always,
- *	 no-appendfsync-on-rewrite no) forgets nothing by a restart.
+ *	 is the first, and younger than max_ttl by what it says.  A durable node forgets
+ *	 nothing by a restart: it writes each command to disk before it answers
+ *	 (appendonly yes, appendfsync always, no-appendfsync-on-rewrite no), or its
+ *	 administrator says that what it answered survives.
  * - The marker is not the one that this host has seen on the node.  Each acquire
  *	 brings the one that it knows, and is refused where another is, or none; so
  *	 FLUSHALL is noticed by the next one.  If the new marker says that a loss was
@@ -71,9 +72,8 @@ typedef struct GuardFacts
 {
 	char run_id[GUARD_RUN_ID_SIZE];
 	int64_t uptime_s;
-	bool aof;          /* appendonly yes */
-	bool evicts;       /* keys, when its memory is full */
-	bool fsync_always; /* appendfsync always, no-appendfsync-on-rewrite no */
+	bool durable; /* what it answered survives its restarts */
+	bool evicts;  /* keys, when its memory is full */
 	char marker[LUA_MARKER_MAX + 1];
 	enum
 	{

@@ -93,8 +93,9 @@ guc_define(void)
 
 	DefineCustomStringVariable(
 		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
-		"redis://[user:password@]host[:port][/db] or unix://[user:password@]/path, separated by "
-		"commas; shown without credentials.",
+		"redis://[user:password@]host[:port][/db] or unix://[user:password@]/path, with "
+		"?durable=yes or no for one that can't tell; separated by commas; shown without "
+		"credentials.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
 
 	DefineCustomEnumVariable(
@@ -155,7 +156,8 @@ check_nodes(char **newval, void **extra, GucSource source)
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 		GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": %s", wrong);
 		GUC_check_errhint(
-			"Write redis://[user:password@]host[:port][/db] for each node, separated by commas.");
+			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, "
+			"separated by commas.");
 		return false;
 	}
 	**newval = '\0';
@@ -172,7 +174,7 @@ assign_nodes(const char *newval, void *extra)
 static const char *
 show_nodes(void)
 {
-	static char text[URL_NODES_MAX * (sizeof(nodes->url[0].address) + 16)];
+	static char text[URL_NODES_MAX * (sizeof(nodes->url[0].address) + 32)];
 	size_t used = 0;
 
 	text[0] = '\0';
@@ -183,6 +185,10 @@ show_nodes(void)
 		used += snprintf(text + used, sizeof(text) - used, "%s%s://%s%s", i > 0 ? ", " : "",
 						 url->is_unix ? "unix" : "redis", url->password[0] != '\0' ? "***@" : "",
 						 url->address);
+		if (url->durable != URL_DURABLE_UNSAID)
+			used += snprintf(text + used, sizeof(text) - used, "%cdurable=%s",
+							 strchr(url->address, '?') != NULL ? '&' : '?',
+							 url->durable == URL_DURABLE ? "yes" : "no");
 	}
 	return text;
 }

@@ -25,6 +25,9 @@ static char problem[256];
 static bool parse_url(const char *text, int len, NodeUrl *url);
 static bool parse_credentials(const char *text, int len, NodeUrl *url);
 static bool parse_host(const char *text, int len, NodeUrl *url);
+static bool parse_parameters(const char *text, int len, NodeUrl *url);
+static bool parse_parameter(const char *text, int len, NodeUrl *url, unsigned *given);
+static bool is_text(const char *text, int len, const char *what);
 static bool check_address(const NodeUrl *url);
 static bool parse_number(const char *text, int len, int max, int *number);
 static bool decode(const char *text, int len, char *out, size_t size);
@@ -103,17 +106,16 @@ parse_url(const char *text, int len, NodeUrl *url)
 			return false;
 		text = at + 1;
 	}
+	rest = memchr(text, '?', end - text);
+	if (rest != NULL)
+	{
+		if (!parse_parameters(rest + 1, end - rest - 1, url))
+			return false;
+		end = rest;
+	}
 
 	if (url->is_unix)
 	{
-		rest = memchr(text, '?', end - text);
-		if (rest != NULL)
-		{
-			if (strncmp(rest, "?db=", 4) != 0 ||
-				!parse_number(rest + 4, end - rest - 4, INT_MAX, &url->db))
-				return fail("only ?db=number may follow a socket's path");
-			end = rest;
-		}
 		if (text >= end || *text != '/')
 			return fail("a socket's path starts with /");
 		if (!copy(text, end - text, url->host, SOCKET_PATH_MAX))
@@ -191,6 +193,66 @@ parse_host(const char *text, int len, NodeUrl *url)
 		 url->port == 0))
 		return fail("the port must be a number from 1 to 65535");
 	return true;
+}
+
+/* name=value, with & between */
+static bool
+parse_parameters(const char *text, int len, NodeUrl *url)
+{
+	const char *end = text + len;
+	unsigned given = 0;
+
+	for (;;)
+	{
+		const char *next = memchr(text, '&', end - text);
+
+		if (!parse_parameter(text, (next != NULL ? next : end) - text, url, &given))
+			return false;
+		if (next == NULL)
+			return true;
+		text = next + 1;
+	}
+}
+
+/* given: a bit for each that came before. */
+static bool
+parse_parameter(const char *text, int len, NodeUrl *url, unsigned *given)
+{
+	const char *value = memchr(text, '=', len);
+	int name_len = value != NULL ? value - text : len;
+	int value_len = len - name_len - 1;
+	unsigned bit;
+
+	if (value != NULL && is_text(text, name_len, "durable"))
+	{
+		if (is_text(value + 1, value_len, "yes"))
+			url->durable = URL_DURABLE;
+		else if (is_text(value + 1, value_len, "no"))
+			url->durable = URL_NOT_DURABLE;
+		else
+			return fail("durable must be yes or no");
+		bit = 1;
+	}
+	else if (value != NULL && is_text(text, name_len, "db") && url->is_unix)
+	{
+		if (!parse_number(value + 1, value_len, INT_MAX, &url->db))
+			return fail("db must be a number");
+		bit = 2;
+	}
+	else
+		return fail(url->is_unix ? "the parameters after a socket's path are db=number and "
+								   "durable=yes or durable=no"
+								 : "the only parameter is durable=yes or durable=no");
+	if (*given & bit)
+		return fail("a parameter is given twice");
+	*given |= bit;
+	return true;
+}
+
+static bool
+is_text(const char *text, int len, const char *what)
+{
+	return len == (int) strlen(what) && memcmp(text, what, len) == 0;
 }
 
 /* It goes into logs and views. */

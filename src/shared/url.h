@@ -2,8 +2,8 @@
  * url.h
  *		The list of node URLs in redlock.nodes.
  *
- *	 redis://[[user]:password@]host[:port][/db]
- *	 unix://[[user]:password@]/path/to/socket[?db=number]
+ *	 redis://[[user]:password@]host[:port][/db][?durable=yes|no]
+ *	 unix://[[user]:password@]/path/to/socket[?db=number][&durable=yes|no]
  *
  * separated by commas or white space.  User and password may be
  * percent-encoded.
@@ -16,16 +16,25 @@
 #define URL_NODES_MAX 15 /* leaves slots for those that leave */
 #define URL_DEFAULT_PORT 6379
 
+/* What the administrator states of a node that may not tell it: see guard.h. */
+typedef enum UrlDurable
+{
+	URL_DURABLE_UNSAID = 0,
+	URL_DURABLE,
+	URL_NOT_DURABLE
+} UrlDurable;
+
 typedef struct NodeUrl
 {
-	char address[256]; /* host:port[/db], or the socket's path; without
-						* credentials, so fit for people's eyes */
+	char address[256]; /* host:port[/db], or the socket's path[?db=]; its identity;
+						* without credentials, so fit for people's eyes */
 	bool is_unix;
 	char host[224]; /* host, or the socket's path */
 	int port;
 	int db;
 	char user[128];     /* empty: none */
 	char password[256]; /* empty: none */
+	UrlDurable durable;
 } NodeUrl;
 
 typedef struct NodeUrls

@@ -104,8 +104,7 @@ wire_on_reach(const event *event)
 		check_fooled(event->host, event->node);
 	wire_text(facts->run_id, server->run_id);
 	facts->uptime_s = now_us / SECOND - server->started_us / SECOND;
-	facts->aof = facts->fsync_always =
-		w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
+	facts->durable = w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
 	facts->loss = (int) node_marker(&server->data.mark, now_us, w.markers + 1,
 									host_marker(event->host, event->node) != 0,

@@ -31,7 +31,7 @@ static int64_t now_us;
 static GuardFacts
 facts_of(const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
 {
-	GuardFacts facts = {.uptime_s = uptime_s, .aof = durable, .fsync_always = durable};
+	GuardFacts facts = {.uptime_s = uptime_s, .durable = durable};
 
 	strcpy(facts.run_id, run_id);
 	strcpy(facts.marker, marker);

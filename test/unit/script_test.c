@@ -194,6 +194,16 @@ static const struct
 	 CORE_OP_ACQUIRE,
 	 "-" LUA_FORGOT " it\r\n",
 	 {.reply = CORE_REPLY_ERROR, .forgot = true, .text = LUA_FORGOT " it"}},
+	{"a replica",
+	 CORE_OP_ACQUIRE,
+	 "-READONLY You can't\r\n",
+	 {.reply = CORE_REPLY_ERROR, .demoted = true, .text = "READONLY You can't"}},
+	{"a replica of Redis 6",
+	 CORE_OP_RENEW,
+	 "-ERR Error running script: 149: -READONLY You can't\r\n",
+	 {.reply = CORE_REPLY_ERROR,
+	  .demoted = true,
+	  .text = "ERR Error running script: 149: -READONLY You can't"}},
 };
 
 /* What a node sends, as hiredis reads it. */
@@ -228,9 +238,9 @@ static bool
 same(const ScriptAnswer *a, const ScriptAnswer *b)
 {
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
-		   a->forgot == b->forgot && a->token == b->token && a->busy_ms == b->busy_ms &&
-		   a->ours == b->ours && a->kept == b->kept && a->told == b->told &&
-		   strcmp(a->text, b->text) == 0;
+		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
+		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
+		   a->told == b->told && strcmp(a->text, b->text) == 0;
 }
 
 static void

@@ -40,8 +40,32 @@ static const struct
 	{"unix:///s", {.address = "/s", .is_unix = true, .host = "/s"}},
 	{"unix:///s?db=2", {.address = "/s?db=2", .is_unix = true, .host = "/s", .db = 2}},
 	{"unix://:p@/S", {.address = "/S", .is_unix = true, .host = "/S", .password = "p"}},
+	{"redis://h?durable=yes",
+	 {.address = "h:6379", .host = "h", .port = 6379, .durable = URL_DURABLE}},
+	{"redis://h:1/?durable=no",
+	 {.address = "h:1", .host = "h", .port = 1, .durable = URL_NOT_DURABLE}},
+	{"redis://u:p@[::1]:7/3?durable=yes",
+	 {.address = "[::1]:7/3",
+	  .host = "::1",
+	  .port = 7,
+	  .db = 3,
+	  .user = "u",
+	  .password = "p",
+	  .durable = URL_DURABLE}},
+	{"redis://:p?durable=maybe&x@h",
+	 {.address = "h:6379", .host = "h", .port = 6379, .password = "p?durable=maybe&x"}},
+	{"unix:///s?durable=no",
+	 {.address = "/s", .is_unix = true, .host = "/s", .durable = URL_NOT_DURABLE}},
+	{"unix:///s?db=2&durable=yes",
+	 {.address = "/s?db=2", .is_unix = true, .host = "/s", .db = 2, .durable = URL_DURABLE}},
+	{"unix:///s?durable=yes&db=2",
+	 {.address = "/s?db=2", .is_unix = true, .host = "/s", .db = 2, .durable = URL_DURABLE}},
 	{" ,\t\r\n redis://h ,, ", {.address = "h:6379", .host = "h", .port = 6379}},
 };
+
+#define PARAMETERS "node 1: the only parameter is durable=yes or durable=no"
+#define SOCKET_PARAMETERS                                                                          \
+	"node 1: the parameters after a socket's path are db=number and durable=yes or durable=no"
 
 /* What is said of a wrong one. */
 static const struct
@@ -75,8 +99,45 @@ static const struct
 	{"redis://secret%:p@h", "node 1: the user name is too long or wrongly percent-encoded"},
 	{"unix://s", "node 1: a socket's path starts with /"},
 	{"unix://", "node 1: a socket's path starts with /"},
-	{"unix:///s?x=1", "node 1: only ?db=number may follow a socket's path"},
-	{"unix:///s?db=", "node 1: only ?db=number may follow a socket's path"},
+	{"unix:///s?x=1", SOCKET_PARAMETERS},
+	{"unix:///s?secret", SOCKET_PARAMETERS},
+	{"unix:///s?", SOCKET_PARAMETERS},
+	{"unix:///s?db=1&", SOCKET_PARAMETERS},
+	{"unix:///s?db=1&&durable=yes", SOCKET_PARAMETERS},
+	{"unix:///s?db", SOCKET_PARAMETERS},
+	{"unix:///s?db=", "node 1: db must be a number"},
+	{"unix:///s?db=1?durable=yes", "node 1: db must be a number"},
+	{"unix:///s?db=-1", "node 1: db must be a number"},
+	{"unix:///s?db=1&db=1", "node 1: a parameter is given twice"},
+	{"unix:///s?durable=yes&db=1&durable=yes", "node 1: a parameter is given twice"},
+	{"unix:///s?durable=", "node 1: durable must be yes or no"},
+	{"unix://?db=1", "node 1: a socket's path starts with /"},
+	{"redis://h?secret=1", PARAMETERS},
+	{"redis://h?", PARAMETERS},
+	{"redis://h?=", PARAMETERS},
+	{"redis://h?=yes", PARAMETERS},
+	{"redis://h?durable", PARAMETERS},
+	{"redis://h?durabl=yes", PARAMETERS},
+	{"redis://h?durables=yes", PARAMETERS},
+	{"redis://h?Durable=yes", PARAMETERS},
+	{"redis://h?db=1", PARAMETERS},
+	{"redis://h?&durable=yes", PARAMETERS},
+	{"redis://h?durable=yes&", PARAMETERS},
+	{"redis://h?durable=", "node 1: durable must be yes or no"},
+	{"redis://h?durable=maybe", "node 1: durable must be yes or no"},
+	{"redis://h?durable=y", "node 1: durable must be yes or no"},
+	{"redis://h?durable=yesno", "node 1: durable must be yes or no"},
+	{"redis://h?durable=YES", "node 1: durable must be yes or no"},
+	{"redis://h?durable=yes/1", "node 1: durable must be yes or no"},
+	{"redis://h?durable=yes?durable=yes", "node 1: durable must be yes or no"},
+	{"redis://h?durable=yes&durable=yes", "node 1: a parameter is given twice"},
+	{"redis://h?durable=yes&durable=no", "node 1: a parameter is given twice"},
+	{"redis://h/1x?durable=yes", "node 1: what follows the slash must be a database number"},
+	{"redis://?durable=yes", "node 1: the host is missing"},
+	{"redis://h?durable=yes@x", "node 1: credentials are written as user:password@ or :password@"},
+	{"redis://a redis://b?durable=yes redis://:secret@c?durable=secret",
+	 "node 3: durable must be yes or no"},
+	{"redis://a?durable=yes redis://a?durable=no", "nodes 1 and 2 are the same server \"a:6379\""},
 	{"redis://h\033", "node 1: a host name or path must not contain control characters"},
 	{"unix:///\302\233", "node 1: a host name or path must not contain control characters"},
 	{"redis://a redis://b redis://:secret@c:x",
@@ -103,8 +164,8 @@ static bool
 same(const NodeUrl *a, const NodeUrl *b)
 {
 	return strcmp(a->address, b->address) == 0 && a->is_unix == b->is_unix &&
-		   strcmp(a->host, b->host) == 0 && a->port == b->port && a->db == b->db &&
-		   strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
+		   a->durable == b->durable && strcmp(a->host, b->host) == 0 && a->port == b->port &&
+		   a->db == b->db && strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
 }
 
 static void

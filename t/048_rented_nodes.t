@@ -1,0 +1,265 @@
+# Nodes that can't tell whether they keep what they grant, and what redlock.nodes states of
+# them (durable=yes, durable=no); and nodes that lack something without which they can't be one.
+#
+# Protects from (invariants 1 and 8): a node that is ready, but can't execute what it will be
+# asked, or that is refused without a word that helps; a password in such a word; a statement that counts for more than the word of the
+# node itself, or of which nobody sees that it does not count; a node that never votes after
+# its starts though it keeps all; a list that is read otherwise than it was meant, or that
+# takes the place of the one in force though it is wrong.
+#
+# How long a quarantine lasts is t/043's; here redlock.max_ttl is long at first, so that it can
+# be looked at, and short then, so that it ends.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my $host;
+my $log_from = 0;
+
+sub set_nodes
+{
+	my (@urls) = @_;
+
+	$host->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls(@urls) . "'");
+	$host->reload;
+	return;
+}
+
+sub node_is
+{
+	my ($node, $condition) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT count(*) = 1 FROM redlock_nodes WHERE node = '@{[$node->address]}' AND ($condition)") eq 't';
+}
+
+sub wait_for_node
+{
+	my ($node, $condition, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { node_is($node, $condition) }, $description)
+	  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
+	return;
+}
+
+# How often the log tells something of a node.
+sub told
+{
+	my ($node, $what) = @_;
+	return scalar(() = slurp_file($host->logfile, $log_from) =~ /redlock node \Q@{[$node->address]}\E $what/g);
+}
+
+# A process that nobody knows, which has the data of the former one.
+sub restart
+{
+	my ($node) = @_;
+	my $before = $host->safe_psql('postgres', 'SELECT clock_timestamp()');
+
+	$node->restart;
+	wait_for_node($node, "since > '$before' AND state IN ('ready', 'quarantined')", 'a node restarts');
+	return;
+}
+
+# ---- what counts ----
+
+{
+	my @no_config = (conf => [ '--rename-command', 'CONFIG', '' ]);
+	my $may_not_ask = redis_node();
+	my $hides = HostileNode->new(redis_node());
+
+	$may_not_ask->cli(qw(ACL SETUSER carol on >secret ~* &* +@all -config));
+	$hides->obey([ '^INFO persistence', 'edit', 'aof_enabled', 'aof_allowed' ]);
+
+	# url, what its quarantine says, whether the statement is contradicted
+	my %cases = (
+		'no CONFIG, nothing said' => { node => redis_node(@no_config), why => 'it does not answer CONFIG GET' },
+		'no CONFIG, yes' => { node => redis_node(@no_config), say => 'yes' },
+		'no CONFIG, no' => { node => redis_node(@no_config), say => 'no', why => 'durable=no' },
+		'no CONFIG by ACL, yes' => { node => $may_not_ask, url => $may_not_ask->url(user => 'carol', password => 'secret'), say => 'yes' },
+		'a part of INFO is hidden, nothing said' => { node => $hides, why => 'its INFO persistence has no aof_enabled' },
+		'it says that it keeps all, no' => { node => redis_node(), say => 'no', why => 'durable=no' },
+		'it says that it keeps all, yes' => { node => redis_node(), say => 'yes' },
+		'it says everysec, yes' => { node => redis_node(conf => [qw(--appendfsync everysec)]), say => 'yes', why => 'its appendfsync is everysec', wrong => 1 },
+		'it says no-appendfsync-on-rewrite, yes' =>
+		  { node => redis_node(conf => [qw(--no-appendfsync-on-rewrite yes)]), say => 'yes', why => 'its no-appendfsync-on-rewrite is yes', wrong => 1 },
+		'no CONFIG, but it says that it writes nothing, yes' => { node => redis_node(@no_config, persist => 0), say => 'yes', why => 'its appendonly is no', wrong => 1 },
+	);
+	my $number = keys %cases;
+	my @forget = grep { $cases{$_}{why} } sort keys %cases;
+	my @keep   = grep { !$cases{$_}{why} } sort keys %cases;
+	my $url    = sub {
+		my ($case) = @_;
+		return ($case->{url} // $case->{node}->url) . ($case->{say} ? "?durable=$case->{say}" : '');
+	};
+
+	$host = redlock_cluster('rented',
+		nodes => [ map { $url->($cases{$_}) } sort keys %cases ],
+		conf  => "redlock.ttl = '2s'",
+		ready => scalar @keep);
+	foreach my $what (@forget)
+	{
+		my $why = quotemeta $cases{$what}{why};
+
+		ok(node_is($cases{$what}{node}, "state = 'quarantined' AND quarantine = last_error"), "$what: does not vote");
+		like($host->safe_psql('postgres', "SELECT quarantine FROM redlock_nodes WHERE node = '@{[$cases{$what}{node}->address]}'"),
+			qr/^it restarted at .* and may have forgotten leases: $why$/, "$what: the view says why");
+	}
+	like(psql_result($host, "SELECT redlock_try('job')")->{detail}, qr/CONFIG GET \(in quarantine/, 'and so does an error');
+	is($host->safe_psql('postgres', 'SHOW redlock.nodes'),
+		join(', ', map { $url->($cases{$_}) =~ s/carol:secret/***/r } sort keys %cases),
+		'SHOW tells what was said of the nodes');
+
+	# a server that has seen none of them before
+	$log_from = -s $host->logfile;
+	$host->append_conf('postgresql.conf', "redlock.max_ttl = '2s'");
+	$host->restart;
+	wait_nodes_ready($host, $number);
+	foreach my $what (sort keys %cases)
+	{
+		my ($node, $why) = @{ $cases{$what} }{qw(node why)};
+
+		if ($cases{$what}{wrong})
+		{
+			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that it does not count");
+			is(told($node, "is not durable, as redlock.nodes says\n.*DETAIL:  It says itself: $why\\.\n"), 1, "$what: so does the log, once");
+		}
+		else
+		{
+			ok(node_is($node, 'last_error IS NULL'), "$what: no error");
+			is(told($node, 'is not durable'), 0, "$what: no warning");
+		}
+	}
+
+	# that they were seen before makes no difference
+	foreach my $what ('no CONFIG, yes', 'no CONFIG, nothing said', 'it says that it keeps all, no', 'it says everysec, yes')
+	{
+		my ($node, $why) = @{ $cases{$what} }{qw(node why)};
+		my $before = told($node, 'does not vote');
+
+		restart($node);
+		is(told($node, 'does not vote') - $before, $why ? 1 : 0, "$what: " . ($why ? 'it does not vote again' : 'it votes at once'));
+	}
+	is(told($cases{'it says everysec, yes'}{node}, 'is not durable'), 1, 'that its word counts is not told again');
+	wait_nodes_ready($host, $number);
+
+	# by a reload it becomes no other node
+	my $s     = session($host);
+	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
+	my $later = $cases{'no CONFIG, nothing said'};
+	my $since = $host->safe_psql('postgres', "SELECT since FROM redlock_nodes WHERE node = '@{[$later->{node}->address]}'");
+	$later->{say} = 'yes';
+	set_nodes(map { $url->($cases{$_}) } sort keys %cases);
+	wait_for_node($later->{node}, "state = 'ready' AND since > '$since'", 'what is said later');
+	is($host->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes'), $number, 'is said of the same node');
+	is($s->query("SELECT redlock_token('held')"), $token, 'a lock that is held still is');
+	is($s->query("SELECT redlock_release('held')"), 't', 'and is released');
+	my $before = told($later->{node}, 'does not vote');
+	restart($later->{node});
+	is(told($later->{node}, 'does not vote'), $before, 'it counts from then on');
+
+	# what it has lost all the same is missed: durable or not
+	$later->{node}->cli('FLUSHALL');
+	$s->query("SELECT redlock_try('job')");
+	wait_for_node($later->{node}, "state = 'quarantined' AND quarantine ~ 'data was lost'", 'who lost its data does not vote');
+
+	# ---- wrong lists change nothing ----
+
+	my $nodes = $host->safe_psql('postgres', 'SHOW redlock.nodes');
+	my $good  = $later->{node}->url;
+	my %wrong = (
+		"$good, redis://h?durable=maybe" => 'node 2: durable must be yes or no',
+		"$good, redis://h?durable="      => 'node 2: durable must be yes or no',
+		"redis://:S3cr3t\@h?durable=yes&durable=yes" => 'node 1: a parameter is given twice',
+		"$good, $good?durable=yes"       => 'nodes 1 and 2 are the same server "' . $later->{node}->address . '"',
+		"$good redis://h:2 redis://:S3cr3t\@h:3/1?timeout=S3cr3t" => 'node 3: the only parameter is durable=yes or durable=no',
+		"unix:///s?db=1&x=1" => 'node 1: the parameters after a socket\'s path are db=number and durable=yes or durable=no',
+	);
+	foreach my $list (sort keys %wrong)
+	{
+		my $result = $s->run("ALTER SYSTEM SET redlock.nodes = '$list'");
+
+		is($result->{state}, '22023', "refused: $wrong{$list}");
+		is($result->{message}, "invalid value for parameter \"redlock.nodes\": $wrong{$list}", 'with its place');
+		set_nodes($list);
+		wait_until(sub { slurp_file($host->logfile) =~ /LOG:  invalid value for parameter "redlock.nodes": \Q$wrong{$list}\E\n/ }, 'also at a reload');
+		is($s->query('SHOW redlock.nodes'), $nodes, 'the former list stays in force');
+	}
+	unlike(slurp_file($host->logfile) =~ s/^.*statement:.*//mgir, qr/S3cr3t/, 'the log tells no password but in statements');
+	is($host->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes'), $number, 'also for the broker');
+	$s->quit;
+	$host->stop;
+	$_->kill9 foreach map { $_->{node}->can('kill9') ? $_->{node} : () } values %cases;
+}
+
+# ---- what is missing ----
+
+{
+	my $named   = 'renamed';
+	my $no_lua  = 'renamed, or a server without Lua';
+	my $without = sub { return redis_node(conf => [ map { ('--rename-command', $_, '') } @_ ]) };
+	my $fake    = sub { my $node = HostileNode->new(redis_node()); $node->obey(@_); return $node };
+	my $engine  = '-ERR Could not find scripting engine \'lua\'\r\n';
+	my $may_not = sub {
+		my ($what, %options) = @_;
+		my $node = redis_node();
+		$node->cli(qw(ACL SETUSER carol on >S3cr3t ~redlock:* &* +@all), $what);
+		return ($node, $node->url(user => 'carol', password => 'S3cr3t', %options));
+	};
+	my $script_may_not = qr/(NOPERM|ERR) (ACL failure|The user executing the script).*/;
+	my $user_may_not   = sub { return qr/NOPERM .*\b$_[0]' command/ };
+
+	# what the view must say, a node, and its URL if that is not the plain one
+	my @cases = (
+		[ qr/it has no command INFO, which a node needs \($named\)/, $without->('INFO') ],
+		[ qr/it has no command EVAL, which a node needs \($no_lua\)/, $without->('EVAL') ],
+		[ qr/it has no command EVALSHA, which a node needs \($no_lua\)/, $without->('EVALSHA') ],
+		[ qr/it has no command SCRIPT LOAD, which a node needs \($no_lua\)/, $without->('SCRIPT') ],
+		[ qr/it is a server without Lua, which a node needs/, $fake->([ '^(EVAL|SCRIPT|NO EVALSHA)', 'say', $engine ]) ],
+		[ qr/its INFO server has no run_id/, $fake->([ '^INFO server', 'edit', 'run_id:', 'hidden:' ]) ],
+		[ qr/its INFO server has no uptime_in_seconds/, $fake->([ '^INFO server', 'edit', 'uptime_in_s', 'uptime_is_s' ]) ],
+		[ qr/its INFO replication has no role/, $fake->([ '^INFO replication', 'say', '$0\r\n\r\n' ]) ],
+		[ qr/${\$user_may_not->('evalsha')}; grant \+evalsha/, $may_not->('-evalsha') ],
+		[ qr/${\$user_may_not->('eval')}; grant \+eval \+get \+set \+time ~redlock:\?marker/, $may_not->('-eval') ],
+		[ qr/$script_may_not; grant \+eval \+get \+set \+time ~redlock:\?marker/, $may_not->('-time') ],
+		[ qr/${\$user_may_not->('script\|load')}; grant \+script\|load/, $may_not->('-script|load') ],
+		[ qr/${\$user_may_not->('info')}; grant \+info/, $may_not->('-info') ],
+		[ qr/${\$user_may_not->('select')}; grant \+select/, $may_not->('-select', db => 3) ],
+	);
+	my $reasons = sub {
+		my ($node, $url) = @{ $_[0] }[ 1, 2 ];
+		my $address = $node->address . (($url // '') =~ m{/(\d+)$} ? "/$1" : '');
+		return $host->safe_psql('postgres', "SELECT last_error FROM redlock_nodes WHERE node = '$address' AND state = 'refused'");
+	};
+
+	$host = redlock_cluster('missing', nodes => [ map { $_->[2] // $_->[1] } @cases ], ready => 0);
+	my $s = session($host);
+	wait_until(sub { $s->query("SELECT count(*) FROM redlock_nodes WHERE state = 'refused'") == @cases }, 'all are refused')
+	  or diag($s->query('TABLE redlock_nodes'));
+	like($reasons->($_), qr/^$_->[0]$/, "the view says: $_->[0]") foreach @cases;
+	my $result = $s->run("SELECT redlock_try('job')");
+	is($result->{state}, '08006', 'there is no quorum');
+	like($result->{detail}, qr/$_->[0]/, "the detail says: $_->[0]") foreach @cases;
+
+	# a command that is unknown is repeated by the server, with its arguments
+	my $no_auth = $without->('AUTH');
+	set_nodes($no_auth->url(password => 'S3cr3t'));
+	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
+	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
+
+	# it votes as soon as it may, and then says so
+	my ($node, $url) = $may_not->('-evalsha');
+	set_nodes($url);
+	wait_for_node($node, "state = 'refused'", 'one that may not');
+	$node->cli(qw(ACL SETUSER carol +evalsha));
+	wait_for_node($node, "state = 'ready'", 'until it may');
+	is($s->query("SELECT redlock_try('job')"), 't', 'and votes');
+	$s->quit;
+	$host->stop;
+}
+
+done_testing();
