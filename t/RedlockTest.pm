@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
   session psql_result repeat end_repeats broker_pid
-  wait_until sql_examples preload
+  wait_until sql_examples preload tls_is_missing
 );
 
 =pod
@@ -70,6 +70,24 @@ sub preload
 	return
 	  if system("$cc -shared -fPIC -o $library test/hostile/$name.c -ldl -lpthread") != 0;
 	return join ' ', $library, $ENV{LD_PRELOAD} // ();
+}
+
+=pod
+
+=item tls_is_missing()
+
+Why TLS can't be tested here; undef if it can.
+
+=cut
+
+sub tls_is_missing
+{
+	chomp(my $directory = qx(pg_config --pkglibdir));
+	my $library = slurp_file("$directory/redlock_pg.so");
+
+	return 'this build has no TLS' if $library !~ /redisInitiateSSL/;
+	return 'no openssl command here' if system('openssl version >/dev/null 2>&1') != 0;
+	return undef;
 }
 
 =pod
@@ -429,6 +447,11 @@ restart loses nothing; only such a node votes as soon as it has started.
 
 Listens on a Unix socket only.
 
+=item tls => { cert => 'path', key => 'path', ca => 'path', clients => 'yes' }
+
+Speaks TLS only, with this certificate. Clients need one by B<ca> if B<clients> is yes; by
+default they may have none. See Certificates.
+
 =item password => 'secret'
 
 Wants this password.
@@ -476,6 +499,7 @@ sub new
 		persist  => $options{persist} // 1,
 		conf     => $options{conf} // [],
 		unix     => $options{unix},
+		tls      => $options{tls},
 	}, $class;
 
 	push @all, $self;
@@ -506,10 +530,19 @@ sub url
 	  . (defined $options{db} ? "?db=$options{db}" : '')
 	  if $self->{unix};
 	return
-		"redis://$auth"
+		($self->{tls} ? 'rediss' : 'redis') . "://$auth"
 	  . ($options{host} // '127.0.0.1')
 	  . ":$self->{port}"
 	  . (defined $options{db} ? "/$options{db}" : '');
+}
+
+sub _tls_arguments
+{
+	my ($port, %tls) = @_;
+
+	return (
+		'--tls-port', $port, '--tls-cert-file', $tls{cert}, '--tls-key-file', $tls{key},
+		'--tls-ca-cert-file', $tls{ca}, '--tls-auth-clients', $tls{clients} // 'optional');
 }
 
 sub start
@@ -517,13 +550,14 @@ sub start
 	my ($self) = @_;
 	my $log    = "$PostgreSQL::Test::Utils::log_path/redis_$self->{port}.log";
 	my @command = (
-		'redis-server', '--port', $self->{unix} ? 0 : $self->{port},
+		'redis-server', '--port', $self->{unix} || $self->{tls} ? 0 : $self->{port},
 		'--bind', '127.0.0.1', '--dir', $self->{dir}, '--save', '',
 		'--daemonize', 'no',
 		$self->{persist}
 		? ('--appendonly', 'yes', '--appendfsync', 'always')
 		: ('--appendonly', 'no'),
 		$self->{unix} ? ('--unixsocket', $self->socket) : (),
+		$self->{tls} ? _tls_arguments($self->{port}, %{ $self->{tls} }) : (),
 		defined $self->{password} ? ('--requirepass', $self->{password}) : (),
 		@{ $self->{conf} });
 
@@ -610,6 +644,9 @@ sub cli
 			'redis-cli',
 			$self->{unix} ? ('-s', $self->socket)
 			: ('-h', '127.0.0.1', '-p', $self->{port}),
+			$self->{tls} ? ('--tls', '--insecure') : (),
+			$self->{tls} && $self->{tls}{clients}
+			? ('--cert', $self->{tls}{cert}, '--key', $self->{tls}{key}) : (),
 			@command
 		],
 		'<', \undef, '>', \$out, '2>', \$err,
