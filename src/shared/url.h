@@ -3,6 +3,7 @@
  *		The list of node URLs in redlock.nodes.
  *
  *	 redis://[[user]:password@]host[:port][/db]
+ *	 rediss://... the same, by TLS
  *	 unix://[[user]:password@]/path/to/socket[?db=number]
  *
  * separated by commas or white space.  User and password may be
@@ -21,6 +22,7 @@ typedef struct NodeUrl
 	char address[256]; /* host:port[/db], or the socket's path; without
 						* credentials, so fit for people's eyes */
 	bool is_unix;
+	bool tls;
 	char host[224]; /* host, or the socket's path */
 	int port;
 	int db;
