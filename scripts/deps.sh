@@ -67,6 +67,9 @@ have make || packages+=(make)
 have bzip2 || packages+=(bzip2) # PostgreSQL's source
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
+# TLS to the nodes is built in, and tested, where these are.
+[ -e /usr/include/openssl/ssl.h ] || optional+=(libssl-dev)
+have openssl || optional+=(openssl)
 have redis-cli || packages+=(redis-tools)
 have redis-server || packages+=(redis-server)
 have perl && perl -MIPC::Run -e1 2>/dev/null || packages+=(libipc-run-perl)
