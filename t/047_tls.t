@@ -128,6 +128,22 @@ sub talker
 	return $listener->sockport;
 }
 
+# A server of the openssl command, which speaks TLS and waits for something else than Redis.
+sub openssl_server
+{
+	my ($port, @options) = @_;
+	my $pid = fork // die $!;
+
+	if ($pid == 0)
+	{
+		open STDOUT, '>>', "$PostgreSQL::Test::Utils::log_path/openssl_$port.log";
+		open STDERR, '>&', \*STDOUT;
+		exec 'openssl', 's_server', '-www', '-accept', $port, @options or POSIX::_exit(127);
+	}
+	push @talkers, $pid;
+	return;
+}
+
 END
 {
 	my $exit_code = $?;
@@ -239,22 +255,26 @@ said('it does not speak TLS; if it should not, its URL begins with redis://', 'a
 set(nodes => node_urls(@nodes[ 0, 1 ], 'redis://127.0.0.1:' . talker("\x15\x03\x03\x00\x02\x02\x46")));
 said('it speaks TLS: its URL should begin with rediss://', 'an alert');
 
+# A server with two certificates gives that of the name it is asked for; an address is none.
+my $names_port = PostgreSQL::Test::Cluster::get_free_port();
+my $other = $theirs->issue('default');
+openssl_server($names_port, '-cert', $other->{cert}, '-key', $other->{key},
+	'-servername', 'localhost', '-cert2', $tls->{cert}, '-key2', $tls->{key});
+set(nodes => node_urls(@nodes[ 0, 1 ], "rediss://localhost:$names_port"));
+said('no answer within 500 ms (handshake)', 'the certificate of the name');
+set(nodes => node_urls(@nodes[ 0, 1 ], "rediss://127.0.0.1:$names_port"));
+wait_until(
+	sub {
+		$s->query("SELECT last_error ~ 'from an unknown authority' FROM redlock_nodes"
+			  . " WHERE node = '127.0.0.1:$names_port'") eq 't';
+	},
+	'an address asks for no name');
+
 # One that has old protocols only.
 my $old_port = PostgreSQL::Test::Cluster::get_free_port();
-my $old = fork // die $!;
-if ($old == 0)
-{
-	open STDOUT, '>>', "$PostgreSQL::Test::Utils::log_path/old_tls.log";
-	open STDERR, '>&', \*STDOUT;
-	exec 'openssl', 's_server', '-accept', $old_port, '-cert', $tls->{cert}, '-key', $tls->{key},
-	  '-tls1_1', '-www', '-cipher', 'DEFAULT:@SECLEVEL=0'
-	  or POSIX::_exit(127);
-}
+openssl_server($old_port, '-cert', $tls->{cert}, '-key', $tls->{key}, '-tls1_1', '-cipher', 'DEFAULT:@SECLEVEL=0');
 set(nodes => node_urls(@nodes[ 0, 1 ], "rediss://127.0.0.1:$old_port"));
 said('it has no TLS 1.2 or later', 'old protocols');
-kill 'KILL', $old;
-waitpid $old, 0;
-
 # ---- waiting for it ----
 
 # One that says nothing: the broker waits, and does not look again and again.
@@ -411,11 +431,15 @@ replace(key => $client->{key});
 set(tls_ca_file => $file{ca}, tls_cert_file => $file{cert}, tls_key_file => $file{key});
 locks_work('other files');
 
-# wait until they are in force: the connections are others
+# A lease that is held outlives new connections.
 my $since = connections_since();
+$s->query("BEGIN; SELECT redlock_acquire('held', ttl => '2 s')");
 replace(ca => $ours->file);
 $s->query('SELECT pg_reload_conf()');
 wait_until(sub { connections_since() gt $since }, 'a new file: connections are made again');
+my $renewed = $s->query('SELECT renewed FROM redlock_stats');
+wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed }, 'a new file: a lease is renewed');
+is($s->run('COMMIT')->{state}, '', 'a new file: and still held');
 locks_work('a new file');
 $since = connections_since();
 $s->query('SELECT pg_reload_conf()');
