@@ -13,9 +13,10 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/release_queue \
 	protocol/rules protocol/slots protocol/wish \
-	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/url \
+	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
+	shared/url \
 	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
-	broker/subscription broker/trouble \
+	broker/subscription broker/tls broker/trouble \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
@@ -27,10 +28,22 @@ ISOLATION = exclude wait savepoint deadlock terminate handover locks skip fence_
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
 
-PG_CPPFLAGS = -I$(srcdir)/src
+# TLS to the nodes: if hiredis, 1.0 or later, has it, and there is OpenSSL 3.0 or later.
+# make with_tls=no leaves it out; with_tls=yes fails where it can't be.
+HASH := \#
+TLS_LIBS := -lhiredis_ssl -lssl -lcrypto
+ifeq ($(with_tls),)
+with_tls := $(shell printf '%s\n' '$(HASH)include <hiredis/hiredis.h>' \
+	'$(HASH)include <hiredis/hiredis_ssl.h>' '$(HASH)include <openssl/ssl.h>' \
+	'int main(void) { return redisInitiateSSL(0, SSL_new(0)) + !SSL_get1_peer_certificate(0); }' | \
+	$(CC) $(CPPFLAGS) -x c - -o /dev/null $(LDFLAGS) $(TLS_LIBS) -lhiredis >/dev/null 2>&1 && \
+	echo yes || echo no)
+endif
+
+PG_CPPFLAGS = -I$(srcdir)/src $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
-SHLIB_LINK = -lhiredis $(PTHREAD_LIBS)
+SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
 EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/conformance
 
 PG_CONFIG ?= pg_config

@@ -28,6 +28,7 @@ class Workloads:
         self.floor = Program("floor", rig.tmp + "/bin/floor", own=True)
         self.transaction = Sessions(rig, "redlock_pg transaction", "SELECT bench_redlock($1)")
         self.session = Sessions(rig, "redlock_pg session", *REDLOCK_SESSION)
+        self.by_tls = Sessions(rig, "redlock_pg by TLS", "SELECT bench_redlock($1)")
         self.no_handover = Sessions(rig, "redlock_pg no hand-over", "SELECT bench_redlock($1)",
                                     settings={"redlock.handover_limit": 0})
         self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
@@ -117,6 +118,11 @@ class Workloads:
                              round_, **how)
             contenders = [self.floor, self.transaction] + ([] if self.quick else [self.no_handover])
             self.in_turn(f"delay {ms} one", contenders + peers, (place,), 16, "one", round_, **how)
+
+    def tls(self, round_):
+        for clients in (1, 16):
+            for contender, place in self.turns([(self.transaction, "a"), (self.by_tls, "tls")], round_):
+                self.in_turn("tls", [contender], (place,), clients, "own", round_)
 
     # ---- what else a lock costs ----
 

@@ -69,6 +69,9 @@ have make || packages+=(make)
 have bzip2 || packages+=(bzip2) # PostgreSQL's source
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
+# TLS to the nodes is built in, and tested, where these are.
+[ -e /usr/include/openssl/ssl.h ] || optional+=(libssl-dev)
+have openssl || optional+=(openssl)
 redis=${REDIS_SERVER-}
 [ -n "$redis" ] || have redis-server || ! have valkey-server || redis=valkey-server
 redis=${redis:-redis-server}

@@ -139,7 +139,7 @@ SET redlock.node = 'redis://localhost';
 ALTER SYSTEM SET redlock.nodes = 'http://:geheim@h:1';
 \echo :SQLSTATE
 ALTER SYSTEM SET redlock.nodes = 'geheim@h:1';
-ALTER SYSTEM SET redlock.nodes = 'rediss://:geheim@h:1';
+ALTER SYSTEM SET redlock.nodes = 'rediss://:geheim@/s';
 ALTER SYSTEM SET redlock.nodes = 'redis://geheim@h:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:@h:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim%4@h:1';

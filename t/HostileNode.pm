@@ -15,6 +15,8 @@ HostileNode - a Redis node that misbehaves when told to
   $node->obey(['^EVALSHA', 'say', '-READONLY not today\r\n']);
   $node->reform;    # a correct node again, with new connections
 
+In front of a node with TLS, the rules are for its records.
+
 A proxy in front of a real node; see test/hostile/hostile_node for the rules, which
 are array references of a pattern, an action and its arguments, as written there.
 
@@ -64,7 +66,7 @@ sub start
 		open STDOUT, '>>', "$PostgreSQL::Test::Utils::log_path/hostile_$self->{port}.log";
 		open STDERR, '>&', \*STDOUT;
 		exec $^X, 'test/hostile/hostile_node', $self->{port}, $self->{redis}->port,
-		  $self->{rules}
+		  $self->{rules}, $self->{redis}{tls} ? 'tls' : ()
 		  or POSIX::_exit(127);
 	}
 	$self->{pid} = $pid;
@@ -81,7 +83,7 @@ sub start
 
 # as redlock_nodes and the messages name it
 sub address { return "127.0.0.1:$_[0]{port}"; }
-sub url     { return "redis://127.0.0.1:$_[0]{port}"; }
+sub url     { return ($_[0]{redis}{tls} ? 'rediss' : 'redis') . "://127.0.0.1:$_[0]{port}"; }
 
 # the real node
 sub redis { return $_[0]{redis}; }

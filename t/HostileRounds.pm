@@ -208,18 +208,20 @@ sub log_size { return -s $_[0]->logfile; }
 
 =over
 
-=item begin_rounds()
+=item begin_rounds(tls => $tls)
 
-Starts all, and checks that locks work.
+Starts all, and checks that locks work. With TLS, if that is given; see RedlockTest::Redis.
 
 =cut
 
 sub begin_rounds
 {
-	my @redis = redis_nodes(5);
+	my (%options) = @_;
+	my @redis = redis_nodes(5, %options);
 	my $conf = "redlock.ttl = '60s'\nredlock.max_ttl = '60s'\n"
 	  . "log_statement = none\nlog_min_messages = log";
 
+	$conf .= "\nredlock.tls_ca_file = '$options{tls}{ca}'" if $options{tls};
 	@hostile = map { HostileNode->new($_) } @redis[ 0 .. 2 ];
 	@good    = @redis[ 3, 4 ];
 	($host_a, $host_b) = map { redlock_cluster($_, nodes => [ @hostile, @good ], conf => $conf) } qw(a b);

@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
   session psql_result repeat end_repeats broker_pid
-  wait_until sql_examples preload write_mapped
+  wait_until sql_examples preload write_mapped tls_is_missing
 );
 
 =pod
@@ -94,6 +94,24 @@ sub write_mapped
 	}
 	close $file;
 	return;
+}
+
+=pod
+
+=item tls_is_missing()
+
+Why TLS can't be tested here; undef if it can.
+
+=cut
+
+sub tls_is_missing
+{
+	chomp(my $directory = qx(pg_config --pkglibdir));
+	my $library = slurp_file("$directory/redlock_pg.so");
+
+	return 'this build has no TLS' if $library !~ /redisInitiateSSL/;
+	return 'no openssl command here' if system('openssl version >/dev/null 2>&1') != 0;
+	return undef;
 }
 
 =pod
@@ -456,6 +474,10 @@ Listens on a Unix socket only.
 =item host => '127.0.0.1', port => number
 
 Listens there: on this address only, IPv6 too; by default on a port that is free.
+=item tls => { cert => 'path', key => 'path', ca => 'path', clients => 'yes' }
+
+Speaks TLS only, with this certificate. Clients need one by B<ca> if B<clients> is yes; by
+default they may have none. See Certificates.
 
 =item password => 'secret'
 
@@ -505,6 +527,7 @@ sub new
 		persist  => $options{persist} // 1,
 		conf     => $options{conf} // [],
 		unix     => $options{unix},
+		tls      => $options{tls},
 	}, $class;
 
 	push @all, $self;
@@ -538,10 +561,19 @@ sub url
 	  . (defined $options{db} ? "?db=$options{db}" : '')
 	  if $self->{unix};
 	return
-		"redis://$auth"
+		($self->{tls} ? 'rediss' : 'redis') . "://$auth"
 	  . ($options{host} // $self->_host)
 	  . ":$self->{port}"
 	  . (defined $options{db} ? "/$options{db}" : '');
+}
+
+sub _tls_arguments
+{
+	my ($port, %tls) = @_;
+
+	return (
+		'--tls-port', $port, '--tls-cert-file', $tls{cert}, '--tls-key-file', $tls{key},
+		'--tls-ca-cert-file', $tls{ca}, '--tls-auth-clients', $tls{clients} // 'optional');
 }
 
 sub start
@@ -549,13 +581,14 @@ sub start
 	my ($self) = @_;
 	my $log    = "$PostgreSQL::Test::Utils::log_path/redis_$self->{port}.log";
 	my @command = (
-		'redis-server', '--port', $self->{unix} ? 0 : $self->{port},
+		'redis-server', '--port', $self->{unix} || $self->{tls} ? 0 : $self->{port},
 		'--bind', $self->{host}, '--dir', $self->{dir}, '--save', '',
 		'--daemonize', 'no',
 		$self->{persist}
 		? ('--appendonly', 'yes', '--appendfsync', 'always')
 		: ('--appendonly', 'no'),
 		$self->{unix} ? ('--unixsocket', $self->socket) : (),
+		$self->{tls} ? _tls_arguments($self->{port}, %{ $self->{tls} }) : (),
 		defined $self->{password} ? ('--requirepass', $self->{password}) : (),
 		@{ $self->{conf} });
 
@@ -642,6 +675,9 @@ sub cli
 			'redis-cli',
 			$self->{unix} ? ('-s', $self->socket)
 			: ('-h', $self->{host}, '-p', $self->{port}),
+			$self->{tls} ? ('--tls', '--insecure') : (),
+			$self->{tls} && $self->{tls}{clients}
+			? ('--cert', $self->{tls}{cert}, '--key', $self->{tls}{key}) : (),
 			@command
 		],
 		'<', \undef, '>', \$out, '2>', \$err,

@@ -34,6 +34,7 @@
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
+#include "broker/tls.h"
 #include "broker/trouble.h"
 #include "protocol/release_queue.h"
 #include "protocol/rules.h"
@@ -180,6 +181,8 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			if (tls_reload())
+				members_reopen_tls(redlock_clock_us());
 			configure_nodes(redlock_clock_us());
 		}
 		if (ShutdownRequestPending && !stopping)

@@ -135,14 +135,25 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 
 		if (node->state == NODE_UNUSED)
 			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
-		else if (strcmp(node->url.user, url->user) != 0 ||
-				 strcmp(node->url.password, url->password) != 0 ||
-				 node->url.durable != url->durable)
+		else if (node->url.tls != url->tls || node->url.durable != url->durable ||
+				 strcmp(node->url.user, url->user) != 0 ||
+				 strcmp(node->url.password, url->password) != 0)
 		{
 			subscription_close(slot[u], now_us); /* opened again by the next who waits */
 			node_reopen(node, url, now_us);
 		}
 	}
+}
+
+void
+members_reopen_tls(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_at(i)->state != NODE_UNUSED && node_at(i)->url.tls)
+		{
+			subscription_close(i, now_us);
+			node_reopen(node_at(i), &node_at(i)->url, now_us);
+		}
 }
 
 void

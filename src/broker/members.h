@@ -30,6 +30,9 @@ extern void members_adopt(int64 now_us);
 extern bool members_configure(int64 now_us);
 extern void members_close_left(int64 now_us);
 
+/* Connect again to all nodes with TLS: what redlock.tls_* says has changed. */
+extern void members_reopen_tls(int64 now_us);
+
 /* When both are to be tried again; PG_INT64_MAX: redlock.nodes is wholly in force. */
 extern int64 members_due_us(void);
 

@@ -96,6 +96,8 @@ static const NodeHandler *handler;
 static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
 
 static void end_batch(RedisNode *node);
+static void watch(RedisNode *node);
+static void on_connection(RedisNode *node, int64 now_us);
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
@@ -126,6 +128,8 @@ static bool is_durable(const RedisNode *node);
 static void describe(RedisNode *node, GuardVerdict verdict);
 static void get_ready(RedisNode *node, const char *error);
 static void begin_duty(RedisNode *node, int64 now_us);
+static bool is_alert(const RedisNode *node);
+static bool is_unanswered(const RedisNode *node);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
 static void read_replies(RedisNode *node, int64 now_us);
@@ -265,15 +269,24 @@ node_flush(RedisNode *node, int64 now_us)
 		return true;
 	if (!node_is_subscriber(node) && node->batch->count > 0)
 		end_batch(node);
+	if (node->tls != NULL)
+		tls_before_io();
 	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
 	{
 		fail_io(node, "write", now_us);
 		return false;
 	}
 	node->flush_wanted = !done;
-	node->want_write = !done;
-	loop_watch(node->slot, node->connection->fd, node->want_write);
+	watch(node);
 	return true;
+}
+
+/* A write by TLS that is not done may wait for bytes to read: then room is no news. */
+static void
+watch(RedisNode *node)
+{
+	loop_watch(node->slot, node->connection->fd,
+			   node->tls != NULL ? tls_waits_for_room(node->tls) : node->flush_wanted);
 }
 
 void
@@ -296,9 +309,8 @@ node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 			fail_io(node, "connect", now_us);
 			return;
 		}
-		if (!writable)
-			return;
-		begin_handshake(node, now_us);
+		if (writable)
+			on_connection(node, now_us);
 		return;
 	}
 	if (readable)
@@ -307,11 +319,29 @@ node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 		node_flush(node, now_us);
 }
 
+static void
+on_connection(RedisNode *node, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+
+	if (node->url.tls)
+	{
+		node->tls = tls_begin(node->connection, node->url.host, error, sizeof(error));
+		if (node->tls == NULL)
+		{
+			fail(node, NODE_REFUSED, error, now_us);
+			return;
+		}
+	}
+	begin_handshake(node, now_us);
+}
+
 int64
 node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
 	ResolverAnswer answer;
+	const char *phase;
 	int64 due_us;
 
 	switch (node->state)
@@ -343,8 +373,11 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 		case NODE_HANDSHAKE:
 			if (looked_us < node->deadline_us)
 				return node->deadline_us;
+			phase = node->state == NODE_CONNECTING ? "connecting" : "handshake";
+			if (node->tls != NULL && tls_phase(node->tls) != NULL)
+				phase = tls_phase(node->tls);
 			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
-					 node->state == NODE_CONNECTING ? "connecting" : "handshake");
+					 phase);
 			fail(node, NODE_BACKING_OFF, error, now_us);
 			return node->retry_at_us;
 
@@ -472,9 +505,8 @@ connect_to(RedisNode *node, int64 now_us)
 	limit_delivery(node);
 	node->unparsed = 0;
 	node->began_us = now_us;
-	node->want_write = true; /* writable means connected */
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
-	loop_watch(node->slot, node->connection->fd, true);
+	loop_watch(node->slot, node->connection->fd, true); /* writable means connected */
 	set_state(node, NODE_CONNECTING, NULL);
 }
 
@@ -971,9 +1003,21 @@ read_replies(RedisNode *node, int64 now_us)
 
 	size_t before = connection->reader->len;
 
-	if (redisBufferRead(connection) != REDIS_OK)
+	do
 	{
-		fail_io(node, "read", now_us);
+		if (node->tls != NULL)
+			tls_before_io();
+		if (redisBufferRead(connection) != REDIS_OK)
+		{
+			fail_io(node, "read", now_us);
+			return;
+		}
+	} while (node->tls != NULL && tls_has_more(node->tls));
+	if (node->tls != NULL)
+		watch(node);
+	if (is_alert(node))
+	{
+		fail(node, NODE_REFUSED, "it speaks TLS: its URL should begin with rediss://", now_us);
 		return;
 	}
 	node->unparsed += connection->reader->len - before;
@@ -1009,6 +1053,23 @@ read_replies(RedisNode *node, int64 now_us)
 	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_HANDSHAKE &&
 			 !node_is_subscriber(node))
 		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+}
+
+/* What a server of TLS says to one that speaks otherwise, if it says anything. */
+static bool
+is_alert(const RedisNode *node)
+{
+	const redisReader *reader = node->connection->reader;
+
+	return is_unanswered(node) && reader->len > reader->pos && reader->buf[reader->pos] == 0x15;
+}
+
+/* Does it have reason to believe that we speak the wrong language? */
+static bool
+is_unanswered(const RedisNode *node)
+{
+	return node->state == NODE_HANDSHAKE && node->answers == 0 && node->tls == NULL &&
+		   !node->url.is_unix;
 }
 
 static void
@@ -1097,7 +1158,8 @@ drop(RedisNode *node)
 	loop_forget(node->slot);
 	redisFree(node->connection);
 	node->connection = NULL;
-	node->flush_wanted = node->want_write = false;
+	node->tls = NULL;
+	node->flush_wanted = false;
 }
 
 /*
@@ -1144,13 +1206,23 @@ fail_io(RedisNode *node, const char *doing, int64 now_us)
 {
 	char error[SCRIPT_TEXT_MAX + 1];
 	redisContext *connection = node->connection;
+	NodeState state = NODE_BACKING_OFF;
 
-	if (connection->err == REDIS_ERR_EOF)
+	if (is_unanswered(node) &&
+		(connection->err == REDIS_ERR_EOF ||
+		 (connection->err == REDIS_ERR_IO && (errno == ECONNRESET || errno == EPIPE))))
+		strlcpy(error,
+				"it closed the connection without an answer; if it wants TLS, its URL begins with "
+				"rediss://",
+				sizeof(error));
+	else if (connection->err == REDIS_ERR_EOF)
 		strlcpy(error, "it closed the connection", sizeof(error));
 	else if (connection->err == REDIS_ERR_IO)
 		snprintf(error, sizeof(error), "could not %s: %s", doing,
 				 connection->errstr[0] != '\0' ? connection->errstr : strerror(errno));
 	else
 		snprintf(error, sizeof(error), "could not %s: %s", doing, connection->errstr);
-	fail(node, NODE_BACKING_OFF, error, now_us);
+	if (node->tls != NULL && tls_explain(node->tls, error, sizeof(error)))
+		state = NODE_REFUSED;
+	fail(node, state, error, now_us);
 }

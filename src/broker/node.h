@@ -6,7 +6,8 @@
  *	 UNUSED      the slot belongs to no node
  *	 RESOLVING   waits for the address of its host name
  *	 CONNECTING  the socket is not yet open
- *	 HANDSHAKE    AUTH, SELECT, the facts, and the loading of scripts are out
+ *	 HANDSHAKE    AUTH, SELECT, the facts, and the loading of scripts are out; where
+ *				 there is TLS, when its own handshake is over
  *	 READY       takes commands
  *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
  *				 have forgotten leases, or forget them (see guard.h)
@@ -37,6 +38,7 @@
 
 #include "broker/resolver.h"
 #include "broker/script.h"
+#include "broker/tls.h"
 #include "protocol/core.h"
 #include "protocol/guard.h"
 #include "shared/url.h"
@@ -95,8 +97,8 @@ typedef struct RedisNode
 	bool warned;                     /* that redlock.nodes praises it for more than it says */
 
 	redisContext *connection;
-	bool flush_wanted; /* there is output to write */
-	bool want_write;   /* the socket was full, or is connecting */
+	TlsConnection *tls; /* the connection's, if it has TLS */
+	bool flush_wanted;  /* there is output to write */
 	char sha[SCRIPT_SHA_SIZE];
 	bool by_text; /* it does not know the script any more */
 

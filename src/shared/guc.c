@@ -16,6 +16,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/text.h"
+#include "shared/tls_file.h"
 
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
@@ -26,6 +27,10 @@ int redlock_max_locks_per_session = 512;
 int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_loss = ON_LOSS_CANCEL;
+char *redlock_tls_ca_file = NULL;
+char *redlock_tls_cert_file = NULL;
+char *redlock_tls_key_file = NULL;
+int redlock_tls_verify = TLS_VERIFY_FULL;
 int redlock_ttl_ms = TTL_DEFAULT_MS;
 
 static char *nodes_text = NULL; /* always empty, see above */
@@ -36,10 +41,21 @@ static const struct config_enum_entry on_loss_options[] = {{"cancel", ON_LOSS_CA
 														   {"terminate", ON_LOSS_TERMINATE, false},
 														   {NULL, 0, false}};
 
+static const struct config_enum_entry tls_verify_options[] = {{"full", TLS_VERIFY_FULL, false},
+															  {"ca", TLS_VERIFY_CA, false},
+															  {"none", TLS_VERIFY_NONE, false},
+															  {NULL, 0, false}};
+
+static bool defined = false; /* all settings are */
+
 static bool check_key_prefix(char **newval, void **extra, GucSource source);
 static bool check_nodes(char **newval, void **extra, GucSource source);
 static void assign_nodes(const char *newval, void *extra);
 static const char *show_nodes(void);
+static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
+static bool check_tls_cert_file(char **newval, void **extra, GucSource source);
+static bool check_tls_key_file(char **newval, void **extra, GucSource source);
+static bool check_tls_file(TlsFile what, const char *path, const char *before);
 
 void
 guc_define(void)
@@ -93,9 +109,9 @@ guc_define(void)
 
 	DefineCustomStringVariable(
 		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
-		"redis://[user:password@]host[:port][/db] or unix://[user:password@]/path, with "
-		"?durable=yes or no for one that can't tell; separated by commas; shown without "
-		"credentials.",
+		"redis://[user:password@]host[:port][/db], rediss://... by TLS, or "
+		"unix://[user:password@]/path, with ?durable=yes or no for one that can't tell; "
+		"separated by commas; shown without credentials.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
 
 	DefineCustomEnumVariable(
@@ -103,6 +119,29 @@ guc_define(void)
 		"cancel: its running statement is cancelled; error: its next call and its commit fail; "
 		"terminate: it ends.",
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomStringVariable(
+		"redlock.tls_ca_file", "Certificates of the authorities that nodes with TLS must have.",
+		"A file in PEM format; a relative path is below the data directory. Empty: those of the "
+		"system.",
+		&redlock_tls_ca_file, "", PGC_SIGHUP, 0, check_tls_ca_file, NULL, NULL);
+
+	DefineCustomStringVariable(
+		"redlock.tls_cert_file", "Certificate by which this server tells nodes with TLS who it is.",
+		"A file in PEM format, with those of the authorities in between behind it. Empty: none.",
+		&redlock_tls_cert_file, "", PGC_SIGHUP, 0, check_tls_cert_file, NULL, NULL);
+
+	DefineCustomStringVariable(
+		"redlock.tls_key_file", "Private key of redlock.tls_cert_file.",
+		"A file in PEM format, without a passphrase, that only the database user or root can "
+		"change.",
+		&redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL, NULL);
+
+	DefineCustomEnumVariable(
+		"redlock.tls_verify", "What is verified of a node with TLS.",
+		"full: that its certificate is from a known authority and for the host in its URL; ca: the "
+		"authority only; none: nothing.",
+		&redlock_tls_verify, TLS_VERIFY_FULL, tls_verify_options, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("redlock.ttl",
 							"How long a lease is valid without renewal, if a call does not say.",
@@ -112,6 +151,7 @@ guc_define(void)
 							GUC_UNIT_MS, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("redlock");
+	defined = true;
 }
 
 const NodeUrls *
@@ -160,6 +200,23 @@ check_nodes(char **newval, void **extra, GucSource source)
 			"separated by commas.");
 		return false;
 	}
+#ifndef REDLOCK_TLS
+	for (int i = 0; i < urls->count; i++)
+		if (urls->url[i].tls)
+		{
+			REDLOCK_GUC_FREE(urls);
+			GUC_check_errcode(ERRCODE_FEATURE_NOT_SUPPORTED);
+			GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": node %d: "
+							 "this build of redlock_pg has no TLS (rediss://)",
+							 i + 1);
+			GUC_check_errdetail("It was built without hiredis 1.0 or later with its TLS library, "
+								"or without OpenSSL 3.0 or later.");
+			GUC_check_errhint("Install both with their headers (Debian: libhiredis-dev and "
+							  "libssl-dev), then build and install redlock_pg again, and restart "
+							  "the server.");
+			return false;
+		}
+#endif
 	**newval = '\0';
 	*extra = urls;
 	return true;
@@ -183,12 +240,54 @@ show_nodes(void)
 		const NodeUrl *url = &nodes->url[i];
 
 		used += snprintf(text + used, sizeof(text) - used, "%s%s://%s%s", i > 0 ? ", " : "",
-						 url->is_unix ? "unix" : "redis", url->password[0] != '\0' ? "***@" : "",
-						 url->address);
+						 url->is_unix ? "unix"
+						 : url->tls   ? "rediss"
+									  : "redis",
+						 url->password[0] != '\0' ? "***@" : "", url->address);
 		if (url->durable != URL_DURABLE_UNSAID)
 			used += snprintf(text + used, sizeof(text) - used, "%cdurable=%s",
 							 strchr(url->address, '?') != NULL ? '&' : '?',
 							 url->durable == URL_DURABLE ? "yes" : "no");
 	}
 	return text;
+}
+
+static bool
+check_tls_ca_file(char **newval, void **extra, GucSource source)
+{
+	return check_tls_file(TLS_CA_FILE, *newval, redlock_tls_ca_file);
+}
+
+static bool
+check_tls_cert_file(char **newval, void **extra, GucSource source)
+{
+	return check_tls_file(TLS_CERT_FILE, *newval, redlock_tls_cert_file);
+}
+
+static bool
+check_tls_key_file(char **newval, void **extra, GucSource source)
+{
+	return check_tls_file(TLS_KEY_FILE, *newval, redlock_tls_key_file);
+}
+
+/*
+ * Looked at when it is set anew.  Not when the server starts, which would go on with the
+ * default, that is with other authorities: the broker tells what is wrong.  Nor at each
+ * reload, which all sessions take part in: the broker reads the files again.
+ */
+static bool
+check_tls_file(TlsFile what, const char *path, const char *before)
+{
+	const char *wrong;
+	const char *hint;
+
+	if (!defined || path[0] == '\0' || strcmp(path, before) == 0)
+		return true;
+	wrong = tls_file_problem(what, path, &hint);
+	if (wrong == NULL)
+		return true;
+	GUC_check_errdetail("File \"%s\" %s.", path, wrong);
+	if (hint != NULL)
+		GUC_check_errhint("%s", hint);
+	return false;
 }

@@ -22,6 +22,13 @@ typedef enum OnLoss
 	ON_LOSS_TERMINATE /* end the session */
 } OnLoss;
 
+typedef enum TlsVerify
+{
+	TLS_VERIFY_NONE,
+	TLS_VERIFY_CA,  /* the certificate is from a known authority */
+	TLS_VERIFY_FULL /* and for the host in the URL */
+} TlsVerify;
+
 extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern char *redlock_key_prefix;
@@ -31,6 +38,10 @@ extern int redlock_max_locks_per_session;
 extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_loss;
+extern char *redlock_tls_ca_file; /* these four: as they are set, maybe not in force */
+extern char *redlock_tls_cert_file;
+extern char *redlock_tls_key_file;
+extern int redlock_tls_verify;
 extern int redlock_ttl_ms;
 
 /* What redlock.nodes says; count 0 if it is not set. */

@@ -87,15 +87,18 @@ parse_url(const char *text, int len, NodeUrl *url)
 	memset(url, 0, sizeof(*url));
 	if (strncmp(text, "redis://", 8) == 0)
 		text += 8;
+	else if (strncmp(text, "rediss://", 9) == 0)
+	{
+		text += 9;
+		url->tls = true;
+	}
 	else if (strncmp(text, "unix://", 7) == 0)
 	{
 		text += 7;
 		url->is_unix = true;
 	}
-	else if (strncmp(text, "rediss://", 9) == 0)
-		return fail("TLS (rediss://) is not supported by this version");
 	else
-		return fail("a URL starts with redis:// or unix://");
+		return fail("a URL starts with redis://, rediss:// or unix://");
 
 	for (const char *p = text; p < end; p++)
 		if (*p == '@')
@@ -126,6 +129,8 @@ parse_url(const char *text, int len, NodeUrl *url)
 	}
 
 	rest = memchr(text, '/', end - text);
+	if (url->tls && rest == text)
+		return fail("a Unix socket has no TLS; its URL starts with unix://");
 	if (rest != NULL)
 	{
 		if (rest + 1 < end && !parse_number(rest + 1, end - rest - 1, INT_MAX, &url->db))

@@ -3,6 +3,7 @@
  *		The list of node URLs in redlock.nodes.
  *
  *	 redis://[[user]:password@]host[:port][/db][?durable=yes|no]
+ *	 rediss://... the same, by TLS
  *	 unix://[[user]:password@]/path/to/socket[?db=number][&durable=yes|no]
  *
  * separated by commas or white space.  User and password may be
@@ -29,6 +30,7 @@ typedef struct NodeUrl
 	char address[256]; /* host:port[/db], or the socket's path[?db=]; its identity;
 						* without credentials, so fit for people's eyes */
 	bool is_unix;
+	bool tls;
 	char host[224]; /* host, or the socket's path */
 	int port;
 	int db;

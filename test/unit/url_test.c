@@ -37,6 +37,15 @@ static const struct
 	 {.address = "h:6379", .host = "h", .port = 6379, .user = "a@b", .password = "/, %"}},
 	{"redis://[::1]", {.address = "[::1]:6379", .host = "::1", .port = 6379}},
 	{"redis://[FE80::1]:7/3", {.address = "[fe80::1]:7/3", .host = "fe80::1", .port = 7, .db = 3}},
+	{"rediss://u:p@H:1/3",
+	 {.address = "h:1/3",
+	  .tls = true,
+	  .host = "h",
+	  .port = 1,
+	  .db = 3,
+	  .user = "u",
+	  .password = "p"}},
+	{"rediss://[::1]", {.address = "[::1]:6379", .tls = true, .host = "::1", .port = 6379}},
 	{"unix:///s", {.address = "/s", .is_unix = true, .host = "/s"}},
 	{"unix:///s?db=2", {.address = "/s?db=2", .is_unix = true, .host = "/s", .db = 2}},
 	{"unix://:p@/S", {.address = "/S", .is_unix = true, .host = "/S", .password = "p"}},
@@ -73,10 +82,12 @@ static const struct
 	const char *list;
 	const char *problem;
 } bad[] = {
-	{"h", "node 1: a URL starts with redis:// or unix://"},
-	{"redis:/h", "node 1: a URL starts with redis:// or unix://"},
-	{"redis:", "node 1: a URL starts with redis:// or unix://"},
-	{"rediss://h", "node 1: TLS (rediss://) is not supported by this version"},
+	{"h", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"redis:/h", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"redis:", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"rediss:///s", "node 1: a Unix socket has no TLS; its URL starts with unix://"},
+	{"rediss://u:secret@/s", "node 1: a Unix socket has no TLS; its URL starts with unix://"},
+	{"rediss://", "node 1: the host is missing"},
 	{"redis://", "node 1: the host is missing"},
 	{"redis://:1", "node 1: the host is missing"},
 	{"redis://[]", "node 1: the host is missing"},
@@ -163,7 +174,7 @@ parse(const char *list, NodeUrls *urls)
 static bool
 same(const NodeUrl *a, const NodeUrl *b)
 {
-	return strcmp(a->address, b->address) == 0 && a->is_unix == b->is_unix &&
+	return strcmp(a->address, b->address) == 0 && a->is_unix == b->is_unix && a->tls == b->tls &&
 		   a->durable == b->durable && strcmp(a->host, b->host) == 0 && a->port == b->port &&
 		   a->db == b->db && strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
 }

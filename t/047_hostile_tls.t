@@ -1,0 +1,68 @@
+# Nodes with TLS that misbehave: they accept and say nothing, a byte a second, garbage, or
+# without end what is to be ignored, in the handshake and after it.  As a minority they are
+# in nobody's way, as a majority they are an error that names each of them and why.
+#
+# Protects from: a handshake in which the broker waits, or turns in circles (invariant 15);
+# a broker that fails or grows by what a node sends; a call that does not end (11).
+#
+# See HostileRounds for what is tried.
+
+use strict;
+use warnings;
+
+use Certificates;
+use HostileRounds;
+use PostgreSQL::Test::Cluster;
+use RedlockTest;
+use Test::More;
+
+plan skip_all => tls_is_missing() if tls_is_missing();
+
+my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 1 .. 255;
+
+# the head of a record of the handshake that has 16 kB
+my $head = '\x16\x03\x03\x40\x00';
+
+# a server may say "hello" as often as it likes, and a client that says hello ignores it
+my $hellos = '\x16\x03\x03\x40\x00' . '\x00\x00\x00\x00' x 4096;
+
+my $no_answer = qr/no answer within 500 ms/;
+my $in_tls    = qr/no answer within 500 ms \(TLS handshake/;
+
+begin_rounds(tls => Certificates->new('ours')->issue('node'));
+
+# ---- silence ----
+
+hostile_round('accepts and never answers',
+	{ rules => [ [ 'CONNECT|RECORD', 'hang' ] ], reason => $in_tls, steady => 1, slow => 1 });
+hostile_round('shakes hands and never answers',
+	{ rules => [ [ 'RECORD 23', 'hang' ] ], reason => $no_answer, steady => 1, slow => 1 });
+hostile_round('drips a handshake',
+	{
+		rules  => [ [ 'CONNECT|RECORD', 'drip', $head ] ],
+		reason => qr/$in_tls|TLS failed/,
+	});
+hostile_round('closes in the handshake',
+	{
+		rules  => [ [ 'CONNECT|RECORD', 'close' ] ],
+		reason => qr/closed the connection|reset by peer|Broken pipe/
+	});
+hostile_round('closes when asked',
+	{ rules => [ [ 'RECORD 23', 'close' ] ], reason => qr/closed the connection|reset by peer|Broken pipe/ });
+
+# ---- noise ----
+
+hostile_round('garbage',
+	{ rules => [ [ 'CONNECT|RECORD', 'say', $garbage ] ], reason => qr/does not speak TLS|TLS failed/ });
+hostile_round('garbage after the handshake',
+	{ rules => [ [ 'RECORD 23', 'say', $garbage ] ], reason => qr/TLS failed|it ended the connection/ });
+
+# ---- a gigabyte ----
+
+hostile_round('a gigabyte of hellos',
+	{ rules => [ [ 'CONNECT|RECORD', 'flood', '', $hellos ] ], reason => qr/$in_tls|TLS failed/ });
+hostile_round('a gigabyte of garbage',
+	{ rules => [ [ 'CONNECT|RECORD', 'flood', $head, 'x' ] ], reason => qr/$in_tls|TLS failed/ });
+
+end_rounds();
+done_testing();
