@@ -18,7 +18,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
-DATA = redlock_pg--0.1.0.sql
+DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
 REGRESS = install arguments acquire token fence scopes views settings advisory call_scope warnings hold run parallel privileges
