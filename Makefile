@@ -1,6 +1,7 @@
 # redlock_pg: distributed locks for SQL
 #
 #   make, make install      build and install
+#   make dist               the archive of the last commit for PGXN
 #   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make mutants            does the simulator find what is broken?
@@ -35,6 +36,24 @@ EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/conformance
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# README.md leads to docs/, so they stay together.
+install: install-docs
+install-docs:
+	$(MKDIR_P) '$(DESTDIR)$(docdir)/redlock_pg/docs'
+	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
+	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
+
+uninstall: uninstall-docs
+uninstall-docs:
+	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
+
+# .gitattributes says what is left out.
+DIST_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
+dist:
+	git archive --format=zip --prefix=redlock_pg-$(DIST_VERSION)/ -o redlock_pg-$(DIST_VERSION).zip HEAD
+
+.PHONY: install-docs uninstall-docs dist
 
 $(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 
