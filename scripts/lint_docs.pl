@@ -488,6 +488,7 @@ sub versions
 		'META.json, provides' => $meta->{provides}{redlock_pg}{version},
 		'META.json, file' => $meta->{provides}{redlock_pg}{file} =~ s/^redlock_pg--|\.sql$//gr,
 		'CHANGELOG.md' => content_of('CHANGELOG.md') =~ /\A## (\S+)/,
+		'debian/changelog' => content_of('debian/changelog') =~ /\A\S+ \(([^-]+)-/,
 	);
 
 	check_meta($meta);
