@@ -22,19 +22,18 @@ set -eu
 SERVER_TOOLS="perl redis-server"
 BUILD_TOOLS="build-essential debhelper libhiredis-dev lintian postgresql-server-dev-all unzip"
 
-install_packages() { apt-get -q -y install --no-install-recommends "$@"; }
+apt() { apt-get -q -y -o Dpkg::Use-Pty=0 "$@"; }
+install_packages() { apt install --no-install-recommends "$@"; }
 
 # No server is to start there, nor is one to be created.
 prepare()
 {
-    [ ! -e /packages/prepared ] || return 0
-    mkdir -p /packages /etc/postgresql-common/createcluster.d
+    mkdir -p /etc/postgresql-common/createcluster.d
     printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/redlock_pg.conf
-    apt-get -q update
+    apt update
     install_packages $SERVER_TOOLS $BUILD_TOOLS
-    touch /packages/prepared
 }
 
 build()
@@ -94,7 +93,7 @@ check_installed()
     install_packages /packages/built/postgresql-*-redlock_*.deb
     # apt has taken the server along
     (cd /mnt && debian/tests/demo)
-    apt-get -q -y purge 'postgresql-*-redlock'
+    apt purge 'postgresql-*-redlock'
     ! ls -d /usr/lib/postgresql/*/lib/redlock_pg* /usr/share/postgresql/*/extension/redlock_pg* \
         /usr/share/doc/*redlock* 2>/dev/null
 }
@@ -106,7 +105,7 @@ check_pg_upgrade()
 
     echo "deb $mirror $release main" >/etc/apt/sources.list.d/old.list
     printf 'Package: *\nPin: release n=%s\nPin-Priority: 100\n' "$release" >/etc/apt/preferences.d/old
-    apt-get -q update
+    apt update
     install_packages /packages/old/postgresql-*-redlock_*.deb /packages/built/postgresql-*-redlock_*.deb
     for old in $(find_extensions | head -n 1); do
         for new in $(find_extensions | tail -n 1); do
