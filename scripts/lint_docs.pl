@@ -111,6 +111,7 @@ sub is_foreign
 		'... cannot be executed from a function',
 		'cannot execute redlock_fence() in a read-only transaction',
 		'canceling statement due to conflict with recovery',
+		'could not find function "..." in file "..."',
 		'could not serialize access due to concurrent update',
 		'deadlock detected',
 		'invalid transaction termination',

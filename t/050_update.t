@@ -3,8 +3,9 @@
 # Protects from: an update that leaves another definition, comment or privilege than a
 # new installation has, or none; an update that loses fences, locks that are held, views
 # of users, or privileges that were changed; SQL objects of an earlier release that do
-# not work with this library until the update; a C function that changes what it takes
-# or returns under its old name, so that this could not be.
+# not work with this library until the update; an update that succeeds with an older
+# library, which then is called for what it does not know; a C function that changes
+# what it takes or returns under its old name, so that none of this could be.
 
 use strict;
 use warnings;
@@ -118,7 +119,7 @@ sub differences
 
 # What the functions of SQL take and return, by the names of the C functions.
 my $interfaces = <<'SQL';
-SELECT p.prosrc, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)
+SELECT p.prosrc, regexp_replace(pg_get_function_arguments(p.oid), ' DEFAULT [^,]*', '', 'g'), pg_get_function_result(p.oid)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
  WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
    AND d.classid = 'pg_proc'::regclass AND e.extname = 'redlock_pg' AND p.probin IS NOT NULL
@@ -252,5 +253,13 @@ SQL
 	is(differences($host->safe_psql($db, $inventory), $fresh),
 		'', "$version: after the update all is as in a fresh $now");
 }
+
+# An update before the restart meets the old library, which has no function of a new name.
+# Scripts of extensions run with this setting.
+my $result = psql_result($host, <<'SQL');
+SET check_function_bodies = off; CREATE FUNCTION of_tomorrow() RETURNS int LANGUAGE C AS '$libdir/redlock_pg', 'redlock_of_tomorrow'
+SQL
+is($result->{state}, '42883', 'an update that needs a newer library fails');
+like($result->{message}, qr/^could not find function "redlock_of_tomorrow" in file /, 'with the message that docs/troubleshooting.md has');
 
 done_testing();
