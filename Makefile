@@ -1,6 +1,7 @@
 # redlock_pg: distributed locks for SQL
 #
 #   make, make install      build and install
+#   make dist               the archive of the last commit for PGXN
 #   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make mutants            does the simulator find what is broken?
@@ -20,7 +21,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
-DATA = redlock_pg--0.1.0.sql
+DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
 REGRESS = install arguments acquire token fence scopes views settings advisory call_scope warnings hold run parallel privileges
@@ -53,6 +54,24 @@ include $(PGXS)
 ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
 $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
 endif
+
+# README.md leads to docs/, so they stay together.
+install: install-docs
+install-docs:
+	$(MKDIR_P) '$(DESTDIR)$(docdir)/redlock_pg/docs'
+	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
+	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
+
+uninstall: uninstall-docs
+uninstall-docs:
+	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
+
+# .gitattributes says what is left out.
+DIST_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
+dist:
+	git archive --format=zip --prefix=redlock_pg-$(DIST_VERSION)/ -o redlock_pg-$(DIST_VERSION).zip HEAD
+
+.PHONY: install-docs uninstall-docs dist
 
 $(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 

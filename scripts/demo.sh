@@ -1,6 +1,9 @@
 #!/bin/bash
 # scripts/demo.sh: a story of two PostgreSQL hosts, five Redis nodes and one job
 #
+#   scripts/demo.sh              builds the extension, in a copy of the sources
+#   scripts/demo.sh --installed  with the extension that PostgreSQL has already
+#
 # Installs what is missing (scripts/deps.sh), then works in a temporary
 # directory with its own copy of PostgreSQL and its own servers on this
 # machine's loopback interface; all of it is gone at the end.  Each query shown
@@ -10,9 +13,19 @@ set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+installed=
+case "${1-}" in
+'') ;;
+--installed) installed=1 ;;
+*)
+    echo "usage: $0 [--installed]" >&2
+    exit 2
+    ;;
+esac
+
 if [ -z "${REDLOCK_INNER-}" ]; then
-    "$ROOT/scripts/deps.sh"
-    run_in_private_copy scripts/demo.sh
+    [ -n "$installed" ] || "$ROOT/scripts/deps.sh"
+    run_in_private_copy scripts/demo.sh "$@"
 fi
 
 begin_inner
@@ -55,8 +68,12 @@ token_of() { sed -n 's/.*by token \([0-9]*\).*/\1/p' "$TMP/job.$1"; }
 
 # ------------------------------------------------------------------
 
-echo "Building redlock_pg for $("$PG_CONFIG" --version)."
-build_and_install || die "the build failed"
+if [ -n "$installed" ]; then
+    echo "redlock_pg as it is installed for $("$PG_CONFIG" --version)."
+else
+    echo "Building redlock_pg for $("$PG_CONFIG" --version)."
+    build_and_install || die "the build failed"
+fi
 
 nodes="node1 node2 node3 node4 node5"
 for node in $nodes; do

@@ -159,6 +159,7 @@ check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects
 check "links in the documents" scripts/lint_docs.pl links
 check "examples in the documents" scripts/lint_docs.pl examples
+check "versions, and META.json" scripts/lint_docs.pl versions
 if command -v clang >/dev/null; then
     check "build with clang" builds_with_clang
     check "simulator with clang" simulator_builds_with_clang

@@ -8,6 +8,8 @@
 #   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
 #                            paths in comments of the sources and tests
 #   lint_docs.pl examples    blocks of code are marked as what they are, and can be read
+#   lint_docs.pl versions    the version that is named here and there, and META.json by
+#                            the PGXN Meta Spec
 #
 # Prints what is wrong, and then fails.  scripts/lint.sh calls it, at the root of the tree.
 
@@ -16,11 +18,13 @@ use warnings;
 
 use File::Basename;
 use File::Find;
+use JSON::PP;
 
 my @documents = ('README.md', sort glob 'docs/*.md');
 my @sources = ('redlock_pg.c', sort(files_below('src', qr/\.c$/)));
 my ($settings_file) = grep { /\/guc\.c$/ } @sources;
-my $script = 'redlock_pg--0.1.0.sql';
+my ($version) = content_of('redlock_pg.control') =~ /^default_version = '([\d.]+)'$/m;
+my $script = "redlock_pg--$version.sql";
 my $wrong = 0;
 my %said;
 
@@ -109,6 +113,7 @@ sub is_foreign
 		'... cannot be executed from a function',
 		'cannot execute redlock_fence() in a read-only transaction',
 		'canceling statement due to conflict with recovery',
+		'could not find function "..." in file "..."',
 		'could not serialize access due to concurrent update',
 		'deadlock detected',
 		'invalid transaction termination',
@@ -499,7 +504,82 @@ sub examples
 	}
 }
 
-my %checks = (examples => \&examples, messages => \&messages, settings => \&settings, objects => \&objects, links => \&links);
+#
+# Versions
+#
+
+# What https://pgxn.org/spec wants, as far as we use it.
+sub check_meta
+{
+	my ($meta) = @_;
+	my $where = 'META.json';
+
+	foreach my $field (qw(name version abstract maintainer license provides meta-spec))
+	{
+		complain("$where: no $field") unless $meta->{$field};
+	}
+	my %known = map { $_ => 1 } qw(name version abstract description maintainer license provides
+	  prereqs resources generated_by meta-spec tags no_index release_status);
+	complain("$where: unknown field $_") for grep { !$known{$_} && !/^x_/i } sort keys %$meta;
+	complain("$where: it is of another specification")
+	  if $meta->{'meta-spec'}{version} ne '1.0.0'
+	  || $meta->{'meta-spec'}{url} ne 'https://pgxn.org/meta/spec.txt';
+	complain("$where: the license has no such name") if $meta->{license} ne 'postgresql';
+
+	foreach my $provided (sort keys %{ $meta->{provides} })
+	{
+		my $extension = $meta->{provides}{$provided};
+		foreach my $field (qw(file docfile))
+		{
+			complain("$where: no such file: " . ($extension->{$field} // $field))
+			  unless -f ($extension->{$field} // '');
+		}
+	}
+	foreach my $relations (values %{ $meta->{prereqs} })
+	{
+		complain("$where: $_ is no version")
+		  for grep { !/^\d+\.\d+\.\d+$/ } map { values %$_ } values %$relations;
+	}
+
+	my $resources = $meta->{resources};
+	my %urls = (
+		homepage => $resources->{homepage},
+		'bugtracker web' => $resources->{bugtracker}{web},
+		'repository url' => $resources->{repository}{url},
+		'repository web' => $resources->{repository}{web});
+	complain("$where: the $_ is no URL") for grep { ($urls{$_} // '') !~ m{^https://[^/]+/} } sort keys %urls;
+	complain("$where: the type of the repository is none") if $resources->{repository}{type} !~ /^[a-z]+$/;
+	return;
+}
+
+sub versions
+{
+	my $meta = decode_json(content_of('META.json'));
+	my @scripts = sort glob 'redlock_pg--*.sql';
+	my ($data) = content_of('Makefile') =~ /^DATA = (.*)$/m;
+	my %other = (
+		'META.json' => $meta->{version},
+		'META.json, provides' => $meta->{provides}{redlock_pg}{version},
+		'META.json, file' => $meta->{provides}{redlock_pg}{file} =~ s/^redlock_pg--|\.sql$//gr,
+		'CHANGELOG.md' => content_of('CHANGELOG.md') =~ /\A## (\S+)/,
+		'debian/changelog' => content_of('debian/changelog') =~ /\A\S+ \(([^-]+)-/,
+	);
+
+	check_meta($meta);
+	complain("$_: has version $other{$_}, redlock_pg.control has $version")
+	  for grep { $other{$_} ne $version } sort keys %other;
+	compare('scripts in the Makefile', \@scripts, [ split / /, $data ]);
+	foreach my $earlier (grep { $_ ne $version } map { /^redlock_pg--([\d.]+)\.sql$/ ? $1 : () } @scripts)
+	{
+		complain("no script updates $earlier") unless glob "redlock_pg--$earlier--*.sql";
+	}
+	foreach my $sql (@scripts)
+	{
+		complain("$sql: its first line names another file") if content_of($sql) !~ m{\A/\* \Q$sql\E \*/$}m;
+	}
+}
+
+my %checks = (examples => \&examples, messages => \&messages, settings => \&settings, objects => \&objects, links => \&links, versions => \&versions);
 my $check = $checks{ $ARGV[0] // '' } or die "usage: $0 " . join(' | ', sort keys %checks) . "\n";
 $check->();
 exit $wrong;

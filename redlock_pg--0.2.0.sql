@@ -1,0 +1,208 @@
+/* redlock_pg--0.2.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION redlock_pg" to load this file. \quit
+
+CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session');
+COMMENT ON TYPE redlock_scope IS
+'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; or until it is released or the session ends';
+
+--
+-- Taking and giving back locks
+--
+-- Called on NULL input on purpose: a NULL name must be an error, never a lock
+-- that silently was not taken.
+--
+
+CREATE FUNCTION redlock_acquire(resource text,
+                                wait interval DEFAULT NULL,
+                                ttl interval DEFAULT NULL,
+                                scope redlock_scope DEFAULT 'transaction',
+                                hold_at_least interval DEFAULT NULL,
+                                hold_at_most interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_acquire'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval) IS
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
+
+CREATE FUNCTION redlock_try(resource text,
+                            ttl interval DEFAULT NULL,
+                            scope redlock_scope DEFAULT 'transaction',
+                            hold_at_least interval DEFAULT NULL,
+                            hold_at_most interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_try'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval) IS
+'Acquires the distributed lock on a resource if it is free, and returns true; returns false at once if another holds it';
+
+CREATE FUNCTION redlock_release(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release(text) IS
+'Gives back one acquisition of a resource at session or call scope, at once; returns whether the lease was valid until now. Call it after the commit of the work. Transaction-scope locks are released by the end of the transaction only';
+
+CREATE FUNCTION redlock_release_all()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_release_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_all() IS
+'Gives back all acquisitions of this session at session or call scope, at once; returns how many there were';
+
+CREATE FUNCTION redlock_check(resource text)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'redlock_check'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_check(text) IS
+'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; it is an error if the lease is not held, or was lost';
+
+CREATE FUNCTION redlock_token(resource text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_token'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_token(text) IS
+'Returns the fencing token of the lease that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
+
+--
+-- The fence
+--
+
+CREATE TABLE redlock_fences (
+    resource text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL,
+    passed_at timestamptz NOT NULL
+) WITH (fillfactor = 50); -- room for updates in place: they touch no index
+COMMENT ON TABLE redlock_fences IS
+'The newest fencing token with which a transaction on a resource was committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
+GRANT SELECT ON redlock_fences TO PUBLIC;
+
+-- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
+-- subscriber, or by any replication that sets session_replication_role, are merged.
+CREATE FUNCTION redlock_fence_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_fence_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_fence_merge() IS
+'Trigger of redlock_fences for rows that logical replication brings: the larger token stays, and nothing is deleted';
+REVOKE EXECUTE ON FUNCTION redlock_fence_merge() FROM PUBLIC;
+CREATE TRIGGER redlock_fence_merge BEFORE INSERT OR UPDATE OR DELETE ON redlock_fences
+    FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
+ALTER TABLE redlock_fences ENABLE REPLICA TRIGGER redlock_fence_merge;
+
+-- SECURITY DEFINER: the row is written for the session that holds the lock, and only so.
+CREATE FUNCTION redlock_fence(resource text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_fence'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_fence(text) IS
+'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; it is an error (40001) if a newer holder has done so already. Call it in a statement of its own, before the work';
+
+CREATE PROCEDURE redlock_run(resource text, command text,
+                             wait interval DEFAULT '0',
+                             ttl interval DEFAULT NULL,
+                             hold_at_least interval DEFAULT NULL,
+                             hold_at_most interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_run'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another holds the lock for longer than "wait"; the command may be a CALL that commits';
+
+--
+-- Looking at them
+--
+
+CREATE FUNCTION redlock_lease_rows(OUT resource text, OUT state text,
+                                   OUT scope text, OUT pid integer,
+                                   OUT database oid, OUT token bigint,
+                                   OUT valid_for interval, OUT ttl interval,
+                                   OUT since timestamptz, OUT held_by text,
+                                   OUT gate_classid oid, OUT gate_objid oid)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_lease_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_lease_rows() IS
+'The lease table of this server; read it through the view redlock_locks';
+
+CREATE FUNCTION redlock_node_rows(OUT node text, OUT state text,
+                                  OUT last_error text, OUT last_error_at timestamptz,
+                                  OUT rtt_us bigint,
+                                  OUT votes_yes bigint, OUT votes_no bigint,
+                                  OUT votes_error bigint, OUT since timestamptz,
+                                  OUT quarantine text, OUT quarantined_for interval)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_node_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_node_rows() IS
+'The Redis nodes as the broker of this server sees them; read it through the view redlock_nodes';
+
+CREATE FUNCTION redlock_stats_row(OUT granted bigint, OUT refused bigint,
+                                  OUT unreachable bigint, OUT renewed bigint,
+                                  OUT unrenewed bigint, OUT lost bigint,
+                                  OUT released bigint,
+                                  OUT handed_over bigint, OUT woken bigint,
+                                  OUT locks integer, OUT max_locks integer,
+                                  OUT releasing integer, OUT broker_pid integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_stats_row'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stats_row() IS
+'Counters since the server started; read them through the view redlock_stats';
+
+CREATE VIEW redlock_locks AS
+    SELECT resource, state, scope, pid, d.datname AS database, token,
+           valid_for, ttl, since, held_by
+      FROM redlock_lease_rows() l
+      LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
+    UNION ALL
+    -- sessions queued behind another session of this server
+    SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
+           NULL::interval, NULL::interval, g.waitstart, NULL
+      FROM pg_catalog.pg_locks g
+      JOIN redlock_lease_rows() l
+        ON g.classid = l.gate_classid AND g.objid = l.gate_objid
+     WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
+       AND NOT g.granted;
+COMMENT ON VIEW redlock_locks IS
+'Locks that sessions of this server hold, have lost, or wait for';
+COMMENT ON COLUMN redlock_locks.state IS
+'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet given it up); releasing (given up, its keys are being deleted)';
+COMMENT ON COLUMN redlock_locks.token IS
+'The fencing token that redlock_acquire returned';
+COMMENT ON COLUMN redlock_locks.valid_for IS
+'Validity left if the lease were not renewed again';
+COMMENT ON COLUMN redlock_locks.held_by IS
+'While waiting: who holds the lock elsewhere, as its holder wrote it';
+
+CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
+COMMENT ON VIEW redlock_nodes IS
+'The Redis nodes as the broker of this server sees them';
+COMMENT ON COLUMN redlock_nodes.state IS
+'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes, but some lease was granted by it)';
+COMMENT ON COLUMN redlock_nodes.last_error_at IS
+'When last_error was, the last time; earlier than "since" if the node has come back';
+COMMENT ON COLUMN redlock_nodes.quarantine IS
+'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
+COMMENT ON COLUMN redlock_nodes.quarantined_for IS
+'Time until the node votes for new locks again; null if it is not in quarantine';
+COMMENT ON COLUMN redlock_nodes.rtt_us IS
+'Time from the sending of the last answered command to its reply, in microseconds';
+
+CREATE VIEW redlock_stats AS SELECT * FROM redlock_stats_row();
+COMMENT ON VIEW redlock_stats IS
+'What the broker of this server counted since the server started';
+COMMENT ON COLUMN redlock_stats.locks IS
+'Locks that are held, lost and not yet given back, or asked for: at most max_locks';
+COMMENT ON COLUMN redlock_stats.max_locks IS
+'redlock.max_locks, as it was when the server started';
+COMMENT ON COLUMN redlock_stats.releasing IS
+'Locks that were given back, which some node has not yet acknowledged; these do not count towards max_locks';
+COMMENT ON COLUMN redlock_stats.broker_pid IS
+'Process that talks to the nodes; null if it is not running';
+
+-- The functions too, whatever the default privileges: to call a function in a view, the
+-- role that reads the view needs the right, not the view's owner.
+GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_stats_row TO PUBLIC;

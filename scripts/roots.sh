@@ -1,0 +1,60 @@
+# scripts/roots.sh: Debian releases in directories of their own; sourced by bash
+#
+# They are made with debootstrap, from the archive that this machine's apt uses, and
+# stay in $CACHE; remove one to have newer packages.  Nothing else of the machine
+# changes: what runs there has its own mounts and process numbers, which end with it,
+# however it ends.
+
+CACHE=${REDLOCK_MATRIX:-/var/cache/redlock_matrix}
+
+# The first of the machine's repositories that has release $1.
+mirror_of()
+{
+    local uri file
+
+    file=$(mktemp)
+    for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | uniq); do
+        if /usr/lib/apt/apt-helper download-file "${uri%/}/dists/$1/InRelease" "$file" \
+            >/dev/null 2>&1; then
+            rm -f "$file"
+            echo "${uri%/}"
+            return
+        fi
+    done
+    rm -f "$file"
+    die "none of the repositories of this machine's apt has Debian's $1"
+}
+
+# Runs a command in directory $1 as if that were the whole machine, with this checkout
+# in /mnt.
+in_root()
+{
+    local root=$1
+    shift
+
+    unshare --mount --propagation private --pid --ipc --fork --kill-child -- bash -eu -c '
+        root=$1
+        shift
+        mount -t proc proc "$root/proc"
+        mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+        mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+        mount --bind -o ro "$0" "$root/mnt"
+        exec chroot "$root" env -i HOME=/root TERM=dumb LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+    ' "$ROOT" "$root" "$@" </dev/null
+}
+
+# Makes directory $1 of release $2.
+make_bare_root()
+{
+    local root=$1 release=$2 mirror
+
+    mirror=$(mirror_of "$release")
+    # Scripts of older versions don't know newer releases; they are all made as sid is.
+    unshare --mount --propagation private --pid --fork --kill-child \
+        debootstrap --variant=minbase "$release" "$root" "$mirror" /usr/share/debootstrap/scripts/sid
+    cp /etc/hosts "$root/etc/hosts"
+    # that of sid may be past its date
+    echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/redlock"
+    echo "deb $mirror $release main" >"$root/etc/apt/sources.list"
+}

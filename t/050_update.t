@@ -1,0 +1,266 @@
+# ALTER EXTENSION redlock_pg UPDATE, from each earlier release.
+#
+# Protects from: an update that leaves another definition, comment or privilege than a
+# new installation has, or none; an update that loses fences, locks that are held, views
+# of users, or privileges that were changed; SQL objects of an earlier release that do
+# not work with this library until the update; an update that succeeds with an older
+# library, which then is called for what it does not know; a C function that changes
+# what it takes or returns under its old name, so that none of this could be.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('host', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+
+my $now = $host->safe_psql('postgres',
+	"SELECT default_version FROM pg_available_extensions WHERE name = 'redlock_pg'");
+my @earlier = split /\n/, $host->safe_psql('postgres',
+	"SELECT version FROM pg_available_extension_versions WHERE name = 'redlock_pg' AND version <> '$now' ORDER BY 1");
+
+# All that can be known of the extension's objects, one fact a line, without OIDs.
+my $inventory = <<'SQL';
+WITH members AS (
+    SELECT d.classid, d.objid
+      FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
+     WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+       AND e.extname = 'redlock_pg'
+), relations AS (
+    SELECT c.* FROM members m JOIN pg_class c ON c.oid = m.objid
+     WHERE m.classid = 'pg_class'::regclass
+), parts AS (
+    SELECT classid, objid FROM members
+     UNION SELECT 'pg_class'::regclass, i.indexrelid
+      FROM relations r JOIN pg_index i ON i.indrelid = r.oid
+     UNION SELECT 'pg_constraint'::regclass, c.oid
+      FROM relations r JOIN pg_constraint c ON c.conrelid = r.oid
+     UNION SELECT 'pg_trigger'::regclass, t.oid
+      FROM relations r JOIN pg_trigger t ON t.tgrelid = r.oid
+     UNION SELECT 'pg_rewrite'::regclass, w.oid
+      FROM relations r JOIN pg_rewrite w ON w.ev_class = r.oid
+     UNION SELECT 'pg_policy'::regclass, p.oid
+      FROM relations r JOIN pg_policy p ON p.polrelid = r.oid
+     UNION SELECT 'pg_attrdef'::regclass, a.oid
+      FROM relations r JOIN pg_attrdef a ON a.adrelid = r.oid
+)
+SELECT regexp_replace(fact, '\s+', ' ', 'g') FROM (
+    SELECT concat_ws(' ', 'member', pg_describe_object(classid, objid, 0)) FROM members
+    UNION ALL
+    SELECT concat_ws(' ', 'part', pg_describe_object(classid, objid, 0)) FROM parts
+    UNION ALL
+    SELECT concat_ws(' ', 'depends', pg_describe_object(d.classid, d.objid, d.objsubid), d.deptype,
+           pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid))
+      FROM parts p JOIN pg_depend d USING (classid, objid)
+    UNION ALL
+    SELECT concat_ws(' ', 'extension', extversion, extrelocatable, extnamespace::regnamespace, extowner::regrole,
+           extconfig::regclass[], extcondition)
+      FROM pg_extension WHERE extname = 'redlock_pg'
+    UNION ALL
+    SELECT concat_ws(' ', 'function', p.oid::regprocedure, p.proowner::regrole, 'acl', p.proacl, 'type', p.prokind,
+           p.prosrc, p.probin, pg_get_functiondef(p.oid))
+      FROM members m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+    UNION ALL
+    SELECT concat_ws(' ', 'type', format_type(t.oid, NULL), t.typowner::regrole, 'acl', t.typacl, t.typtype, t.typcategory,
+           ARRAY(SELECT concat_ws(' ', enumlabel) FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))
+      FROM members m JOIN pg_type t ON t.oid = m.objid AND m.classid = 'pg_type'::regclass
+    UNION ALL
+    SELECT concat_ws(' ', 'relation', c.oid::regclass, c.relowner::regrole, 'acl', c.relacl, 'kind', c.relkind,
+           c.relpersistence, c.relreplident, c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
+           'am', c.relam, 'space', c.reltablespace, 'options', c.reloptions, 'toast', c.reltoastrelid <> 0,
+           CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END)
+      FROM parts p JOIN pg_class c ON c.oid = p.objid AND p.classid = 'pg_class'::regclass
+    UNION ALL
+    SELECT concat_ws(' ', 'column', a.attrelid::regclass, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
+           a.attcollation::regcollation, 'not null', a.attnotnull, 'acl', a.attacl,
+           -- but for the version that minor releases of 2026 number columns with
+           'options', ARRAY(SELECT o FROM unnest(a.attoptions) o WHERE o !~ '^pg_attver='), a.attstorage,
+           a.attcompression, a.attidentity, a.attgenerated, a.attstattarget, pg_get_expr(d.adbin, d.adrelid))
+      FROM relations r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0
+      LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    UNION ALL
+    SELECT concat_ws(' ', 'index', pg_get_indexdef(i.indexrelid), i.indisclustered, i.indisreplident, i.indisvalid)
+      FROM relations r JOIN pg_index i ON i.indrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' ', 'constraint', c.conrelid::regclass, c.conname, pg_get_constraintdef(c.oid), c.convalidated)
+      FROM relations r JOIN pg_constraint c ON c.conrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' ', 'trigger', pg_get_triggerdef(t.oid), 'fires', t.tgenabled)
+      FROM relations r JOIN pg_trigger t ON t.tgrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' ', 'rule', pg_get_ruledef(w.oid), 'fires', w.ev_enabled)
+      FROM relations r JOIN pg_rewrite w ON w.ev_class = r.oid
+    UNION ALL
+    SELECT concat_ws(' ', 'comment', pg_describe_object(d.classoid, d.objoid, d.objsubid), d.description)
+      FROM parts p JOIN pg_description d ON d.classoid = p.classid AND d.objoid = p.objid
+    UNION ALL
+    SELECT concat_ws(' ', 'comment', e.extname, obj_description(e.oid, 'pg_extension'))
+      FROM pg_extension e WHERE e.extname = 'redlock_pg'
+    UNION ALL
+    SELECT concat_ws(' ', 'initial privileges', pg_describe_object(i.classoid, i.objoid, i.objsubid), i.privtype, i.initprivs)
+      FROM parts p JOIN pg_init_privs i ON i.classoid = p.classid AND i.objoid = p.objid
+) facts (fact)
+ ORDER BY fact COLLATE "C"
+SQL
+
+# The lines that only one of two texts has.
+sub differences
+{
+	my ($updated, $fresh) = @_;
+	my %updated = map { $_ => 1 } split /\n/, $updated;
+	my %fresh   = map { $_ => 1 } split /\n/, $fresh;
+
+	return join "\n",
+	  (map { "updated: $_" } grep { !$fresh{$_} } sort keys %updated),
+	  (map { "fresh: $_" } grep { !$updated{$_} } sort keys %fresh);
+}
+
+# What the functions of SQL take and return, by the names of the C functions.
+my $interfaces = <<'SQL';
+SELECT p.prosrc, regexp_replace(pg_get_function_arguments(p.oid), ' DEFAULT [^,]*', '', 'g'), pg_get_function_result(p.oid)
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
+ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+   AND d.classid = 'pg_proc'::regclass AND e.extname = 'redlock_pg' AND p.probin IS NOT NULL
+SQL
+
+sub interfaces
+{
+	my ($db) = @_;
+	return map { /^(\w+)\|(.*)$/ ? ($1, $2) : die $_ } split /\n/, $host->safe_psql($db, $interfaces);
+}
+
+# All functions and views, as users call them.  Each is called, or it is no member.
+sub calls_work
+{
+	my ($db, $what) = @_;
+	my $s = session($host, dbname => $db);
+	my %works = (
+		redlock_acquire      => [ "SELECT redlock_acquire('n', '1 s', '30 s', 'session', '1 ms', '1 min') > 0", 't' ],
+		redlock_try          => [ "SELECT redlock_try('n', '30 s', 'session', '1 ms', '1 min')", 't' ],
+		redlock_check        => [ "SELECT redlock_check('n') > '0'", 't' ],
+		redlock_token        => [ "SELECT redlock_token('n') > 0", 't' ],
+		redlock_fence        => [ "SELECT redlock_fence('n') = redlock_token('n')", 't' ],
+		redlock_locks        => [ "SELECT resource, state, scope, database FROM redlock_locks WHERE pid = pg_backend_pid()", "n|held|session|$db" ],
+		redlock_lease_rows   => [ "SELECT count(*) FROM redlock_lease_rows() l WHERE l.token > 0 AND l.since <= now()", '1' ],
+		redlock_nodes        => [ "SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND votes_yes > 0", '3' ],
+		redlock_node_rows    => [ 'SELECT count(*) FROM redlock_node_rows()', '3' ],
+		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
+		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
+		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
+		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
+		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
+		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
+		redlock_fence_merge  => [
+			"SET session_replication_role = replica;"
+			  . " UPDATE redlock_fences SET token = 1 WHERE resource = 'n';"
+			  . " RESET session_replication_role; SELECT token > 1 FROM redlock_fences WHERE resource = 'n'", 't' ],
+		redlock_scope        => [ "SELECT enum_range(NULL::redlock_scope)", '{transaction,call,session}' ],
+	);
+	# they build on each other
+	my @order = qw(redlock_acquire redlock_try redlock_check redlock_token redlock_fence redlock_locks
+	  redlock_lease_rows redlock_nodes redlock_node_rows redlock_stats redlock_stats_row redlock_fences
+	  redlock_run redlock_release redlock_release_all redlock_fence_merge redlock_scope);
+	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
+SELECT coalesce(p.proname, c.relname, t.typname)
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
+  LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+  LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+  LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid AND t.typtype = 'e'
+ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'redlock_pg'
+   AND coalesce(p.proname, c.relname, t.typname) IS NOT NULL
+SQL
+
+	foreach my $name (@order)
+	{
+		next unless delete $member{$name};
+		my $result = $s->run($works{$name}[0]);
+		is("$result->{out}$result->{message}", $works{$name}[1], "$what: $name");
+	}
+	is_deeply([ sort keys %member ], [], "$what: nothing else is there");
+	$s->quit;
+	return;
+}
+
+$host->safe_psql('postgres', 'CREATE DATABASE fresh');
+$host->safe_psql('fresh', 'CREATE EXTENSION redlock_pg');
+my $fresh = $host->safe_psql('fresh', $inventory);
+my %fresh_interfaces = interfaces('fresh');
+
+cmp_ok(scalar(() = $fresh =~ /^comment /mg), '>', 20, 'comments are compared');
+cmp_ok(scalar(() = $fresh =~ /^initial privileges /mg), '>', 3, 'initial privileges are compared');
+cmp_ok(scalar(@earlier), '>', 0, 'there is an earlier release');
+
+foreach my $version (@earlier)
+{
+	my $db = "from_$version" =~ tr/./_/r;
+
+	is($host->safe_psql('postgres',
+			"SELECT path FROM pg_extension_update_paths('redlock_pg') WHERE source = '$version' AND target = '$now'") ne '',
+		1, "$version: there is a way to $now");
+
+	$host->safe_psql('postgres', "CREATE DATABASE $db");
+	$host->safe_psql($db, "CREATE EXTENSION redlock_pg VERSION '$version'");
+
+	my %interfaces = interfaces($db);
+	is_deeply(
+		[ map { "$_|$interfaces{$_}" } sort keys %interfaces ],
+		[ map { "$_|" . ($fresh_interfaces{$_} // $interfaces{$_}) } sort keys %interfaces ],
+		"$version: its C functions take and return what they did");
+	calls_work($db, "$version before the update");
+
+	# what users make of it
+	$host->safe_psql($db, <<'SQL');
+CREATE ROLE worker;
+CREATE VIEW my_locks AS SELECT * FROM redlock_locks;
+CREATE VIEW my_nodes AS SELECT * FROM redlock_nodes;
+CREATE VIEW my_stats AS SELECT * FROM redlock_stats;
+CREATE FUNCTION my_scope(s redlock_scope DEFAULT 'session') RETURNS redlock_scope LANGUAGE sql RETURN s;
+CREATE TABLE unupdated AS SELECT * FROM redlock_fences WITH NO DATA;
+REVOKE EXECUTE ON FUNCTION redlock_release_all FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_release_all TO worker;
+SQL
+	my $holder = session($host, dbname => $db);
+	my $token  = $holder->query("SELECT redlock_acquire('held', scope => 'session')");
+	$holder->query("SELECT redlock_fence('held')");
+	$holder->query('CREATE TEMP TABLE kept AS SELECT * FROM my_nodes');
+	$host->safe_psql($db, 'INSERT INTO unupdated SELECT * FROM redlock_fences');
+
+	$host->safe_psql($db, 'ALTER EXTENSION redlock_pg UPDATE');
+
+	is($host->safe_psql($db, 'SELECT count(*) FROM unupdated'), '2', "$version: there are fences");
+	is($host->safe_psql($db, '(TABLE redlock_fences EXCEPT TABLE unupdated) UNION (TABLE unupdated EXCEPT TABLE redlock_fences)'),
+		'', "$version: fences are kept");
+	is($holder->query("SELECT redlock_token('held') = $token, redlock_check('held') > '0', redlock_fence('held') = $token"),
+		't|t|t', "$version: a lock that is held stays held");
+	is($holder->query("SELECT redlock_release('held')"), 't', "$version: and is released");
+	is($host->safe_psql($db, 'SELECT count(*) FROM my_locks, my_nodes, my_stats'), '0', "$version: views of users work");
+	is($host->safe_psql($db, <<'SQL'), 'f|t', "$version: privileges that were changed stay so");
+SELECT has_function_privilege('public', 'redlock_release_all()', 'EXECUTE'),
+       has_function_privilege('worker', 'redlock_release_all()', 'EXECUTE')
+SQL
+	$holder->quit;
+	calls_work($db, "$version after the update");
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+	$host->safe_psql('postgres', 'DROP ROLE worker');
+
+	# with nothing of a user's
+	$host->safe_psql('postgres', "CREATE DATABASE $db");
+	$host->safe_psql($db, "CREATE EXTENSION redlock_pg VERSION '$version'");
+	$host->safe_psql($db, 'ALTER EXTENSION redlock_pg UPDATE');
+	is(differences($host->safe_psql($db, $inventory), $fresh),
+		'', "$version: after the update all is as in a fresh $now");
+}
+
+calls_work('fresh', "fresh $now");
+
+# An update before the restart meets the old library, which has no function of a new name.
+# Scripts of extensions run with this setting.
+my $result = psql_result($host, <<'SQL');
+SET check_function_bodies = off; CREATE FUNCTION of_tomorrow() RETURNS int LANGUAGE C AS '$libdir/redlock_pg', 'redlock_of_tomorrow'
+SQL
+is($result->{state}, '42883', 'an update that needs a newer library fails');
+like($result->{message}, qr/^could not find function "redlock_of_tomorrow" in file /, 'with the message that docs/troubleshooting.md has');
+
+done_testing();

@@ -1,0 +1,108 @@
+# pg_dump and pg_restore of a database that uses redlock_pg.
+#
+# Protects from: a dump that waits for who has passed a fence, or takes its row along; a
+# restore that fails, there or where the library is not preloaded, or brings fences of
+# another time; a fence that does not work after it; privileges of the extension, or
+# objects of users that are made with it, that get lost; a database of an earlier
+# release that can't be restored.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('host', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+my $bare  = PostgreSQL::Test::Cluster->new('bare');
+
+$bare->init;
+$bare->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+$bare->start;
+$_->safe_psql('postgres', 'CREATE ROLE batch') foreach $host, $bare;
+
+my $privileges = <<'SQL';
+SELECT p.proname, has_function_privilege('public', p.oid, 'EXECUTE'), has_function_privilege('batch', p.oid, 'EXECUTE')
+  FROM pg_proc p WHERE p.proname LIKE 'redlock%'
+UNION ALL
+SELECT c.relname, has_table_privilege('public', c.oid, 'SELECT'), has_table_privilege('batch', c.oid, 'SELECT')
+  FROM pg_class c WHERE c.relname LIKE 'redlock%' AND c.relkind IN ('r', 'v')
+ ORDER BY 1
+SQL
+my $trigger = "SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass";
+
+# What users make of it, with the statements of docs/operations.md.
+sub furnish
+{
+	my ($db) = @_;
+
+	$host->safe_psql($db, <<'SQL');
+REVOKE EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
+GRANT EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence TO batch;
+REVOKE SELECT ON redlock_nodes, redlock_fences FROM PUBLIC;
+CREATE VIEW my_locks AS SELECT resource, state, valid_for FROM redlock_locks;
+CREATE TABLE my_scopes (scope redlock_scope DEFAULT 'session', done boolean);
+INSERT INTO my_scopes VALUES ('call', true);
+CREATE PROCEDURE my_job() LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM redlock_fence('job');
+    INSERT INTO my_scopes VALUES (DEFAULT, true);
+END $$;
+SQL
+	$host->safe_psql($db, "CALL redlock_run('job', 'CALL my_job()')");
+	return;
+}
+
+# Dumps a database and restores it elsewhere.
+sub move
+{
+	my ($from, $to_host, $to) = @_;
+	my $dump = $host->backup_dir . "_$to.dump";
+
+	command_ok([ 'pg_dump', '-Fc', '-d', $host->connstr($from), '-f', $dump ], "$to: dumped");
+	$to_host->safe_psql('postgres', "CREATE DATABASE $to");
+	command_ok([ 'pg_restore', '--exit-on-error', '-d', $to_host->connstr($to), $dump ], "$to: restored");
+	is($to_host->safe_psql($to, 'SELECT count(*) FROM redlock_fences'), '0', "$to: without fences");
+	is($to_host->safe_psql($to, 'SELECT * FROM my_scopes ORDER BY scope'), "call|t\nsession|t", "$to: with the data of users");
+	is($to_host->safe_psql($to, $privileges), $host->safe_psql($from, $privileges), "$to: with privileges");
+	is($to_host->safe_psql($to, $trigger), 'redlock_fence_merge|R', "$to: with the trigger for replication only");
+	return;
+}
+
+$host->safe_psql('postgres', 'CREATE DATABASE present');
+$host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
+furnish('present');
+is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 16, 'privileges of all functions and relations are compared');
+
+# somebody has passed a fence, and is not done
+my $session = session($host, dbname => 'present');
+my $old = $session->query("SELECT redlock_acquire('kept', scope => 'session')");
+$session->query("BEGIN; SELECT redlock_fence('kept')");
+move('present', $host, 'restored');
+$session->query('COMMIT; SELECT redlock_release_all()');
+$session->quit;
+
+is($host->safe_psql('restored', 'SELECT count(*) FROM my_locks'), '0', 'a view of users works');
+$host->safe_psql('restored', "CALL redlock_run('job', 'CALL my_job()')");
+$host->safe_psql('restored', "CALL redlock_run('kept', 'SELECT redlock_fence(''kept'')')");
+is( $host->safe_psql('restored', "SELECT resource, token > $old FROM redlock_fences ORDER BY resource"),
+	"job|t\nkept|t",
+	'fences begin anew, with larger tokens');
+
+# Nothing there knows of nodes.
+move('present', $bare, 'unloaded');
+like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr/shared_preload_libraries/, 'a call says what to do');
+
+# of an earlier release
+$host->safe_psql('postgres', 'CREATE DATABASE earlier');
+$host->safe_psql('earlier', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
+furnish('earlier');
+move('earlier', $host, 'updated');
+is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
+	$host->safe_psql('restored', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
+	'a restored database has the present version');
+
+done_testing();
