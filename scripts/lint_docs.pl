@@ -242,7 +242,9 @@ sub settings
 		my $text = content_of($document) =~ s/(?<!\\)"\s*\n\s*"//gr;
 		foreach my $name ($text =~ /(?<![\w\/])(redlock\.(?!lua\b)\w+)/g)
 		{
-			complain("$document: no such setting: $name") unless is_in($name, @there);
+			# "redlock.tls_..." are all that begin so
+			complain("$document: no such setting: $name")
+			  unless is_in($name, @there) || ($name =~ /_$/ && grep { /^\Q$name\E/ } @there);
 		}
 	}
 }

@@ -176,24 +176,6 @@ test_quarantine(void)
 	ok(memory[0].until_us == now_us + QUARANTINE_US, "so does a loss of its data");
 }
 
-/* Half of what makes a restart harmless is nothing. */
-static void
-test_durable(void)
-{
-	for (int i = 0; i < 4; i++)
-	{
-		GuardFacts facts = facts_of("p2", 1, false, "m1", GUARD_FRESH);
-
-		facts.aof = (i & 1) != 0;
-		facts.fsync_always = (i & 2) != 0;
-		begin();
-		meet_as(0, "p1");
-		ok(meet_with(0, &facts) == (i == 3 ? GUARD_AS_BEFORE : GUARD_RESTARTED),
-		   "invariant 8: a restart %s an append-only file that is%s written at once",
-		   facts.aof ? "with" : "without", facts.fsync_always ? "" : " not");
-	}
-}
-
 static void
 test_evicts(void)
 {
@@ -333,7 +315,6 @@ main(void)
 	test_first_sight();
 	test_next_sight();
 	test_quarantine();
-	test_durable();
 	test_evicts();
 	test_twins();
 	test_met();
