@@ -157,6 +157,11 @@ ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@[::1]1';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@socket';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?x=1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?geheim=1';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=geheim';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=';
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=yes&durable=yes';
+ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?db=1&db=1';
 ALTER SYSTEM SET redlock.nodes = E'redis://u:geheim@h\x1b[31m';
 ALTER SYSTEM SET redlock.nodes = U&'unix://u:geheim@/socket\009B';
 -- the place of the wrong one is said

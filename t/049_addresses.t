@@ -142,6 +142,16 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 		is(view("good.invalid:$port", 'last_error'), 'it closed the connection', 'it is connected to again at once');
 	}
 
+	# where each fails in another way, the log does not fill
+	my $replica = redis_node(port => $port, host => '127.0.0.3', conf => [ '--replicaof', "127.0.0.1 $port" ]);
+	my $asked = sub { $replica->cli(qw(INFO commandstats)) =~ /^cmdstat_config(?:\|get)?:calls=(\d+)/m ? $1 : 0 };
+	set_name('wrong.invalid', '127.0.0.3', '127.0.0.11');
+	set_nodes(@nodes, $by->('wrong.invalid'));
+	wait_until(sub { $asked->() >= 6 }, 'addresses that fail are tried again and again');
+	my $lines = () = slurp_file($host->logfile) =~ /LOG:  redlock node wrong\.invalid/g;
+	cmp_ok($lines, '<', $asked->(), 'the log does not tell each time');
+	$replica->kill9;
+
 	# the order is another each time, and the server is the same one
 	append_to_file("$faults/rotated-names", '');
 	set_name('turns.invalid', '127.0.0.11', '127.0.0.1', '127.0.0.2');

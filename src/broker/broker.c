@@ -65,7 +65,7 @@
 /* Releases begun before sockets are looked at again. */
 #define RELEASES_PER_PASS 1000
 
-/* How often the changed error answer of a node is logged. */
+/* How often an error of a node is logged that is another again and again. */
 #define LOG_ANSWER_US INT64CONST(10000000)
 
 StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
@@ -910,6 +910,8 @@ show_node(const RedisNode *node, NodeState before)
 	bool news = strcmp(status->last_error, node->error) != 0;
 	/* not only connected again, as for a new password: its last error was told then */
 	bool fails = status->last_error_at != node->error_at;
+	/* errors of answers, and of the addresses of a name */
+	bool in_turns = node->state == before || (before != NODE_READY && node->addresses > 1);
 
 	seqlock_begin_write(&status->version);
 	if (strcmp(status->state, node_state_name(node->state)) != 0)
@@ -934,12 +936,11 @@ show_node(const RedisNode *node, NodeState before)
 									"configuration file. It votes again redlock.max_ttl after "
 									"that.")));
 	else if (node->error[0] != '\0' &&
-			 (node->state != before ? news || (fails && before == NODE_READY)
-									: news && may_log_answer(node)))
+			 (in_turns ? news && may_log_answer(node) : news || (fails && before == NODE_READY)))
 		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
 }
 
-/* Answers with changing texts must not fill the log. */
+/* Errors that take turns must not fill the log. */
 static bool
 may_log_answer(const RedisNode *node)
 {
