@@ -28,7 +28,6 @@ class Workloads:
         self.floor = Program("floor", rig.tmp + "/bin/floor", own=True)
         self.transaction = Sessions(rig, "redlock_pg transaction", "SELECT bench_redlock($1)")
         self.session = Sessions(rig, "redlock_pg session", *REDLOCK_SESSION)
-        self.by_tls = Sessions(rig, "redlock_pg by TLS", "SELECT bench_redlock($1)")
         self.no_handover = Sessions(rig, "redlock_pg no hand-over", "SELECT bench_redlock($1)",
                                     settings={"redlock.handover_limit": 0})
         self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
@@ -121,7 +120,9 @@ class Workloads:
 
     def tls(self, round_):
         for clients in (1, 16):
-            for contender, place in self.turns([(self.transaction, "a"), (self.by_tls, "tls")], round_):
+            for name, place in self.turns([("by TCP", "a"), ("by TLS", "tls")], round_):
+                contender = Sessions(self.rig, name, "SELECT bench_redlock($1)")
+                contender.uses_host = True
                 self.in_turn("tls", [contender], (place,), clients, "own", round_)
 
     # ---- what else a lock costs ----

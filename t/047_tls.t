@@ -442,13 +442,20 @@ wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed }, 'a
 is($s->run('COMMIT')->{state}, '', 'a new file: and still held');
 locks_work('a new file');
 $since = connections_since();
-$s->query('SELECT pg_reload_conf()');
-$s->query("ALTER SYSTEM SET redlock.max_hold = '1 s'");
-$s->query('SELECT pg_reload_conf()');
-wait_until(sub { $s->query('SHOW redlock.max_hold') eq '1s' }, 'a reload with the same files');
-# the broker has seen it when it has taken another ttl
-is($s->query("SELECT redlock_try('job')"), 't', 'locks go on');
-is(connections_since(), $since, 'connections stay');
+# the broker has read the files again when it has the nodes that come with them
+my $more = redis_node(tls => $tls);
+set(nodes => node_urls(@nodes, $more));
+wait_nodes_ready($host, 4);
+is($s->query("SELECT max(since) FROM redlock_nodes WHERE node <> '" . $more->address . "'"), $since,
+	'a reload with the same files: connections stay');
+set(nodes => node_urls(@nodes));
+locks_work('a reload with the same files');
+
+# A successor meets the nodes of the former broker by TLS, too.
+my $broker = broker_pid($host);
+kill 'TERM', $broker;
+wait_until(sub { broker_pid($host) !~ /^($broker|)$/ }, 'another broker');
+locks_work('another broker');
 
 replace(key => $client->{key}, 0640);
 is_kept('a key that the group may read', qr/redlock.tls_key_file is a private key that others may/);
