@@ -95,12 +95,13 @@ test/unit/wish_test: src/protocol/wish.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
 # Those that are not pure need PostgreSQL's headers and libraries, and its sanitizers if
-# it was built with some, but no server.
+# it was built with some, but no server.  Not all builds' libraries can be in a program
+# that is independent of its position.
 test/unit/node_status_test test/unit/script_test: UNIT_FLAGS = -D_GNU_SOURCE -DUSE_ASSERT_CHECKING \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
 	-isystem $(includedir_server) $(filter -fsanitize% -fno-sanitize%,$(CFLAGS))
 test/unit/node_status_test test/unit/script_test: UNIT_LIBS = \
-	-L$(libdir) -L$(pkglibdir) -lpgcommon -lpgport -lhiredis
+	-no-pie -L$(libdir) -L$(pkglibdir) -lpgcommon -lpgport -lhiredis
 
 $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)

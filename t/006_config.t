@@ -324,8 +324,11 @@ wait_nodes_ready($host, 3);
 # Statements are in the log as they were sent, so these have no such characters.
 my $control = qr/[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]/;
 my $eve     = session($host);
-$eve->query(q{DO $$ BEGIN EXECUTE format('CREATE ROLE %I', E'eve\n\x1b[31m'); END $$});
-$eve->query(q{SELECT set_config('session_authorization', E'eve\n\x1b[31m', false)});
+# since 19 no name of a role ends a line
+my $name = $eve->query("SELECT current_setting('server_version_num')::int < 190000") eq 't'
+  ? q{E'eve\n\x1b[31m'} : q{E'eve\t\x1b[31m'};
+$eve->query("DO \$\$ BEGIN EXECUTE format('CREATE ROLE %I', $name); END \$\$");
+$eve->query("SELECT set_config('session_authorization', $name, false)");
 $eve->query(q{SELECT redlock_acquire('by eve', scope => 'session')});
 wait_until(sub { key_count('redlock:by eve', $plain, $by_name, $master) == 3 }, 'a role with any name takes a lock');
 like($by_name->cli('--raw', 'GET', 'redlock:by eve'), qr/^[ -~]* user=eve[ -~]*\z/,

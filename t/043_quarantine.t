@@ -54,9 +54,8 @@ sub is_free_for
 		redis_node(), redis_node());
 	my $max_ttl = 8;
 	my $conf = "redlock.ttl = '2s'\nredlock.max_ttl = '${max_ttl}s'";
-	# they are young, so those that may have forgotten are in quarantine at first
-	($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf, ready => 2) } qw(a b);
-	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
+	# which waits: they are young, so those that may have forgotten are in quarantine at first
+	($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
 	my ($on_a, $on_b) = map { session($_) } $host_a, $host_b;
 	my @forget = @nodes[ 0 .. 2 ];
 

@@ -1,3 +1,5 @@
+#!/usr/bin/perl
+#
 # A build against a server that is too old stops with one line, which says so.
 #
 # Protects from: pages of errors of the compiler, from which nobody can tell that.
