@@ -87,7 +87,9 @@ sub restart
 		'it says everysec, yes' => { node => redis_node(conf => [qw(--appendfsync everysec)]), say => 'yes', why => 'its appendfsync is everysec', wrong => 1 },
 		'it says no-appendfsync-on-rewrite, yes' =>
 		  { node => redis_node(conf => [qw(--no-appendfsync-on-rewrite yes)]), say => 'yes', why => 'its no-appendfsync-on-rewrite is yes', wrong => 1 },
-		'no CONFIG, but it says that it writes nothing, yes' => { node => redis_node(@no_config, persist => 0), say => 'yes', why => 'its appendonly is no', wrong => 1 },
+		'it says that it writes nothing, yes' => { node => redis_node(persist => 0), say => 'yes', why => 'its appendonly is no', wrong => 1 },
+		'no CONFIG, and it writes nothing, yes' => { node => redis_node(@no_config, persist => 0), say => 'yes' },
+		'no CONFIG, and it writes nothing, nothing said' => { node => redis_node(@no_config, persist => 0), why => 'its appendonly is no' },
 	);
 	my $number = keys %cases;
 	my @forget = grep { $cases{$_}{why} } sort keys %cases;

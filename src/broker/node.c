@@ -921,7 +921,12 @@ read_fsync(RedisNode *node, const redisReply *reply)
 		const redisReply *is = configured(reply, durable[i][0]);
 
 		if (is == NULL)
+		{
 			strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
+			/* one that is durable by its replicas may have no such file */
+			if (node->url.durable == URL_DURABLE)
+				node->forgets[0] = '\0';
+		}
 		else if (strcmp(is->str, durable[i][1]) != 0 && node->forgets[0] == '\0')
 		{
 			text_to_printable(value, sizeof(value), is->str, is->len);
