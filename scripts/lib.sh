@@ -253,8 +253,8 @@ run_in_private_copy()
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
-    # the long forms of some tests
-    for name in TOKENS LOCKS; do
+    # how many at a time, and the long forms of some tests
+    for name in TAP_JOBS TOKENS LOCKS; do
         [ -z "${!name-}" ] || more+=("$name=${!name}")
     done
     # its own libraries are not where it was built to look for them
