@@ -483,7 +483,7 @@ is_kept('a key of another certificate', qr/redlock.tls_key_file can't be used: .
 PostgreSQL::Test::Utils::run_command(
 	[ 'openssl', 'ec', '-in', $client->{key}, '-aes256', '-passout', 'pass:x', '-out', "$dir/secret.key" ]);
 replace(key => "$dir/secret.key");
-is_kept('a key with a passphrase', qr/redlock.tls_key_file can't be used: /);
+is_kept('a key with a passphrase', qr/redlock.tls_key_file can't be used: it has a passphrase/);
 replace(key => $client->{key});
 replace(ca => $empty);
 is_kept('no certificate any more', qr/redlock.tls_ca_file has no certificate/);
