@@ -183,7 +183,7 @@ $s->query('COMMIT');
 is($other->result->{out}, 't', 'so it is by one who waited');
 $other->quit;
 
-# An answer and a command that are longer than a record: the check of many leases.
+# The releases of many locks are more than a record of TLS can have.
 $s->query(
 	"BEGIN; SELECT sum(redlock_acquire('many ' || i)) > 0 FROM generate_series(1, 400) i; COMMIT");
 locks_work('after many locks');
@@ -230,6 +230,25 @@ locks_work('by name');
 set(nodes => node_urls(@named));
 node_says('a certificate without the address', qr/is for another name/, @named);
 $_->kill9 foreach @named;
+
+# So is an address of the other kind.
+SKIP:
+{
+	skip 'no IPv6 on the loopback interface here', 2
+	  unless (eval { slurp_file('/proc/net/if_inet6') } // '') =~ /^0{31}1 /m;
+	my @six = map { redis_node(tls => $tls, conf => [ '--bind', '127.0.0.1', '::1' ]) } 1 .. 3;
+	my @four = map { redis_node(tls => $by_name, conf => [ '--bind', '127.0.0.1', '::1' ]) } 1 .. 3;
+
+	set(nodes => join(',', map { $_->url(host => '[::1]') } @six));
+	locks_work('by an address of IPv6');
+	set(nodes => join(',', map { $_->url(host => '[::1]') } @four));
+	wait_until(
+		sub {
+			$s->query("SELECT count(*) FROM redlock_nodes WHERE last_error ~ 'is for another name'") == 3;
+		},
+		'by an address of IPv6 that the certificate has not');
+	$_->kill9 foreach @six, @four;
+}
 
 # ---- the other language ----
 
@@ -464,7 +483,7 @@ is_kept('a key of another certificate', qr/redlock.tls_key_file can't be used: .
 PostgreSQL::Test::Utils::run_command(
 	[ 'openssl', 'ec', '-in', $client->{key}, '-aes256', '-passout', 'pass:x', '-out', "$dir/secret.key" ]);
 replace(key => "$dir/secret.key");
-is_kept('a key with a passphrase', qr/redlock.tls_key_file can't be used: /);
+is_kept('a key with a passphrase', qr/redlock.tls_key_file can't be used: it has a passphrase/);
 replace(key => $client->{key});
 replace(ca => $empty);
 is_kept('no certificate any more', qr/redlock.tls_ca_file has no certificate/);

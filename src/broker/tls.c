@@ -44,6 +44,7 @@ static bool wanted = false; /* by some node, since this broker began */
 static SSL_CTX *context;    /* NULL: what it is made of can't be used, */
 static char problem[160];   /* for this reason */
 static Version version;     /* of what the context is made of */
+static bool passphrase_wanted;
 static ssize_t bytes_left;
 
 static SSL_CTX *make_context(void);
@@ -185,13 +186,14 @@ make_context(void)
 		return NULL;
 	}
 
+	passphrase_wanted = false;
 	ERR_clear_error();
 	made = SSL_CTX_new(TLS_client_method());
 	fault = made != NULL ? fill_context(made) : "TLS";
 	if (fault != NULL)
 	{
 		snprintf(problem, sizeof(problem), "%s can't be used: %s", fault,
-				 reason_of(ERR_peek_error()));
+				 passphrase_wanted ? "it has a passphrase" : reason_of(ERR_peek_error()));
 		SSL_CTX_free(made);
 		return NULL;
 	}
@@ -264,6 +266,7 @@ path_of(TlsFile what)
 static int
 no_passphrase(char *passphrase, int size, int writing, void *arg)
 {
+	passphrase_wanted = true;
 	return -1;
 }
 
