@@ -35,7 +35,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval) IS
-'Acquires the distributed lock on a resource if it is free, and returns true; returns false at once if another holds it';
+'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
 
 CREATE FUNCTION redlock_release(resource text)
 RETURNS boolean
@@ -56,14 +56,14 @@ RETURNS interval
 AS 'MODULE_PATHNAME', 'redlock_check'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
-'Returns how long the lease that this session holds on a resource is valid if it is not renewed again; it is an error if the lease is not held, or was lost';
+'Returns how long the lease of the lock that this session holds on a resource is valid if it is not renewed again; it is an error if the session does not hold the lock, or if the lease was lost';
 
 CREATE FUNCTION redlock_token(resource text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_token'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
-'Returns the fencing token of the lease that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
+'Returns the fencing token of the lock that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
 
 --
 -- The fence
@@ -75,7 +75,7 @@ CREATE TABLE redlock_fences (
     passed_at timestamptz NOT NULL
 ) WITH (fillfactor = 50); -- room for updates in place: they touch no index
 COMMENT ON TABLE redlock_fences IS
-'The newest fencing token with which a transaction on a resource was committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
+'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
 -- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
@@ -108,7 +108,7 @@ CREATE PROCEDURE redlock_run(resource text, command text,
 AS 'MODULE_PATHNAME', 'redlock_run'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another holds the lock for longer than "wait"; the command may be a CALL that commits';
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
 
 --
 -- Looking at them
@@ -168,13 +168,13 @@ CREATE VIEW redlock_locks AS
 COMMENT ON VIEW redlock_locks IS
 'Locks that sessions of this server hold, have lost, or wait for';
 COMMENT ON COLUMN redlock_locks.state IS
-'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet given it up); releasing (given up, its keys are being deleted)';
+'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 COMMENT ON COLUMN redlock_locks.token IS
 'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
 'Validity left if the lease were not renewed again';
 COMMENT ON COLUMN redlock_locks.held_by IS
-'While waiting: who holds the lock elsewhere, as its holder wrote it';
+'While waiting: the session that holds the lock elsewhere, as it described itself';
 
 CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
 COMMENT ON VIEW redlock_nodes IS
@@ -182,7 +182,7 @@ COMMENT ON VIEW redlock_nodes IS
 COMMENT ON COLUMN redlock_nodes.state IS
 'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes, but some lease was granted by it)';
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
-'When last_error was, the last time; earlier than "since" if the node has come back';
+'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
 'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
@@ -194,11 +194,11 @@ CREATE VIEW redlock_stats AS SELECT * FROM redlock_stats_row();
 COMMENT ON VIEW redlock_stats IS
 'What the broker of this server counted since the server started';
 COMMENT ON COLUMN redlock_stats.locks IS
-'Locks that are held, lost and not yet given back, or asked for: at most max_locks';
+'Locks that are held, lost and not yet released, or asked for: at most max_locks';
 COMMENT ON COLUMN redlock_stats.max_locks IS
 'redlock.max_locks, as it was when the server started';
 COMMENT ON COLUMN redlock_stats.releasing IS
-'Locks that were given back, which some node has not yet acknowledged; these do not count towards max_locks';
+'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
 
