@@ -99,7 +99,7 @@ hostile_round('refused 2',
 	{ rules => [ $again, [ $marker, 'say', "-WRONGTYPE $ugly\\r\\n" ] ], reason => qr/^WRONGTYPE/ },
 	{ rules => [ $again, [ '^SCRIPT', 'say', '$3\r\nabc\r\n' ] ], reason => qr/did not load a script/ });
 hostile_round('refused 3',
-	{ rules => [ $again, [ '^INFO server', 'edit', 'redis_mode:standalone', "redis_mode:$ugly_line" ] ], reason => qr/it runs in .* mode/ },
+	{ rules => [ $again, [ '^INFO server', 'edit', '_mode:standalone', "_mode:$ugly_line" ] ], reason => qr/it runs in .* mode/ },
 	{ rules => [ $again, [ '^INFO server', 'edit', 'run_id:', 'run_id:\0' ] ], reason => qr/has no run_id|no uptime/ },
 	{ rules => [ $again, [ '^INFO server', 'edit', 'uptime_in_seconds', 'uptime' ] ], reason => qr/no uptime/ });
 

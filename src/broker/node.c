@@ -827,7 +827,9 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
 				return "its INFO server has no uptime_in_seconds";
 			node->facts.uptime_s = strtoll(value, NULL, 10);
-			if (info_value(reply, "redis_mode", value, sizeof(value)) &&
+			/* Valkey has another name for it */
+			if ((info_value(reply, "redis_mode", value, sizeof(value)) ||
+				 info_value(reply, "server_mode", value, sizeof(value))) &&
 				strcmp(value, "standalone") != 0)
 			{
 				snprintf(fault, sizeof(fault),
