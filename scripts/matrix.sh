@@ -20,8 +20,8 @@
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+. "$ROOT/scripts/roots.sh"
 
-CACHE=${REDLOCK_MATRIX:-/var/cache/redlock_matrix}
 TABLE=$ROOT/docs/compatibility.md
 ROWS="bookworm trixie trixie-valkey forky experimental pgserver16"
 
@@ -66,61 +66,17 @@ trap 'exit 143' TERM HUP
 
 # ---- a row's root ----
 
-# The first of the machine's repositories that has release $1.
-mirror_of()
-{
-    local uri file
-
-    file=$(mktemp)
-    for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | uniq); do
-        if /usr/lib/apt/apt-helper download-file "${uri%/}/dists/$1/InRelease" "$file" \
-            >/dev/null 2>&1; then
-            rm -f "$file"
-            echo "${uri%/}"
-            return
-        fi
-    done
-    rm -f "$file"
-    die "none of the repositories of this machine's apt has Debian's $1"
-}
-
-# Runs a command in directory $1 as if that were the whole machine, with this checkout
-# in /mnt.  Its mounts and processes are its own.
-in_root()
-{
-    local root=$1
-    shift
-
-    unshare --mount --propagation private --pid --ipc --fork --kill-child -- bash -eu -c '
-        root=$1
-        shift
-        mount -t proc proc "$root/proc"
-        mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-        mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-        mount --bind -o ro "$0" "$root/mnt"
-        exec chroot "$root" env -i HOME=/root TERM=dumb LC_ALL=C DEBIAN_FRONTEND=noninteractive \
-            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
-    ' "$ROOT" "$root" "$@" </dev/null
-}
-
 # Makes the root of row $1 if it is not there.  It has its name once it is complete.
 make_root()
 {
-    local row=$1 root=$CACHE/$1 made=$CACHE/$1.new mirror
+    local row=$1 root=$CACHE/$1 made=$CACHE/$1.new
 
     [ ! -e "$root" ] || return 0
-    mirror=$(mirror_of "$RELEASE")
     rm -rf "$made"
-    # Scripts of older versions don't know newer releases; they are all made as sid is.
-    unshare --mount --propagation private --pid --fork --kill-child \
-        debootstrap --variant=minbase "$RELEASE" "$made" "$mirror" /usr/share/debootstrap/scripts/sid
-    cp /etc/hosts "$made/etc/hosts"
-    # that of sid may be past its date
-    echo 'Acquire::Check-Valid-Until "false";' >"$made/etc/apt/apt.conf.d/matrix"
-    echo "deb $mirror $RELEASE main" >"$made/etc/apt/sources.list"
+    make_bare_root "$made" "$RELEASE"
     case $row in
     experimental)
-        echo "deb $mirror experimental main" >>"$made/etc/apt/sources.list"
+        sed -i 'p; s/ sid main$/ experimental main/' "$made/etc/apt/sources.list"
         # apt takes nothing from there by itself
         printf '%s\n' 'Package: src:postgresql-19 src:redis' 'Pin: release a=experimental' \
             'Pin-Priority: 990' >"$made/etc/apt/preferences.d/matrix"
@@ -229,9 +185,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#rows[@]} -gt 0 ] || read -ra rows <<<"$ROWS"
 [ "$(id -u)" -eq 0 ] || die "this must run as root"
-command -v debootstrap >/dev/null || {
-    apt-get -q update && apt-get -q -y install --no-install-recommends debootstrap
-} >&2
+need_debootstrap
 
 PASSED=0
 FAILED=0

@@ -133,7 +133,7 @@ fi
 # ---- on the machine ----
 
 [ "$(id -u)" -eq 0 ] || die "must run as root"
-command -v debootstrap >/dev/null || die "needs debootstrap"
+need_debootstrap
 [ $# -gt 0 ] || set -- bookworm trixie
 
 PASSED=0

@@ -44,6 +44,13 @@ in_root()
     ' "$ROOT" "$root" "$@" </dev/null
 }
 
+need_debootstrap()
+{
+    command -v debootstrap >/dev/null || {
+        apt-get -q update && apt-get -q -y install --no-install-recommends debootstrap
+    } >&2
+}
+
 # Makes directory $1 of release $2.
 make_bare_root()
 {
