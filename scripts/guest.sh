@@ -78,7 +78,8 @@ create_guest_database()
             echo "GRANT USAGE ON SCHEMA redlock TO PUBLIC;"
             echo "SET search_path = redlock;"
             sed -n -e 's/MODULE_PATHNAME/$libdir\/redlock_pg/' -e '/^CREATE TYPE redlock_scope/p' \
-                -e '/^CREATE FUNCTION redlock_acquire(/,/;$/p' redlock_pg--*.sql
+                -e '/^CREATE FUNCTION redlock_acquire(/,/;$/p' \
+                "redlock_pg--$(sed -n "s/^default_version = '\(.*\)'/\1/p" redlock_pg.control).sql"
         fi
     } | MESSAGES=warning psql_on "$mode" -q -v ON_ERROR_STOP=1
 }
@@ -181,7 +182,7 @@ guest_damage()
 {
     sed -nE -e 's/^[^]]*\] [^:]*(WARNING|LOG|ERROR|FATAL|PANIC|TRAP): +/\1: /' \
         -e "/terminated by signal|^PANIC|TRAP:|don't own a lock|not closed|leak|still referenced|still active|stuck|corrupt|Sanitizer|runtime error/{s/[0-9]+/N/g; p}" \
-        "$TMP/pg.$1.log" | sort | uniq -c
+        "$TMP/pg.$1.log" | sort | uniq -c | sort
 }
 
 compare_guest_logs()
