@@ -107,7 +107,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
-unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/old_server.t
+unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/old_server.t
 	prove -e '' $^
 
 .PHONY: unit

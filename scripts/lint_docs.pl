@@ -573,7 +573,7 @@ sub versions
 	compare('scripts in the Makefile', \@scripts, [ split / /, $data ]);
 	foreach my $earlier (grep { $_ ne $version } map { /^redlock_pg--([\d.]+)\.sql$/ ? $1 : () } @scripts)
 	{
-		complain("no script updates $earlier") unless glob "redlock_pg--$earlier--*.sql";
+		complain("no script updates $earlier") unless grep { /^redlock_pg--\Q$earlier\E--/ } @scripts;
 	}
 	foreach my $sql (@scripts)
 	{

@@ -958,11 +958,11 @@ static void
 warn_of_praise(RedisNode *node)
 {
 	if (node_is_praised(node) && !node->warned)
-		ereport(WARNING,
-				(errcode(ERRCODE_CONFIG_FILE_ERROR),
-				 errmsg("redlock node %s is not durable, as redlock.nodes says", node->url.address),
-				 errdetail("It says itself: %s.", node->forgets),
-				 errhint("Mend that, or remove durable=yes from its URL.")));
+		ereport(WARNING, (errcode(ERRCODE_CONFIG_FILE_ERROR),
+						  errmsg("redlock node %s is not durable, although redlock.nodes says so",
+								 node->url.address),
+						  errdetail("It says itself: %s.", node->forgets),
+						  errhint("Mend that, or remove durable=yes from its URL.")));
 	node->warned = node_is_praised(node);
 }
 
