@@ -2,7 +2,8 @@
 #
 # Protects from: a file that was in order when it was set, and is not any more, as between
 # two of a program that renews certificates, and with it statements that have nothing to do
-# with locks: PostgreSQL sets all settings anew in each parallel worker.
+# with locks: PostgreSQL sets all settings anew in each parallel worker.  And from a file so
+# large that the broker would be busy with it for seconds (invariant 15).
 #
 # What the broker does with such files is t/047_tls.t's.
 
@@ -57,6 +58,11 @@ foreach my $which (sort keys %file)
 	rename "$dir/$which.old", "$dir/$which" or die $!;
 }
 statements_work('all is in order again');
+
+append_to_file("$dir/large", "-----BEGIN CERTIFICATE-----\n" . 'x' x 2_000_000);
+my $large = $s->run("ALTER SYSTEM SET redlock.tls_ca_file = '$dir/large'");
+is($large->{state}, '22023', 'a large file is refused');
+is($large->{detail}, qq(File "$dir/large" is too large.), 'which is told');
 
 $s->quit;
 done_testing();
