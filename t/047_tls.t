@@ -231,6 +231,18 @@ set(nodes => node_urls(@named));
 node_says('a certificate without the address', qr/is for another name/, @named);
 $_->kill9 foreach @named;
 
+# A name that stands elsewhere in the certificate does not count.
+my $subject = $ours->issue('localhost', names => 'email:localhost@example.org');
+my @subjects = map { redis_node(tls => $subject) } 1 .. 3;
+set(nodes => join(',', map { $_->url(host => 'localhost') } @subjects));
+wait_until(
+	sub {
+		$s->query("SELECT count(*) FROM redlock_nodes WHERE last_error ~ 'is for another name'") == 3;
+	},
+	'a certificate with the name in its subject only')
+  or diag($s->query('TABLE redlock_nodes'));
+$_->kill9 foreach @subjects;
+
 # So is an address of the other kind.
 SKIP:
 {

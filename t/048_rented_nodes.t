@@ -71,6 +71,11 @@ sub restart
 	my @no_config = (conf => [ '--rename-command', 'CONFIG', '' ]);
 	my $may_not_ask = redis_node();
 	my $hides = HostileNode->new(redis_node());
+	my $tells_a_part = sub {
+		my $node = HostileNode->new(redis_node(@_));
+		$node->obey([ '^CONFIG GET', 'edit', 'no-appendfsync-on-rewrite', 'no-appendfsync-on-rewrote' ]);
+		return $node;
+	};
 
 	$may_not_ask->cli(qw(ACL SETUSER carol on >secret ~* &* +@all -config));
 	$hides->obey([ '^INFO persistence', 'edit', 'aof_enabled', 'aof_allowed' ]);
@@ -89,6 +94,10 @@ sub restart
 		  { node => redis_node(conf => [qw(--no-appendfsync-on-rewrite yes)]), say => 'yes', why => 'its no-appendfsync-on-rewrite is yes', wrong => 1 },
 		'it says that it writes nothing, yes' => { node => redis_node(persist => 0), say => 'yes', why => 'its appendonly is no', wrong => 1 },
 		'no CONFIG, and it writes nothing, yes' => { node => redis_node(@no_config, persist => 0), say => 'yes' },
+		'a part of CONFIG is hidden, it says everysec, yes' =>
+		  { node => $tells_a_part->(conf => [qw(--appendfsync everysec)]), say => 'yes', why => 'its appendfsync is everysec', wrong => 1 },
+		'a part of CONFIG is hidden, it writes nothing, yes' =>
+		  { node => $tells_a_part->(persist => 0), say => 'yes', why => 'its appendonly is no', wrong => 1 },
 		'no CONFIG, and it writes nothing, nothing said' => { node => redis_node(@no_config, persist => 0), why => 'its appendonly is no' },
 	);
 	my $number = keys %cases;

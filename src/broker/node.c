@@ -917,24 +917,26 @@ read_fsync(RedisNode *node, const redisReply *reply)
 	static const char *const durable[][2] = {{"appendfsync", "always"},
 											 {"no-appendfsync-on-rewrite", "no"}};
 	char value[16];
+	int told = 0;
 
 	for (int i = 0; i < lengthof(durable); i++)
 	{
 		const redisReply *is = configured(reply, durable[i][0]);
 
 		if (is == NULL)
-		{
-			strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
-			/* one that is durable by its replicas may have no such file */
-			if (node->url.durable == URL_DURABLE)
-				node->forgets[0] = '\0';
-		}
-		else if (strcmp(is->str, durable[i][1]) != 0 && node->forgets[0] == '\0')
+			continue;
+		told++;
+		if (strcmp(is->str, durable[i][1]) != 0 && node->forgets[0] == '\0')
 		{
 			text_to_printable(value, sizeof(value), is->str, is->len);
 			snprintf(node->forgets, sizeof(node->forgets), "its %s is %s", durable[i][0], value);
 		}
 	}
+	if (told < lengthof(durable))
+		strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
+	/* one that is durable by its replicas may have no such file */
+	if (told == 0 && node->url.durable == URL_DURABLE)
+		node->forgets[0] = '\0';
 }
 
 /* In the reply of CONFIG GET, which has names and values in turn; NULL: not there. */

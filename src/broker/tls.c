@@ -304,7 +304,8 @@ set_name(SSL *tls, const char *host)
 {
 	bool verify = version.verify == TLS_VERIFY_FULL;
 
-	SSL_set_hostflags(tls, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+	SSL_set_hostflags(tls,
+					  X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
 	if (resolver_is_address(host))
 		return !verify || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), host);
 	return SSL_set_tlsext_host_name(tls, host) && (!verify || SSL_set1_host(tls, host));

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "utils/guc.h"
 
 #include "protocol/lua.h"
@@ -273,7 +274,9 @@ check_tls_key_file(char **newval, void **extra, GucSource source)
 /*
  * Looked at when it is set anew.  Not when the server starts, which would go on with the
  * default, that is with other authorities: the broker tells what is wrong.  Nor at each
- * reload, which all sessions take part in: the broker reads the files again.
+ * reload, which all sessions take part in: the broker reads the files again.  Nor in
+ * parallel workers, each of which sets all that its leader has: a statement would fail by
+ * a file that was removed since.
  */
 static bool
 check_tls_file(TlsFile what, const char *path, const char *before)
@@ -281,7 +284,7 @@ check_tls_file(TlsFile what, const char *path, const char *before)
 	const char *wrong;
 	const char *hint;
 
-	if (!defined || path[0] == '\0' || strcmp(path, before) == 0)
+	if (!defined || InitializingParallelWorker || path[0] == '\0' || strcmp(path, before) == 0)
 		return true;
 	wrong = tls_file_problem(what, path, &hint);
 	if (wrong == NULL)

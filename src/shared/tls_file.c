@@ -9,8 +9,11 @@
 
 #include "shared/tls_file.h"
 
-/* Bundles of authorities have some hundred kilobytes. */
-#define SIZE_MAX_MB 16
+/*
+ * Bundles of authorities have some hundred kilobytes.  OpenSSL takes seconds for some
+ * megabytes of them, in which the broker would renew no lease.
+ */
+#define SIZE_MAX_MB 1
 
 static const char *key_problem(const struct stat *file, const char **hint);
 static bool has_block(FILE *file, const char *kind);

@@ -188,6 +188,8 @@ parse_host(const char *text, int len, NodeUrl *url)
 	}
 	if (url->host[0] == '\0')
 		return fail("the host is missing");
+	if (strpbrk(url->host, "[]") != NULL)
+		return fail("brackets stand around an IPv6 address only");
 	for (char *p = url->host; *p; p++)
 		if (*p >= 'A' && *p <= 'Z')
 			*p += 'a' - 'A';

@@ -92,6 +92,8 @@ static const struct
 	{"redis://:1", "node 1: the host is missing"},
 	{"redis://[]", "node 1: the host is missing"},
 	{"redis://[::1", "node 1: the bracket of an IPv6 address is not closed"},
+	{"redis://[[::1]]", "node 1: brackets stand around an IPv6 address only"},
+	{"redis://a[b]", "node 1: brackets stand around an IPv6 address only"},
 	{"redis://[::1]1", "node 1: the port must be a number from 1 to 65535"},
 	{"redis://h:", "node 1: the port must be a number from 1 to 65535"},
 	{"redis://h:0", "node 1: the port must be a number from 1 to 65535"},
