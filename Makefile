@@ -41,6 +41,10 @@ with_tls := $(shell printf '%s\n' '$(HASH)include <hiredis/hiredis.h>' \
 	echo yes || echo no)
 endif
 
+ifeq (,$(filter yes no,$(with_tls)))
+$(error with_tls is yes or no, not "$(with_tls)")
+endif
+
 PG_CPPFLAGS = -I$(srcdir)/src $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
@@ -107,7 +111,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
-unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/old_server.t
+unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t
 	prove -e '' $^
 
 .PHONY: unit

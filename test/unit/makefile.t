@@ -1,8 +1,10 @@
 #!/usr/bin/perl
 #
-# A build against a server that is too old stops with one line, which says so.
+# A build against a server that is too old, or with a wrong setting, stops with one line,
+# which says so.
 #
-# Protects from: pages of errors of the compiler, from which nobody can tell that.
+# Protects from: pages of errors of the compiler, from which nobody can tell that; a build
+# without TLS by a slip of the pen.
 
 use strict;
 use warnings;
@@ -19,5 +21,9 @@ foreach my $version (qw(9.6 10 13 14))
 		'with one line');
 }
 is(system('make -n MAJORVERSION=15 clean >/dev/null 2>&1'), 0, 'that for 15 does not');
+
+is(`make -n with_tls=Yes clean 2>&1` =~ s/^Makefile:\d+: //r, qq(*** with_tls is yes or no, not "Yes".  Stop.\n),
+	'TLS is wanted or not');
+is(system('make -n with_tls=no clean >/dev/null 2>&1'), 0, 'it need not be');
 
 done_testing();
