@@ -431,7 +431,8 @@ sub replace
 	return;
 }
 
-sub connections_since { return $s->query("SELECT max(since) FROM redlock_nodes"); }
+# That of the oldest connection: they are made again one by one.
+sub connections_since { return $s->query("SELECT min(since) FROM redlock_nodes"); }
 
 # Waits until the broker says that it keeps what it has, and says it once.
 sub is_kept
@@ -463,7 +464,7 @@ set(tls_ca_file => $file{ca}, tls_cert_file => $file{cert}, tls_key_file => $fil
 locks_work('other files');
 
 # A lease that is held outlives new connections.
-my $since = connections_since();
+my $since = $s->query("SELECT max(since) FROM redlock_nodes");
 $s->query("BEGIN; SELECT redlock_acquire('held', ttl => '2 s')");
 replace(ca => $ours->file);
 $s->query('SELECT pg_reload_conf()');
@@ -472,7 +473,27 @@ my $renewed = $s->query('SELECT renewed FROM redlock_stats');
 wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed }, 'a new file: a lease is renewed');
 is($s->run('COMMIT')->{state}, '', 'a new file: and still held');
 locks_work('a new file');
-$since = connections_since();
+
+# So do many leases new ones without a pause.
+$s->query("BEGIN; SELECT redlock_acquire('held ' || i, ttl => '1 s') FROM generate_series(1, 20) i");
+my ($renewed_before, $failed_before) = split /\|/, $s->query('SELECT renewed, unrenewed FROM redlock_stats');
+my $failed;
+wait_until(
+	sub {
+		replace(ca => $ours->file);
+		$s->query('SELECT pg_reload_conf()');
+		($renewed, $failed) = split /\|/, $s->query('SELECT renewed, unrenewed FROM redlock_stats');
+		return $renewed - $renewed_before + $failed - $failed_before > 300;
+	},
+	'new files without a pause: leases are to be renewed');
+cmp_ok($failed - $failed_before, '<', ($renewed - $renewed_before) / 2, 'new files without a pause: and are, but for some');
+is($s->run('COMMIT')->{state}, '', 'new files without a pause: and still held');
+my $last = $s->query('SELECT clock_timestamp()');
+replace(ca => $ours->file);
+$s->query('SELECT pg_reload_conf()');
+wait_until(sub { connections_since() gt $last }, 'new files without a pause: the last one is in force');
+locks_work('new files without a pause');
+$since = $s->query("SELECT max(since) FROM redlock_nodes");
 # the broker has read the files again when it has the nodes that come with them
 my $more = redis_node(tls => $tls);
 set(nodes => node_urls(@nodes, $more));

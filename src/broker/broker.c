@@ -182,7 +182,7 @@ redlock_broker_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			if (tls_reload())
-				members_reopen_tls(redlock_clock_us());
+				members_tls_changed();
 			configure_nodes(redlock_clock_us());
 		}
 		if (ShutdownRequestPending && !stopping)
@@ -224,6 +224,7 @@ make_pass(int64 now_us)
 
 	for (int i = 0; i < NODE_SLOTS; i++)
 		node_on_time(node_at(i), now_us, looked_us);
+	members_reopen_tls(now_us);
 	wake_at_us = members_due_us();
 	if (!settled)
 		wake_at_us = Min(wake_at_us, settle_by_us);

@@ -16,6 +16,7 @@
 #define RECONFIGURE_US INT64CONST(1000000)
 
 static core_mask listed;
+static core_mask outdated;          /* their connections may be by former settings of TLS */
 static int64 due_us = PG_INT64_MAX; /* redlock.nodes is not wholly in force before */
 
 static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
@@ -146,14 +147,31 @@ open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
 }
 
 void
-members_reopen_tls(int64 now_us)
+members_tls_changed(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_at(i)->state != NODE_UNUSED && node_at(i)->url.tls)
-		{
-			subscription_close(i, now_us);
-			node_reopen(node_at(i), &node_at(i)->url, now_us);
-		}
+			outdated |= CORE_BIT(i);
+}
+
+void
+members_reopen_tls(int64 now_us)
+{
+	static int last = 0;
+	static int64 until_us = 0;
+
+	if (outdated == 0 || (now_us < until_us && node_at(last)->state >= NODE_RESOLVING &&
+						  node_at(last)->state <= NODE_HANDSHAKE))
+		return;
+	do
+		last = (last + 1) % CORE_NODES_MAX;
+	while (!(outdated & CORE_BIT(last)));
+	outdated &= ~CORE_BIT(last);
+	if (node_at(last)->state == NODE_UNUSED)
+		return;
+	until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	subscription_close(last, now_us);
+	node_reopen(node_at(last), &node_at(last)->url, now_us);
 }
 
 void

@@ -30,7 +30,11 @@ extern void members_adopt(int64 now_us);
 extern bool members_configure(int64 now_us);
 extern void members_close_left(int64 now_us);
 
-/* Connect again to all nodes with TLS: what redlock.tls_* says has changed. */
+/*
+ * What redlock.tls_* says has changed: all nodes with TLS are connected to again, one by
+ * one, so that the others serve leases meanwhile.  The second is to be called in each pass.
+ */
+extern void members_tls_changed(void);
 extern void members_reopen_tls(int64 now_us);
 
 /* When both are to be tried again; PG_INT64_MAX: redlock.nodes is wholly in force. */
