@@ -162,7 +162,7 @@ ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=geheim';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=';
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=yes&durable=yes';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?db=1&db=1';
-ALTER SYSTEM SET redlock.nodes = E'redis://u:geheim@h\x1b31m';
+ALTER SYSTEM SET redlock.nodes = E'redis://u:geheim@h\x1b[31m';
 ALTER SYSTEM SET redlock.nodes = U&'unix://u:geheim@/socket\009B';
 -- the place of the wrong one is said
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://h:2,redis://:geheim@h:x';

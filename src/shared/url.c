@@ -188,8 +188,6 @@ parse_host(const char *text, int len, NodeUrl *url)
 	}
 	if (url->host[0] == '\0')
 		return fail("the host is missing");
-	if (strpbrk(url->host, "[]") != NULL)
-		return fail("brackets stand around an IPv6 address only");
 	for (char *p = url->host; *p; p++)
 		if (*p >= 'A' && *p <= 'Z')
 			*p += 'a' - 'A';
@@ -266,8 +264,10 @@ is_text(const char *text, int len, const char *what)
 static bool
 check_address(const NodeUrl *url)
 {
-	return text_find_control(url->address) == NULL ||
-		   fail("a host name or path must not contain control characters");
+	if (text_find_control(url->address) != NULL)
+		return fail("a host name or path must not contain control characters");
+	return url->is_unix || strpbrk(url->host, "[]") == NULL ||
+		   fail("brackets stand around an IPv6 address only");
 }
 
 static bool
