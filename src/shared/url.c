@@ -28,7 +28,7 @@ static bool parse_host(const char *text, int len, NodeUrl *url);
 static bool parse_parameters(const char *text, int len, NodeUrl *url);
 static bool parse_parameter(const char *text, int len, NodeUrl *url, unsigned *given);
 static bool is_text(const char *text, int len, const char *what);
-static bool check_address(const NodeUrl *url);
+static bool check_host(const NodeUrl *url);
 static bool parse_number(const char *text, int len, int max, int *number);
 static bool decode(const char *text, int len, char *out, size_t size);
 static bool copy(const char *text, int len, char *out, size_t size);
@@ -57,7 +57,7 @@ url_parse_list(const char *list, NodeUrls *urls)
 		}
 
 		url = &urls->url[urls->count];
-		if (!parse_url(list, len, url) || !check_address(url))
+		if (!parse_url(list, len, url))
 		{
 			char reason[sizeof(problem)];
 
@@ -123,6 +123,8 @@ parse_url(const char *text, int len, NodeUrl *url)
 			return fail("a socket's path starts with /");
 		if (!copy(text, end - text, url->host, SOCKET_PATH_MAX))
 			return fail("the socket's path is too long");
+		if (!check_host(url))
+			return false;
 		snprintf(url->address, sizeof(url->address), url->db ? "%s?db=%d" : "%s", url->host,
 				 url->db);
 		return true;
@@ -188,6 +190,8 @@ parse_host(const char *text, int len, NodeUrl *url)
 	}
 	if (url->host[0] == '\0')
 		return fail("the host is missing");
+	if (!check_host(url))
+		return false;
 	for (char *p = url->host; *p; p++)
 		if (*p >= 'A' && *p <= 'Z')
 			*p += 'a' - 'A';
@@ -262,9 +266,9 @@ is_text(const char *text, int len, const char *what)
 
 /* It goes into logs and views. */
 static bool
-check_address(const NodeUrl *url)
+check_host(const NodeUrl *url)
 {
-	if (text_find_control(url->address) != NULL)
+	if (text_find_control(url->host) != NULL)
 		return fail("a host name or path must not contain control characters");
 	return url->is_unix || strpbrk(url->host, "[]") == NULL ||
 		   fail("brackets stand around an IPv6 address only");
