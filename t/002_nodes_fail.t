@@ -8,7 +8,6 @@
 use strict;
 use warnings;
 
-use List::Util qw(min);
 use RedlockTest;
 use Test::More;
 
@@ -90,22 +89,13 @@ works('two nodes hang');
 $_->resume for @nodes[ 1, 3 ];
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 
-# In turns, so that what else the machine does hits both alike; and as often as it takes,
-# since that can only make them longer.
-my (@up, @down);
-median_ms($session_a, 100, '1 s');
-foreach (1 .. 20)
-{
-	push @up, median_ms($session_a, 300, '1 s') // die 'no locks';
-	$_->pause for @nodes[ 1, 3 ];
-	push @down, median_ms($session_a, 300, '1 s') // die 'no locks';
-	$_->resume for @nodes[ 1, 3 ];
-	wait_nodes_ready($host_a, 5);
-	last if @up >= 3 && min(@down) <= 1.5 * min(@up);
-}
-note "medians of acquire in ms, all nodes up: @up; two stopped: @down";
-cmp_ok(min(@down), '<=', 1.5 * min(@up),
-	'the median of acquire with two of five nodes stopped is that of all five, or up to 1.5 times as much');
+# How much it costs is the benchmark's; here, that nobody waits for those that hang, which
+# would take redlock.node_timeout.
+$_->pause for @nodes[ 1, 3 ];
+my $median = median_ms($session_a, 300, '1 s') // die 'no locks';
+$_->resume for @nodes[ 1, 3 ];
+wait_nodes_ready($host_a, 5);
+cmp_ok($median, '<', 500 / 4, 'acquire does not wait for two of five nodes that are stopped');
 
 # What these nodes are owed must not stand in the way of new locks, not even
 # before they are given up.
