@@ -291,9 +291,7 @@ run_timers(int64 now_us, int64 looked_us)
 static bool
 release_orphan(Lease *lease, int64 now_us)
 {
-	/* without the lock first: most are no orphans */
-	if (!wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease)) ||
-		!lease_release_orphan(lease))
+	if (!lease_release_orphan(lease))
 		return false;
 	trouble_log(lease, TROUBLE_LEFT, now_us);
 	return true;

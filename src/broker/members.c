@@ -40,7 +40,7 @@ bool
 members_settled(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_at(i)->state >= NODE_RESOLVING && node_at(i)->state <= NODE_HANDSHAKE)
+		if (node_is_tried(node_at(i)))
 			return false;
 	return true;
 }
@@ -160,8 +160,7 @@ members_reopen_tls(int64 now_us)
 	static int last = 0;
 	static int64 until_us = 0;
 
-	if (outdated == 0 || (now_us < until_us && node_at(last)->state >= NODE_RESOLVING &&
-						  node_at(last)->state <= NODE_HANDSHAKE))
+	if (outdated == 0 || (now_us < until_us && node_is_tried(node_at(last))))
 		return;
 	do
 		last = (last + 1) % CORE_NODES_MAX;

@@ -144,6 +144,13 @@ typedef struct NodeHandler
 } NodeHandler;
 
 /* Once, before anything else. */
+/* Is it being connected to, and not yet known whether in vain? */
+static inline bool
+node_is_tried(const RedisNode *node)
+{
+	return node->state >= NODE_RESOLVING && node->state <= NODE_HANDSHAKE;
+}
+
 extern void node_init(const NodeHandler *handler);
 
 extern RedisNode *node_at(int slot);

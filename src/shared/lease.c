@@ -56,6 +56,7 @@ static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_le
 static void set_owner(Lease *lease, uint64 gate);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void free_name(Lease *lease);
+static bool is_orphan(Lease *lease);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
 
@@ -451,16 +452,23 @@ lease_release_idle(uint64 hash)
 bool
 lease_release_orphan(Lease *lease)
 {
-	Wish wish;
 	bool orphan;
 
+	/* most are none: without the lock first */
+	if (!is_orphan(lease))
+		return false;
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	wish = pg_atomic_read_u32(&lease->wish);
-	orphan = wish_is_orphaned(wish, lease_owner_lives(lease));
+	orphan = is_orphan(lease);
 	if (orphan)
 		free_name(lease);
 	LWLockRelease(lease_table->lock);
 	return orphan;
+}
+
+static bool
+is_orphan(Lease *lease)
+{
+	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease));
 }
 
 Lease *
