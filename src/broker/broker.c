@@ -365,7 +365,7 @@ ask(Lease *lease, int64 now_us)
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
-	event.members = members();
+	event.lists.now = members();
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
@@ -780,9 +780,9 @@ move_askers(int64 now_us)
 		const Lease *lease = lease_at(i);
 		ReleaseStep next;
 
-		if (!lease->in_use || !core_must_move(&lease->core, members()))
+		if (!lease->in_use || !core_must_move(&lease->core, (core_lists){members(), 0}))
 			continue;
-		while (release_queue_move(&releases, i, &lease->core, members(), &next))
+		while (release_queue_move(&releases, i, &lease->core, (core_lists){members(), 0}, &next))
 			take(&next, now_us);
 	}
 }

@@ -69,12 +69,15 @@ static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
 static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
 static void confirm(core_lease *lease, const core_event *event, core_out *out);
-static int count_agreed(const core_lease *lease);
+static core_mask agreed_nodes(const core_lease *lease);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
 						 core_out *out);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
+static void relist(core_lease *lease, const core_event *event);
+static bool may_relist(const core_lease *lease);
+static core_lists renewing_lists(const core_lease *lease);
 static core_vote vote_of(const core_lease *lease, const core_event *event);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static void on_refusal(core_lease *lease, const core_event *event);
@@ -112,7 +115,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	{
 		case CORE_ACQUIRE:
 			assert(lease->state == CORE_FREE);
-			assert(event->members != 0 && event->ttl_us > 0);
+			assert(event->lists.now != 0 && event->ttl_us > 0);
 			assert(event->retry_us > 0 && event->retry_us < INT32_MAX);
 			for (int i = 0; i < CORE_NODES_MAX; i++)
 			{
@@ -120,7 +123,8 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 				lease->node[i].attempt = 0;
 			}
 			lease->attempt = 0; /* the value of a request is like no other's */
-			lease->members = event->members;
+			lease->lists = lease->wanted = event->lists;
+			lease->members = event->lists.now | event->lists.next;
 			lease->once = event->once;
 			lease->renewing = false;
 			lease->ttl_us = event->ttl_us;
@@ -139,6 +143,13 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			}
 			else
 				begin_acquire(lease, event, out);
+			break;
+		case CORE_RELIST:
+			if (lease->state == CORE_HELD)
+			{
+				lease->wanted = event->lists;
+				relist(lease, event);
+			}
 			break;
 		case CORE_WAKE:
 			if (event->retry_us > 0)
@@ -276,10 +287,10 @@ core_served_by(const core_lease *lease)
 
 /* A try is over soon anyway, and a lease keeps the nodes that granted it. */
 bool
-core_must_move(const core_lease *lease, core_mask members)
+core_must_move(const core_lease *lease, core_lists lists)
 {
 	return (lease->state == CORE_ASKING || lease->state == CORE_BUSY) && !lease->once &&
-		   lease->members != members;
+		   (lease->lists.now != lists.now || lease->lists.next != lists.next);
 }
 
 core_mask
@@ -308,7 +319,7 @@ static void
 begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 {
 	core_mask voters = lease->members & event->can_vote;
-	bool enough = bit_count(voters) >= core_quorum(lease->members);
+	bool enough = core_has_quorum(lease->lists, voters);
 
 	assert(lease->state == CORE_FREE || lease->state == CORE_BUSY);
 	assert(lease->attempt <= CORE_ATTEMPT_MAX);
@@ -361,21 +372,18 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 static void
 decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 {
-	int members = bit_count(lease->members);
-	int quorum = core_quorum(lease->members);
-	int yes = core_count(lease, CORE_VOTE_YES);
-	int no = core_count(lease, CORE_VOTE_NO);
-	int error = core_count(lease, CORE_VOTE_ERROR);
-	int agreed;
+	core_mask yes = core_votes(lease, CORE_VOTE_YES);
+	core_mask no = core_votes(lease, CORE_VOTE_NO);
+	core_mask error;
+	core_mask agreed;
 
 	assert(lease->state == CORE_ASKING);
-	assert(yes + no + error <= members);
 
-	if (yes >= quorum || lease->token > 0)
+	if (core_has_quorum(lease->lists, yes) || lease->token > 0)
 		confirm(lease, event, out);
-	agreed = count_agreed(lease);
+	agreed = agreed_nodes(lease);
 
-	if (agreed >= quorum)
+	if (core_has_quorum(lease->lists, agreed))
 	{
 		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
@@ -385,6 +393,7 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 			return;
 		}
 		lease->state = CORE_HELD;
+		lease->settled = true;
 		lease->bound = lease->raise = lease->token;
 		lease->hold_until_us =
 			lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
@@ -393,17 +402,18 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		out->outcome = CORE_GRANTED;
 		return;
 	}
-	error = core_count(lease, CORE_VOTE_ERROR);
-	if (error > members - quorum)
+	error = core_votes(lease, CORE_VOTE_ERROR);
+	if (!core_has_quorum(lease->lists, ~error))
 		fail_acquire(lease, event, true, out);
 	else if (lease->token > 0)
 	{
-		int open = bit_count(lease->confirming) + core_count(lease, CORE_VOTE_PENDING);
+		core_mask open = lease->confirming | core_votes(lease, CORE_VOTE_PENDING);
 
-		if (agreed + open < quorum)
+		if (!core_has_quorum(lease->lists, agreed | open))
 			fail_acquire(lease, event, false, out);
 	}
-	else if (no + error > members - quorum && yes + no >= quorum)
+	else if (!core_has_quorum(lease->lists, ~(no | error)) &&
+			 core_has_quorum(lease->lists, yes | no))
 		fail_acquire(lease, event, false, out);
 }
 
@@ -438,16 +448,16 @@ confirm(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /* Nodes that hold our key and exactly our token. */
-static int
-count_agreed(const core_lease *lease)
+static core_mask
+agreed_nodes(const core_lease *lease)
 {
-	int count = 0;
+	core_mask nodes = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == CORE_VOTE_YES &&
 			lease->token > 0 && lease->token_at[i] == lease->token)
-			count++;
-	return count;
+			nodes |= CORE_BIT(i);
+	return nodes;
 }
 
 /*
@@ -567,14 +577,14 @@ renew_at(core_lease *lease, int node, core_out *out)
 static void
 decide_renew(core_lease *lease, const core_event *event, core_out *out)
 {
-	int members = bit_count(lease->members);
-	int quorum = core_quorum(lease->members);
-	int no = core_count(lease, CORE_VOTE_NO);
+	core_lists lists = renewing_lists(lease);
+	core_mask yes = core_votes(lease, CORE_VOTE_YES);
+	core_mask no = core_votes(lease, CORE_VOTE_NO);
 
 	assert(lease->state == CORE_HELD && lease->renewing);
 	assert(event->now_us < lease->valid_until_us);
 
-	if (core_count(lease, CORE_VOTE_YES) >= quorum)
+	if (core_has_quorum(lists, yes))
 	{
 		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
@@ -582,13 +592,18 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		if (valid_until_us > lease->valid_until_us)
 			lease->valid_until_us = valid_until_us;
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
-		if (no > 0)
+		if (no != 0)
 			renew_soon(lease);
 		raise_bound(lease, event);
 		lease->renewing = false;
 		out->outcome = CORE_RENEWED;
+		if (core_has_quorum(lease->lists, yes))
+			lease->settled = true;
+		else
+			renew_soon(lease);
+		relist(lease, event);
 	}
-	else if (no > members - quorum)
+	else if (!core_has_quorum(lists, ~no))
 	{
 		/*
 		 * So many nodes have another's key, or had, that another may be granted
@@ -599,7 +614,7 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		lease->renewing = false;
 		out->outcome = CORE_EXPIRED;
 	}
-	else if (no + core_count(lease, CORE_VOTE_ERROR) > members - quorum)
+	else if (!core_has_quorum(lists, ~(no | core_votes(lease, CORE_VOTE_ERROR))))
 	{
 		lease->next_at_us = event->now_us + RENEW_AGAIN_US(lease->ttl_us);
 		lease->renewing = false;
@@ -619,6 +634,54 @@ raise_bound(core_lease *lease, const core_event *event)
 			lease->token_at[i] > lease->bound && lease->token_at[i] <= lease->raise)
 			lease->next_at_us = event->now_us;
 	lease->bound = lease->raise;
+}
+
+/*
+ * A list that is the same for those who have one, and those who have both, keeps them
+ * apart; so one may come beside it, or be taken away.  It may go itself when the key is
+ * at a majority of the other, and each renewal since has needed that.  What it leaves at
+ * its nodes expires.
+ */
+static void
+relist(core_lease *lease, const core_event *event)
+{
+	core_mask gone;
+
+	if (!may_relist(lease))
+		return;
+	lease->settled = lease->wanted.next == 0;
+	lease->lists = lease->wanted;
+	gone = lease->members & ~(lease->lists.now | lease->lists.next);
+	lease->members = lease->lists.now | lease->lists.next;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (gone & CORE_BIT(i))
+		{
+			lease->node[i] = (core_node){.key = CORE_KEY_ABSENT};
+			lease->token_at[i] = 0;
+		}
+	lease->releasing &= ~gone;
+	lease->renewing = false;
+	if (!lease->settled)
+		lease->next_at_us = event->now_us;
+}
+
+static bool
+may_relist(const core_lease *lease)
+{
+	if (lease->wanted.now == lease->lists.now)
+		return lease->wanted.next != lease->lists.next;
+	return lease->settled && lease->lists.next != 0 && lease->wanted.now == lease->lists.next;
+}
+
+/* What has not yet been at a majority of the next list can't be required to stay there. */
+static core_lists
+renewing_lists(const core_lease *lease)
+{
+	core_lists lists = lease->lists;
+
+	if (!lease->settled)
+		lists.next = 0;
+	return lists;
 }
 
 /* A healthy node lacks the key. */

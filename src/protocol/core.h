@@ -108,7 +108,12 @@ typedef struct core_node
 typedef struct core_lease
 {
 	core_state state;
-	core_mask members;    /* the nodes that vote on this lease */
+	core_mask members;    /* the nodes that vote on this lease: those of `lists` */
+	core_lists lists;     /* ... which it needs a majority of each of */
+	core_lists wanted;    /* HELD: what takes the place of `lists` as soon as it may */
+	bool settled;         /* HELD: a majority of each list has had the key since it is
+						   * there.  Until then `lists.now` alone counts for
+						   * renewals */
 	core_mask releasing;  /* nodes with an unanswered release */
 	core_mask confirming; /* ASKING: nodes with an unanswered confirm */
 	bool once;            /* one round only: a "try" */
@@ -157,7 +162,12 @@ typedef struct core_lease
 
 typedef enum core_event_type
 {
-	CORE_ACQUIRE,    /* FREE only; uses members, ttl_us .. once, can_send */
+	CORE_ACQUIRE,    /* FREE only; uses lists, ttl_us .. once, can_send */
+	CORE_RELIST,     /* HELD: the lists are others from now on; uses lists.  Comes into
+					  * force at once if it only brings a next list, or takes it
+					  * away; the next list takes the place of the other when the
+					  * lease is settled; all else waits for the lease to end.
+					  * In other states nothing: see core_must_move */
 	CORE_RELEASE,    /* any state; the owner is done or gives up */
 	CORE_FORGET,     /* RELEASING: what is owed is forgotten; it expires by itself */
 	CORE_REPLY,      /* uses node, op, round, reply, busy_us */
@@ -215,8 +225,8 @@ typedef struct core_event
 							* expires; 0: unknown */
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once */
+	core_lists lists;      /* ACQUIRE, RELIST */
 	/* ACQUIRE only: */
-	core_mask members;
 	bool once;
 	int64_t ttl_us;
 	int64_t answer_us;
@@ -298,7 +308,7 @@ extern bool core_may_reconnect(const core_lease *lease, int node);
 extern core_mask core_served_by(const core_lease *lease);
 
 /* The nodes are others from now on: is this request to be given up, and asked of them? */
-extern bool core_must_move(const core_lease *lease, core_mask members);
+extern bool core_must_move(const core_lease *lease, core_lists lists);
 
 /* The nodes with the given vote in the current round, and their number. */
 extern core_mask core_votes(const core_lease *lease, core_vote vote);

@@ -248,11 +248,11 @@ release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
 
 /* What can't be sent now expires by itself: the owner is not kept waiting. */
 bool
-release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease, core_mask members,
+release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease, core_lists lists,
 				   ReleaseStep *step)
 {
 	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
-	if (core_must_move(lease, members))
+	if (core_must_move(lease, lists))
 		return true;
 	if (lease->state != CORE_RELEASING)
 		return false;

@@ -157,7 +157,7 @@ extern bool release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step
  * free to ask these.  False: it is.
  */
 extern bool release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease,
-							   core_mask members, ReleaseStep *step);
+							   core_lists lists, ReleaseStep *step);
 
 /* The next step, where too many slots are in use.  False: nothing is owed by any. */
 extern bool release_queue_forget(ReleaseQueue *queue, ReleaseStep *step);

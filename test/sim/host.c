@@ -728,7 +728,7 @@ ask(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	core_event event = {.type = CORE_ACQUIRE,
-						.members = hosts[h].members,
+						.lists = {hosts[h].members, 0},
 						.once = slot->once,
 						.ttl_us = slot->ttl_us,
 						.answer_us = w.plan.answer_us,

@@ -127,10 +127,11 @@ move_askers(int h)
 		slot *slot = slot_at(h, s);
 		ReleaseStep next;
 
-		if (!slot->in_use || !core_must_move(&slot->core, hosts[h].members))
+		if (!slot->in_use || !core_must_move(&slot->core, (core_lists){hosts[h].members, 0}))
 			continue;
 		seen.moved++;
-		while (release_queue_move(&hosts[h].releases, s, &slot->core, hosts[h].members, &next))
+		while (release_queue_move(&hosts[h].releases, s, &slot->core,
+								  (core_lists){hosts[h].members, 0}, &next))
 		{
 			if (next.type == CORE_FORGET)
 			{

@@ -106,7 +106,7 @@ static void
 acquire_not_before(int64_t instant_us, bool once)
 {
 	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
+						 .lists = {members, 0},
 						 .once = once,
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
@@ -836,7 +836,7 @@ test_majority_too_late_when_waiting(void)
 
 	start(3);
 	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
+						 .lists = {members, 0},
 						 .ttl_us = SECOND,
 						 .answer_us = 5 * SECOND,
 						 .patience_us = 5 * SECOND,
@@ -1205,7 +1205,7 @@ test_no_end_of_patience(void)
 {
 	start(3);
 	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
+						 .lists = {members, 0},
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
 						 .patience_us = INT64_MAX,
@@ -1487,7 +1487,7 @@ hold_at_most(int64_t limit_us)
 {
 	start(3);
 	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
+						 .lists = {members, 0},
 						 .once = true,
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
@@ -3000,7 +3000,7 @@ test_adopted_while_asking(bool once)
 
 	start(3);
 	happens((core_event){.type = CORE_ACQUIRE,
-						 .members = members,
+						 .lists = {members, 0},
 						 .once = once,
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
@@ -3721,21 +3721,21 @@ test_serving(void)
 	start(3);
 	ok(core_served_by(&lease) == 0, "who asks for nothing needs no node");
 	acquire_waiting();
-	ok(core_served_by(&lease) == set("012") && core_must_move(&lease, set("0123")),
+	ok(core_served_by(&lease) == set("012") && core_must_move(&lease, (core_lists){set("0123"), 0}),
 	   "a request moves to other nodes");
-	ok(!core_must_move(&lease, set("012")), "but not to the same");
+	ok(!core_must_move(&lease, (core_lists){set("012"), 0}), "but not to the same");
 	granted_with("012", COUNTER);
-	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, set("345")),
+	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, (core_lists){set("345"), 0}),
 	   "a lease stays where it is");
 	release();
-	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, set("345")),
+	ok(core_served_by(&lease) == set("012") && !core_must_move(&lease, (core_lists){set("345"), 0}),
 	   "also while it is released");
 	released_by("012");
 	ok(core_served_by(&lease) == 0, "then it needs no node any more");
 
 	start(3);
 	acquire_once();
-	ok(!core_must_move(&lease, set("345")), "a try stays, too: it is over soon");
+	ok(!core_must_move(&lease, (core_lists){set("345"), 0}), "a try stays, too: it is over soon");
 }
 
 /* The undoing of an old attempt is answered when the key has been asked for again. */

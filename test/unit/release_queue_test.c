@@ -99,7 +99,7 @@ static void
 ask(int slot, uint64_t of_name)
 {
 	core_event event = {.type = CORE_ACQUIRE,
-						.members = ALL,
+						.lists = {ALL, 0},
 						.ttl_us = 10 * SECOND,
 						.answer_us = SECOND,
 						.patience_us = SECOND,
@@ -605,7 +605,8 @@ move(int slot, core_mask members)
 	ReleaseStep next;
 	int count = 0;
 
-	while (count < 15 && release_queue_move(&queue, slot, &lease[slot], members, &next))
+	while (count < 15 &&
+		   release_queue_move(&queue, slot, &lease[slot], (core_lists){members, 0}, &next))
 	{
 		steps[count++] = next.type == CORE_RELEASE ? 'R' : next.type == CORE_NODE_READY ? 'N' : 'F';
 		step(next.slot, next.type, next.node);
