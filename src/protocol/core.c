@@ -68,6 +68,7 @@ static int64_t bound_wanted(const core_lease *lease, const core_event *event);
 static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
 static void decide_acquire(core_lease *lease, const core_event *event, core_out *out);
+static void choose_token(core_lease *lease);
 static void confirm(core_lease *lease, const core_event *event, core_out *out);
 static core_mask agreed_nodes(const core_lease *lease);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
@@ -75,7 +76,8 @@ static void fail_acquire(core_lease *lease, const core_event *event, bool unreac
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
-static void relist(core_lease *lease, const core_event *event);
+static void relist(core_lease *lease, const core_event *event, core_out *out);
+static void forget_left(core_lease *lease, core_mask nodes);
 static bool may_relist(const core_lease *lease);
 static core_lists renewing_lists(const core_lease *lease);
 static core_vote vote_of(const core_lease *lease, const core_event *event);
@@ -148,7 +150,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			if (lease->state == CORE_HELD)
 			{
 				lease->wanted = event->lists;
-				relist(lease, event);
+				relist(lease, event, out);
 			}
 			break;
 		case CORE_WAKE:
@@ -265,7 +267,10 @@ core_command_to(const core_lease *lease, int node, core_op op)
 			command.token = lease->raise;
 			break;
 		case CORE_OP_RELEASE:
-			command.counter = core_tombstone(lease);
+			command.counter =
+				lease->state == CORE_HELD && (lease->left & CORE_BIT(node)) && lease->renewed
+					? lease->bound + 1
+					: core_tombstone(lease);
 			break;
 	}
 	return command;
@@ -282,7 +287,7 @@ core_may_reconnect(const core_lease *lease, int node)
 core_mask
 core_served_by(const core_lease *lease)
 {
-	return lease->state != CORE_FREE ? lease->members : 0;
+	return lease->state != CORE_FREE ? lease->members | lease->left : 0;
 }
 
 /* A try is over soon anyway, and a lease keeps the nodes that granted it. */
@@ -379,9 +384,11 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 
 	assert(lease->state == CORE_ASKING);
 
-	if (core_has_quorum(lease->lists, yes) || lease->token > 0)
-		confirm(lease, event, out);
+	if (core_has_quorum(lease->lists, yes))
+		choose_token(lease);
 	agreed = agreed_nodes(lease);
+	if (lease->token > 0 && !core_has_quorum(lease->lists, agreed))
+		confirm(lease, event, out);
 
 	if (core_has_quorum(lease->lists, agreed))
 	{
@@ -417,19 +424,21 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		fail_acquire(lease, event, false, out);
 }
 
-/*
- * A majority said yes: the largest of their counters is the token.  Write it to
- * those who have a smaller one.
- */
+/* A majority said yes: the largest of their counters is the token. */
 static void
-confirm(core_lease *lease, const core_event *event, core_out *out)
+choose_token(core_lease *lease)
 {
 	bool chosen = lease->token > 0;
 
 	for (int i = 0; i < CORE_NODES_MAX && !chosen; i++)
 		if ((lease->members & CORE_BIT(i)) && lease->node[i].vote == CORE_VOTE_YES)
 			lease->token = max_us(lease->token, lease->token_at[i]);
+}
 
+/* Write it to those who have a smaller one. */
+static void
+confirm(core_lease *lease, const core_event *event, core_out *out)
+{
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		core_mask bit = CORE_BIT(i);
@@ -601,7 +610,7 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 			lease->settled = true;
 		else
 			renew_soon(lease);
-		relist(lease, event);
+		relist(lease, event, out);
 	}
 	else if (!core_has_quorum(lists, ~no))
 	{
@@ -639,11 +648,10 @@ raise_bound(core_lease *lease, const core_event *event)
 /*
  * A list that is the same for those who have one, and those who have both, keeps them
  * apart; so one may come beside it, or be taken away.  It may go itself when the key is
- * at a majority of the other, and each renewal since has needed that.  What it leaves at
- * its nodes expires.
+ * at a majority of the other, and each renewal since has needed that.
  */
 static void
-relist(core_lease *lease, const core_event *event)
+relist(core_lease *lease, const core_event *event, core_out *out)
 {
 	core_mask gone;
 
@@ -653,21 +661,43 @@ relist(core_lease *lease, const core_event *event)
 	lease->lists = lease->wanted;
 	gone = lease->members & ~(lease->lists.now | lease->lists.next);
 	lease->members = lease->lists.now | lease->lists.next;
+	lease->renewing = false;
+	if (!lease->settled)
+	{
+		/* a node that was left, and comes back, has been sent a release of the last one */
+		lease->attempt += lease->renewed;
+		lease->next_at_us = event->now_us;
+	}
+
+	lease->left = (lease->left | gone) & ~lease->members;
+	lease->left_until_us = event->now_us + owed_for_us(lease);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (gone & CORE_BIT(i))
 		{
-			lease->node[i] = (core_node){.key = CORE_KEY_ABSENT};
+			lease->node[i].vote = CORE_VOTE_NONE;
 			lease->token_at[i] = 0;
+			if (lease->node[i].key == CORE_KEY_ABSENT)
+				forget_left(lease, CORE_BIT(i));
 		}
-	lease->releasing &= ~gone;
-	lease->renewing = false;
-	if (!lease->settled)
-		lease->next_at_us = event->now_us;
+	pay_debts(lease, event, lease->left, out);
+}
+
+/* The key is not there any more. */
+static void
+forget_left(core_lease *lease, core_mask nodes)
+{
+	nodes &= lease->left;
+	lease->left &= ~nodes;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (nodes & CORE_BIT(i))
+			lease->node[i].key = CORE_KEY_ABSENT;
 }
 
 static bool
 may_relist(const core_lease *lease)
 {
+	if (lease->renewed && lease->attempt > CORE_ATTEMPT_MAX)
+		return false;
 	if (lease->wanted.now == lease->lists.now)
 		return lease->wanted.next != lease->lists.next;
 	return lease->settled && lease->lists.next != 0 && lease->wanted.now == lease->lists.next;
@@ -706,7 +736,7 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	lease->valid_until_us = 0;
 	lease->owed_until_us = event->now_us + owed_for_us(lease);
 	lease->next_at_us = event->now_us + lease->retry_us;
-	pay_debts(lease, event, lease->members, out);
+	pay_debts(lease, event, lease->members | lease->left, out);
 	on_tick(lease, event, out);
 }
 
@@ -775,6 +805,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 			if ((event->reply == CORE_REPLY_YES || event->reply == CORE_REPLY_NO) &&
 				(lease->state == CORE_RELEASING || lease->state == CORE_BUSY))
 				node->key = CORE_KEY_ABSENT;
+			else if (event->reply == CORE_REPLY_YES || event->reply == CORE_REPLY_NO)
+				forget_left(lease, CORE_BIT(event->node));
 			if (lease->state == CORE_RELEASING)
 				on_tick(lease, event, out);
 			return;
@@ -833,10 +865,12 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
-	if (!(lease->members & event->can_send & CORE_BIT(event->node)))
+	if (!((lease->members | lease->left) & event->can_send & CORE_BIT(event->node)))
 		return;
+	if (lease->left & CORE_BIT(event->node))
+		pay_debts(lease, event, CORE_BIT(event->node), out);
 	/* it may have lost the key, or never had it */
-	if (lease->state == CORE_HELD)
+	else if (lease->state == CORE_HELD)
 		renew_at(lease, event->node, out);
 	/* the connection was replaced; what was sent on the old one may have been executed */
 	else if (lease->state == CORE_ASKING && node->vote == CORE_VOTE_PENDING)
@@ -900,6 +934,8 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				begin_acquire(lease, event, out);
 			break;
 		case CORE_HELD:
+			if (event->now_us >= lease->left_until_us)
+				forget_left(lease, lease->left);
 			if (lease->renewing && round_over)
 			{
 				give_up_pending(lease);
@@ -923,7 +959,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				lease->next_at_us =
 					event->now_us + max_us(lease->retry_us, event->now_us - lease->owed_until_us +
 																owed_for_us(lease));
-				pay_debts(lease, event, lease->members, out);
+				pay_debts(lease, event, lease->members | lease->left, out);
 			}
 			break;
 	}
@@ -970,7 +1006,7 @@ forget_debts(core_lease *lease)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		lease->node[i].key = CORE_KEY_ABSENT;
-	lease->releasing = 0;
+	lease->releasing = lease->left = 0;
 	lease->state = CORE_FREE;
 }
 

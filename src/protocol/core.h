@@ -111,6 +111,7 @@ typedef struct core_lease
 	core_mask members;    /* the nodes that vote on this lease: those of `lists` */
 	core_lists lists;     /* ... which it needs a majority of each of */
 	core_lists wanted;    /* HELD: what takes the place of `lists` as soon as it may */
+	core_mask left;       /* nodes of an earlier list that are owed a release */
 	bool settled;         /* HELD: a majority of each list has had the key since it is
 						   * there.  Until then `lists.now` alone counts for
 						   * renewals */
@@ -148,6 +149,7 @@ typedef struct core_lease
 									   * of acquires; RELEASING: debts asked again */
 	int64_t unreachable_since_us;     /* 0: the last round found a quorum */
 	int64_t owed_until_us;            /* RELEASING: all keys have expired by then */
+	int64_t left_until_us;            /* HELD: ... those at the nodes that were left */
 	int64_t wake_at_us;               /* next TICK wanted; 0: none */
 	int64_t token;                    /* the fencing token: ASKING: being written, or 0;
 									   * HELD, LOST, RELEASING: a majority held it, or 0 if

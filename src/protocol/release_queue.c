@@ -83,10 +83,13 @@ release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uin
 		release->urgent = false;
 
 	/* the undoing of a round waits for nothing but room on the connection */
-	if (releasing || lease->state == CORE_BUSY)
+	if (releasing || lease->state == CORE_BUSY || lease->left != 0)
 	{
 		core_mask taking = releasing ? event->can_release : event->can_send;
 		core_mask later = core_unpaid(lease) & ~taking & on_duty;
+
+		if (lease->state == CORE_HELD)
+			later &= lease->left;
 
 		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
 			if (later & CORE_BIT(i))
@@ -149,7 +152,7 @@ release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease,
 						 core_mask can_send)
 {
 	if (lease->state == CORE_FREE || queue->release[slot].waits ||
-		!(lease->members & CORE_BIT(node)))
+		!(core_served_by(lease) & CORE_BIT(node)))
 		return false;
 	if (lease->state != CORE_HELD || has_room(queue, node, can_send))
 		return true;

@@ -81,7 +81,7 @@ static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
-static bool lists(int host, int slot, int server);
+static bool is_quorum(int host, int slot, core_lists lists, core_mask servers);
 static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
 static bool is_ordered(const slot *slot);
@@ -231,14 +231,23 @@ check_asked(int h, int s)
 	}
 }
 
-/* Is this server asked? */
+/* Of each list, each server counts once, by whatever names it is listed. */
 static bool
-lists(int h, int s, int server)
+is_quorum(int h, int s, core_lists lists, core_mask servers)
 {
-	for (int n = 0; n < w.plan.places; n++)
-		if ((hosts[h].slot[s].core.members & CORE_BIT(n)) && w.server_of[h][n] == server)
-			return true;
-	return false;
+	core_mask slots = 0;
+
+	for (int n = w.plan.places - 1; n >= 0; n--)
+	{
+		core_mask bit = CORE_BIT(w.server_of[h][n]);
+
+		if ((servers & bit) && (hosts[h].slot[s].core.members & CORE_BIT(n)))
+		{
+			slots |= CORE_BIT(n);
+			servers &= ~bit;
+		}
+	}
+	return core_has_quorum(lists, slots);
 }
 
 /* A round of acquires begins. */
@@ -247,7 +256,7 @@ check_round(int h, int s)
 {
 	const struct book *book = &books[hosts[h].slot[s].resource];
 	round_check *check = &hosts[h].slot[s].check;
-	int behind = 0;
+	core_mask behind = 0;
 
 	check->began_us = host_now_us(h);
 	check->began_true_us = w.now_us;
@@ -255,10 +264,10 @@ check_round(int h, int s)
 	check->forgets = book->forgets;
 	check->yes = 0;
 	check->valid_until_us = 0;
-	check->listed = __builtin_popcount(hosts[h].slot[s].core.members);
 	for (int i = 0; i < w.plan.servers; i++)
-		behind += book->counted[i] < book->max_granted && lists(h, s, i);
-	check->ordered = behind < check->listed / 2 + 1;
+		if (book->counted[i] < book->max_granted)
+			behind |= CORE_BIT(i);
+	check->ordered = !is_quorum(h, s, hosts[h].slot[s].core.lists, behind);
 }
 
 void
@@ -387,8 +396,8 @@ check_granted(int h, int s)
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
 		   (double) (slot->core.valid_until_us - now_us) / 1000,
 		   (double) VALIDITY_US(slot->ttl_us) / 1000);
-	demand(4, votes >= check->listed / 2 + 1, "request %u of host %c is granted by %d of %d nodes",
-		   slot->secret, HOST_NAME(h), votes, check->listed);
+	demand(4, is_quorum(h, s, slot->core.lists, check->yes),
+		   "request %u of host %c is granted by %d nodes", slot->secret, HOST_NAME(h), votes);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
@@ -463,7 +472,10 @@ check_renewed(int h, int s)
 	int64_t now_us = host_now_us(h);
 	int64_t valid_until_us = slot->core.valid_until_us;
 	int votes = __builtin_popcount(check->renewed);
+	core_lists lists = slot->core.lists;
 
+	if (!slot->core.settled)
+		lists.next = 0;
 	seen.renewed++;
 	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), slot->secret,
 		 (double) (valid_until_us - now_us) / 1000);
@@ -480,9 +492,9 @@ check_renewed(int h, int s)
 			   valid_until_us == check->valid_until_us,
 		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
 		   HOST_NAME(h));
-	demand(4, votes >= check->listed / 2 + 1,
-		   "request %u of host %c is renewed by %d of %d nodes in this round", slot->secret,
-		   HOST_NAME(h), votes, check->listed);
+	demand(4, is_quorum(h, s, lists, check->renewed),
+		   "request %u of host %c is renewed by %d nodes in this round", slot->secret, HOST_NAME(h),
+		   votes);
 	if (book->forgets == 0)
 		demand(5, check->renewal_floor <= slot->core.token,
 			   "host %c renews request %u with token %lld, though %lld was granted before",

@@ -32,7 +32,6 @@ typedef struct round_check
 	bool ordered;             /* later than `floor` even if nodes have forgotten */
 	bool alone;               /* nobody else had, asked for, or owed anything */
 	bool even;                /* ... and all nodes had counted as far */
-	int listed;               /* nodes that it asks */
 	core_mask yes;            /* servers that granted this attempt */
 	core_mask renewed;        /* servers that renewed in this round */
 	int64_t renewal_began_us; /* by the host's clock */

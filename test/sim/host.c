@@ -101,6 +101,7 @@ host_begin(void)
 			host->slot[s].core.round = UINT32_MAX - dice(6);
 		}
 		host->members = CORE_BIT(w.plan.nodes) - 1;
+		host->lists = (core_lists){host->members, 0};
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			GuardMemory *guard = &host->node[n].guard;
@@ -345,6 +346,14 @@ host_step(int host, int slot, core_event_type type, int node)
 	core_event event = {.type = type, .node = node, .retry_us = w.plan.retry_us};
 
 	step(host, slot, &event);
+}
+
+void
+host_relist(int h, int s)
+{
+	core_event event = {.type = CORE_RELIST, .lists = hosts[h].lists};
+
+	step(h, s, &event);
 }
 
 static void
@@ -728,7 +737,7 @@ ask(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	core_event event = {.type = CORE_ACQUIRE,
-						.lists = {hosts[h].members, 0},
+						.lists = hosts[h].lists,
 						.once = slot->once,
 						.ttl_us = slot->ttl_us,
 						.answer_us = w.plan.answer_us,

@@ -88,6 +88,7 @@ typedef struct host
 		int address;  /* by which it is known */
 	} node[NODES_MAX];
 	core_mask members; /* the nodes that are listed */
+	core_lists lists;
 	int64_t max_ttl_us;
 	int64_t max_ttl_since_us; /* true time */
 	int prefix;               /* of keys: 0 or 1 */
@@ -113,6 +114,7 @@ extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  Fal
 extern void host_push(int host, int slot); /* its owner wishes something else */
 
 /* For reload.c */
+extern void host_relist(int host, int slot);
 extern void host_hurry(int host, int slot); /* its release is sent, be there room or not */
 
 /* A node of this host, from the one given on. */

@@ -14,6 +14,10 @@
  * of the other.  The next step begins when all hosts have one list in force, no
  * lease is left that was asked by the other, and max_ttl has passed since, or the
  * longest time for which a key is kept after its release.
+ *
+ * Or by redlock.nodes_next (plan.joint): the new list is any list at all.  At first each
+ * host has the old list or both; when all have both, and all leases are settled, each has
+ * both or the new one.
  */
 #include "operator.h"
 
@@ -27,10 +31,11 @@
 
 static struct
 {
-	list lists[2]; /* before the step, and after it */
+	list lists[3]; /* before the step, and after it; both */
+	bool settled;  /* joint: no host has the old list alone any more */
 	bool under_way;
 	int aim;            /* the list that all get in the end; -1: open yet */
-	int has[HOSTS_MAX]; /* which of the two */
+	int has[HOSTS_MAX]; /* which of them */
 	int64_t over_us;    /* nothing of the other list is left since then; 0: not so */
 } nodes;
 
@@ -50,6 +55,12 @@ static void change_max_ttl(void);
 static bool give_max_ttl(int64_t max_ttl_us);
 static bool is_longer_in_use(void);
 static void begin_step(void);
+static void begin_joint_step(void);
+static void change_jointly(void);
+static void join(void);
+static bool all_have_aim(void);
+static bool all_settled(void);
+static void end_step(void);
 static void give(int host, int which);
 static bool is_over(void);
 static void next_time(void);
@@ -60,7 +71,11 @@ operator_begin(void)
 	nodes.under_way = false;
 	nodes.lists[0].count = w.plan.nodes;
 	for (int i = 0; i < w.plan.nodes; i++)
+	{
 		nodes.lists[0].address[i] = i;
+		nodes.lists[0].now[i] = true;
+		nodes.lists[0].next[i] = false;
+	}
 	for (int h = 0; h < w.plan.hosts; h++)
 		nodes.has[h] = 0;
 	if (w.plan.faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_PREFIX) |
@@ -184,8 +199,12 @@ change_nodes(void)
 {
 	int64_t longest_us = w.plan.longer * w.plan.max_ttl_us;
 
-	if (!nodes.under_way)
+	if (!nodes.under_way && w.plan.joint)
+		begin_joint_step();
+	else if (!nodes.under_way)
 		begin_step();
+	else if (w.plan.joint)
+		change_jointly();
 	else if (nodes.aim < 0)
 	{
 		give((int) dice((uint32_t) w.plan.hosts), (int) dice(2));
@@ -194,26 +213,139 @@ change_nodes(void)
 	}
 	else
 	{
-		for (int h = 0; h < w.plan.hosts; h++)
-			if (nodes.has[h] != nodes.aim)
-			{
-				give(h, nodes.aim);
-				return;
-			}
+		if (!all_have_aim())
+			return;
 		if (!is_over())
 			nodes.over_us = 0;
 		else if (nodes.over_us == 0)
 			nodes.over_us = w.now_us;
 		else if (w.now_us - nodes.over_us > longest_us + longest_us / 50)
+			end_step();
+	}
+}
+
+static void
+end_step(void)
+{
+	nodes.under_way = false;
+	nodes.lists[0] = nodes.lists[nodes.aim];
+	for (int h = 0; h < w.plan.hosts; h++)
+		nodes.has[h] = 0;
+	tell("operator: nothing is left of another redlock.nodes");
+	/* order between what was acquired before the step and after it rests on clocks */
+	check_relisted();
+}
+
+/* Gives it to one that has another; false. */
+static bool
+all_have_aim(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		if (nodes.has[h] != nodes.aim)
 		{
-			nodes.under_way = false;
-			nodes.lists[0] = nodes.lists[nodes.aim];
-			for (int h = 0; h < w.plan.hosts; h++)
-				nodes.has[h] = 0;
-			tell("operator: nothing is left of another redlock.nodes");
-			/* order between what was acquired before the step and after it rests on clocks */
-			check_relisted();
+			give(h, nodes.aim);
+			return false;
 		}
+	return true;
+}
+
+enum
+{
+	OLD,
+	NEW,
+	BOTH
+};
+
+static void
+change_jointly(void)
+{
+	if (nodes.aim < 0)
+	{
+		give((int) dice((uint32_t) w.plan.hosts), chance(2) ? BOTH : nodes.settled ? NEW : OLD);
+		if (chance(4))
+			nodes.aim = nodes.settled ? NEW : chance(4) ? OLD : BOTH;
+	}
+	else if (!all_have_aim())
+		return;
+	else if (nodes.aim == BOTH)
+	{
+		if (!all_settled())
+			return;
+		tell("operator: all leases are on both lists");
+		nodes.settled = true;
+		nodes.aim = -1;
+		check_relisted(); /* those of the new list may be asked alone from now on */
+	}
+	else if (is_over())
+		end_step();
+}
+
+/* As redlock_hosts tells. */
+static bool
+all_settled(void)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+	{
+		if (!reload_is_done(h))
+			return false;
+		for (int s = 0; s < w.plan.slots; s++)
+		{
+			const core_lease *core = &slot_at(h, s)->core;
+
+			if (slot_at(h, s)->in_use && core->state != CORE_FREE &&
+				(core->lists.now != hosts[h].lists.now || core->lists.next != hosts[h].lists.next ||
+				 (core->state == CORE_HELD && !core->settled)))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* Servers by their first names: one that is in both lists has one slot. */
+static void
+begin_joint_step(void)
+{
+	list *new = &nodes.lists[NEW];
+	core_mask listed = 0;
+
+	nodes.under_way = true;
+	nodes.settled = false;
+	nodes.aim = -1;
+	new->count = 0;
+	while (new->count < 1 + (int) dice((uint32_t) w.plan.nodes))
+	{
+		int server = (int) dice((uint32_t) w.plan.servers);
+
+		if (listed & CORE_BIT(server))
+			continue;
+		listed |= CORE_BIT(server);
+		new->address[new->count] = server;
+		new->now[new->count] = true;
+		new->next[new->count++] = false;
+	}
+	join();
+	tell("operator: a step begins: %d nodes, of which %d are new", new->count,
+		 nodes.lists[BOTH].count - nodes.lists[OLD].count);
+}
+
+static void
+join(void)
+{
+	list *both = &nodes.lists[BOTH];
+
+	*both = nodes.lists[OLD];
+	for (int i = 0; i < nodes.lists[NEW].count; i++)
+	{
+		int at = 0;
+
+		while (at < both->count && both->address[at] != nodes.lists[NEW].address[i])
+			at++;
+		if (at == both->count)
+		{
+			both->address[both->count] = nodes.lists[NEW].address[i];
+			both->now[both->count++] = false;
+		}
+		both->next[at] = true;
 	}
 }
 
@@ -249,6 +381,8 @@ begin_step(void)
 
 		while (listed & CORE_BIT(server))
 			server++;
+		new->now[new->count] = true;
+		new->next[new->count] = false;
 		new->address[new->count++] = server;
 		tell("operator: a step begins: server %d is added", server + 1);
 	}
@@ -260,7 +394,10 @@ give(int h, int which)
 	if (nodes.has[h] == which)
 		return;
 	nodes.has[h] = which;
-	tell("operator: host %c gets the %s redlock.nodes", HOST_NAME(h), which == 1 ? "new" : "old");
+	tell("operator: host %c gets the %s redlock.nodes", HOST_NAME(h),
+		 which == 0   ? "old"
+		 : which == 1 ? "new"
+					  : "old and the new");
 	later(w.now_us + dice_us(w.plan.delay_us), EVENT_RELOAD, h, 0, 0, 0);
 }
 
@@ -274,7 +411,8 @@ is_over(void)
 			return false;
 		for (int s = 0; s < w.plan.slots; s++)
 			if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE &&
-				slot_at(h, s)->core.members != hosts[h].members)
+				(slot_at(h, s)->core.lists.now != hosts[h].lists.now ||
+				 slot_at(h, s)->core.lists.next != hosts[h].lists.next))
 				return false;
 	}
 	return true;

@@ -9,11 +9,13 @@
 
 #define LIST_MAX SERVERS_MAX
 
-/* A redlock.nodes: addresses.  Two may be of one server. */
+/* A redlock.nodes, and a redlock.nodes_next: addresses.  Two may be of one server. */
 typedef struct list
 {
 	int count;
 	int address[LIST_MAX];
+	bool now[LIST_MAX];  /* is in the one, */
+	bool next[LIST_MAX]; /* ... in the other */
 } list;
 
 extern void operator_begin(void);

@@ -67,8 +67,15 @@ plan_make(plan *plan, uint64_t seed)
 	plan->places = plan->nodes;
 	if (plan->faults & FAULT_BIT(FAULT_RELOAD_NODES))
 	{
-		plan->servers = plan->nodes + 1;
-		plan->places = plan->nodes + 1 + (int) dice(2);
+		plan->joint = chance(2);
+		plan->servers = plan->joint ? SERVERS_MAX : plan->nodes + 1;
+		plan->places = plan->joint ? NODES_MAX : plan->nodes + 1 + (int) dice(2);
+		if (plan->joint)
+		{
+			/* their keys are at the nodes of one list alone */
+			plan->keep = false;
+			plan->faults &= ~FAULT_BIT(FAULT_PLAIN);
+		}
 	}
 	choose_times(plan);
 	if (plan->rolling)

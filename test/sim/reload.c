@@ -21,6 +21,7 @@
 static bool assign_slots(int host, const list *list, int *place);
 static void open_nodes(int host, const list *list, const int *place);
 static void move_askers(int host);
+static void relist(int host);
 static bool can_send_to(int host, core_mask nodes);
 static bool close_left_nodes(int host);
 static SlotUse slot_use(int host);
@@ -44,6 +45,12 @@ reload_is_done(int h)
 		for (int i = 0; i < list->count; i++)
 			found += (hosts[h].members & CORE_BIT(n)) != 0 &&
 					 hosts[h].node[n].address == list->address[i];
+	for (int n = 0; n < w.plan.places; n++)
+		for (int i = 0; i < list->count; i++)
+			if (hosts[h].node[n].address == list->address[i] && (hosts[h].members & CORE_BIT(n)) &&
+				(((hosts[h].lists.now & CORE_BIT(n)) != 0) != list->now[i] ||
+				 ((hosts[h].lists.next & CORE_BIT(n)) != 0) != list->next[i]))
+				return false;
 	return found == list->count && found == __builtin_popcount(hosts[h].members);
 }
 
@@ -70,6 +77,7 @@ reload_nodes(int h)
 	}
 	open_nodes(h, list, place);
 	move_askers(h);
+	relist(h);
 	if (!close_left_nodes(h))
 		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
 }
@@ -88,6 +96,12 @@ assign_slots(int h, const list *list, int *place)
 	}
 	if (!slots_assign(slot_use(h), w.plan.places, place, list->count, &host->members))
 		return false;
+	host->lists = (core_lists){0};
+	for (int i = 0; i < list->count; i++)
+	{
+		host->lists.now |= list->now[i] ? CORE_BIT(place[i]) : 0;
+		host->lists.next |= list->next[i] ? CORE_BIT(place[i]) : 0;
+	}
 	for (int i = 0; i < list->count; i++)
 		if (host->node[place[i]].in_use && host->node[place[i]].address != list->address[i])
 			close_left_node(h, place[i]);
@@ -127,11 +141,10 @@ move_askers(int h)
 		slot *slot = slot_at(h, s);
 		ReleaseStep next;
 
-		if (!slot->in_use || !core_must_move(&slot->core, (core_lists){hosts[h].members, 0}))
+		if (!slot->in_use || !core_must_move(&slot->core, hosts[h].lists))
 			continue;
 		seen.moved++;
-		while (release_queue_move(&hosts[h].releases, s, &slot->core,
-								  (core_lists){hosts[h].members, 0}, &next))
+		while (release_queue_move(&hosts[h].releases, s, &slot->core, hosts[h].lists, &next))
 		{
 			if (next.type == CORE_FORGET)
 			{
@@ -144,6 +157,15 @@ move_askers(int h)
 			host_step(h, next.slot, next.type, next.node);
 		}
 	}
+}
+
+static void
+relist(int h)
+{
+	for (int s = 0; s < w.plan.slots; s++)
+		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state == CORE_HELD &&
+			!release_queue_waits(&hosts[h].releases, s))
+			host_relist(h, s);
 }
 
 static bool
@@ -214,4 +236,5 @@ reload_forget(int h)
 		return;
 	memset(hosts[h].node, 0, sizeof(hosts[h].node));
 	hosts[h].members = 0;
+	hosts[h].lists = (core_lists){0};
 }

@@ -155,6 +155,7 @@ typedef struct plan
 	int hosts;
 	int nodes;     /* in redlock.nodes, at first */
 	int places;    /* slots for nodes; more than nodes where that changes */
+	bool joint;    /* they change by two lists at a time */
 	int servers;   /* one less with a twin; one more, where redlock.nodes changes */
 	int resources; /* keys on the nodes: a prefix and a name */
 	int names;     /* of resources: each key is that of a name, and of one of two prefixes, if

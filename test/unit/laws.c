@@ -20,7 +20,7 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 	core_mask sent = out->acquire | out->confirm | out->renew | out->release;
 	bool held = after->state == CORE_HELD;
 	bool was_held = before->state == CORE_HELD;
-	int agreed = 0;
+	core_mask agreed = 0;
 
 	law(!held || event->now_us < after->valid_until_us,
 		"invariant 3: a lease is not HELD at or past its deadline");
@@ -30,7 +30,7 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 		"invariant 9: validity is never shortened");
 	law(!held || was_held || before->state == CORE_ASKING,
 		"invariant 9: only a round of acquires makes a lease HELD");
-	law((sent & ~(event->can_send & after->members)) == 0,
+	law((sent & ~(event->can_send & (after->members | after->left))) == 0,
 		"commands go only to members that can be sent to");
 	law((out->acquire & ~event->can_vote) == 0,
 		"invariant 8: a node in quarantine is not asked for a grant");
@@ -80,7 +80,8 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 			"invariant 7: a FREE lease has no keys");
 		law(!(out->release & CORE_BIT(i)) || before->node[i].key != CORE_KEY_ABSENT,
 			"a release is asked only where a key is or may be");
-		law(!(out->release & CORE_BIT(i)) || !held || after->node[i].attempt != after->attempt,
+		law(!(out->release & CORE_BIT(i)) || !held || !(after->members & CORE_BIT(i)) ||
+				after->node[i].attempt != after->attempt,
 			"invariant 6: what is HELD is not released");
 		law(!(out->renew & CORE_BIT(i)) || after->node[i].attempt == after->attempt,
 			"only the value of the current attempt is renewed");
@@ -90,10 +91,11 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 				(after->token_at[i] > 0 && after->token_at[i] < after->token),
 			"invariant 2: a token is written only over a smaller counter, that of the grant");
 		law(!(out->confirm & before->confirming & CORE_BIT(i)), "a node is asked to confirm once");
-		agreed += (after->members & CORE_BIT(i)) && after->node[i].vote == CORE_VOTE_YES &&
-				  after->token_at[i] == after->token;
+		if ((after->members & CORE_BIT(i)) && after->node[i].vote == CORE_VOTE_YES &&
+			after->token_at[i] == after->token)
+			agreed |= CORE_BIT(i);
 	}
-	law(out->outcome != CORE_GRANTED || agreed >= core_quorum(after->members),
+	law(out->outcome != CORE_GRANTED || core_has_quorum(after->lists, agreed),
 		"invariants 2, 4: a grant's token is held by a majority");
 	return NULL;
 }
