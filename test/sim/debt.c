@@ -299,7 +299,8 @@ check_repairs(int h, int s)
 		int64_t up_us = paths[h][n].up_us;
 		uint32_t secret;
 
-		if (up_us <= slot->check.granted_true_us || !(slot->core.members & CORE_BIT(n)))
+		if (up_us <= slot->check.granted_true_us || up_us <= slot->relisted_true_us ||
+			!(slot->core.members & CORE_BIT(n)))
 			continue;
 		secret = standing(server, slot->resource);
 		if ((secret != 0 && secret != slot->secret) ||

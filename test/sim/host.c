@@ -352,8 +352,11 @@ void
 host_relist(int h, int s)
 {
 	core_event event = {.type = CORE_RELIST, .lists = hosts[h].lists};
+	core_mask before = slot_at(h, s)->core.members;
 
 	step(h, s, &event);
+	if (slot_at(h, s)->core.members != before)
+		slot_at(h, s)->relisted_true_us = w.now_us;
 }
 
 static void

@@ -47,7 +47,8 @@ typedef struct slot
 	int handovers;
 	int64_t first_token;
 	int64_t turn_began_us;
-	int session; /* who holds it; -1: nobody yet, or nobody any more */
+	int64_t relisted_true_us; /* its nodes are others since then */
+	int session;              /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
