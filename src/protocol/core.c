@@ -76,6 +76,7 @@ static void fail_acquire(core_lease *lease, const core_event *event, bool unreac
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
+static void settle(core_lease *lease, const core_event *event, core_out *out);
 static void relist(core_lease *lease, const core_event *event, core_out *out);
 static void forget_left(core_lease *lease, core_mask nodes);
 static bool may_relist(const core_lease *lease);
@@ -147,11 +148,9 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 				begin_acquire(lease, event, out);
 			break;
 		case CORE_RELIST:
+			lease->wanted = event->lists;
 			if (lease->state == CORE_HELD)
-			{
-				lease->wanted = event->lists;
 				relist(lease, event, out);
-			}
 			break;
 		case CORE_WAKE:
 			if (event->retry_us > 0)
@@ -407,6 +406,8 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		lease->valid_until_us = within_limit(lease, valid_until_us);
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
 		out->outcome = CORE_GRANTED;
+		if (may_relist(lease))
+			lease->next_at_us = event->now_us;
 		return;
 	}
 	error = core_votes(lease, CORE_VOTE_ERROR);
@@ -606,11 +607,9 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		raise_bound(lease, event);
 		lease->renewing = false;
 		out->outcome = CORE_RENEWED;
-		if (core_has_quorum(lease->lists, yes))
-			lease->settled = true;
-		else
+		settle(lease, event, out);
+		if (!lease->settled)
 			renew_soon(lease);
-		relist(lease, event, out);
 	}
 	else if (!core_has_quorum(lists, ~no))
 	{
@@ -646,6 +645,18 @@ raise_bound(core_lease *lease, const core_event *event)
 }
 
 /*
+ * A yes to a renewal of the last round came, be the round over or not: the next list may be
+ * farther away than the other, which decides.
+ */
+static void
+settle(core_lease *lease, const core_event *event, core_out *out)
+{
+	if (core_has_quorum(lease->lists, core_votes(lease, CORE_VOTE_YES)))
+		lease->settled = true;
+	relist(lease, event, out);
+}
+
+/*
  * A list that is the same for those who have one, and those who have both, keeps them
  * apart; so one may come beside it, or be taken away.  It may go itself when the key is
  * at a majority of the other, and each renewal since has needed that.
@@ -666,19 +677,23 @@ relist(core_lease *lease, const core_event *event, core_out *out)
 	{
 		/* a node that was left, and comes back, has been sent a release of the last one */
 		lease->attempt += lease->renewed;
-		lease->next_at_us = event->now_us;
+		/* soon, but thousands not at once */
+		lease->next_at_us = min_us(lease->next_at_us,
+								   event->now_us + event->random % RENEW_AGAIN_US(lease->ttl_us));
 	}
 
 	lease->left = (lease->left | gone) & ~lease->members;
-	lease->left_until_us = event->now_us + owed_for_us(lease);
+	lease->owed_until_us = event->now_us + owed_for_us(lease);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		lease->node[i].vote = CORE_VOTE_NONE; /* it was of the former lists */
 		if (gone & CORE_BIT(i))
 		{
-			lease->node[i].vote = CORE_VOTE_NONE;
 			lease->token_at[i] = 0;
 			if (lease->node[i].key == CORE_KEY_ABSENT)
 				forget_left(lease, CORE_BIT(i));
 		}
+	}
 	pay_debts(lease, event, lease->left, out);
 }
 
@@ -821,6 +836,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		decide_renew(lease, event, out);
 	else if (event->op == CORE_OP_RENEW && event->reply == CORE_REPLY_NO)
 		renew_soon(lease);
+	else if (event->op == CORE_OP_RENEW)
+		settle(lease, event, out);
 }
 
 /*
@@ -934,8 +951,9 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 				begin_acquire(lease, event, out);
 			break;
 		case CORE_HELD:
-			if (event->now_us >= lease->left_until_us)
+			if (event->now_us >= lease->owed_until_us)
 				forget_left(lease, lease->left);
+			relist(lease, event, out);
 			if (lease->renewing && round_over)
 			{
 				give_up_pending(lease);

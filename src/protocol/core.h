@@ -110,20 +110,21 @@ typedef struct core_lease
 	core_state state;
 	core_mask members;    /* the nodes that vote on this lease: those of `lists` */
 	core_lists lists;     /* ... which it needs a majority of each of */
-	core_lists wanted;    /* HELD: what takes the place of `lists` as soon as it may */
+	core_lists wanted;    /* what takes the place of `lists` as soon as it may, while HELD */
 	core_mask left;       /* nodes of an earlier list that are owed a release */
-	bool settled;         /* HELD: a majority of each list has had the key since it is
-						   * there.  Until then `lists.now` alone counts for
-						   * renewals */
 	core_mask releasing;  /* nodes with an unanswered release */
 	core_mask confirming; /* ASKING: nodes with an unanswered confirm */
+	bool settled;         /* HELD, or was: a majority of each list has had the key
+						   * since it is there.  Until then `lists.now` alone counts
+						   * for renewals */
 	bool once;            /* one round only: a "try" */
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
-	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes, */
-	int32_t rival_lead;   /* and by how many more than all others: at most all nodes */
-	bool rival_is_silent; /* ASKING: it tells no release */
 	bool woken;           /* ASKING: a wake came after this round began */
+	bool rival_is_silent; /* ASKING: it tells no release */
+	int8_t rival_lead;    /* ASKING: by how many more than all others it seems to hold: at
+						   * most all nodes */
+	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes */
 	uint32_t splits;      /* rounds in a row that nobody seems to have won: no more than
 						   * attempts of one request */
 	uint32_t attempt;     /* number of the last round of acquires of this
@@ -148,8 +149,8 @@ typedef struct core_lease
 	int64_t next_at_us;               /* HELD: next round of renewals; BUSY: next round
 									   * of acquires; RELEASING: debts asked again */
 	int64_t unreachable_since_us;     /* 0: the last round found a quorum */
-	int64_t owed_until_us;            /* RELEASING: all keys have expired by then */
-	int64_t left_until_us;            /* HELD: ... those at the nodes that were left */
+	int64_t owed_until_us;            /* RELEASING: all keys have expired by then; HELD: those
+									   * at the nodes that were left */
 	int64_t wake_at_us;               /* next TICK wanted; 0: none */
 	int64_t token;                    /* the fencing token: ASKING: being written, or 0;
 									   * HELD, LOST, RELEASING: a majority held it, or 0 if
@@ -165,11 +166,11 @@ typedef struct core_lease
 typedef enum core_event_type
 {
 	CORE_ACQUIRE,    /* FREE only; uses lists, ttl_us .. once, can_send */
-	CORE_RELIST,     /* HELD: the lists are others from now on; uses lists.  Comes into
-					  * force at once if it only brings a next list, or takes it
-					  * away; the next list takes the place of the other when the
-					  * lease is settled; all else waits for the lease to end.
-					  * In other states nothing: see core_must_move */
+	CORE_RELIST,     /* the lists are others from now on; uses lists.  Comes into force
+					  * while the lease is HELD: at once if it only brings a next
+					  * list, or takes it away; the next list takes the place of the
+					  * other when the lease is settled; all else waits for the
+					  * lease to end.  A request keeps its lists: see core_must_move */
 	CORE_RELEASE,    /* any state; the owner is done or gives up */
 	CORE_FORGET,     /* RELEASING: what is owed is forgotten; it expires by itself */
 	CORE_REPLY,      /* uses node, op, round, reply, busy_us */
