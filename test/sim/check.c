@@ -76,7 +76,15 @@ static bool was_returned[SECRETS_MAX];         /* to a session */
 static int64_t fooled[HOSTS_MAX][SERVERS_MAX]; /* the loss of data that this host can't know of */
 static bool in_bounds;                         /* 8 is demanded, whoever was fooled */
 
+static struct
+{
+	core_mask servers; /* of the list that counts; 0: it is not kept */
+	int host;
+	int64_t until_us; /* by its host's clock */
+} kept[SECRETS_MAX];
+
 static void check_granted(int host, int slot);
+static void check_kept_ones(int host, int slot);
 static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
@@ -134,6 +142,7 @@ check_begin(void)
 	memset(forgiven, 0, sizeof(forgiven));
 	memset(renewal_sent, 0, sizeof(renewal_sent));
 	memset(was_returned, 0, sizeof(was_returned));
+	memset(kept, 0, sizeof(kept));
 	debt_begin();
 	memset(fooled, 0, sizeof(fooled));
 	in_bounds = w.plan.guarded;
@@ -404,8 +413,51 @@ check_granted(int h, int s)
 	check->steady = false;
 	check_alone(h, s);
 	check_order(h, s);
+	check_kept_ones(h, s);
 	if (w.calm && h == w.last_host)
 		w.last_granted[slot->resource] = true;
+}
+
+/* A release that keeps the key is sent. */
+void
+check_kept(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+
+	kept[slot->secret].servers = 0;
+	for (int n = 0; n < w.plan.places; n++)
+		if (slot->core.lists.now & CORE_BIT(n))
+			kept[slot->secret].servers |= CORE_BIT(w.server_of[h][n]);
+	kept[slot->secret].host = h;
+	kept[slot->secret].until_us = slot->keep_until_us;
+}
+
+/* Nobody has what a majority keeps, though nobody has it any more that was granted it. */
+static void
+check_kept_ones(int h, int s)
+{
+	int resource = hosts[h].slot[s].resource;
+	uint32_t secret = 0;
+	core_mask servers = 0;
+
+	for (int i = 0; i < w.plan.servers; i++)
+	{
+		const node_data *data = &w.server[i].data.lock[resource];
+
+		if (data->secret == 0 || !data->kept ||
+			server_clock_us(&w.server[i]) / 1000 > data->key_end_ms)
+			continue;
+		if (secret != data->secret)
+			servers = 0; /* a minority has one of another; the last is as good as any */
+		secret = data->secret;
+		servers |= CORE_BIT(i);
+	}
+	demand(1,
+		   secret == 0 || host_now_us(kept[secret].host) >= kept[secret].until_us ||
+			   2 * __builtin_popcount(servers & kept[secret].servers) <=
+				   __builtin_popcount(kept[secret].servers),
+		   "request %u of host %c is granted while request %u of host %c is kept",
+		   hosts[h].slot[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
 }
 
 /* Later than all that was granted before it was asked for, and of its own. */

@@ -102,6 +102,7 @@ host_begin(void)
 		}
 		host->members = CORE_BIT(w.plan.nodes) - 1;
 		host->lists = (core_lists){host->members, 0};
+		settling_set_lists(&host->settling, host->lists, host->members);
 		for (int n = 0; n < w.plan.nodes; n++)
 		{
 			GuardMemory *guard = &host->node[n].guard;
@@ -369,6 +370,7 @@ static void
 send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint32_t round)
 {
 	const slot *slot = slot_at(h, s);
+	bool ends = slot->granted && slot->core.state == CORE_RELEASING;
 	int64_t wall = wall_us(h);
 	core_command core;
 	command command = {.op = op,
@@ -403,9 +405,14 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
-				command.ttl_ms = rules_release_ms(slot->granted, slot->returned,
-												  slot->keep_until_us, host_now_us(h));
+				command.ttl_ms =
+					rules_release_ms(ends, slot->returned, slot->keep_until_us, host_now_us(h));
 				command.keep_ms = rules_keep_counter_ms(command.counter, wall);
+				if (command.ttl_ms > 0)
+				{
+					settling_keep(&hosts[h].settling, &slot->core, slot->keep_until_us);
+					check_kept(h, s);
+				}
 				break;
 		}
 		check_sent(h, s, n, op);
@@ -849,10 +856,10 @@ host_hear(int server, int resource)
 			if (node < 0)
 				continue;
 			heard = true;
-			if (slot->announced & CORE_BIT(node))
+			if (core_has_quorum(slot->core.lists, slot->announced))
 				continue;
 			slot->announced |= CORE_BIT(node);
-			if (__builtin_popcount(slot->announced) == core_quorum(slot->core.members))
+			if (core_has_quorum(slot->core.lists, slot->announced))
 				later(w.now_us + w.plan.delay_us / 2 + dice_us(w.plan.delay_us), EVENT_WAKE, h, 0,
 					  s, slot->generation);
 		}

@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "protocol/release_queue.h"
+#include "protocol/settling.h"
 #include "protocol/wish.h"
 #include "wire.h"
 #include "world.h"
@@ -90,6 +91,7 @@ typedef struct host
 	} node[NODES_MAX];
 	core_mask members; /* the nodes that are listed */
 	core_lists lists;
+	Settling settling;
 	int64_t max_ttl_us;
 	int64_t max_ttl_since_us; /* true time */
 	int prefix;               /* of keys: 0 or 1 */

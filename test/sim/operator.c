@@ -280,23 +280,17 @@ change_jointly(void)
 		end_step();
 }
 
-/* As redlock_hosts tells. */
+/* As redlock_stats.unsettled and kept_until tell. */
 static bool
 all_settled(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
 	{
-		if (!reload_is_done(h))
+		if (!reload_is_done(h) || host_now_us(h) < hosts[h].settling.unsettled_until_us)
 			return false;
 		for (int s = 0; s < w.plan.slots; s++)
-		{
-			const core_lease *core = &slot_at(h, s)->core;
-
-			if (slot_at(h, s)->in_use && core->state != CORE_FREE &&
-				(core->lists.now != hosts[h].lists.now || core->lists.next != hosts[h].lists.next ||
-				 (core->state == CORE_HELD && !core->settled)))
+			if (slot_at(h, s)->in_use && !settling_has(&hosts[h].settling, &slot_at(h, s)->core))
 				return false;
-		}
 	}
 	return true;
 }

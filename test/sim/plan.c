@@ -72,9 +72,12 @@ plan_make(plan *plan, uint64_t seed)
 		plan->places = plan->joint ? NODES_MAX : plan->nodes + 1 + (int) dice(2);
 		if (plan->joint)
 		{
-			/* their keys are at the nodes of one list alone */
-			plan->keep = false;
+			/* its keys are at the nodes of one list alone */
 			plan->faults &= ~FAULT_BIT(FAULT_PLAIN);
+			/* a server that restarts does not know what it left to be kept */
+			plan->keep = plan->keep || chance(2);
+			if (plan->keep)
+				plan->faults &= ~FAULT_BIT(FAULT_SERVER);
 		}
 	}
 	choose_times(plan);

@@ -86,6 +86,7 @@ static bool
 assign_slots(int h, const list *list, int *place)
 {
 	host *host = &hosts[h];
+	core_mask replaced = 0;
 
 	for (int i = 0; i < list->count; i++)
 	{
@@ -103,8 +104,13 @@ assign_slots(int h, const list *list, int *place)
 		host->lists.next |= list->next[i] ? CORE_BIT(place[i]) : 0;
 	}
 	for (int i = 0; i < list->count; i++)
+	{
 		if (host->node[place[i]].in_use && host->node[place[i]].address != list->address[i])
 			close_left_node(h, place[i]);
+		if (!host->node[place[i]].in_use)
+			replaced |= CORE_BIT(place[i]);
+	}
+	settling_set_lists(&host->settling, host->lists, replaced);
 	for (int n = 0; n < w.plan.places; n++)
 		host->node[n].leaving = host->node[n].in_use && !(host->members & CORE_BIT(n));
 	return true;
@@ -163,9 +169,14 @@ static void
 relist(int h)
 {
 	for (int s = 0; s < w.plan.slots; s++)
-		if (slot_at(h, s)->in_use && slot_at(h, s)->core.state == CORE_HELD &&
-			!release_queue_waits(&hosts[h].releases, s))
+	{
+		const core_lease *core = &slot_at(h, s)->core;
+
+		if (slot_at(h, s)->in_use && core->state != CORE_FREE &&
+			!release_queue_waits(&hosts[h].releases, s) &&
+			(core->wanted.now != hosts[h].lists.now || core->wanted.next != hosts[h].lists.next))
 			host_relist(h, s);
+	}
 }
 
 static bool
@@ -237,4 +248,5 @@ reload_forget(int h)
 	memset(hosts[h].node, 0, sizeof(hosts[h].node));
 	hosts[h].members = 0;
 	hosts[h].lists = (core_lists){0};
+	hosts[h].settling = (Settling){0};
 }

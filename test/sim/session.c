@@ -118,7 +118,8 @@ open_slot(int h, int resource, bool last)
 	slot->once = !last && chance(3);
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
-	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
+	slot->keep_us =
+		w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2)) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
 	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 || slot->ttl_us > w.plan.ttl_us
