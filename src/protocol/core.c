@@ -266,10 +266,10 @@ core_command_to(const core_lease *lease, int node, core_op op)
 			command.token = lease->raise;
 			break;
 		case CORE_OP_RELEASE:
-			command.counter =
-				lease->state == CORE_HELD && (lease->left & CORE_BIT(node)) && lease->renewed
-					? lease->bound + 1
-					: core_tombstone(lease);
+			/* renewals of a lease that lives on may come late to a node that it has left */
+			command.counter = (lease->left & CORE_BIT(node)) && lease->renewed
+								  ? lease->bound + 1
+								  : core_tombstone(lease);
 			break;
 	}
 	return command;

@@ -477,6 +477,24 @@ test_release(void)
 }
 
 static void
+test_lost(void)
+{
+	hold(lists("012", "345"));
+	tick();
+	renewed_by("012345");
+	up &= ~set("0");
+	happens((core_event){.type = CORE_NODE_LOST, .node = 0});
+	relist(lists("345", ""));
+	now_us = lease.valid_until_us;
+	happens((core_event){.type = CORE_TICK});
+	up |= set("0");
+	happens((core_event){.type = CORE_NODE_READY, .node = 0});
+	ok(out.outcome == CORE_NOTHING && lease.state == CORE_LOST && out.release == set("0") &&
+		   core_command_to(&lease, 0, CORE_OP_RELEASE).counter == lease.bound + 1,
+	   "nor does one of a lease that was lost since");
+}
+
+static void
 test_many_at_once(void)
 {
 	core_event event = {.type = CORE_RELIST, .lists = lists("012", "345")};
@@ -511,6 +529,7 @@ main(void)
 	test_try_in_flight();
 	test_former_votes();
 	test_release();
+	test_lost();
 	test_many_at_once();
 
 	if (broken_law != NULL)
