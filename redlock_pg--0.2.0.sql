@@ -151,6 +151,20 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_stats_row() IS
 'Counters since the server started; read them through the view redlock_stats';
 
+CREATE FUNCTION redlock_node_list_rows(OUT node text, OUT list text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_node_list_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_node_list_rows() IS
+'Which lists the nodes are in; read it through the view redlock_nodes';
+
+CREATE FUNCTION redlock_unsettled_row(OUT unsettled integer, OUT kept_until timestamptz)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_unsettled_row'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_unsettled_row() IS
+'What does not yet rest on the lists of nodes in force; read it through the view redlock_stats';
+
 CREATE VIEW redlock_locks AS
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by
@@ -176,11 +190,15 @@ COMMENT ON COLUMN redlock_locks.valid_for IS
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';
 
-CREATE VIEW redlock_nodes AS SELECT * FROM redlock_node_rows();
+CREATE VIEW redlock_nodes AS
+    SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,
+           n.votes_error, n.since, n.quarantine, n.quarantined_for, l.list
+      FROM redlock_node_rows() n
+      LEFT JOIN redlock_node_list_rows() l ON l.node = n.node;
 COMMENT ON VIEW redlock_nodes IS
 'The Redis nodes as the broker of this server sees them';
 COMMENT ON COLUMN redlock_nodes.state IS
-'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes, but some lease was granted by it)';
+'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes or redlock.nodes_next, but some lease was granted by it)';
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
@@ -189,8 +207,14 @@ COMMENT ON COLUMN redlock_nodes.quarantined_for IS
 'Time until the node votes for new locks again; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
 'Time from the sending of the last answered command to its reply, in microseconds';
+COMMENT ON COLUMN redlock_nodes.list IS
+'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 
-CREATE VIEW redlock_stats AS SELECT * FROM redlock_stats_row();
+CREATE VIEW redlock_stats AS
+    SELECT s.granted, s.refused, s.unreachable, s.renewed, s.unrenewed, s.lost, s.released,
+           s.handed_over, s.woken, s.locks, s.max_locks, s.releasing, s.broker_pid,
+           u.unsettled, u.kept_until
+      FROM redlock_stats_row() s, redlock_unsettled_row() u;
 COMMENT ON VIEW redlock_stats IS
 'What the broker of this server counted since the server started';
 COMMENT ON COLUMN redlock_stats.locks IS
@@ -201,8 +225,13 @@ COMMENT ON COLUMN redlock_stats.releasing IS
 'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
+COMMENT ON COLUMN redlock_stats.unsettled IS
+'Leases that do not yet rest on a majority of each list of nodes; null while what redlock.nodes and redlock.nodes_next say is not in force';
+COMMENT ON COLUMN redlock_stats.kept_until IS
+'Until then keys may be kept by hold_at_least, after a release, at the nodes of another list alone; null: there are none';
 
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.
 GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
-GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_stats_row TO PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
+    redlock_stats_row, redlock_unsettled_row TO PUBLIC;

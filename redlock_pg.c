@@ -52,7 +52,9 @@ PG_FUNCTION_INFO_V1(redlock_fence_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
+PG_FUNCTION_INFO_V1(redlock_node_list_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
+PG_FUNCTION_INFO_V1(redlock_unsettled_row);
 
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
@@ -596,7 +598,7 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 	Assert(desc->natts == lengthof(values));
 
 	values[0] = CStringGetTextDatum(status->url.address);
-	values[1] = CStringGetTextDatum(status->leaving ? "leaving" : status->state);
+	values[1] = CStringGetTextDatum(status->now || status->next ? status->state : "leaving");
 	values[2] = CStringGetTextDatum(status->last_error);
 	values[3] = TimestampTzGetDatum(status->last_error_at);
 	nulls[2] = nulls[3] = status->last_error[0] == '\0';
@@ -610,6 +612,50 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
 	nulls[9] = nulls[10] = quarantine_us <= 0;
 	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+Datum
+redlock_node_list_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	NodeStatus status;
+
+	lease_require_preload();
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		Datum values[2];
+		bool nulls[2] = {0};
+
+		if (!node_status_copy(i, &status))
+			continue;
+		values[0] = CStringGetTextDatum(status.url.address);
+		values[1] = CStringGetTextDatum(status.now && status.next ? "both"
+										: status.now              ? "now"
+										: status.next             ? "next"
+																  : "leaving");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+redlock_unsettled_row(PG_FUNCTION_ARGS)
+{
+	TupleDesc desc;
+	Datum values[2];
+	bool nulls[2];
+	int leases;
+	int64 kept_until_us;
+
+	lease_require_preload();
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	nulls[0] = !lease_unsettled(&leases, &kept_until_us);
+	nulls[1] = kept_until_us == 0;
+	values[0] = Int32GetDatum(leases);
+	values[1] = TimestampTzGetDatum(GetCurrentTimestamp() + kept_until_us - redlock_clock_us());
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
 Datum

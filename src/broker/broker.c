@@ -95,6 +95,7 @@ static void begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE],
 						  core_op op, int64 now_us);
 static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, const InFlight *sent);
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
+static void count_unsettled(int change);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static int64 turn_pause_until(const Lease *lease);
 static bool release_orphan(Lease *lease, int64 now_us);
@@ -116,6 +117,7 @@ static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, 
 static void adopt_leases(int64 now_us);
 static void configure_nodes(int64 now_us);
 static void move_askers(int64 now_us);
+static void relist(int64 now_us);
 static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					  int64 now_us);
 static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
@@ -355,7 +357,7 @@ ask(Lease *lease, int64 now_us)
 	core_event event = {0};
 	int64 node_timeout_us = redlock_node_timeout_ms * INT64CONST(1000);
 
-	if (members() == 0)
+	if (members_lists().now == 0)
 	{
 		lease_count(COUNT_UNREACHABLE);
 		lease_set_state(lease, LEASE_UNREACHABLE);
@@ -365,7 +367,7 @@ ask(Lease *lease, int64 now_us)
 	draw_secret(lease->secret);
 	event.type = CORE_ACQUIRE;
 	event.now_us = now_us;
-	event.lists.now = members();
+	event.lists = members_lists();
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
@@ -434,11 +436,14 @@ static void
 step(Lease *lease, core_event *event)
 {
 	uint32 round = lease->core.round;
+	bool was_settled = settling_has(&lease_table->settling, &lease->core);
 	core_out out;
 
 	event->random = pg_prng_uint32(&pg_global_prng_state);
 	set_masks(event, lease);
 	core_step(&lease->core, event, &out);
+	if (settling_has(&lease_table->settling, &lease->core) != was_settled)
+		count_unsettled(was_settled ? 1 : -1);
 	publish(lease, out.outcome, event->now_us);
 
 	send_to(out.release, lease, CORE_OP_RELEASE, event->type, event->now_us);
@@ -571,9 +576,20 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->value = value;
 	command->value_len = script_value(value, lease->secret, lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
-	command->ttl_ms = op == CORE_OP_RELEASE ? rules_release_ms(lease->granted, lease->token != 0,
-															   lease->keep_until_us, now_us)
-											: lease->ttl_ms;
+	command->ttl_ms = lease->ttl_ms;
+	if (op == CORE_OP_RELEASE)
+	{
+		/* at nodes that a lease has left, nothing ends */
+		bool ends = lease->granted && lease->core.state == CORE_RELEASING;
+
+		command->ttl_ms = rules_release_ms(ends, lease->token != 0, lease->keep_until_us, now_us);
+		if (command->ttl_ms > 0)
+		{
+			settling_keep(&lease_table->settling, &lease->core, lease->keep_until_us);
+			pg_atomic_write_u64(&lease_table->unsettled_until_us,
+								lease_table->settling.unsettled_until_us);
+		}
+	}
 }
 
 static void
@@ -644,6 +660,13 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			trouble_log(lease, TROUBLE_LOST, now_us);
 			break;
 	}
+}
+
+static void
+count_unsettled(int change)
+{
+	if (pg_atomic_read_u32(&lease_table->unsettled) != LEASE_UNSETTLED_UNKNOWN)
+		pg_atomic_fetch_add_u32(&lease_table->unsettled, change);
 }
 
 static void
@@ -762,13 +785,15 @@ adopt_leases(int64 now_us)
  * Nodes
  */
 
-/* Put redlock.nodes into force. */
+/* Put redlock.nodes and redlock.nodes_next into force. */
 static void
 configure_nodes(int64 now_us)
 {
+	pg_atomic_write_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	if (!members_configure(now_us))
 		return;
 	move_askers(now_us);
+	relist(now_us);
 	members_close_left(now_us);
 }
 
@@ -780,11 +805,33 @@ move_askers(int64 now_us)
 		const Lease *lease = lease_at(i);
 		ReleaseStep next;
 
-		if (!lease->in_use || !core_must_move(&lease->core, (core_lists){members(), 0}))
+		if (!lease->in_use || !core_must_move(&lease->core, members_lists()))
 			continue;
-		while (release_queue_move(&releases, i, &lease->core, (core_lists){members(), 0}, &next))
+		while (release_queue_move(&releases, i, &lease->core, members_lists(), &next))
 			take(&next, now_us);
 	}
+}
+
+/* Leases are held by the lists in force, as soon as that is safe.  Counts those that are not. */
+static void
+relist(int64 now_us)
+{
+	core_event event = {.type = CORE_RELIST, .now_us = now_us, .lists = members_lists()};
+	uint32 unsettled = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (!lease->in_use || lease->core.state == CORE_FREE)
+			continue;
+		if (!release_queue_waits(&releases, i) && (lease->core.wanted.now != event.lists.now ||
+												   lease->core.wanted.next != event.lists.next))
+			step(lease, &event);
+		unsettled += !settling_has(&lease_table->settling, &lease->core);
+	}
+	pg_atomic_write_u64(&lease_table->unsettled_until_us, lease_table->settling.unsettled_until_us);
+	pg_atomic_write_u32(&lease_table->unsettled, unsettled);
 }
 
 static void

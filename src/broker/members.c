@@ -12,22 +12,41 @@
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
-/* How often it is tried to put a changed redlock.nodes wholly into force. */
+/* How often it is tried to put changed lists wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
-static core_mask listed;
-static core_mask outdated;          /* their connections may be by former settings of TLS */
-static int64 due_us = PG_INT64_MAX; /* redlock.nodes is not wholly in force before */
+/* What the two lists say, each node once. */
+typedef struct Listed
+{
+	int count;
+	struct
+	{
+		const NodeUrl *url;
+		bool now;
+		bool next;
+	} node[2 * URL_NODES_MAX];
+} Listed;
 
-static bool assign_slots(const NodeUrls *urls, int *slot, int64 now_us);
-static void open_nodes(const NodeUrls *urls, const int *slot, int64 now_us);
+static core_lists lists;
+static core_mask outdated;          /* their connections may be by former settings of TLS */
+static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before */
+
+static void read_lists(Listed *listed);
+static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
+static void open_nodes(const Listed *listed, const int *slot, int64 now_us);
 static SlotUse slot_use(void);
 static void close_left_node(int slot, int64 now_us);
+
+core_lists
+members_lists(void)
+{
+	return lists;
+}
 
 core_mask
 members(void)
 {
-	return listed;
+	return lists.now | lists.next;
 }
 
 int64
@@ -55,8 +74,8 @@ members_adopt(int64 now_us)
 		if (!status->in_use)
 			continue;
 		node_open(i, &status->url, &status->guard, now_us);
-		if (!status->leaving)
-			listed |= CORE_BIT(i);
+		lists.now |= status->now ? CORE_BIT(i) : 0;
+		lists.next |= status->next ? CORE_BIT(i) : 0;
 	}
 }
 
@@ -64,11 +83,23 @@ bool
 members_configure(int64 now_us)
 {
 	static bool short_of_slots = false;
-	const NodeUrls *urls = redlock_nodes();
+	Listed listed;
 	int slot[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
-	if (!assign_slots(urls, slot, now_us))
+	read_lists(&listed);
+	if (listed.count > URL_NODES_MAX)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
+				 errdetail("They name %d nodes together, and may name %d.", listed.count,
+						   URL_NODES_MAX),
+				 errhint("Change one list to the other in two steps. Until then the lists that "
+						 "were in force before stay so.")));
+		return false;
+	}
+	if (!assign_slots(&listed, slot, now_us))
 	{
 		if (!short_of_slots)
 			ereport(LOG,
@@ -79,38 +110,74 @@ members_configure(int64 now_us)
 		return false;
 	}
 	short_of_slots = false;
-	open_nodes(urls, slot, now_us);
+	open_nodes(&listed, slot, now_us);
 	return true;
 }
 
-/* Find or reserve a slot for each URL, and mark who is leaving. */
+/* A node in both is reached as redlock.nodes says. */
+static void
+read_lists(Listed *listed)
+{
+	const NodeUrls *now = redlock_nodes();
+	const NodeUrls *next = redlock_nodes_next();
+
+	memset(listed, 0, sizeof(*listed));
+	for (int i = 0; i < now->count; i++)
+	{
+		listed->node[i].url = &now->url[i];
+		listed->node[i].now = true;
+	}
+	listed->count = now->count;
+	for (int i = 0; i < next->count; i++)
+	{
+		int at = 0;
+
+		while (at < now->count && strcmp(now->url[at].address, next->url[i].address) != 0)
+			at++;
+		if (at == now->count)
+		{
+			at = listed->count++;
+			listed->node[at].url = &next->url[i];
+		}
+		listed->node[at].next = true;
+	}
+}
+
+/* Find or reserve a slot for each node, and tell in which lists each is. */
 static bool
-assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
+assign_slots(const Listed *listed, int *slot, int64 now_us)
 {
 	NodeStatus *status = node_status;
+	core_mask listed_slots;
+	core_mask replaced = 0;
 
-	for (int u = 0; u < urls->count; u++)
+	for (int u = 0; u < listed->count; u++)
 	{
 		slot[u] = -1;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (status[i].in_use && strcmp(status[i].url.address, urls->url[u].address) == 0)
+			if (status[i].in_use &&
+				strcmp(status[i].url.address, listed->node[u].url->address) == 0)
 				slot[u] = i;
 	}
-	if (!slots_assign(slot_use(), CORE_NODES_MAX, slot, urls->count, &listed))
+	if (!slots_assign(slot_use(), CORE_NODES_MAX, slot, listed->count, &listed_slots))
 		return false;
-	for (int u = 0; u < urls->count; u++)
+	for (int u = 0; u < listed->count; u++)
 		if (status[slot[u]].in_use &&
-			strcmp(status[slot[u]].url.address, urls->url[u].address) != 0)
+			strcmp(status[slot[u]].url.address, listed->node[u].url->address) != 0)
 			close_left_node(slot[u], now_us);
 
-	for (int u = 0; u < urls->count; u++)
+	lists = (core_lists){0};
+	for (int u = 0; u < listed->count; u++)
 	{
 		NodeStatus *b = &status[slot[u]];
 
+		lists.now |= listed->node[u].now ? CORE_BIT(slot[u]) : 0;
+		lists.next |= listed->node[u].next ? CORE_BIT(slot[u]) : 0;
 		seqlock_begin_write(&b->version);
-		b->url = urls->url[u];
+		b->url = *listed->node[u].url;
 		if (!b->in_use)
 		{
+			replaced |= CORE_BIT(slot[u]);
 			b->in_use = true;
 			b->last_error[0] = '\0';
 			memset(&b->guard, 0, sizeof(b->guard));
@@ -122,17 +189,21 @@ assign_slots(const NodeUrls *urls, int *slot, int64 now_us)
 		seqlock_end_write(&b->version);
 	}
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		status[i].leaving = status[i].in_use && !(listed & CORE_BIT(i));
+	{
+		status[i].now = (lists.now & CORE_BIT(i)) != 0;
+		status[i].next = (lists.next & CORE_BIT(i)) != 0;
+	}
+	settling_set_lists(&lease_table->settling, lists, replaced);
 	return true;
 }
 
 static void
-open_nodes(const NodeUrls *urls, const int *slot, int64 now_us)
+open_nodes(const Listed *listed, const int *slot, int64 now_us)
 {
-	for (int u = 0; u < urls->count; u++)
+	for (int u = 0; u < listed->count; u++)
 	{
 		RedisNode *node = node_at(slot[u]);
-		const NodeUrl *url = &urls->url[u];
+		const NodeUrl *url = listed->node[u].url;
 
 		if (node->state == NODE_UNUSED)
 			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
@@ -176,13 +247,13 @@ members_reopen_tls(int64 now_us)
 void
 members_close_left(int64 now_us)
 {
-	core_mask done = slots_to_leave(slot_use(), listed);
+	core_mask done = slots_to_leave(slot_use(), members());
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (done & CORE_BIT(i))
 			close_left_node(i, now_us);
-		else if (node_status[i].in_use && node_status[i].leaving)
+		else if (node_status[i].in_use && !(members() & CORE_BIT(i)))
 			due_us = now_us + RECONFIGURE_US;
 	}
 }

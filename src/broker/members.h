@@ -1,8 +1,9 @@
 /*
  * members.h
- *		The nodes of this server: redlock.nodes put into force, slot by slot.
+ *		The nodes of this server: redlock.nodes, and redlock.nodes_next, put into force,
+ *		slot by slot.
  *
- * A node keeps its slot as long as it is listed.  One that is no longer listed does
+ * A node keeps its slot as long as it is listed, be it in both.  One that is no longer does
  * not vote on new leases; it stays connected until the leases on which it voted have
  * ended, and all that it was sent is answered.
  *
@@ -14,18 +15,23 @@
 
 #include "protocol/core.h"
 
-/* The nodes of redlock.nodes, as far as it is in force: those that new leases ask. */
-extern core_mask members(void);
+/*
+ * The nodes of redlock.nodes and redlock.nodes_next, as far as these are in force: those
+ * that new leases ask.
+ */
+extern core_lists members_lists(void);
+extern core_mask members(void); /* of both */
 
 /*
- * The nodes of an earlier broker, also those that are no longer in redlock.nodes:
- * leases may live on them, and what is listed now may have to wait for their slots.
+ * The nodes of an earlier broker, also those that are no longer listed: leases may live on
+ * them, and what is listed now may have to wait for their slots.
  */
 extern void members_adopt(int64 now_us);
 
 /*
- * Put redlock.nodes into force; members_close_left is to follow, when what moves has
- * moved.  False: not yet, since too many nodes that have left still serve leases.
+ * Put both lists into force; members_close_left is to follow, when what moves has moved.
+ * False: not yet, since too many nodes that have left still serve leases; or not at all,
+ * since they are too many.
  */
 extern bool members_configure(int64 now_us);
 extern void members_close_left(int64 now_us);
@@ -37,7 +43,7 @@ extern void members_close_left(int64 now_us);
 extern void members_tls_changed(void);
 extern void members_reopen_tls(int64 now_us);
 
-/* When both are to be tried again; PG_INT64_MAX: redlock.nodes is wholly in force. */
+/* When both are to be tried again; PG_INT64_MAX: nothing is left to do. */
 extern int64 members_due_us(void);
 
 /* Is each node ready, or was it tried in vain? */

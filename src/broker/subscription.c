@@ -4,8 +4,6 @@
  */
 #include "postgres.h"
 
-#include "port/pg_bitutils.h"
-
 #include "broker/subscription.h"
 #include "shared/guc.h"
 
@@ -56,10 +54,10 @@ subscription_hear(const RedisNode *node, const char *channel, size_t len, bool t
 		return NULL; /* it waits no longer */
 
 	heard = told ? &lease->announced : &lease->joined;
-	if (*heard & bit)
+	if (core_has_quorum(lease->core.lists, *heard))
 		return NULL;
 	*heard |= bit;
-	if (pg_popcount32(*heard) != core_quorum(lease->core.members))
+	if (!core_has_quorum(lease->core.lists, *heard))
 		return NULL;
 	if (told)
 		lease_count(COUNT_WOKEN);
@@ -89,8 +87,10 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 			node_subscribe(node, lease->key, lease->key_len, true);
 		else if (lease->joined & bit)
 		{
+			bool enough = core_has_quorum(lease->core.lists, lease->joined);
+
 			lease->joined &= ~bit;
-			if (pg_popcount32(lease->joined) == core_quorum(lease->core.members) - 1)
+			if (enough && !core_has_quorum(lease->core.lists, lease->joined))
 				lost(lease);
 		}
 	}

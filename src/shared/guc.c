@@ -2,8 +2,8 @@
  * guc.c
  *		The settings, sorted by name.
  *
- * redlock.nodes holds passwords, and PostgreSQL writes the new text of a
- * changed setting into the server log at each reload.  So the check hook keeps
+ * redlock.nodes and redlock.nodes_next hold passwords, and PostgreSQL writes the new text
+ * of a changed setting into the server log at each reload.  So the check hook keeps
  * the parsed list as the setting's "extra" data and replaces the text by an
  * empty string: to PostgreSQL it never changes, and is never logged.  SHOW
  * prints the list without credentials.
@@ -35,7 +35,10 @@ int redlock_tls_verify = TLS_VERIFY_FULL;
 int redlock_ttl_ms = TTL_DEFAULT_MS;
 
 static char *nodes_text = NULL; /* always empty, see above */
+static char *nodes_next_text = NULL;
 static const NodeUrls *nodes = NULL;
+static const NodeUrls *nodes_next = NULL;
+static const NodeUrls no_nodes = {0};
 
 static const struct config_enum_entry on_loss_options[] = {{"cancel", ON_LOSS_CANCEL, false},
 														   {"error", ON_LOSS_ERROR, false},
@@ -53,6 +56,11 @@ static bool check_key_prefix(char **newval, void **extra, GucSource source);
 static bool check_nodes(char **newval, void **extra, GucSource source);
 static void assign_nodes(const char *newval, void *extra);
 static const char *show_nodes(void);
+static bool check_nodes_next(char **newval, void **extra, GucSource source);
+static void assign_nodes_next(const char *newval, void *extra);
+static const char *show_nodes_next(void);
+static bool check_urls(const char *setting, char **newval, void **extra);
+static const char *show_urls(const NodeUrls *urls);
 static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
 static bool check_tls_cert_file(char **newval, void **extra, GucSource source);
 static bool check_tls_key_file(char **newval, void **extra, GucSource source);
@@ -115,6 +123,13 @@ guc_define(void)
 		"separated by commas; shown without credentials.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
 
+	DefineCustomStringVariable(
+		"redlock.nodes_next", "URLs of the nodes that are to take the place of redlock.nodes.",
+		"While it is set, each lock needs a majority of both lists. Set it on all hosts, wait "
+		"until redlock_stats.unsettled is 0 on each, and make it redlock.nodes.",
+		&nodes_next_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes_next, assign_nodes_next,
+		show_nodes_next);
+
 	DefineCustomEnumVariable(
 		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",
 		"cancel: its running statement is cancelled; error: its next call and its commit fail; "
@@ -158,9 +173,13 @@ guc_define(void)
 const NodeUrls *
 redlock_nodes(void)
 {
-	static const NodeUrls none = {0};
+	return nodes != NULL ? nodes : &no_nodes;
+}
 
-	return nodes != NULL ? nodes : &none;
+const NodeUrls *
+redlock_nodes_next(void)
+{
+	return nodes_next != NULL ? nodes_next : &no_nodes;
 }
 
 static bool
@@ -184,6 +203,18 @@ check_key_prefix(char **newval, void **extra, GucSource source)
 static bool
 check_nodes(char **newval, void **extra, GucSource source)
 {
+	return check_urls("redlock.nodes", newval, extra);
+}
+
+static bool
+check_nodes_next(char **newval, void **extra, GucSource source)
+{
+	return check_urls("redlock.nodes_next", newval, extra);
+}
+
+static bool
+check_urls(const char *setting, char **newval, void **extra)
+{
 	NodeUrls *urls = REDLOCK_GUC_MALLOC(sizeof(NodeUrls));
 	const char *wrong;
 
@@ -195,7 +226,7 @@ check_nodes(char **newval, void **extra, GucSource source)
 		REDLOCK_GUC_FREE(urls);
 		/* the standard message would print the value */
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
-		GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": %s", wrong);
+		GUC_check_errmsg("invalid value for parameter \"%s\": %s", setting, wrong);
 		GUC_check_errhint(
 			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, "
 			"separated by commas.");
@@ -207,9 +238,9 @@ check_nodes(char **newval, void **extra, GucSource source)
 		{
 			REDLOCK_GUC_FREE(urls);
 			GUC_check_errcode(ERRCODE_FEATURE_NOT_SUPPORTED);
-			GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": node %d: "
+			GUC_check_errmsg("invalid value for parameter \"%s\": node %d: "
 							 "this build of redlock_pg has no TLS (rediss://)",
-							 i + 1);
+							 setting, i + 1);
 			GUC_check_errdetail("It was built without hiredis 1.0 or later with its TLS library, "
 								"or without OpenSSL 3.0 or later.");
 			GUC_check_errhint("Install both with their headers (Debian: libhiredis-dev and "
@@ -229,16 +260,34 @@ assign_nodes(const char *newval, void *extra)
 	nodes = extra;
 }
 
+static void
+assign_nodes_next(const char *newval, void *extra)
+{
+	nodes_next = extra;
+}
+
 static const char *
 show_nodes(void)
 {
-	static char text[URL_NODES_MAX * (sizeof(nodes->url[0].address) + 32)];
+	return show_urls(redlock_nodes());
+}
+
+static const char *
+show_nodes_next(void)
+{
+	return show_urls(redlock_nodes_next());
+}
+
+static const char *
+show_urls(const NodeUrls *urls)
+{
+	static char text[URL_NODES_MAX * (sizeof(urls->url[0].address) + 32)];
 	size_t used = 0;
 
 	text[0] = '\0';
-	for (int i = 0; nodes != NULL && i < nodes->count; i++)
+	for (int i = 0; i < urls->count; i++)
 	{
-		const NodeUrl *url = &nodes->url[i];
+		const NodeUrl *url = &urls->url[i];
 
 		used += snprintf(text + used, sizeof(text) - used, "%s%s://%s%s", i > 0 ? ", " : "",
 						 url->is_unix ? "unix"

@@ -44,8 +44,9 @@ extern char *redlock_tls_key_file;
 extern int redlock_tls_verify;
 extern int redlock_ttl_ms;
 
-/* What redlock.nodes says; count 0 if it is not set. */
+/* What redlock.nodes and redlock.nodes_next say; count 0 if it is not set. */
 extern const NodeUrls *redlock_nodes(void);
+extern const NodeUrls *redlock_nodes_next(void);
 
 /* postmaster or first backend, _PG_init */
 extern void guc_define(void);

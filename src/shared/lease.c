@@ -135,6 +135,8 @@ init_table(void)
 		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	}
+	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
+	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
 	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
 	for (int i = 0; i < MaxBackends; i++)
@@ -518,6 +520,17 @@ lease_usage(int *owned, int *releasing)
 {
 	*owned = lease_table->owned;
 	*releasing = Max(lease_table->used - *owned, 0);
+}
+
+bool
+lease_unsettled(int *leases, int64 *kept_until_us)
+{
+	uint32 count = pg_atomic_read_u32(&lease_table->unsettled);
+	int64 until_us = (int64) pg_atomic_read_u64(&lease_table->unsettled_until_us);
+
+	*leases = count != LEASE_UNSETTLED_UNKNOWN ? (int) count : 0;
+	*kept_until_us = until_us > redlock_clock_us() ? until_us : 0;
+	return count != LEASE_UNSETTLED_UNKNOWN;
 }
 
 /* The holder elsewhere; or the last one, where its key outlives the release. */

@@ -52,10 +52,14 @@
 
 #include "protocol/core.h"
 #include "protocol/lua.h"
+#include "protocol/settling.h"
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
 #define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
+
+/* LeaseTable.unsettled */
+#define LEASE_UNSETTLED_UNKNOWN PG_UINT32_MAX
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
@@ -181,6 +185,10 @@ typedef struct LeaseTable
 	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
 	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
 	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
+	Settling settling;                      /* (b) */
+	pg_atomic_uint32 unsettled;             /* leases that do not rest on the lists in force;
+											 * LEASE_UNSETTLED_UNKNOWN: these are to change */
+	pg_atomic_uint64 unsettled_until_us;    /* of keys that are kept; redlock_clock_us() time */
 	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
 								* last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
@@ -226,6 +234,13 @@ extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
+
+/*
+ * What of this server does not rest on the lists of nodes in force: so many leases, and,
+ * until then, keys that are kept (redlock_clock_us() time; 0: none).  False: not known,
+ * since what redlock.nodes and redlock.nodes_next say is not yet in force.
+ */
+extern bool lease_unsettled(int *leases, int64 *kept_until_us);
 extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
 extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
 

@@ -22,10 +22,11 @@ typedef struct NodeStatus
 {
 	SeqLock version;
 	bool in_use;
-	bool leaving; /* no longer in redlock.nodes, but some lease that
-				   * was granted by it lives on */
-	NodeUrl url;  /* how to reach it; its address is its identity, and all
-				   * that may be shown: the rest has passwords */
+	bool now;    /* in redlock.nodes, as far as that is in force, */
+	bool next;   /* or in redlock.nodes_next; in neither, it is leaving: some lease that
+				  * was granted by it lives on */
+	NodeUrl url; /* how to reach it; its address is its identity, and all
+				  * that may be shown: the rest has passwords */
 	char state[16];
 	char last_error[160];
 	TimestampTz last_error_at;
