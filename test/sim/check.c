@@ -440,6 +440,8 @@ check_kept_ones(int h, int s)
 	uint32_t secret = 0;
 	core_mask servers = 0;
 
+	if (!w.plan.guarded)
+		return;
 	for (int i = 0; i < w.plan.servers; i++)
 	{
 		const node_data *data = &w.server[i].data.lock[resource];
