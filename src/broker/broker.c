@@ -372,10 +372,9 @@ ask(Lease *lease, int64 now_us)
 	event.patience_us = lease->patient ? PG_INT64_MAX : 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
-	event.not_before_us = turns_begin_us(lease);
+	event.not_before_us = turns_begin(lease, now_us);
 	lease->granted = false;
 	lease->keep_until_us = 0;
-	lease->asked_us = now_us;
 	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
 	step(lease, &event);
 }
@@ -421,7 +420,7 @@ step(Lease *lease, core_event *event)
 	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
-		lease->announced = 0;
+		lease->announced = lease->released = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		subscription_end(lease);
 	set_timer(lease);
@@ -550,8 +549,9 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->ttl_ms = op == CORE_OP_RELEASE ? rules_release_ms(lease->granted, lease->token != 0,
 															   lease->keep_until_us, now_us)
 											: lease->ttl_ms;
-	command->waited_ms = lease->once ? -1 : (now_us - lease->asked_us) / 1000;
-	command->waiters = lease->granted ? turns_waiters(lease) : NULL;
+	command->waited_ms = lease->once ? -1 : turns_waited_ms(lease, now_us);
+	command->token = lease->granted ? lease->core.token : 0;
+	command->waiters = turns_waiters(lease);
 	command->now_us = now_us;
 }
 
@@ -699,15 +699,18 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 {
 	ScriptMessage message;
 	Lease *lease;
+	int64 turn_us;
 
 	script_hear(text, text_len, now_us, &message);
 	switch (message.word)
 	{
 		case SCRIPT_FREE:
-			lease = subscription_told(node, channel, len);
-			if (lease != NULL)
-				wake(lease, RETRY_SUBSCRIBED_US, turns_hear(lease, &message.waiters, now_us),
-					 now_us);
+			lease = subscription_told(node, channel, len, message.token);
+			if (lease == NULL)
+				break;
+			turn_us = turns_hear(lease, &message.waiters, now_us);
+			if (turn_us != 0)
+				wake(lease, RETRY_SUBSCRIBED_US, turn_us, now_us);
 			break;
 		case SCRIPT_WANT:
 			lease = subscription_lease(message.key, message.key_len);

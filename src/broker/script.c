@@ -24,11 +24,13 @@
 /* None is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
 
-/* More hosts than can be: no node says so in earnest. */
-#define WAITING_MAX 1000000
+/* More count as so many: what a node says makes nobody wait without limit. */
+#define WAITING_MAX 1024
 
 /* Nobody waits for longer than 30 years. */
 #define WAITED_DIGITS 12
+
+#define TOKEN_DIGITS 16 /* of LUA_COUNTER_END */
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
@@ -44,7 +46,7 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's va
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
 StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
-										   4 * NUMBER_MAX +
+										   5 * NUMBER_MAX +
 										   WAITERS_MAX * (LOCK_HOST_DIGITS + 1 + NUMBER_MAX) +
 										   sizeof("$1000\r\n\r\n"),
 				 "each command must fit");
@@ -58,6 +60,7 @@ static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 static char *put_waiters(char *at, const Waiters *waiters, int64 now_us);
 static bool take_word(const char **at, const char *end, const char **word, size_t *len);
+static bool take_number(const char **at, const char *end, size_t digits_max, int64 *number);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
 
 static const char digits[] = "0123456789abcdef";
@@ -127,7 +130,9 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_number(at, command->core.counter);
 			at = put_number(at,
 							rules_keep_counter_ms(command->core.counter, command->wall_clock_us));
-			if (command->waiters != NULL)
+			if (command->token > 0)
+				at = put_number(at, command->token);
+			if (command->token > 0 && command->waiters != NULL)
 				at = put_waiters(at, command->waiters, command->now_us);
 			break;
 	}
@@ -319,18 +324,22 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 	size_t word_len;
 
 	message->word = SCRIPT_STRANGE;
+	message->token = 0;
 	message->waiters.count = 0;
+	if (strcmp(text, "free") == 0)
+	{
+		message->word = SCRIPT_FREE; /* release 0.1.0 says no more, and ends it otherwise */
+		if (take_word(&text, end, &word, &word_len) &&
+			take_number(&text, end, TOKEN_DIGITS, &message->token))
+			while (message->waiters.count < WAITERS_MAX &&
+				   take_waiter(&text, end, now_us, &message->waiters))
+				;
+		return;
+	}
 	if (!take_word(&text, end, &word, &word_len))
 		return;
-	if (strcmp(word, "free") == 0)
-	{
-		message->word = SCRIPT_FREE;
-		while (message->waiters.count < WAITERS_MAX &&
-			   take_waiter(&text, end, now_us, &message->waiters))
-			;
-	}
-	else if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
-			 take_waiter(&text, end, now_us, &message->waiters))
+	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
+		take_waiter(&text, end, now_us, &message->waiters))
 		message->word = SCRIPT_WANT;
 }
 
@@ -348,19 +357,35 @@ take_word(const char **at, const char *end, const char **word, size_t *len)
 	return true;
 }
 
+static bool
+take_number(const char **at, const char *end, size_t digits_max, int64 *number)
+{
+	const char *word;
+	size_t len;
+
+	if (!take_word(at, end, &word, &len) || len == 0 || len > digits_max ||
+		strspn(word, "0123456789") != len)
+		return false;
+	*number = strtoll(word, NULL, 10);
+	return true;
+}
+
 /* Strangers may publish, too: what is no host, or no time, is none. */
 static bool
 take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 {
-	const char *host, *waited;
-	size_t host_len, waited_len;
+	const char *word;
+	size_t len;
+	uint64 host;
 	int64 waited_ms;
 
-	if (!take_word(at, end, &host, &host_len) || !take_word(at, end, &waited, &waited_len) ||
-		host_len != LOCK_HOST_DIGITS || strspn(host, digits) != LOCK_HOST_DIGITS ||
-		waited_len == 0 || waited_len > WAITED_DIGITS || strspn(waited, "0123456789") != waited_len)
+	if (!take_word(at, end, &word, &len) || len != LOCK_HOST_DIGITS ||
+		strspn(word, digits) != LOCK_HOST_DIGITS ||
+		!take_number(at, end, WAITED_DIGITS, &waited_ms))
 		return false;
-	waited_ms = strtoll(waited, NULL, 10);
-	waiters_add(waiters, strtoull(host, NULL, 16), waited_ms * 1000, now_us);
+	host = strtoull(word, NULL, 16);
+	if (host == 0)
+		return false;
+	waiters_add(waiters, host, waited_ms * 1000, now_us);
 	return true;
 }

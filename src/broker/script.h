@@ -27,6 +27,7 @@ typedef struct ScriptCommand
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
 	int64 waited_ms;        /* acquire: what the holder's host is told; -1: nothing */
+	int64 token;            /* release: of the lease, as its waiters are told; 0: none */
 	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
 	int64 now_us;           /* release: on the clock of the waiters */
 } ScriptCommand;
@@ -93,6 +94,7 @@ typedef enum ScriptWord
 typedef struct ScriptMessage
 {
 	ScriptWord word;
+	int64 token;     /* FREE: of the lease that was released; 0: not told */
 	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one */
 	const char *key; /* WANT */
 	size_t key_len;

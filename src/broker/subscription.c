@@ -59,13 +59,20 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 	return lease != NULL && lease->subscribed && count(lease, &lease->joined, bit) ? lease : NULL;
 }
 
+/* A slow node tells of an earlier release when the others tell of this one. */
 Lease *
-subscription_told(const RedisNode *node, const char *channel, size_t len)
+subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token)
 {
 	Lease *lease = subscription_lease(channel, len);
 
-	if (lease == NULL || !lease->subscribed || /* it waits no longer */
-		!count(lease, &lease->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
+	if (lease == NULL || !lease->subscribed || (token > 0 && token < lease->released))
+		return NULL; /* it waits no longer, or the lock has been granted since */
+	if (token > lease->released)
+	{
+		lease->released = token;
+		lease->announced = 0;
+	}
+	if (!count(lease, &lease->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
 		return NULL;
 	lease_count(COUNT_WOKEN);
 	return lease;

@@ -23,11 +23,12 @@ extern void subscription_end(Lease *lease);
 extern void subscription_open(int node, int64 now_us);
 
 /*
- * A subscriber joined a channel, or was told of a release.  Returns the lease that asks
- * again for that, or NULL.
+ * A subscriber joined a channel, or was told of the release of the lease that had this
+ * token (0: an unknown one).  Returns the lease that asks again for that, or NULL.
  */
 extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len);
-extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len);
+extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len,
+								int64 token);
 
 /* Is it the channel of this server? */
 extern bool subscription_is_own(const char *channel, size_t len);

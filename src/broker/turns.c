@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "utils/memutils.h"
 
 #include "broker/members.h"
@@ -14,7 +15,14 @@
 /* Two names in one place cost a pause, no more. */
 #define PLACES 256
 
-static Waiters **waiters; /* of each slot of the lease table; NULL: nobody waits */
+/* Of each slot of the lease table. */
+typedef struct Turn
+{
+	Waiters *waiters; /* NULL: nobody waits */
+	int64 asked_us;   /* it began to ask; 0: of an earlier broker */
+} Turn;
+
+static Turn *turns;
 static int64 begin_us[PLACES];
 
 static Waiters *waiters_of(const Lease *lease);
@@ -23,8 +31,8 @@ static int64 hold_back_us(void);
 void
 turns_init(void)
 {
-	waiters = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Waiters *),
-										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	turns = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Turn),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
 void
@@ -37,7 +45,7 @@ turns_want(Lease *lease, const Waiter *waiter, int64 now_us)
 static Waiters *
 waiters_of(const Lease *lease)
 {
-	Waiters **own = &waiters[lease_slot(lease)];
+	Waiters **own = &turns[lease_slot(lease)].waiters;
 
 	if (*own == NULL)
 		*own = MemoryContextAllocZero(TopMemoryContext, sizeof(Waiters));
@@ -47,7 +55,7 @@ waiters_of(const Lease *lease)
 const Waiters *
 turns_waiters(const Lease *lease)
 {
-	return waiters[lease_slot(lease)];
+	return turns[lease_slot(lease)].waiters;
 }
 
 /* Who waits behind us is known when it is our turn, and does not have to tell again. */
@@ -55,7 +63,8 @@ int64
 turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 {
 	int place = waiters_place(named, lease_table->host_id);
-	int64 after_us = rules_turn_after_us(place, named->count, lease->core.waiting, hold_back_us());
+	int64 after_us = rules_turn_after_us(place, named->count, lease->core.waiting,
+										 pg_prng_uint32(&pg_global_prng_state), hold_back_us());
 
 	if (named->count > 0)
 	{
@@ -64,7 +73,12 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 		if (waiters_of(lease)->count > 0)
 			lease_want(lease);
 	}
-	return after_us < 0 ? 0 : now_us + after_us;
+	if (after_us < 0)
+		return 0;
+	/* who was not named is not put off by each release anew */
+	if (place == named->count && lease->core.not_before_us > now_us)
+		return Min(now_us + after_us, lease->core.not_before_us);
+	return now_us + after_us;
 }
 
 void
@@ -77,19 +91,28 @@ turns_end(const Lease *lease, int64 now_us)
 }
 
 int64
-turns_begin_us(const Lease *lease)
+turns_begin(const Lease *lease, int64 now_us)
 {
+	turns[lease_slot(lease)].asked_us = now_us;
 	return begin_us[lease->hash % PLACES];
+}
+
+int64
+turns_waited_ms(const Lease *lease, int64 now_us)
+{
+	int64 asked_us = turns[lease_slot(lease)].asked_us;
+
+	return asked_us > 0 ? (now_us - asked_us) / 1000 : 0;
 }
 
 void
 turns_forget(const Lease *lease)
 {
-	Waiters **own = &waiters[lease_slot(lease)];
+	Turn *turn = &turns[lease_slot(lease)];
 
-	if (*own != NULL)
-		pfree(*own);
-	*own = NULL;
+	if (turn->waiters != NULL)
+		pfree(turn->waiters);
+	*turn = (Turn){NULL, 0};
 }
 
 /* By the round trip of the median node. */

@@ -22,15 +22,18 @@ extern const Waiters *turns_waiters(const Lease *lease);
 
 /*
  * The lease that this one waits for was released, and named these.  Returns when it is to
- * ask; 0: not for that.
+ * ask; 0: not because of that.
  */
 extern int64 turns_hear(Lease *lease, const Waiters *named, int64 now_us);
 
 /* The lease is released: this host's next request for it lets those go first. */
 extern void turns_end(const Lease *lease, int64 now_us);
 
-/* When the next request for the lease's name may ask; 0: at once. */
-extern int64 turns_begin_us(const Lease *lease);
+/* It is asked for.  Returns when it may ask; 0: at once. */
+extern int64 turns_begin(const Lease *lease, int64 now_us);
+
+/* For how long it has been. */
+extern int64 turns_waited_ms(const Lease *lease, int64 now_us);
 
 /* Its slot is freed. */
 extern void turns_forget(const Lease *lease);

@@ -462,6 +462,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	bool silent = !unreachable && lease->rival_lead > 0 && lease->rival_is_silent;
 	int64_t retry_us = silent ? lease->unheard_us : lease->retry_us;
 	int64_t crowd = 1 + lease->waiting / CROWD;
+	int64_t spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
 	bool split =
 		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
 
@@ -490,8 +491,8 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	else if (!unreachable && split)
 		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
 	else if (!unreachable && lease->free_at_us > 0)
-		lease->next_at_us = min_us(lease->next_at_us,
-								   lease->free_at_us + event->random % (crowd * EXPIRY_SPREAD_US));
+		lease->next_at_us =
+			min_us(lease->next_at_us, lease->free_at_us + event->random % spread_us);
 	out->outcome = CORE_MUST_WAIT;
 }
 

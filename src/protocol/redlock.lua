@@ -26,8 +26,8 @@
 --
 -- Messages are words, a NUL after each.
 --
---	 to the channel with the key's name, at a release:
---			   free, and what the release says of the hosts whose turn is next
+--	 to the channel with the key's name, at a release that says so:
+--			   free, and what the release says behind its sixth word
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
 --	 that host has the key:
 --			   want key, the id of the host that asks, what its acquire says of it
@@ -38,7 +38,7 @@
 -- ------
 --
 -- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument after
--- it a command: six words, or seven, a NUL after each, of which the sixth may be empty.  They
+-- it a command: six words or more, a NUL after each, of which the sixth may be empty.  They
 -- are executed in order, and the reply is an array of what each returns.
 --
 --	 acquire key value ttl proposal wanted
@@ -51,11 +51,12 @@
 --	 renew key value ttl bound keep [raise]
 --			  Returns 1; or 0: another's key is there; or the counter as text: it is over the
 --			  bound, and this value is not there.
---	 release key value last tombstone keep [host waited] ...
+--	 release key value last tombstone keep [token [host waited] ...]
 --			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
 --			  told, LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
 --			  front of who held it; tombstone: what the counter becomes at least, or 0;
---			  then the hosts whose turn is next, and for how many ms they have waited.
+--			  token: of the lease that ends; then the hosts whose turn is next, in order,
+--			  and for how many ms each has waited, by the clock of the one that releases.
 --			  Returns 1, or 0: the key was not there.
 --
 -- "keep" is how long a counter that has to be written lives, in ms.

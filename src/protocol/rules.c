@@ -10,6 +10,7 @@
 #define TURN_ROUNDS 3
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
+#define ASK_OF_A_CROWD 4
 
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 
@@ -94,13 +95,25 @@ rules_hold_back_us(int64_t round_trip_us)
 	return us < HOLD_BACK_MAX_US ? us : HOLD_BACK_MAX_US;
 }
 
-/* All ask in their turn; of a crowd those who were not named ask at their own pace. */
+/*
+ * Who is next asks at once, the second when that should have happened.  Those behind are
+ * needed only if several did not come, so each asks after four times as long.  Who was not
+ * named makes itself known, after the others; of a crowd so many do, whoever they are.
+ */
 int64_t
-rules_turn_after_us(int place, int named, int waiting, int64_t hold_back_us)
+rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us)
 {
-	if (place == named && waiting > WAITERS_MAX)
-		return -1;
-	return place * hold_back_us;
+	int64_t us = hold_back_us;
+
+	if (place == named)
+		return waiting > WAITERS_MAX && random % (uint32_t) waiting >= ASK_OF_A_CROWD
+				   ? -1
+				   : named * hold_back_us;
+	if (place == 0)
+		return 0;
+	for (int i = 1; i < place; i++)
+		us *= 4;
+	return us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US;
 }
 
 /* It was renewed less than half its ttl ago. */

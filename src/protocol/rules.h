@@ -63,8 +63,9 @@ extern int64_t rules_hold_back_us(int64_t round_trip_us);
 /*
  * A release named so many hosts, in the order of their turns (waiters.h).  How long does
  * the one in this place hold back, or one that was not named, which has place `named`?
- * Never, when so many wait that those who were not named need not ask: -1.
+ * -1: it does not ask because of the release.  So many hosts wait.
  */
-extern int64_t rules_turn_after_us(int place, int named, int waiting, int64_t hold_back_us);
+extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t random,
+								   int64_t hold_back_us);
 
 #endif /* REDLOCK_RULES_H */

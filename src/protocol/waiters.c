@@ -43,8 +43,7 @@ waiters_pass(Waiters *waiters, uint64_t self)
 {
 	int place = waiters_place(waiters, self);
 
-	if (place < waiters->count)
-		drop(waiters, 0, place + 1);
+	drop(waiters, 0, place < waiters->count ? place + 1 : place);
 }
 
 static void

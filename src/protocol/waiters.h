@@ -37,7 +37,8 @@ extern int waiters_place(const Waiters *waiters, uint64_t host);
 
 /*
  * A release named these.  What of them is left when this host has the lock: those behind
- * it.  Who is before it was named and did not come, or asks again.
+ * it.  Who is before it, all if it is not among them, was named and did not come, or asks
+ * again.
  */
 extern void waiters_pass(Waiters *waiters, uint64_t self);
 

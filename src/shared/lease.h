@@ -139,9 +139,9 @@ typedef struct Lease
 	bool granted;        /* of this secret, by a quorum */
 	bool subscribed;     /* on the channel of its key */
 	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release since we asked */
+	core_mask announced; /* nodes that told of a release since we asked, */
+	int64 released;      /* ... the last one: its token, or 0 */
 	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
-	int64 asked_us;      /* the broker began to ask */
 	core_lease core;
 } Lease;
 
