@@ -119,7 +119,7 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
-SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
+SIM_FILES = sim world plan story node wire word host reload peer session operator fault check debt
 SIM_PURE = core guard release_queue rules slots waiters wish
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
 
