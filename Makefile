@@ -13,11 +13,11 @@
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/overlap protocol/release_queue \
-	protocol/rules protocol/settling protocol/slots protocol/wish \
+	protocol/rules protocol/settling protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
 	shared/url \
 	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
-	broker/subscription broker/tls broker/trouble \
+	broker/subscription broker/tls broker/trouble broker/turns \
 	session/fence session/gate session/loss session/request session/session)
 
 EXTENSION = redlock_pg
@@ -86,7 +86,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard joint node_status overlap release_queue rules script settling slots url wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard joint node_status overlap release_queue rules script settling slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
@@ -95,9 +95,10 @@ test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c src/protocol/core.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/rules.c src/shared/text.c test/unit/server.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
 test/unit/settling_test: src/protocol/settling.c src/protocol/core.c
 test/unit/slots_test: src/protocol/slots.c
+test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
@@ -121,8 +122,8 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
-SIM_FILES = sim world plan story node wire host reload peer session operator fault check debt
-SIM_PURE = core guard release_queue rules settling slots wish
+SIM_FILES = sim world plan story node wire word host reload peer session operator fault check debt
+SIM_PURE = core guard release_queue rules settling slots waiters wish
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)

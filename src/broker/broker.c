@@ -36,6 +36,7 @@
 #include "broker/subscription.h"
 #include "broker/tls.h"
 #include "broker/trouble.h"
+#include "broker/turns.h"
 #include "protocol/release_queue.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
@@ -48,10 +49,6 @@
 
 /* ... when its release will be told: the mean of what a lost message costs. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
-
-/* A pause that lets other hosts have their turn: round trips and a bit. */
-#define TURN_PAUSE_US INT64CONST(2000)
-#define TURN_PAUSE_MAX_US INT64CONST(100000)
 
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_PASS 1000
@@ -97,11 +94,12 @@ static void send_one(RedisNode *node, Lease *lease, ScriptCommand *command, cons
 static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void count_unsettled(int change);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
-static int64 turn_pause_until(const Lease *lease);
 static bool release_orphan(Lease *lease, int64 now_us);
-static void on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
+static void on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us);
+static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
+					size_t text_len, int64 now_us);
 static void ask_again(Lease *lease);
-static void wake(Lease *lease, int64 retry_us, int64 now_us);
+static void wake(Lease *lease, int64 retry_us, int64 not_before_us, int64 now_us);
 static void set_masks(core_event *event, const Lease *lease);
 static inline core_mask nodes_that(bool (*are_so)(const RedisNode *));
 static void publish_votes(Lease *lease);
@@ -131,7 +129,7 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer, on_lost, on_change, on_hear};
+static const NodeHandler handler = {on_answer, on_lost, on_change, on_joined, on_hear};
 
 void
 broker_register(void)
@@ -170,6 +168,7 @@ redlock_broker_main(Datum arg)
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timer_heap = pairingheap_allocate(compare_timers, NULL);
 	init_releases();
+	turns_init();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	members_adopt(now_us);
@@ -315,6 +314,7 @@ act_on_wish(Lease *lease, int64 now_us)
 			ask(lease, now_us);
 			break;
 		case WISH_FREE:
+			turns_forget(lease);
 			lease_free(lease);
 			break;
 		case WISH_RELEASE:
@@ -345,7 +345,7 @@ begin_to_serve(int64 now_us)
 
 		if (lease->in_use && lease->core.state == CORE_BUSY &&
 			pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
-			wake(lease, RETRY_US, now_us);
+			wake(lease, RETRY_US, 0, now_us);
 		else
 			act_on_wish(lease, now_us);
 	}
@@ -374,7 +374,7 @@ ask(Lease *lease, int64 now_us)
 	event.patience_us = lease->patient ? PG_INT64_MAX : 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
-	event.not_before_us = turn_pause_until(lease);
+	event.not_before_us = turns_begin(lease, now_us);
 	lease->granted = false;
 	lease->keep_until_us = 0;
 	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
@@ -400,34 +400,6 @@ draw_secret(uint8 secret[LOCK_SECRET_BYTES])
 }
 
 /*
- * When this host's turn has just ended, the next of its sessions asks a little
- * later than a waiter of another host, which the release wakes, could.
- */
-static int64
-turn_pause_until(const Lease *lease)
-{
-	int64 ended_us = (int64) pg_atomic_read_u64(&lease_table->turn_ended_us[lease->hash % TURNS]);
-	int64 rtt_us[CORE_NODES_MAX];
-	int count = 0;
-
-	if (ended_us == 0)
-		return 0;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
-		int at = count;
-
-		if (!(members() & CORE_BIT(i)))
-			continue;
-		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
-			rtt_us[at] = rtt_us[at - 1];
-		rtt_us[at] = rtt;
-		count++;
-	}
-	return ended_us + Min(2 * rtt_us[count / 2] + TURN_PAUSE_US, TURN_PAUSE_MAX_US);
-}
-
-/*
  * Let the core of a lease take one step, and do what it asks for.  The outcome comes
  * first: all that can fail comes after it, so a successor never finds a core whose
  * owner was told something else.
@@ -445,13 +417,15 @@ step(Lease *lease, core_event *event)
 	if (settling_has(&lease_table->settling, &lease->core) != was_settled)
 		count_unsettled(was_settled ? 1 : -1);
 	publish(lease, out.outcome, event->now_us);
+	if (event->type == CORE_RELEASE && lease->granted)
+		turns_end(lease, event->now_us);
 
 	send_to(out.release, lease, CORE_OP_RELEASE, event->type, event->now_us);
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->type, event->now_us);
 	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
-		lease->announced = 0;
+		lease->announced = lease->released = 0;
 	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		subscription_end(lease);
 	set_timer(lease);
@@ -574,7 +548,8 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->key = lease->key;
 	command->key_len = lease->key_len;
 	command->value = value;
-	command->value_len = script_value(value, lease->secret, lease_holder(lease));
+	command->value_len =
+		script_value(value, lease->secret, lease_table->host_id, lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
 	command->ttl_ms = lease->ttl_ms;
 	if (op == CORE_OP_RELEASE)
@@ -590,6 +565,10 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 								lease_table->settling.unsettled_until_us);
 		}
 	}
+	command->waited_ms = lease->once ? -1 : turns_waited_ms(lease, now_us);
+	command->token = lease->granted ? lease->core.token : 0;
+	command->waiters = turns_waiters(lease);
+	command->now_us = now_us;
 }
 
 static void
@@ -618,7 +597,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
-				subscription_begin(lease, now_us);
+				subscription_begin(lease);
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
@@ -729,29 +708,59 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 }
 
 static void
-on_hear(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us)
+on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
 {
-	Lease *lease = subscription_hear(node, channel, len, told);
+	Lease *lease = subscription_joined(node, channel, len);
 
 	if (lease != NULL)
-		wake(lease, RETRY_SUBSCRIBED_US, now_us);
+		wake(lease, RETRY_SUBSCRIBED_US, 0, now_us);
+}
+
+static void
+on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size_t text_len,
+		int64 now_us)
+{
+	ScriptMessage message;
+	Lease *lease;
+	int64 turn_us;
+
+	script_hear(text, text_len, now_us, &message);
+	switch (message.word)
+	{
+		case SCRIPT_FREE:
+			lease = subscription_told(node, channel, len, message.token);
+			if (lease == NULL)
+				break;
+			turn_us = turns_hear(lease, &message.waiters, now_us);
+			if (turn_us != 0)
+				wake(lease, RETRY_SUBSCRIBED_US, turn_us, now_us);
+			break;
+		case SCRIPT_WANT:
+			lease = subscription_lease(message.key, message.key_len);
+			if (lease != NULL && subscription_is_own(channel, len))
+				turns_want(lease, &message.waiters.waiter[0], now_us);
+			break;
+		case SCRIPT_STRANGE:
+			break;
+	}
 }
 
 /* It would not hear of a release. */
 static void
 ask_again(Lease *lease)
 {
-	wake(lease, RETRY_US, redlock_clock_us());
+	wake(lease, RETRY_US, 0, redlock_clock_us());
 }
 
 static void
-wake(Lease *lease, int64 retry_us, int64 now_us)
+wake(Lease *lease, int64 retry_us, int64 not_before_us, int64 now_us)
 {
 	core_event event = {0};
 
 	event.type = CORE_WAKE;
 	event.now_us = now_us;
 	event.retry_us = retry_us;
+	event.not_before_us = not_before_us;
 	step(lease, &event);
 }
 
@@ -862,8 +871,6 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 
 	if (!needs_text)
 		count_vote(node, sent, answer, now_us);
-	if (answer->told > 0)
-		pg_atomic_write_u64(&lease_table->others_seen_us[lease->hash % TURNS], now_us);
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO)
 	{
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
@@ -880,6 +887,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	event.round = sent->round;
 	event.met_us = node->guard->met_us;
 	event.busy_us = answer->busy_ms * 1000;
+	event.waiting = answer->waiting;
 	event.holder = answer->holder;
 	event.silent = !answer->ours;
 	event.token = answer->token;
@@ -933,7 +941,10 @@ on_change(RedisNode *node, NodeState before)
 	if (node->state == before)
 		return;
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
+	{
 		warn_of_praise(node);
+		subscription_open(node->slot, redlock_clock_us());
+	}
 	if (before == NODE_READY || before == NODE_QUARANTINED || !node_can_send(node))
 		return;
 

@@ -249,9 +249,9 @@ end_batch(RedisNode *node)
 }
 
 void
-node_subscribe(RedisNode *node, const char *key, size_t len, bool join)
+node_subscribe(RedisNode *node, const char *channel, size_t len, bool join)
 {
-	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", key};
+	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", channel};
 	size_t argvlen[] = {strlen(argv[0]), len};
 
 	Assert(node_is_subscriber(node) && node->state == NODE_READY);
@@ -1144,10 +1144,11 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
 			 element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
 		fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
-	else if (strcmp(element[0]->str, "message") == 0)
-		handler->heard(node, element[1]->str, element[1]->len, true, now_us);
+	else if (strcmp(element[0]->str, "message") == 0 && element[2]->type == REDIS_REPLY_STRING)
+		handler->heard(node, element[1]->str, element[1]->len, element[2]->str, element[2]->len,
+					   now_us);
 	else if (strcmp(element[0]->str, "subscribe") == 0)
-		handler->heard(node, element[1]->str, element[1]->len, false, now_us);
+		handler->joined(node, element[1]->str, element[1]->len, now_us);
 }
 
 /* It looks otherwise on a connection that has subscribed to something. */

@@ -139,8 +139,11 @@ typedef struct NodeHandler
 	/* the node is connected to again; at once if it is `replacing` */
 	void (*lost)(RedisNode *node, const InFlight *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
-	/* subscribers only; told: a release, else the confirmation of a subscription */
-	void (*heard)(RedisNode *node, const char *channel, size_t len, bool told, int64 now_us);
+	/* subscribers only: a channel was joined */
+	void (*joined)(RedisNode *node, const char *channel, size_t len, int64 now_us);
+	/* ... or told this; text ends in a NUL */
+	void (*heard)(RedisNode *node, const char *channel, size_t len, const char *text,
+				  size_t text_len, int64 now_us);
 } NodeHandler;
 
 /* Once, before anything else. */
@@ -212,8 +215,8 @@ node_in_flight(const RedisNode *node)
  */
 extern void node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
 
-/* Subscribe to, or leave, the channel of a key.  READY subscribers only. */
-extern void node_subscribe(RedisNode *node, const char *key, size_t len, bool join);
+/* Subscribe to, or leave, a channel.  READY subscribers only. */
+extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);
 
 /*
  * Write what can be written without waiting.  False: the connection broke; what the

@@ -15,9 +15,6 @@
 #include "shared/clock.h"
 #include "shared/text.h"
 
-StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LOCK_SECRET_BYTES + 12 + LOCK_HOLDER_MAX,
-				 "a lock's value must fit");
-
 /*
  * No counter runs ahead of time that far (70 years).  One node that says so must
  * not make it true on all others, where the token is written.
@@ -27,10 +24,21 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LOCK_SECRET_BYTES + 12 + LOCK_HOLDER_M
 /* None is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
 
+/* More count as so many: what a node says makes nobody wait without limit. */
+#define WAITING_MAX 1024
+
+/* Nobody waits for longer than 30 years. */
+#define WAITED_DIGITS 12
+
+#define TOKEN_DIGITS 16 /* of LUA_COUNTER_END */
+
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* Of a value: the secret, ':', the attempt, ' '. */
-#define VALUE_HEAD (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
+/* Of a value: the secret, ':', the attempt, ':', the host, ' '. */
+#define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
+#define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
+
+StaticAssertDecl(SCRIPT_VALUE_SIZE >= VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
 
 /* What goes before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
@@ -38,20 +46,28 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE >= 2 * LOCK_SECRET_BYTES + 12 + LOCK_HOLDER_M
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
 StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
-										   4 * NUMBER_MAX + sizeof("$1000\r\n\r\n"),
+										   5 * NUMBER_MAX +
+										   WAITERS_MAX * (LOCK_HOST_DIGITS + 1 + NUMBER_MAX) +
+										   sizeof("$1000\r\n\r\n"),
 				 "each command must fit");
 
 static char *put(char *at, const char *text, size_t len);
+static char *put_host(char *at, uint64 host);
 static char *put_bulk(char *at, const char *text, size_t len);
 static char *put_word(char *at, const char *text, size_t len);
 static char *put_number(char *at, int64 number);
 static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
+static char *put_waiters(char *at, const Waiters *waiters, int64 now_us);
+static bool take_word(const char **at, const char *end, const char **word, size_t *len);
+static bool take_number(const char **at, const char *end, size_t digits_max, int64 *number);
+static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
+
+static const char digits[] = "0123456789abcdef";
 
 size_t
-script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder)
+script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, const char *holder)
 {
-	static const char digits[] = "0123456789abcdef";
 	size_t holder_len = strlen(holder);
 	char *out = value;
 
@@ -62,6 +78,8 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *hol
 	}
 	*out++ = ':';
 	out += ATTEMPT_DIGITS;
+	*out++ = ':';
+	out = put_host(out, host);
 	*out++ = ' ';
 	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
 	memcpy(out, holder, holder_len);
@@ -93,7 +111,7 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 		case CORE_OP_ACQUIRE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->wall_clock_us);
-			at = put_word(at, "", 0);
+			at = command->waited_ms >= 0 ? put_number(at, command->waited_ms) : put_word(at, "", 0);
 			break;
 		case CORE_OP_CONFIRM:
 			at = put_number(at, command->core.counter);
@@ -112,6 +130,10 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_number(at, command->core.counter);
 			at = put_number(at,
 							rules_keep_counter_ms(command->core.counter, command->wall_clock_us));
+			if (command->token > 0)
+				at = put_number(at, command->token);
+			if (command->token > 0 && command->waiters != NULL)
+				at = put_waiters(at, command->waiters, command->now_us);
 			break;
 	}
 	batch->len = put_bulk(batch->text + batch->len, text, at - text) - batch->text;
@@ -154,6 +176,14 @@ put(char *at, const char *text, size_t len)
 {
 	memcpy(at, text, len);
 	return at + len;
+}
+
+static char *
+put_host(char *at, uint64 host)
+{
+	for (int i = LOCK_HOST_DIGITS; i-- > 0;)
+		*at++ = digits[host >> 4 * i & 15];
+	return at;
 }
 
 static char *
@@ -206,7 +236,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->busy_ms = 0;
 	answer->holder = 0;
 	answer->ours = answer->kept = false;
-	answer->told = 0;
+	answer->waiting = 0;
 	answer->text[0] = '\0';
 
 	if ((op == CORE_OP_ACQUIRE || op == CORE_OP_RENEW) && reply->type == REDIS_REPLY_STRING)
@@ -223,15 +253,15 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	else if (op != CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_INTEGER)
 	{
 		answer->reply = reply->integer >= 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
-		if (op == CORE_OP_RELEASE && reply->integer > 1)
-			answer->told = reply->integer - 1;
 	}
-	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
 			 reply->element[0]->type == REDIS_REPLY_INTEGER &&
-			 reply->element[1]->type == REDIS_REPLY_STRING)
+			 reply->element[1]->type == REDIS_REPLY_STRING &&
+			 reply->element[2]->type == REDIS_REPLY_INTEGER)
 	{
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = Max(reply->element[0]->integer, 0);
+		answer->waiting = Min(Max(reply->element[2]->integer, 0), WAITING_MAX);
 		answer->holder =
 			hash_bytes((const unsigned char *) reply->element[1]->str, reply->element[1]->len);
 		read_holder(reply->element[1], answer);
@@ -262,6 +292,8 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	answer->ours = reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
 				   from[secret] == ':' &&
 				   strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
+				   from[HOST_AT - 1] == ':' &&
+				   strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
 				   from[VALUE_HEAD - 1] == ' ';
 	if (answer->ours)
 		from += VALUE_HEAD;
@@ -269,4 +301,91 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	if (answer->kept)
 		from += strlen(LUA_KEPT);
 	text_to_printable(answer->text, sizeof(answer->text), from, end - from);
+}
+
+/* Each as its id and for how many ms it has waited. */
+static char *
+put_waiters(char *at, const Waiters *waiters, int64 now_us)
+{
+	for (int i = 0; i < waiters->count; i++)
+	{
+		at = put_host(at, waiters->waiter[i].host);
+		*at++ = '\0';
+		at = put_number(at, (now_us - waiters->waiter[i].since_us) / 1000);
+	}
+	return at;
+}
+
+void
+script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
+{
+	const char *end = text + len;
+	const char *word;
+	size_t word_len;
+
+	message->word = SCRIPT_STRANGE;
+	message->token = 0;
+	message->waiters.count = 0;
+	if (strcmp(text, "free") == 0)
+	{
+		message->word = SCRIPT_FREE; /* release 0.1.0 says no more, and ends it otherwise */
+		if (take_word(&text, end, &word, &word_len) &&
+			take_number(&text, end, TOKEN_DIGITS, &message->token))
+			while (message->waiters.count < WAITERS_MAX &&
+				   take_waiter(&text, end, now_us, &message->waiters))
+				;
+		return;
+	}
+	if (!take_word(&text, end, &word, &word_len))
+		return;
+	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
+		take_waiter(&text, end, now_us, &message->waiters))
+		message->word = SCRIPT_WANT;
+}
+
+/* Words end in a NUL. */
+static bool
+take_word(const char **at, const char *end, const char **word, size_t *len)
+{
+	const char *stop = memchr(*at, '\0', end - *at);
+
+	if (stop == NULL)
+		return false;
+	*word = *at;
+	*len = stop - *at;
+	*at = stop + 1;
+	return true;
+}
+
+static bool
+take_number(const char **at, const char *end, size_t digits_max, int64 *number)
+{
+	const char *word;
+	size_t len;
+
+	if (!take_word(at, end, &word, &len) || len == 0 || len > digits_max ||
+		strspn(word, "0123456789") != len)
+		return false;
+	*number = strtoll(word, NULL, 10);
+	return true;
+}
+
+/* Strangers may publish, too: what is no host, or no time, is none. */
+static bool
+take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
+{
+	const char *word;
+	size_t len;
+	uint64 host;
+	int64 waited_ms;
+
+	if (!take_word(at, end, &word, &len) || len != LOCK_HOST_DIGITS ||
+		strspn(word, digits) != LOCK_HOST_DIGITS ||
+		!take_number(at, end, WAITED_DIGITS, &waited_ms))
+		return false;
+	host = strtoull(word, NULL, 16);
+	if (host == 0)
+		return false;
+	waiters_add(waiters, host, waited_ms * 1000, now_us);
+	return true;
 }

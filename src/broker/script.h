@@ -9,6 +9,7 @@
 #include <hiredis/hiredis.h>
 
 #include "protocol/lua.h"
+#include "protocol/waiters.h"
 
 #define SCRIPT_SHA_SIZE 41
 #define SCRIPT_TEXT_MAX 159
@@ -25,11 +26,15 @@ typedef struct ScriptCommand
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
+	int64 waited_ms;        /* acquire: what the holder's host is told; -1: nothing */
+	int64 token;            /* release: of the lease, as its waiters are told; 0: none */
+	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
+	int64 now_us;           /* release: on the clock of the waiters */
 } ScriptCommand;
 
 /* Commands that a node gets as one call of the script. */
 #define SCRIPT_BATCH_MAX 16
-#define SCRIPT_COMMAND_MAX 768
+#define SCRIPT_COMMAND_MAX 1024
 
 typedef struct ScriptBatch
 {
@@ -57,13 +62,14 @@ typedef struct ScriptAnswer
 									 * its release will be told */
 	bool kept;                      /* a refused acquire: it was released, and is kept
 									 * by its hold_at_least */
-	int64 told;                     /* a release: hosts that wait for it */
+	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */
 } ScriptAnswer;
 
 /* Writes the value but for its attempt into `value`, returns its length. */
-extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, const char *holder);
+extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host,
+						   const char *holder);
 
 extern void script_set_attempt(char *value, uint32 attempt);
 
@@ -76,6 +82,26 @@ extern void script_add(ScriptBatch *batch, const ScriptCommand *command);
  */
 extern bool script_append(redisContext *connection, ScriptBatch *batch, const char *marker,
 						  const char *sha);
+
+/* What a node tells its subscribers. */
+typedef enum ScriptWord
+{
+	SCRIPT_FREE, /* the lock with the channel's name was released */
+	SCRIPT_WANT, /* another host wants a lock of this one */
+	SCRIPT_STRANGE
+} ScriptWord;
+
+typedef struct ScriptMessage
+{
+	ScriptWord word;
+	int64 token;     /* FREE: of the lease that was released; 0: not told */
+	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one */
+	const char *key; /* WANT */
+	size_t key_len;
+} ScriptMessage;
+
+/* Reads a message that came at now_us.  The key is in its text. */
+extern void script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message);
 
 /* Reads what command number i of a batch of so many was answered. */
 extern void script_read(core_op op, const redisReply *reply, int i, int count,

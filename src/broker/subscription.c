@@ -1,16 +1,23 @@
 /*
  * subscription.c
- *		Waiting for a release; see subscription.h.
+ *		What this server hears; see subscription.h.
  */
 #include "postgres.h"
 
 #include "broker/subscription.h"
 #include "shared/guc.h"
 
+/* LUA_HOST and the digits of a host's id; it has a NUL in it. */
+#define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
+#define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
+
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
+static bool count(const Lease *lease, core_mask *heard, core_mask bit);
+static size_t own_channel(char channel[CHANNEL_SIZE]);
+
 void
-subscription_begin(Lease *lease, int64 now_us)
+subscription_begin(Lease *lease)
 {
 	lease->subscribed = true;
 	lease->joined = 0;
@@ -18,11 +25,7 @@ subscription_begin(Lease *lease, int64 now_us)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
 
-		if (!(lease->core.members & CORE_BIT(i)) || node_at(i)->state == NODE_UNUSED)
-			continue;
-		if (subscriber->state == NODE_UNUSED)
-			node_open(i + NODE_SUBSCRIBER, &node_at(i)->url, NULL, now_us);
-		else if (subscriber->state == NODE_READY)
+		if ((lease->core.members & CORE_BIT(i)) && subscriber->state == NODE_READY)
 			node_subscribe(subscriber, lease->key, lease->key_len, true);
 	}
 }
@@ -37,30 +40,80 @@ subscription_end(Lease *lease)
 			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
 }
 
-Lease *
-subscription_hear(const RedisNode *node, const char *channel, size_t len, bool told)
+void
+subscription_open(int node, int64 now_us)
 {
-	size_t prefix_len = strlen(redlock_key_prefix);
+	if (node_at(node + NODE_SUBSCRIBER)->state == NODE_UNUSED)
+		node_open(node + NODE_SUBSCRIBER, &node_at(node)->url, NULL, now_us);
+}
+
+Lease *
+subscription_joined(const RedisNode *node, const char *channel, size_t len)
+{
 	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
-	Lease *lease;
-	core_mask *heard;
+	Lease *lease = subscription_lease(channel, len);
 
 	deaf_to_us &= ~bit;
+	return lease != NULL && lease->subscribed && count(lease, &lease->joined, bit) ? lease : NULL;
+}
+
+/* A slow node tells of an earlier release when the others tell of this one. */
+Lease *
+subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token)
+{
+	Lease *lease = subscription_lease(channel, len);
+
+	if (lease == NULL || !lease->subscribed || (token > 0 && token < lease->released))
+		return NULL; /* it waits no longer, or the lock has been granted since */
+	if (token > lease->released)
+	{
+		lease->released = token;
+		lease->announced = 0;
+	}
+	if (!count(lease, &lease->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
+		return NULL;
+	lease_count(COUNT_WOKEN);
+	return lease;
+}
+
+/* Is that the node that makes them a quorum? */
+static bool
+count(const Lease *lease, core_mask *heard, core_mask bit)
+{
+	if (core_has_quorum(lease->core.lists, *heard))
+		return false;
+	*heard |= bit;
+	return core_has_quorum(lease->core.lists, *heard);
+}
+
+bool
+subscription_is_own(const char *channel, size_t len)
+{
+	char own[CHANNEL_SIZE];
+
+	return len == own_channel(own) && memcmp(channel, own, len) == 0;
+}
+
+static size_t
+own_channel(char channel[CHANNEL_SIZE])
+{
+	memcpy(channel, LUA_HOST, CHANNEL_HEAD);
+	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" INT64_MODIFIER "x",
+			 lease_table->host_id);
+	return CHANNEL_SIZE - 1;
+}
+
+Lease *
+subscription_lease(const char *key, size_t len)
+{
+	size_t prefix_len = strlen(redlock_key_prefix);
+	Lease *lease;
+
 	if (len <= prefix_len)
 		return NULL;
-	lease = lease_find(lease_hash(channel + prefix_len, len - prefix_len));
-	if (lease == NULL || !lease->subscribed || lease->key_len != len ||
-		memcmp(lease->key, channel, len) != 0)
-		return NULL; /* it waits no longer */
-
-	heard = told ? &lease->announced : &lease->joined;
-	if (core_has_quorum(lease->core.lists, *heard))
+	lease = lease_find(lease_hash(key + prefix_len, len - prefix_len));
+	if (lease == NULL || lease->key_len != len || memcmp(lease->key, key, len) != 0)
 		return NULL;
-	*heard |= bit;
-	if (!core_has_quorum(lease->core.lists, *heard))
-		return NULL;
-	if (told)
-		lease_count(COUNT_WOKEN);
 	return lease;
 }
 
@@ -76,6 +129,12 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
 						node->error),
 				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
+	}
+	if (node->state == NODE_READY)
+	{
+		char own[CHANNEL_SIZE];
+
+		node_subscribe(node, own, own_channel(own), true);
 	}
 	for (int i = 0; i < lease_table->slots; i++)
 	{

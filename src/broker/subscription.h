@@ -1,6 +1,7 @@
 /*
  * subscription.h
- *		Waiting for a release: the subscriptions of leases to the channels of their keys.
+ *		What this server hears of others: the subscriptions of waiting leases to the channels
+ *		of their keys, and that to the channel of this server.
  *
  * A waiter joins the key's channel on all nodes, asks again when a majority has
  * confirmed that (the lock may have been released before), and whenever a majority
@@ -15,11 +16,25 @@
 #include "broker/node.h"
 #include "shared/lease.h"
 
-extern void subscription_begin(Lease *lease, int64 now_us);
+extern void subscription_begin(Lease *lease);
 extern void subscription_end(Lease *lease);
 
-/* A message of a subscriber.  Returns the lease that asks again for that, or NULL. */
-extern Lease *subscription_hear(const RedisNode *node, const char *channel, size_t len, bool told);
+/* The node can be asked: what it tells this server is heard from now on. */
+extern void subscription_open(int node, int64 now_us);
+
+/*
+ * A subscriber joined a channel, or was told of the release of the lease that had this
+ * token (0: an unknown one).  Returns the lease that asks again for that, or NULL.
+ */
+extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len);
+extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len,
+								int64 token);
+
+/* Is it the channel of this server? */
+extern bool subscription_is_own(const char *channel, size_t len);
+
+/* The lease with this key, or NULL. */
+extern Lease *subscription_lease(const char *key, size_t len);
 
 /*
  * A subscriber came, or went.  lost: called for each lease that has too few left, and
@@ -27,7 +42,7 @@ extern Lease *subscription_hear(const RedisNode *node, const char *channel, size
  */
 extern void subscription_on_change(RedisNode *node, void (*lost)(Lease *lease));
 
-/* The node is left, or has another password: the next who waits opens it again. */
+/* The node is left, or is connected to again, and then subscription_open follows. */
 extern void subscription_close(int node, int64 now_us);
 
 #endif /* REDLOCK_SUBSCRIPTION_H */

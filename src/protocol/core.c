@@ -61,6 +61,9 @@
 /* Waiters ask this much apart when the keys of a dead holder expire. */
 #define EXPIRY_SPREAD_US 10000
 
+/* The more hosts wait for a lock, the less often each asks, once they are so many. */
+#define CROWD 16
+
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
 static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
@@ -155,8 +158,13 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_WAKE:
 			if (event->retry_us > 0)
 				lease->retry_us = event->retry_us;
+			if (event->not_before_us > 0 &&
+				(lease->state == CORE_BUSY || lease->state == CORE_ASKING))
+				lease->not_before_us = event->not_before_us;
 			if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
 				begin_acquire(lease, event, out);
+			else if (lease->state == CORE_BUSY && event->not_before_us > 0)
+				lease->next_at_us = lease->not_before_us;
 			else if (lease->state == CORE_ASKING)
 				lease->woken = true;
 			break;
@@ -341,6 +349,7 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->free_at_us = 0;
 	lease->woken = false;
 	lease->rival_lead = 0;
+	lease->waiting = 0;
 	lease->token = 0;
 	lease->confirming = 0;
 	lease->renewed = false;
@@ -479,6 +488,8 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 {
 	bool silent = !unreachable && lease->rival_lead > 0 && lease->rival_is_silent;
 	int64_t retry_us = silent ? lease->unheard_us : lease->retry_us;
+	int64_t crowd = 1 + lease->waiting / CROWD;
+	int64_t spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
 	bool split =
 		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
 
@@ -500,14 +511,15 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 		return;
 	}
 	lease->state = CORE_BUSY;
-	lease->next_at_us = event->now_us + retry_us / 2 + event->random % (uint32_t) (retry_us + 1);
+	lease->next_at_us =
+		event->now_us + crowd * (retry_us / 2 + event->random % (uint32_t) (retry_us + 1));
 	if (!unreachable && lease->woken)
-		lease->next_at_us = event->now_us;
+		lease->next_at_us = max_us(event->now_us, lease->not_before_us);
 	else if (!unreachable && split)
 		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
-			min_us(lease->next_at_us, lease->free_at_us + event->random % EXPIRY_SPREAD_US);
+			min_us(lease->next_at_us, lease->free_at_us + event->random % spread_us);
 	out->outcome = CORE_MUST_WAIT;
 }
 
@@ -849,6 +861,8 @@ on_refusal(core_lease *lease, const core_event *event)
 {
 	if (event->busy_us > 0)
 		lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
+	if (event->waiting > lease->waiting)
+		lease->waiting = event->waiting;
 	if (lease->rival_lead == 0)
 	{
 		lease->rival = event->holder;

@@ -125,6 +125,7 @@ typedef struct core_lease
 	int8_t rival_lead;    /* ASKING: by how many more than all others it seems to hold: at
 						   * most all nodes */
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes */
+	int32_t waiting;      /* ASKING, BUSY: hosts that wait for the lock, as the nodes say */
 	uint32_t splits;      /* rounds in a row that nobody seems to have won: no more than
 						   * attempts of one request */
 	uint32_t attempt;     /* number of the last round of acquires of this
@@ -143,7 +144,8 @@ typedef struct core_lease
 	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
 	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
 	int64_t hold_until_us;            /* HELD: when that is; 0: never */
-	int64_t not_before_us;            /* BUSY: another host has its turn until then */
+	int64_t not_before_us;            /* BUSY: another host has its turn until then; a wake
+									   * that says so changes it */
 	int64_t free_at_us;               /* ASKING: the holder's keys have expired by then, if
 									   * it does not renew them; 0: unknown */
 	int64_t next_at_us;               /* HELD: next round of renewals; BUSY: next round
@@ -182,8 +184,8 @@ typedef enum core_event_type
 					  * A round of acquires that was out was nobody's failure:
 					  * asking begins anew, and patience with it; uses
 					  * not_before_us, or a WAKE comes first */
-	CORE_WAKE,       /* the lock may be free; uses retry_us.  A hint to ask now,
-					  * or, if that is under way, again */
+	CORE_WAKE,       /* the lock may be free; uses retry_us, not_before_us.  A hint to
+					  * ask, or, if that is under way, to ask again */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 
@@ -226,8 +228,10 @@ typedef struct core_event
 							* refused renewal: the same if that is why, else 0 */
 	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
 							* expires; 0: unknown */
+	int32_t waiting;       /* REPLY, a refused acquire: hosts that wait for it */
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
-	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once */
+	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once.  WAKE: ask
+							* then; 0: as soon as not_before_us of the lease allows */
 	core_lists lists;      /* ACQUIRE, RELIST */
 	/* ACQUIRE only: */
 	bool once;

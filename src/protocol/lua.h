@@ -16,6 +16,7 @@
 #define LOCK_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
 #define LOCK_HOLDER_MAX 159  /* bytes that say who holds a lock */
 #define LOCK_SECRET_BYTES 16 /* random bytes of a lock's value */
+#define LOCK_HOST_DIGITS 16  /* hex digits of a host's id */
 
 /*
  * What is named LUA_ may stand in the scripts, whose texts are made of it.  So numbers
@@ -35,6 +36,9 @@
 #define LUA_COUNTER_KEEP_MS 100000000
 
 #define LUA_SCRIPT_MAX 6000 /* bytes of the one for locks */
+
+/* Before a host's id: the channel of what it is told. */
+#define LUA_HOST "redlock:\0host:"
 
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */

@@ -10,37 +10,54 @@
 -- -----------------
 --
 --	 key       prefix || name in UTF-8
---	 value     32 hex digits, ':', the attempt in nine digits, ' ', who holds it.
---			   Characters 1 to 33 say which request it is of, 34 to 42 which attempt of that.
+--	 value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
+--			   digits, ' ', who holds it.  Characters 1 to 33 say which request it is of, 34 to
+--			   42 which attempt of that, 44 to 59 the server on which it was asked for.
 --	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
 --			   without leading zeros; expires some more than a day after it was granted
 --	 marker    LUA_MARKER, one for each node: see marker.lua
 --
--- No name has a NUL in it, so counters and markers are not in the way of locks.  A release
--- is told on the channel with the key's name.  For the key the semantics are those of SET
--- NX PX and of compare-and-delete, so plain Redlock clients contend with us on the same key.
+-- No name has a NUL in it, so counters and markers are not in the way of locks.  For the key
+-- the semantics are those of SET NX PX and of compare-and-delete, so plain Redlock clients
+-- contend with us on the same key.
+--
+-- What a node tells
+-- -----------------
+--
+-- Messages are words, a NUL after each.
+--
+--	 to the channel with the key's name, at a release that says so:
+--			   free, and what the release says behind its sixth word
+--	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
+--	 that host has the key:
+--			   want key, the id of the host that asks, what its acquire says of it
+--
+-- Who may not publish can ask and release all the same.
 --
 -- A call
 -- ------
 --
 -- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument after
--- it a command: six words, or seven, a NUL after each, of which the sixth may be empty.  They
+-- it a command: six words or more, a NUL after each, of which the sixth may be empty.  They
 -- are executed in order, and the reply is an array of what each returns.
 --
---	 acquire key value ttl proposal
---			  ttl in ms; proposal: the client's wall clock in us.  Returns the counter as
---			  text, or {ttl left in ms, value in the way}.
+--	 acquire key value ttl proposal wanted
+--			  ttl in ms; proposal: the client's wall clock in us; wanted: for how many ms it
+--			  has been, or empty: the holder is not told.  Returns the counter as text, or
+--			  {ttl left in ms, value in the way, how many hosts wait for its release}.
 --	 confirm key value counter token keep
 --			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
 --			  there any more.
 --	 renew key value ttl bound keep [raise]
 --			  Returns 1; or 0: another's key is there; or the counter as text: it is over the
 --			  bound, and this value is not there.
---	 release key value last tombstone keep
+--	 release key value last tombstone keep [token [host waited] ...]
 --			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
 --			  told, LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
---			  front of who held it; tombstone: what the counter becomes at least, or 0.
---			  Returns 0: the key was not there; else 1 + the waiters that were told.
+--			  front of who held it; tombstone: what the counter becomes at least, or 0;
+--			  token: of the lease that ends; then the hosts whose turn is next, in order,
+--			  and for how many ms each has waited, by the clock of the one that releases.
+--			  Returns 1, or 0: the key was not there.
 --
 -- "keep" is how long a counter that has to be written lives, in ms.
 --
@@ -146,7 +163,11 @@ for i = 2, #arguments do
 					break
 				end
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
-					reply = {call('PTTL', key), held}
+					if word6 ~= '' and sub(held, 43, 43) == ':' then
+						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
+							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
+					end
+					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 				set = set or try('SET', key, value, 'PX', ttl)
@@ -183,16 +204,15 @@ for i = 2, #arguments do
 					or (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42))) then
 				done = 1
 				if last == tostring(LUA_DELETE_AND_TELL) then
-					-- Who may not publish can still release: waiters then find out by asking.
 					call('DEL', key)
-					done = 1 + (tonumber(try('PUBLISH', key, 'free')) or 0)
+					try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
 				elseif last == tostring(LUA_DELETE) then
 					call('DEL', key)
 				else
 					-- What is kept is no attempt's any more.  That it says so is for people: a
 					-- node that has no memory left for it keeps the key all the same.
 					call('PEXPIRE', key, last)
-					try('SET', key, sub(value, 1, 43) .. LUA_KEPT .. sub(value, 44), 'PX', last)
+					try('SET', key, sub(value, 1, 60) .. LUA_KEPT .. sub(value, 61), 'PX', last)
 				end
 			end
 

@@ -5,6 +5,12 @@
 #include "protocol/rules.h"
 
 #include "protocol/lua.h"
+#include "protocol/waiters.h"
+
+#define TURN_ROUNDS 3
+#define HOLD_BACK_US 2000
+#define HOLD_BACK_MAX_US 100000
+#define ASK_OF_A_CROWD 4
 
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 
@@ -64,17 +70,50 @@ rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us, int64_t t
 		   is_healthy(validity_us, ttl_us);
 }
 
+/*
+ * With others waiting each session has a few turns in a row, the fewer the sooner it is
+ * everybody's turn: with as many sessions on each host, nobody waits for longer than
+ * TURN_ROUNDS times the mean.
+ */
+bool
+rules_turn_lasts(bool wanted, int handovers, int waiting)
+{
+	return waiting > 0 && (!wanted || handovers < TURN_ROUNDS * (waiting + 1) - 1);
+}
+
 bool
 rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
 {
 	return !limited && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
-/* They were seen at the end of a turn, and come again at that of the next. */
-bool
-rules_others_wait(int64_t ttl_us, int64_t since_seen_us)
+int64_t
+rules_hold_back_us(int64_t round_trip_us)
 {
-	return since_seen_us < 2 * rules_turn_us(ttl_us) + 1000000;
+	int64_t us = 2 * round_trip_us + HOLD_BACK_US;
+
+	return us < HOLD_BACK_MAX_US ? us : HOLD_BACK_MAX_US;
+}
+
+/*
+ * Who is next asks at once, the second when that should have happened.  Those behind are
+ * needed only if several did not come, so each asks after four times as long.  Who was not
+ * named makes itself known, after the others; of a crowd so many do, whoever they are.
+ */
+int64_t
+rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us)
+{
+	int64_t us = hold_back_us;
+
+	if (place == named)
+		return waiting > WAITERS_MAX && random % (uint32_t) waiting >= ASK_OF_A_CROWD
+				   ? -1
+				   : named * hold_back_us;
+	if (place == 0)
+		return 0;
+	for (int i = 1; i < place; i++)
+		us *= 4;
+	return us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US;
 }
 
 /* It was renewed less than half its ttl ago. */

@@ -44,14 +44,28 @@ extern int64_t rules_turn_us(int64_t ttl_us);
 extern bool rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us,
 								int64_t turn_so_far_us, int handovers, int limit);
 
+/*
+ * So many sessions of this server wait for the lock now.  Does its turn last after so many
+ * hand-overs?  wanted: hosts elsewhere wait.
+ */
+extern bool rules_turn_lasts(bool wanted, int handovers, int waiting);
+
 /* May the next session, limited itself or not, take it over?  A turn has so many tokens. */
 extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers,
 								int tokens);
 
 /*
- * Sessions of other hosts waited for the lock so long ago: are some expected to wait
- * now, at the end of a turn?
+ * The time in which a host that a release has woken can ask: two of its round trips and a
+ * bit, but no more than a tenth of a second.  Others hold back for as long.
  */
-extern bool rules_others_wait(int64_t ttl_us, int64_t since_seen_us);
+extern int64_t rules_hold_back_us(int64_t round_trip_us);
+
+/*
+ * A release named so many hosts, in the order of their turns (waiters.h).  How long does
+ * the one in this place hold back, or one that was not named, which has place `named`?
+ * -1: it does not ask because of the release.  So many hosts wait.
+ */
+extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t random,
+								   int64_t hold_back_us);
 
 #endif /* REDLOCK_RULES_H */

@@ -106,13 +106,15 @@ gate_leave(uint64 gate, bool session_level)
 	}
 }
 
-bool
-gate_has_waiters(uint64 gate)
+int
+gate_waiters(uint64 gate)
 {
 	LOCKTAG tag = tag_of(gate);
 
-	return REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock) &&
-		   LockHasWaiters(&tag, ExclusiveLock, false);
+	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock) ||
+		!LockHasWaiters(&tag, ExclusiveLock, false))
+		return 0;
+	return LockWaiterCount(&tag) - 1; /* it counts us, too */
 }
 
 uint32

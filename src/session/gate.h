@@ -41,8 +41,8 @@ extern void gate_leave(uint64 gate, bool session_level);
  */
 extern uint32 gate_era(void);
 
-/* Does another session wait for this one to leave? */
-extern bool gate_has_waiters(uint64 gate);
+/* How many sessions wait for this one to leave. */
+extern int gate_waiters(uint64 gate);
 
 /*
  * The statement is being cancelled, for a reason that is not the gate's: a wait ends

@@ -528,7 +528,7 @@ end_holding(Holding *holding, bool hand_over)
 	change_holdings(false);
 	dlist_delete(&holding->link);
 	change_holdings(true);
-	lease_release(holding->lease, hand_over ? gate_has_waiters : NULL);
+	lease_release(holding->lease, hand_over ? gate_waiters : NULL);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
 }

@@ -122,6 +122,10 @@ init_table(void)
 {
 	memset(lease_table, 0, table_size());
 	lease_table->lock = &GetNamedLWLockTranche("redlock_pg")->lock;
+	if (!pg_strong_random(&lease_table->host_id, sizeof(lease_table->host_id)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate a random id for this server")));
+	lease_table->host_id |= 1; /* not 0 */
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
 	lease_table->queue_head = lease_table->queue_tail = -1;
@@ -129,10 +133,8 @@ init_table(void)
 	SpinLockInit(&lease_table->queue_mutex);
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
-	for (int i = 0; i < TURNS; i++)
+	for (int i = 0; i < LOSSES; i++)
 	{
-		pg_atomic_init_u64(&lease_table->turn_ended_us[i], 0);
-		pg_atomic_init_u64(&lease_table->others_seen_us[i], 0);
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	}
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
@@ -156,6 +158,7 @@ init_table(void)
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
+		pg_atomic_init_u32(&lease->wanted, 0);
 	}
 }
 
@@ -206,7 +209,7 @@ named(uint64 hash)
 /*
  * The gate at which the sessions of this server queue for a name: that of the lease
  * which has the name, else one that changes with each loss of a lease.  Losses are
- * counted by the hash modulo TURNS: one under another name sends newcomers to another
+ * counted by the hash modulo LOSSES: one under another name sends newcomers to another
  * gate, as long as nobody has this one.  A counter that wraps leads to a gate of 2^32
  * losses before.
  */
@@ -222,8 +225,8 @@ lease_gate(uint64 hash)
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
 	LWLockAcquire(lease_table->lock, LW_SHARED);
 	lease = named(hash);
-	gate =
-		lease != NULL ? lease->gate : hash + pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
+	gate = lease != NULL ? lease->gate
+						 : hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
 	LWLockRelease(lease_table->lock);
 	return gate;
 }
@@ -332,6 +335,7 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
+	pg_atomic_write_u32(&lease->wanted, 0);
 	seqlock_end_write(&lease->version);
 	return lease;
 }
@@ -387,41 +391,33 @@ lease_ask(Lease *lease)
 
 /*
  * The owner is done, whatever the lease's state is.  If others wait at the gate
- * (others_wait may be NULL: nobody), it is left to the next of them, as long as
- * this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
+ * (`waiting` tells how many; it may be NULL: nobody), it is left to the next of them,
+ * as long as this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
  * socket, no error.
  *
  * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
  * the gate after that finds the lease idle.
  */
 void
-lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
+lease_release(Lease *lease, int (*waiting)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = lease_validity_us(lease);
-	int turn = lease->hash % TURNS;
-	int64 others_seen_us = (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]);
-	bool others_wait_elsewhere =
-		validity_us > 0 && rules_others_wait(ttl_us, now_us - others_seen_us);
 	bool limited = lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
-	bool idle = others_wait != NULL &&
+	bool wanted = pg_atomic_read_u32(&lease->wanted) != 0;
+	bool idle = waiting != NULL &&
 				rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
 									lease->handovers, redlock_handover_limit);
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	idle = idle && others_wait(lease->gate);
+	idle = idle && rules_turn_lasts(wanted, lease->handovers, waiting(lease->gate));
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
 	else
-	{
-		/* a pause for us, a chance for those who wait on other hosts */
-		if (redlock_handover_limit > 0 && others_wait_elsewhere)
-			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
 		free_name(lease);
-	}
 	LWLockRelease(lease_table->lock);
 	if (!idle)
 		push(lease);
@@ -625,6 +621,12 @@ push(Lease *lease)
 		SetLatch(latch);
 }
 
+void
+lease_want(Lease *lease)
+{
+	pg_atomic_write_u32(&lease->wanted, 1);
+}
+
 bool
 lease_had_broker(void)
 {
@@ -715,7 +717,7 @@ void
 lease_set_state(Lease *lease, LeaseState state)
 {
 	if (state == LEASE_LOST)
-		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % TURNS], 1);
+		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % LOSSES], 1);
 	pg_write_barrier(); /* what explains the state comes first */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))

@@ -56,7 +56,7 @@
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
-#define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
+#define LEASE_TEXT_SIZE 384 /* bytes for a key, and two texts of who holds it */
 
 /* LeaseTable.unsettled */
 #define LEASE_UNSETTLED_UNKNOWN PG_UINT32_MAX
@@ -125,6 +125,7 @@ typedef struct Lease
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
+	pg_atomic_uint32 wanted;         /* not 0: hosts elsewhere wait for it */
 
 	/* (g) */
 	int64 first_token; /* of LUA_SPAN, one for each hand-over */
@@ -142,7 +143,8 @@ typedef struct Lease
 	bool granted;        /* of this secret, by a quorum */
 	bool subscribed;     /* on the channel of its key */
 	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release since we asked */
+	core_mask announced; /* nodes that told of a release since we asked, */
+	int64 released;      /* ... the last one: its token, or 0 */
 	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
 	core_lease core;
 } Lease;
@@ -163,12 +165,13 @@ typedef enum LeaseCounter
 	COUNTERS /* how many */
 } LeaseCounter;
 
-/* Slots of what is remembered by hash; two names in one cost a pause, no more. */
-#define TURNS 256
+/* Counters of losses; two names in one cost a place in the queue, no more. */
+#define LOSSES 256
 
 typedef struct LeaseTable
 {
 	LWLock *lock;
+	uint64 host_id; /* of this server, for the life of its shared memory; random */
 	int slots;
 	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
 	int used;       /* (t) slots in use */
@@ -182,15 +185,13 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
-	pg_atomic_uint64 turn_ended_us[TURNS];  /* by hash: a host's turn ended then */
-	pg_atomic_uint64 others_seen_us[TURNS]; /* by hash: other hosts waited then */
-	pg_atomic_uint32 losses[TURNS];         /* by hash: so many leases were lost */
-	Settling settling;                      /* (b) */
-	pg_atomic_uint32 unsettled;             /* leases that do not rest on the lists in force;
-											 * LEASE_UNSETTLED_UNKNOWN: these are to change */
-	pg_atomic_uint64 unsettled_until_us;    /* of keys that are kept; redlock_clock_us() time */
-	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
-								* last; another value if that has changed since */
+	pg_atomic_uint32 losses[LOSSES];     /* by hash: so many leases were lost */
+	Settling settling;                   /* (b) */
+	pg_atomic_uint32 unsettled;          /* leases that do not rest on the lists in force;
+										  * LEASE_UNSETTLED_UNKNOWN: these are to change */
+	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
+	pg_atomic_uint64 *awaited;           /* by procno: the hash of the name whose gate it asked for
+										  * last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -228,7 +229,7 @@ extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_release(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
+extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
 extern void lease_release_idle(uint64 hash);
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
@@ -254,6 +255,7 @@ extern int lease_broker_pid(void); /* 0: no broker runs */
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern void lease_want(Lease *lease);          /* a host elsewhere waits for it */
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);

@@ -5,9 +5,9 @@
  * Random sequences of commands are executed by redlock.lua and marker.lua of
  * src/protocol in a redis-server and by node.c, with small sets of values, attempts,
  * counters and times to live.  Some go as one call of the script; at some calls the
- * memory of the nodes is full.  After each the replies, the key, the counter, the marker
- * and what is left of the times to live must be the same.  Times to live are long, so
- * that nothing expires by itself; PEXPIRE 0 and DEL do that.
+ * memory of the nodes is full.  After each the replies, the key, the counter, the marker,
+ * what is left of the times to live and what subscribers were told must be the same.
+ * Times to live are long, so that nothing expires by itself; PEXPIRE 0 and DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
  * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
@@ -36,6 +36,7 @@
 #define PLAIN 9     /* the secret of a plain client */
 #define COMMANDS 60 /* of a sequence */
 #define BATCH_MAX 4 /* of one call */
+#define HOSTS 2     /* that ask */
 
 /* Clocks of both are read one after the other. */
 #define SLACK_MS 10000
@@ -47,6 +48,7 @@ static char dir[] = "/tmp/redlock_sim.XXXXXX";
 static char socket_path[64];
 static pid_t server;
 static redisContext *redis;
+static redisContext *subscriber; /* to the lock's channel and those of the hosts */
 static uint64_t state;
 
 static node_data data;
@@ -64,6 +66,7 @@ static long kept;                         /* commands that found what was kept a
 static long told;                         /* renewals that were refused for the counter */
 static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
 static long released_full;                /* keys, where it was full */
+static long heard[TELLS_WANT + 1];        /* messages */
 
 static bool start_server(void);
 static void stop_server(void);
@@ -75,13 +78,18 @@ static void set_marker(uint32_t marker, int64_t lost_us);
 static void meet_both(void);
 static void execute_both(int count);
 static size_t write_command(char *text, size_t size, const command *command);
-static redisReply *call_script(const char *marker, char text[][400], const size_t *len, int count);
+static redisReply *call_script(const char *marker, char text[][600], const size_t *len, int count);
 static bool follows_clock(const command *command, const answer *answer);
 static bool other_types_fail_alone(void);
 static command plain_acquire(uint32_t attempt);
 static bool fails_alone(const char *key, int op, const char *error);
 static bool half_done_is_undone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
+static void subscribe(void);
+static void compare_messages(const command *command, const answer *answer, int count);
+static redisReply *hear(void);
+static void differ_unless_told(const command *command, const answer *answer);
+static size_t write_told(char *text, size_t size, const command *command);
 static void compare_data(const char *after);
 static int64_t ttl_left_ms(void);
 static int64_t proposal(void);
@@ -112,6 +120,7 @@ main(void)
 		printf("Bail out! no redis-server\n");
 		return 1;
 	}
+	subscribe();
 	for (int i = 0; i < count && differences == 0; i++)
 		run_sequence(i);
 	if (differences > 0)
@@ -142,6 +151,9 @@ main(void)
 	   "a full node: %ld acquires, %ld confirms and %ld renewals are refused, and no release",
 	   refused[CORE_OP_ACQUIRE], refused[CORE_OP_CONFIRM], refused[CORE_OP_RENEW]);
 	ok(released_full > 0, "%ld releases there delete a key, or shorten its life", released_full);
+	ok(heard[TELLS_FREE] > 0 && heard[TELLS_WANT] > 0,
+	   "%ld messages of a release, %ld of a host that wants the lock", heard[TELLS_FREE],
+	   heard[TELLS_WANT]);
 	ok(other_types_fail_alone(), "a key or counter of another type fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
 	return tap_done();
@@ -253,9 +265,11 @@ random_command(command *c, bool full)
 		if (dice(2) == 0)
 			c->attempt = data.attempt;
 	}
+	c->host = (int) (c->secret % HOSTS);
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
+			c->waited_ms = dice(3) == 0 ? -1 : (int64_t) dice(100000);
 			break;
 		case CORE_OP_CONFIRM:
 			c->counter = dice(3) == 0 ? some_counter() : data.counter;
@@ -273,6 +287,10 @@ random_command(command *c, bool full)
 		case CORE_OP_RELEASE:
 			c->ttl_ms = terms_ms[dice(3)];
 			c->counter = dice(2) == 0 ? 0 : some_counter();
+			c->ended = dice(3) == 0 ? 0 : some_counter();
+			c->waiting = c->ended == 0 ? 0 : (int) dice(WAITERS_MAX + 1);
+			for (int i = 0; i < c->waiting; i++)
+				c->waiter[i] = (told_waiter){dice(1000), dice(1000)};
 			break;
 	}
 	/* what hangs on the microsecond at which the node looks at its clock */
@@ -435,7 +453,7 @@ execute_both(int count)
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
-	char text[BATCH_MAX][400];
+	char text[BATCH_MAX][600];
 	size_t len[BATCH_MAX];
 	char what[BATCH_MAX][300];
 	redisReply *reply;
@@ -480,6 +498,7 @@ execute_both(int count)
 		if (differences > 0)
 			differ("%s", what[i]);
 	}
+	compare_messages(command, answer, count);
 	compare_data(what[count - 1]);
 	freeReplyObject(reply);
 }
@@ -491,23 +510,45 @@ write_command(char *text, size_t size, const command *c)
 	int len;
 
 	if (c->op == CORE_OP_ACQUIRE)
+	{
 		number[1] = c->proposal;
+		number[2] = c->waited_ms;
+	}
 	else if (c->op == CORE_OP_CONFIRM)
 	{
 		number[0] = c->counter;
 		number[1] = c->token;
 	}
-	len =
-		snprintf(text, size, "%s%c%s%c%032x:%09u a holder%c%" PRId64 "%c%" PRId64 "%c%" PRId64 "%c",
-				 lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, 0, number[0], 0,
-				 number[1], 0, number[2], 0);
+	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x a holder%c%" PRId64 "%c%" PRId64 "%c",
+				   lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, c->host + 1, 0,
+				   number[0], 0, number[1], 0);
+	if (c->op == CORE_OP_ACQUIRE && c->waited_ms < 0)
+		text[len++] = '\0';
+	else
+		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", number[2], 0);
+	if (c->op == CORE_OP_RELEASE)
+		len += (int) write_told(text + len, size - (size_t) len, c);
 	if (c->op == CORE_OP_RENEW && c->token > c->counter)
 		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", c->token, 0);
 	return (size_t) len;
 }
 
+/* Of which lease it is, and who is next. */
+static size_t
+write_told(char *text, size_t size, const command *c)
+{
+	size_t len = 0;
+
+	if (c->ended != 0)
+		len += (size_t) snprintf(text, size, "%" PRId64 "%c", c->ended, 0);
+	for (int i = 0; i < c->waiting; i++)
+		len += (size_t) snprintf(text + len, size - len, "%016" PRIx64 "%c%" PRId64 "%c",
+								 c->waiter[i].host, 0, c->waiter[i].waited_ms, 0);
+	return len;
+}
+
 static redisReply *
-call_script(const char *marker, char text[][400], const size_t *len, int count)
+call_script(const char *marker, char text[][600], const size_t *len, int count)
 {
 	const char *argv[4 + BATCH_MAX] = {"EVAL", lua_script, "0", marker};
 	size_t argvlen[4 + BATCH_MAX] = {4, strlen(lua_script), 1, strlen(marker)};
@@ -566,7 +607,7 @@ fails_alone(const char *key, int op, const char *error)
 {
 	static uint32_t attempt = 0;
 	command own = plain_acquire(++attempt);
-	char text[BATCH_MAX][400];
+	char text[BATCH_MAX][600];
 	size_t len[BATCH_MAX];
 	redisReply *reply;
 	bool good;
@@ -590,7 +631,7 @@ static bool
 half_done_is_undone(void)
 {
 	command own = plain_acquire(1);
-	char text[BATCH_MAX][400];
+	char text[BATCH_MAX][600];
 	size_t len[BATCH_MAX];
 	redisReply *reply;
 	bool good;
@@ -658,12 +699,84 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 		if (token != a->token)
 			differ("the counter %s, not %" PRId64, reply->str, a->token);
 	}
-	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
 			 reply->element[0]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[1]->type != REDIS_REPLY_STRING ||
 			 strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
+			 reply->element[2]->type != REDIS_REPLY_INTEGER || reply->element[2]->integer != 1 ||
 			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)
-		differ("another holder or time to live");
+		differ("another holder, time to live or number of waiters");
+}
+
+static void
+subscribe(void)
+{
+	char channel[64];
+
+	subscriber = redisConnectUnix(socket_path);
+	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s end", KEY)));
+	freeReplyObject(hear());
+	for (int h = 1; h <= HOSTS; h++)
+	{
+		int len = snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0, h);
+
+		freeReplyObject(
+			must_reply(redisCommand(subscriber, "SUBSCRIBE %b", channel, (size_t) len)));
+	}
+}
+
+static redisReply *
+hear(void)
+{
+	void *reply = NULL;
+
+	if (redisGetReply(subscriber, &reply) != REDIS_OK)
+		reply = NULL;
+	return must_reply(reply);
+}
+
+/* In the order of the commands, and no others. */
+static void
+compare_messages(const command *c, const answer *a, int count)
+{
+	redisReply *last;
+
+	freeReplyObject(call("PUBLISH end end"));
+	for (int i = 0; i < count && differences == 0; i++)
+		if (a[i].tells != TELLS_NOTHING)
+			differ_unless_told(&c[i], &a[i]);
+	if (differences > 0)
+		return;
+	last = hear();
+	if (strcmp(last->element[1]->str, "end") != 0)
+		differ("a message on %s", last->element[1]->str);
+	freeReplyObject(last);
+}
+
+static void
+differ_unless_told(const command *c, const answer *a)
+{
+	char channel[64] = KEY;
+	size_t channel_len = strlen(KEY);
+	char text[600] = "free";
+	size_t len = 5;
+	redisReply *message = hear();
+
+	heard[a->tells]++;
+	if (a->tells == TELLS_FREE)
+		len += write_told(text + len, sizeof(text) - len, c);
+	else
+	{
+		channel_len = (size_t) snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0,
+										(unsigned) a->holder_host);
+		len = (size_t) snprintf(text, sizeof(text), "want%c%s%c%016x%c%" PRId64 "%c", 0, KEY, 0,
+								(unsigned) c->host + 1, 0, c->waited_ms, 0);
+	}
+	if (message->elements != 3 || message->element[1]->len != channel_len ||
+		memcmp(message->element[1]->str, channel, channel_len) != 0 ||
+		message->element[2]->len != len || memcmp(message->element[2]->str, text, len) != 0)
+		differ("another message: %s", message->elements == 3 ? message->element[2]->str : "");
+	freeReplyObject(message);
 }
 
 static void

@@ -18,6 +18,7 @@
 #include "reload.h"
 #include "session.h"
 #include "story.h"
+#include "word.h"
 
 /* Requests of a schedule that are aged. */
 #define AGED_MAX (SECRETS_MAX / 4)
@@ -41,7 +42,6 @@ static void send_one(int host, int node, const command *command);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
-static int64_t turn_pause_until(int host, int resource);
 static core_mask nodes_that_can_send(int host);
 static core_mask nodes_that_can_vote(int host);
 static core_mask nodes_on_duty(int host);
@@ -52,9 +52,7 @@ static void take(int host, const ReleaseStep *next);
 
 static void take_queue(int host);
 static void act_on_wish(int host, int slot);
-static int node_of(int host, int server, core_mask members);
 static void on_timer(const event *event);
-static void on_wake(const event *event);
 static void on_broker(const event *event);
 static void on_settled(const event *event);
 
@@ -216,8 +214,8 @@ host_handle(const event *event)
 		case EVENT_TIMER:
 			on_timer(event);
 			break;
-		case EVENT_WAKE:
-			on_wake(event);
+		case EVENT_HEAR:
+			word_on_hear(event);
 			break;
 		case EVENT_BROKER:
 			on_broker(event);
@@ -284,6 +282,8 @@ step(int h, int s, core_event *event)
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
 		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
 	step_core(core, event, &out);
+	if (event->type == CORE_RELEASE && slot->granted)
+		word_end_turn(h, s);
 	if (event->type == CORE_ACQUIRE && w.plan.aged && w.secrets < AGED_MAX)
 		grow_old(core);
 
@@ -292,6 +292,7 @@ step(int h, int s, core_event *event)
 	if (out.acquire != 0 && core->round != round)
 	{
 		slot->announced = 0;
+		slot->released = 0;
 		check_round(h, s);
 	}
 	else if (core->round != round && core->state == CORE_HELD)
@@ -360,6 +361,12 @@ host_relist(int h, int s)
 		slot_at(h, s)->relisted_true_us = w.now_us;
 }
 
+void
+host_step_by(int host, int slot, core_event *event)
+{
+	step(host, slot, event);
+}
+
 static void
 send_to(core_mask nodes, int h, int s, core_op op, core_event_type why)
 {
@@ -399,6 +406,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 			case CORE_OP_ACQUIRE:
 				command.proposal = wall;
 				command.marker = host_marker(h, n);
+				command.waited_ms = slot->once ? -1 : (host_now_us(h) - slot->asked_us) / 1000;
 				break;
 			case CORE_OP_CONFIRM:
 			case CORE_OP_RENEW:
@@ -413,6 +421,12 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 					settling_keep(&hosts[h].settling, &slot->core, slot->keep_until_us);
 					check_kept(h, s);
 				}
+				command.ended = slot->granted ? slot->core.token : 0;
+				command.waiting = slot->granted ? slot->waiters.count : 0;
+				for (int i = 0; i < command.waiting; i++)
+					command.waiter[i] =
+						(told_waiter){slot->waiters.waiter[i].host,
+									  (host_now_us(h) - slot->waiters.waiter[i].since_us) / 1000};
 				break;
 		}
 		check_sent(h, s, n, op);
@@ -595,6 +609,7 @@ act_on_wish(int h, int s)
 			check_freed(h, s, slot->forgiven);
 			slot->in_use = false;
 			slot->generation++;
+			slot->waiters.count = 0;
 			break;
 		case WISH_RELEASE:
 			if (release_queue_begin(&hosts[h].releases, s, &slot->core,
@@ -755,7 +770,8 @@ ask(int h, int s)
 						.retry_us = w.plan.retry_us,
 						.hold_at_most_us = slot->hold_at_most_us};
 
-	event.not_before_us = turn_pause_until(h, slot->resource);
+	event.not_before_us = word_begin_us(h, slot->resource);
+	slot->asked_us = host_now_us(h);
 	slot->secret = ++w.secrets;
 	slot->granted = false;
 	slot->forgiven = false;
@@ -765,18 +781,6 @@ ask(int h, int s)
 		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
 	step(h, s, &event);
-}
-
-/*
- * When this host's turn has just ended, the next of its sessions asks a little later
- * than a waiter of another host could.
- */
-static int64_t
-turn_pause_until(int h, int resource)
-{
-	int64_t ended_us = hosts[h].turn_ended_us[w.plan.turn[w.plan.gate[resource]]];
-
-	return ended_us == 0 ? 0 : ended_us + 4 * w.plan.delay_us;
 }
 
 void
@@ -792,7 +796,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.token = answer->token,
 						.holder = answer->holder,
 						.silent = fault_is_plain(answer->holder),
-						.busy_us = answer->busy_ms * 1000};
+						.busy_us = answer->busy_ms * 1000,
+						.waiting = answer->waiting};
 
 	release_queue_answered(&hosts[h].releases, n, command->op, command->why);
 	if (answer->error == NODE_NOSCRIPT && send_again(h, n, command))
@@ -801,8 +806,6 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		event.reply = CORE_REPLY_UNKNOWN; /* the key is there, but no counter: see script.c */
 	if (slot->generation == command->generation)
 	{
-		if (answer->told)
-			hosts[h].others_seen_us[w.plan.turn[w.plan.gate[slot->resource]]] = host_now_us(h);
 		story_answer("->", command, answer, n);
 		check_answered(h, command->slot, n, command, answer);
 		step(h, command->slot, &event);
@@ -821,60 +824,6 @@ host_on_lost(int h, int n, const command *command, bool replacing)
 	if (slot->generation == command->generation &&
 		!(replacing && core_may_reconnect(&slot->core, n)))
 		host_step(h, command->slot, CORE_NODE_LOST, n);
-}
-
-/* By which of these nodes a host hears a server; -1: by none. */
-static int
-node_of(int h, int server, core_mask members)
-{
-	for (int n = 0; n < w.plan.places; n++)
-		if ((members & CORE_BIT(n)) && w.server_of[h][n] == server)
-			return n;
-	return -1;
-}
-
-/* A waiter is told of a release by each node, and asks when a majority told. */
-bool
-host_hear(int server, int resource)
-{
-	bool heard = false;
-
-	for (int h = 0; h < w.plan.hosts; h++)
-	{
-		for (int s = 0; s < w.plan.slots; s++)
-		{
-			slot *slot = slot_at(h, s);
-			int node;
-
-			if (!slot->in_use || slot->resource != resource ||
-				(slot->core.state != CORE_ASKING && slot->core.state != CORE_BUSY))
-				continue;
-			/* the name is what comes behind the prefix that is set now */
-			if (resource / w.plan.names != hosts[h].prefix)
-				continue;
-			node = node_of(h, server, slot->core.members);
-			if (node < 0)
-				continue;
-			heard = true;
-			if (core_has_quorum(slot->core.lists, slot->announced))
-				continue;
-			slot->announced |= CORE_BIT(node);
-			if (core_has_quorum(slot->core.lists, slot->announced))
-				later(w.now_us + w.plan.delay_us / 2 + dice_us(w.plan.delay_us), EVENT_WAKE, h, 0,
-					  s, slot->generation);
-		}
-	}
-	return heard;
-}
-
-static void
-on_wake(const event *event)
-{
-	slot *slot = slot_at(event->host, event->slot);
-
-	if (slot->generation == event->tag && !hosts[event->host].broker_down &&
-		(slot->core.state == CORE_ASKING || slot->core.state == CORE_BUSY))
-		host_step(event->host, event->slot, CORE_WAKE, 0);
 }
 
 /* The successor adopts the leases: all connections are gone. */
@@ -967,8 +916,10 @@ host_stop_broker(int h, int64_t for_us)
 			wire_at(h, n)->epoch++; /* nobody is there to connect later */
 		wire_at(h, n)->watched = false;
 	}
+	memset(hosts[h].turn_begins_us, 0, sizeof(hosts[h].turn_begins_us));
 	for (int s = 0; s < w.plan.slots; s++)
 	{
+		slot_at(h, s)->waiters.count = 0;
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
 	}
@@ -1009,8 +960,6 @@ host_restart(int h, int64_t for_us)
 			sessions[i].done = true;
 	for (int g = 0; g < w.plan.resources; g++)
 		host->gate[g] = (gate){.named = -1};
-	memset(host->turn_ended_us, 0, sizeof(host->turn_ended_us));
-	memset(host->others_seen_us, 0, sizeof(host->others_seen_us));
 	for (int n = 0; n < w.plan.places; n++)
 	{
 		memset(&host->node[n].guard, 0, sizeof(host->node[n].guard));

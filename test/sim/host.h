@@ -50,7 +50,11 @@ typedef struct slot
 	int64_t turn_began_us;
 	int64_t relisted_true_us; /* its nodes are others since then */
 	int session;              /* who holds it; -1: nobody yet, or nobody any more */
+	Waiters waiters;          /* hosts that want it, as far as the broker knows */
+	bool wanted;              /* ... and as the sessions know */
+	int64_t asked_us;         /* the broker began to ask */
 	core_mask announced;
+	int64_t released;    /* of which lease that is, by its token */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
@@ -76,8 +80,7 @@ typedef struct host
 	int64_t room_at_us;         /* it is looked then whether there is room; true time */
 	core_mask crowded;          /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
-	int64_t turn_ended_us[RESOURCES_MAX];  /* by plan.turn: a turn of this host ended then */
-	int64_t others_seen_us[RESOURCES_MAX]; /* ... other hosts waited then */
+	int64_t turn_begins_us[RESOURCES_MAX]; /* by plan.turn: its next request lets others go first */
 	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
 	int queued_count;
 	bool pass_due; /* an EVENT_PASS is under way */
@@ -103,14 +106,14 @@ extern host hosts[HOSTS_MAX];
 extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
-extern bool host_hear(int server, int resource); /* a release was told there: to somebody? */
 extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
 extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
 extern int64_t host_now_us(int host);
 extern int64_t host_true_time_us(int host, int64_t clock_us);
 
-/* For peer.c and session.c */
+/* For peer.c, session.c and word.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
+extern void host_step_by(int host, int slot, core_event *event);
 extern void host_node_ready(int host, int slot, int node); /* the node is ready */
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
 extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */

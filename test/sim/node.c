@@ -90,6 +90,11 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = ttl_left_ms(data, now_us);
 		answer->holder = data->secret;
+		if (command->waited_ms >= 0 && data->host != 0)
+		{
+			answer->tells = TELLS_WANT;
+			answer->holder_host = data->host;
+		}
 		return;
 	}
 	if (full)
@@ -177,7 +182,8 @@ release(node_data *data, int64_t now_us, const command *command, bool *full, ans
 		return;
 	*full = false;
 	answer->reply = CORE_REPLY_YES;
-	answer->told = command->ttl_ms == 0;
+	if (command->ttl_ms == 0)
+		answer->tells = TELLS_FREE;
 	if (command->ttl_ms <= 0)
 		data->secret = 0;
 	else
@@ -216,6 +222,7 @@ node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms)
 		return false;
 	data->secret = secret;
 	data->attempt = 0;
+	data->host = 0;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + ttl_ms;
 	return true;
@@ -284,6 +291,7 @@ set_key(node_data *data, int64_t now_us, const command *command)
 {
 	data->secret = command->secret;
 	data->attempt = command->attempt;
+	data->host = command->host + 1;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }

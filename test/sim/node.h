@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "protocol/core.h"
+#include "protocol/waiters.h"
 
 /* How the marker came to be, as far as it says. */
 typedef enum marked
@@ -31,6 +32,7 @@ typedef struct node_data
 	uint32_t secret;    /* of the key's value; 0: there is no key */
 	uint32_t attempt;   /* of the key's value */
 	bool kept;          /* and that it was released */
+	int host;           /* its id; 0: a plain client's value has none */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
@@ -42,6 +44,13 @@ typedef struct node_mark
 	uint32_t text;   /* what is random of it; 0: there is none */
 	int64_t lost_us; /* "lost" and this time are a part of it; 0: not */
 } node_mark;
+
+/* A host whose turn is next, as a release says. */
+typedef struct told_waiter
+{
+	uint64_t host;
+	int64_t waited_ms;
+} told_waiter;
 
 typedef struct command
 {
@@ -55,8 +64,12 @@ typedef struct command
 	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
 	int64_t token;    /* confirm; renew: what the bound becomes */
 	int64_t keep_ms;
+	int64_t waited_ms; /* acquire: what the holder's host is told; -1: nothing */
+	int64_t ended;     /* release: the token of the lease, as waiters are told; 0: none */
+	int waiting;       /* release: so many of them are named */
+	told_waiter waiter[WAITERS_MAX];
 	/* what the shell remembers of it */
-	int host;
+	int host; /* its id, less one, is in the value */
 	int slot;
 	uint32_t generation;
 	uint32_t round;
@@ -75,6 +88,13 @@ typedef enum node_error
 	NODE_NOSCRIPT /* it does not know the script */
 } node_error;
 
+typedef enum tells
+{
+	TELLS_NOTHING = 0,
+	TELLS_FREE, /* to those who wait for the lock */
+	TELLS_WANT  /* to the host that holds it */
+} tells;
+
 typedef struct answer
 {
 	core_reply reply;
@@ -82,7 +102,9 @@ typedef struct answer
 	int64_t token;   /* a granted acquire; a renewal that the counter refuses */
 	int64_t busy_ms; /* a refused acquire */
 	uint32_t holder; /* a refused acquire: the secret in the way */
-	bool told;       /* a release that published, and was heard by some host */
+	int waiting;     /* a refused acquire: as many hosts wait for the release */
+	tells tells;     /* it publishes */
+	int holder_host; /* ... to this one, by its id */
 } answer;
 
 /*

@@ -24,7 +24,7 @@ uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 #define BESIDE_ROLLING                                                                             \
 	(FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) |         \
 	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
-	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER))
+	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_WORD))
 
 static void choose_resources(plan *plan);
 static uint64_t choose_faults(void);

@@ -25,7 +25,6 @@ static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
 static void free_name(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
-static void end_turn(int host, const slot *slot);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
@@ -126,6 +125,7 @@ open_slot(int h, int resource, bool last)
 					 ? 1
 					 : w.plan.span;
 	slot->handovers = 0;
+	slot->wanted = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
@@ -220,7 +220,7 @@ end_holding(int h, int s)
 	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (gate_of(h, slot->resource)->waiting > 0 &&
+	if (rules_turn_lasts(slot->wanted, slot->handovers, gate_of(h, slot->resource)->waiting) &&
 		rules_may_hand_over(slot->keep_us > 0 || slot->hold_at_most_us > 0, validity_us(h, slot),
 							slot->ttl_us, host_now_us(h) - slot->turn_began_us, slot->handovers,
 							slot->span - 1))
@@ -230,7 +230,6 @@ end_holding(int h, int s)
 			  slot->generation);
 		return;
 	}
-	end_turn(h, slot);
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
 	free_name(h, s);
 	host_push(h, s);
@@ -249,18 +248,6 @@ give_up(int h, int s)
 	next_asks(h, slot->resource);
 	if (w.calm && h == w.last_host && !w.last_granted[slot->resource] && !w.late)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, slot->resource, 0, LAST);
-}
-
-/* A pause for us, a chance for those who wait on other hosts. */
-static void
-end_turn(int h, const slot *slot)
-{
-	host *host = &hosts[h];
-	int turn = w.plan.turn[w.plan.gate[slot->resource]];
-
-	if (slot->span > 1 && host_is_valid(h, (int) (slot - host->slot)) &&
-		rules_others_wait(w.plan.ttl_us, host_now_us(h) - host->others_seen_us[turn]))
-		host->turn_ended_us[turn] = host_now_us(h);
 }
 
 /* Its name is free from here on, if another has not got it since this one was lost. */

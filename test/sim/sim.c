@@ -31,6 +31,7 @@
 #include "session.h"
 #include "story.h"
 #include "wire.h"
+#include "word.h"
 #include "world.h"
 
 #define JOBS_MAX 64
@@ -229,6 +230,7 @@ run(uint64_t seed)
 	check_begin();
 	story_plan();
 	wire_begin();
+	word_begin();
 	host_begin();
 	fault_begin();
 	operator_begin();

@@ -52,6 +52,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_BOOT_STEP] = "boot-step",
 	[FAULT_SERVER] = "server",
 	[FAULT_FULL] = "full",
+	[FAULT_WORD] = "word",
 	[FAULT_RELOAD_NODES] = "reload-nodes",
 	[FAULT_RELOAD_PREFIX] = "reload-prefix",
 	[FAULT_RELOAD_TTL] = "reload-max-ttl",

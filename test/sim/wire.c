@@ -13,6 +13,7 @@
 #include "debt.h"
 #include "host.h"
 #include "story.h"
+#include "word.h"
 
 wire wires[HOSTS_MAX][NODES_MAX];
 core_mask stained[HOSTS_MAX];
@@ -358,8 +359,8 @@ execute(int node, int s, const command *command, answer *answer, wire *behind)
 	}
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, s, command, &before, answer, behind);
-	if (answer->told)
-		answer->told = host_hear(s, command->resource);
+	answer->waiting = word_waiting(command->resource);
+	word_tell(s, command, answer);
 	if (may(FAULT_NONSENSE) && chance(25))
 	{
 		seen.fault[FAULT_NONSENSE]++;

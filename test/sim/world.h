@@ -78,6 +78,7 @@ typedef enum fault
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
 	FAULT_FULL,
+	FAULT_WORD,         /* what hosts tell each other is lost, late, doubled, forged */
 	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
 	FAULT_RELOAD_PREFIX,
 	FAULT_RELOAD_TTL,
@@ -103,7 +104,7 @@ typedef enum event_kind
 	EVENT_CONNECT,   /* time to connect */
 	EVENT_HANDSHAKE, /* the node has told all that we ask at first */
 	EVENT_TIMER,     /* of a lease */
-	EVENT_WAKE,      /* a majority told of a release */
+	EVENT_HEAR,      /* a node told what another host said */
 	EVENT_BROKER,    /* a new broker is there */
 	EVENT_SETTLED,   /* ... and has tried all nodes */
 	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */

@@ -1309,6 +1309,93 @@ test_not_before(void)
 	ok(lease.state == CORE_ASKING, "and the next request of this lease need not wait");
 }
 
+/* A WAKE that says when: others go first, or this one does. */
+static void
+wake_at(int64_t instant_us)
+{
+	happens((core_event){.type = CORE_WAKE, .not_before_us = instant_us});
+}
+
+static void
+test_wake_at(void)
+{
+	int64_t turn_us;
+
+	lose_the_race();
+	turn_us = now_us + 7 * MS;
+	wake_at(turn_us);
+	ok(lease.state == CORE_BUSY && nothing_said() && lease.wake_at_us == turn_us,
+	   "a WAKE that says when asks nobody before");
+	wake(0);
+	ok(lease.state == CORE_BUSY && nothing_said(), "nor does one that does not say it");
+	wake_at(turn_us + 5 * MS);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us == turn_us + 5 * MS, "the next may put it off");
+	wake_at(turn_us);
+	tick_at(turn_us);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "a TICK at that instant asks all");
+
+	lose_the_race();
+	wake_at(now_us + SECOND);
+	wake_at(now_us);
+	ok(lease.state == CORE_ASKING && out.acquire == set("012"), "whose turn it is asks at once");
+
+	start(3);
+	acquire_not_before(now_us + SECOND, false);
+	wake_at(now_us);
+	ok(lease.state == CORE_ASKING, "also if it was to let others go first");
+
+	start(3);
+	acquire_waiting();
+	refused_by("0");
+	wake_at(now_us + 7 * MS);
+	ok(lease.state == CORE_ASKING && nothing_said(), "while ASKING it sends nothing");
+	refused_by("1");
+	ok(lease.state == CORE_BUSY && lease.wake_at_us == now_us + 7 * MS,
+	   "but it says when to ask again");
+
+	start(3);
+	acquire_waiting();
+	granted_by("01");
+	wake_at(now_us + SECOND);
+	ok(lease.state == CORE_HELD && lease.not_before_us == 0, "who holds the lock does not care");
+}
+
+/* So many hosts wait, as the last round was told by the most pessimistic node. */
+static int64_t
+pause_in_a_crowd(int waiting, int64_t busy_us, uint32_t random)
+{
+	start(3);
+	random_bits = random;
+	acquire_waiting();
+	for (int i = 0; i < 2; i++)
+		happens((core_event){.type = CORE_REPLY,
+							 .node = i,
+							 .op = CORE_OP_ACQUIRE,
+							 .reply = CORE_REPLY_NO,
+							 .round = lease.round,
+							 .busy_us = busy_us,
+							 .waiting = i == 0 ? waiting : 0});
+	return lease.wake_at_us - now_us;
+}
+
+static void
+test_crowd(void)
+{
+	int64_t least_us = pause_in_a_crowd(0, 0, 0);
+	int64_t expiry_us = 10 * SECOND;
+
+	ok(least_us == RETRY_US / 2, "one who waits alone asks again after a pause");
+	ok(pause_in_a_crowd(15, 0, 0) == least_us, "so does one of a few");
+	ok(pause_in_a_crowd(16, 0, 0) == 2 * least_us, "of a crowd less often");
+	ok(pause_in_a_crowd(1000, 0, 0) == 63 * least_us, "the less often the more they are");
+	ok(pause_in_a_crowd(1000, 0, RETRY_US) == 63 * 3 * least_us, "spread as ever");
+	ok(pause_in_a_crowd(15, MS, 9999) == MS + 9999, "when the holder's key expires few ask soon");
+	ok(pause_in_a_crowd(1000, MS, UINT32_MAX) > MS + RETRY_US &&
+		   pause_in_a_crowd(1000, MS, 62 * RETRY_US) == MS + 62 * RETRY_US,
+	   "of a crowd they do in the course of as long a pause");
+	ok(pause_in_a_crowd(1000, expiry_us, 0) == 63 * least_us, "or before");
+}
+
 static void
 test_wake(void)
 {
@@ -3811,6 +3898,8 @@ main(void)
 	test_no_patience_with_refusal();
 
 	test_not_before();
+	test_wake_at();
+	test_crowd();
 	test_wake();
 	test_wake_sets_retry();
 	test_wake_while_asking();

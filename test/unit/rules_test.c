@@ -4,7 +4,8 @@
  *
  * Protects from: a counter that is forgotten while tokens may be behind it; a lock
  * that is kept for nobody, or not for as long as was asked for; a hand-over without
- * an end, of a lease that is nearly over, or with a token of the next grant.
+ * an end, of a lease that is nearly over, or with a token of the next grant; hosts that
+ * wait for ever, or ask all at once.
  */
 #include "protocol/rules.h"
 
@@ -81,10 +82,38 @@ test_hand_over(void)
 	ok(!rules_may_take_over(false, healthy_us, TTL_US, 1, 2), "and a token is left");
 	ok(!rules_may_take_over(false, 0, TTL_US, 0, 2), "and it is valid at all");
 	ok(!rules_may_take_over(true, healthy_us, TTL_US, 0, 2), "and the next has set no limits");
+}
 
-	ok(rules_others_wait(TTL_US, 3 * SECOND - 1),
-	   "who was seen is expected at the end of the next turn");
-	ok(!rules_others_wait(TTL_US, 3 * SECOND), "and not for ever");
+static void
+test_turns(void)
+{
+	const int64_t hold_back_us = 3000;
+	int asked = 0;
+
+	ok(rules_turn_lasts(false, 999, 1), "a turn lasts as long as nobody else waits");
+	ok(!rules_turn_lasts(false, 0, 0), "and a session of this server does");
+	ok(rules_turn_lasts(true, 10, 3), "else each of four sessions has it three times");
+	ok(!rules_turn_lasts(true, 11, 3), "which is eleven hand-overs");
+	ok(!rules_turn_lasts(true, 0, 0), "none without anybody to hand it to");
+
+	ok(rules_hold_back_us(500) == 3000, "others hold back for two round trips and 2 ms");
+	ok(rules_hold_back_us(60 * SECOND) == 100000, "but not for longer than a tenth of a second");
+
+	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us) == 0, "who is next asks at once");
+	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us) == hold_back_us, "the second holds back");
+	ok(rules_turn_after_us(2, 8, 8, 0, hold_back_us) == 4 * hold_back_us &&
+		   rules_turn_after_us(3, 8, 8, 0, hold_back_us) == 16 * hold_back_us,
+	   "those behind for longer and longer");
+	ok(rules_turn_after_us(7, 8, 8, 0, hold_back_us) == 700000 &&
+		   rules_turn_after_us(7, 8, 8, 0, 100000) == 700000,
+	   "with a limit");
+	ok(rules_turn_after_us(5, 5, 8, UINT32_MAX, hold_back_us) == 5 * hold_back_us,
+	   "who is not named comes after those who are");
+	ok(rules_turn_after_us(0, 0, 8, UINT32_MAX, hold_back_us) == 0, "at once, if nobody is");
+	for (uint32_t i = 0; i < 1000; i++)
+		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us) >= 0;
+	ok(asked == 4, "a handful of a crowd");
+	ok(rules_turn_after_us(0, 8, 1000, 999, hold_back_us) == 0, "and those who are named");
 }
 
 int
@@ -95,5 +124,6 @@ main(void)
 	test_keep_counter();
 	test_release();
 	test_hand_over();
+	test_turns();
 	return tap_done();
 }

@@ -24,7 +24,8 @@
 #define NOW_US INT64CONST(1700000000000000)
 #define SHA "0123456789abcdef0123456789abcdef01234567"
 #define SECRET "0123456789abcdeffedcba9876543210"
-#define VALUE SECRET ":000000001 host a"
+#define HOST "00c0ffee00c0ffee"
+#define VALUE SECRET ":000000001:" HOST " host a"
 
 int64
 redlock_wall_clock_us(void)
@@ -77,58 +78,97 @@ static const struct
 	/* acquire: who is in the way */
 	{"another's lock",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1500\r\n$49\r\n" VALUE "\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .text = "host a"}},
+	 "*3\r\n:1500\r\n$66\r\n" VALUE "\r\n:7\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .waiting = 7, .text = "host a"}},
 	{"a lock that is kept",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1500\r\n$54\r\n" SECRET ":000000001 kept host a\r\n",
+	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST " kept host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
 	{"a holder without a name",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$43\r\n" SECRET ":000000001 \r\n",
+	 "*3\r\n:1\r\n$60\r\n" SECRET ":000000001:" HOST " \r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .ours = true}},
 	{"a key without a time to live",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:-1\r\n$8\r\nstranger\r\n",
+	 "*3\r\n:-1\r\n$8\r\nstranger\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .text = "stranger"}},
 	{"an empty value",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$0\r\n\r\n",
+	 "*3\r\n:1\r\n$0\r\n\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1}},
 	{"a stranger that says \"kept\"",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$6\r\nkept x\r\n",
+	 "*3\r\n:1\r\n$6\r\nkept x\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "kept x"}},
 	{"a stranger's control characters",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$7\r\n\033[31m\r\n\r\n",
+	 "*3\r\n:1\r\n$7\r\n\033[31m\r\n\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "?[31m??"}},
 	{"a value that is cut short",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$42\r\n" SECRET ":000000001\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001"}},
+	 "*3\r\n:1\r\n$59\r\n" SECRET ":000000001:" HOST "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001:" HOST}},
 	{"a secret that is a digit too long",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$44\r\n" SECRET "0:000000001 \r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "0:000000001 "}},
+	 "*3\r\n:1\r\n$61\r\n" SECRET "0:000000001:" HOST " "
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "0:000000001:" HOST " "}},
 	{"a secret in capitals",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$49\r\n0123456789ABCDEFFEDCBA9876543210:000000001 host a\r\n",
+	 "*3\r\n:1\r\n$66\r\n"
+	 "0123456789ABCDEFFEDCBA9876543210:000000001:" HOST " host a"
+	 "\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO,
 	  .busy_ms = 1,
-	  .text = "0123456789ABCDEFFEDCBA9876543210:000000001 host a"}},
+	  .text = "0123456789ABCDEFFEDCBA9876543210:000000001:" HOST " host a"}},
 	{"another sign behind the secret",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$49\r\n" SECRET "-000000001 host a\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "-000000001 host a"}},
+	 "*3\r\n:1\r\n$66\r\n" SECRET "-000000001:" HOST " host a"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET "-000000001:" HOST " host a"}},
 	{"an attempt that is no number",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$49\r\n" SECRET ":00000000x host a\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":00000000x host a"}},
+	 "*3\r\n:1\r\n$66\r\n" SECRET ":00000000x:" HOST " host a"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":00000000x:" HOST " host a"}},
+	{"another sign behind the attempt",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1\r\n$66\r\n" SECRET ":000000001-" HOST " host a"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001-" HOST " host a"}},
+	{"a host that is no number",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1\r\n$66\r\n" SECRET ":000000001:"
+	 "00c0ffee00c0ffex"
+	 " host a"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO,
+	  .busy_ms = 1,
+	  .text = SECRET ":000000001:"
+					 "00c0ffee00c0ffex"
+					 " host a"}},
+	{"a value without a host, of release 0.1.0",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1\r\n$74\r\n" SECRET ":000000001 "
+	 "host a of long ago, with a name"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO,
+	  .busy_ms = 1,
+	  .text = SECRET ":000000001 "
+					 "host a of long ago, with a name"}},
 	{"no space before the holder",
 	 CORE_OP_ACQUIRE,
-	 "*2\r\n:1\r\n$49\r\n" SECRET ":000000001-host a\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001-host a"}},
+	 "*3\r\n:1\r\n$66\r\n" SECRET ":000000001:" HOST "-host a"
+	 "\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = SECRET ":000000001:" HOST "-host a"}},
+	{"fewer than none wait",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1\r\n$1\r\nx\r\n:-1\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "x"}},
+	{"more wait than count",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1\r\n$1\r\nx\r\n:9223372036854775807\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .waiting = 1024, .text = "x"}},
 
 	/* acquire: none of these is a vote */
 	{"1 for a counter", CORE_OP_ACQUIRE, ":1\r\n", UNEXPECTED},
@@ -139,11 +179,18 @@ static const struct
 	{"no array", CORE_OP_ACQUIRE, "*-1\r\n", UNEXPECTED},
 	{"an empty array", CORE_OP_ACQUIRE, "*0\r\n", UNEXPECTED},
 	{"an array of one", CORE_OP_ACQUIRE, "*1\r\n:1500\r\n", UNEXPECTED},
-	{"an array of three", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$1\r\nx\r\n$1\r\nx\r\n", UNEXPECTED},
-	{"a refusal the wrong way round", CORE_OP_ACQUIRE, "*2\r\n$1\r\nx\r\n:1500\r\n", UNEXPECTED},
-	{"a refusal without a value", CORE_OP_ACQUIRE, "*2\r\n:1500\r\n$-1\r\n", UNEXPECTED},
-	{"a refusal without a time", CORE_OP_ACQUIRE, "*2\r\n$-1\r\n$1\r\nx\r\n", UNEXPECTED},
-	{"a refusal with an array in it", CORE_OP_ACQUIRE, "*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", UNEXPECTED},
+	{"an array of two", CORE_OP_ACQUIRE, "*2\r\n:1500\r\n$1\r\nx\r\n", UNEXPECTED},
+	{"an array of four", CORE_OP_ACQUIRE, "*4\r\n:1500\r\n$1\r\nx\r\n:0\r\n:0\r\n", UNEXPECTED},
+	{"a refusal with a text for a number", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$1\r\nx\r\n$1\r\nx\r\n",
+	 UNEXPECTED},
+	{"a refusal the wrong way round", CORE_OP_ACQUIRE, "*3\r\n$1\r\nx\r\n:1500\r\n:0\r\n",
+	 UNEXPECTED},
+	{"a refusal without a value", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$-1\r\n:0\r\n", UNEXPECTED},
+	{"a refusal without a time", CORE_OP_ACQUIRE, "*3\r\n$-1\r\n$1\r\nx\r\n:0\r\n", UNEXPECTED},
+	{"a refusal without a number", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$1\r\nx\r\n$-1\r\n",
+	 UNEXPECTED},
+	{"a refusal with an array in it", CORE_OP_ACQUIRE, "*3\r\n:1\r\n*1\r\n$1\r\nx\r\n:0\r\n",
+	 UNEXPECTED},
 
 	/* confirm */
 	{"confirmed", CORE_OP_CONFIRM, ":1\r\n", {.reply = CORE_REPLY_YES}},
@@ -163,12 +210,11 @@ static const struct
 	{"a later token out of all bounds", CORE_OP_RENEW, "$16\r\n9007199254740991\r\n",
 	 OUT_OF_BOUNDS(INT64CONST(9007199254740991))},
 	{"renewed by OK", CORE_OP_RENEW, "+OK\r\n", UNEXPECTED},
-	{"refused as an acquire is", CORE_OP_RENEW, "*2\r\n:1500\r\n$1\r\nx\r\n", UNEXPECTED},
+	{"refused as an acquire is", CORE_OP_RENEW, "*3\r\n:1500\r\n$1\r\nx\r\n:0\r\n", UNEXPECTED},
 
 	/* release */
 	{"not there to be released", CORE_OP_RELEASE, ":0\r\n", {.reply = CORE_REPLY_NO}},
-	{"released, and nobody waits", CORE_OP_RELEASE, ":1\r\n", {.reply = CORE_REPLY_YES}},
-	{"released, and three wait", CORE_OP_RELEASE, ":4\r\n", {.reply = CORE_REPLY_YES, .told = 3}},
+	{"released", CORE_OP_RELEASE, ":1\r\n", {.reply = CORE_REPLY_YES}},
 	{"released by a counter", CORE_OP_RELEASE, "$16\r\n1700000000000001\r\n", UNEXPECTED},
 
 	/* errors: of a command, whichever it is */
@@ -240,7 +286,7 @@ same(const ScriptAnswer *a, const ScriptAnswer *b)
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
 		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
 		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
-		   a->told == b->told && strcmp(a->text, b->text) == 0;
+		   a->waiting == b->waiting && strcmp(a->text, b->text) == 0;
 }
 
 static void
@@ -264,7 +310,7 @@ static void
 test_batches(void)
 {
 	static const ScriptAnswer unexpected = UNEXPECTED;
-	static const char three[] = "*3\r\n:1\r\n-ERR x\r\n*2\r\n:7\r\n$1\r\nx\r\n";
+	static const char three[] = "*3\r\n:1\r\n-ERR x\r\n*3\r\n:7\r\n$1\r\nx\r\n:0\r\n";
 	static const char *const none[] = {
 		"*0\r\n",
 		"*-1\r\n",
@@ -314,7 +360,7 @@ test_batches(void)
 static void
 test_holders(void)
 {
-	static const char refused[] = "*1\r\n*2\r\n:1\r\n$1\r\n%c\r\n";
+	static const char refused[] = "*1\r\n*3\r\n:1\r\n$1\r\n%c\r\n:0\r\n";
 	char text[512];
 	ScriptAnswer a;
 	ScriptAnswer b;
@@ -327,7 +373,7 @@ test_holders(void)
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &b);
 	ok(a.holder != b.holder, "another has another");
 
-	snprintf(text, sizeof(text), "*1\r\n*2\r\n:1\r\n$200\r\n%0200d\r\n", 0);
+	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$200\r\n%0200d\r\n:0\r\n", 0);
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &a);
 	ok(strlen(a.text) == SCRIPT_TEXT_MAX && !a.ours, "a long value of a stranger is cut");
 	snprintf(text, sizeof(text), "-%0200d\r\n", 0);
@@ -340,6 +386,8 @@ test_holders(void)
 static char key[] = "redlock:job";
 static char value[] = VALUE;
 
+static const Waiters two = {2, {{0xc0ffee00c0ffee, 1000}, {0xfedcba9876543210, 5000000}}};
+
 /* The words of a command behind key and value, with a '|' after each. */
 static const struct
 {
@@ -348,7 +396,10 @@ static const struct
 	const char *words;
 } commands[] = {
 	{"acquire",
-	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000},
+	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = 37},
+	 "10000|1700000000000000|37|"},
+	{"try, of which the holder is not told",
+	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = -1},
 	 "10000|1700000000000000||"},
 	{"confirm a token of now",
 	 {.op = CORE_OP_CONFIRM,
@@ -377,6 +428,16 @@ static const struct
 	  .core.token = NOW_US + 7000},
 	 "100|1700000000000000|100000007|1700000000007000|"},
 	{"release, and tell", {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US}, "0|0|100000000|"},
+	{"release, and tell of which lease",
+	 {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US, .token = NOW_US},
+	 "0|0|100000000|1700000000000000|"},
+	{"release, and name who is next",
+	 {.op = CORE_OP_RELEASE,
+	  .wall_clock_us = NOW_US,
+	  .token = NOW_US,
+	  .waiters = &two,
+	  .now_us = 5000000},
+	 "0|0|100000000|1700000000000000|00c0ffee00c0ffee|4999|fedcba9876543210|0|"},
 	{"release without a word",
 	 {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US, .ttl_ms = LUA_DELETE},
 	 "-1|0|100000000|"},
@@ -495,21 +556,26 @@ test_room(void)
 	char marker[LUA_MARKER_MAX + 1];
 	ScriptBatch *batch = calloc(1, sizeof(*batch));
 	redisReply *sent;
+	Waiters crowd = {.count = WAITERS_MAX};
 	bool whole = true;
 
 	memset(longest_key, 'k', sizeof(longest_key));
 	memset(longest_value, 'v', sizeof(longest_value));
 	memset(marker, 'm', LUA_MARKER_MAX);
 	marker[LUA_MARKER_MAX] = '\0';
+	for (int i = 0; i < WAITERS_MAX; i++)
+		crowd.waiter[i] = (Waiter){i + 1, -PG_INT64_MAX / 2};
 	for (int i = 0; i < SCRIPT_BATCH_MAX; i++)
-		add(batch, (ScriptCommand){.op = CORE_OP_RENEW,
+		add(batch, (ScriptCommand){.op = CORE_OP_RELEASE,
 								   .key = longest_key,
 								   .key_len = sizeof(longest_key),
 								   .value = longest_value,
 								   .value_len = sizeof(longest_value),
 								   .ttl_ms = PG_INT64_MIN,
-								   .core.counter = PG_INT64_MAX - 1,
-								   .core.token = PG_INT64_MAX});
+								   .core.counter = PG_INT64_MAX,
+								   .token = PG_INT64_MAX,
+								   .waiters = &crowd,
+								   .now_us = PG_INT64_MAX / 2});
 	sent = send_batch(batch, marker, NULL);
 	ok(sent != NULL && sent->elements == 4 + SCRIPT_BATCH_MAX &&
 		   is_text(sent->element[1], lua_script) && is_text(sent->element[3], marker),
@@ -518,7 +584,8 @@ test_room(void)
 		whole =
 			whole && sent->element[4 + i]->len == sent->element[4]->len &&
 			memcmp(sent->element[4 + i]->str, sent->element[4]->str, sent->element[4]->len) == 0;
-	ok(whole && sent->element[4]->len > sizeof(longest_key) + sizeof(longest_value) + 4 * 19,
+	ok(whole && sent->element[4]->len > sizeof(longest_key) + sizeof(longest_value) + 3 * 19 +
+											WAITERS_MAX * (LOCK_HOST_DIGITS + 17),
 	   "and all of it is sent");
 	freeReplyObject(sent);
 	free(batch);
@@ -543,23 +610,122 @@ test_values(void)
 
 	for (int i = 0; i < lengthof(attempts); i++)
 	{
-		len = script_value(written, secret, "host a");
+		len = script_value(written, secret, 0xc0ffee00c0ffee, "host a");
 		script_set_attempt(written, attempts[i].attempt);
-		snprintf(text, sizeof(text), SECRET ":%s host a", attempts[i].digits);
+		snprintf(text, sizeof(text), SECRET ":%s:" HOST " host a", attempts[i].digits);
 		ok(len == strlen(text) && memcmp(written, text, len) == 0, "the value of attempt %u",
 		   attempts[i].attempt);
 	}
 
 	memset(holder, 'h', LOCK_HOLDER_MAX);
 	holder[LOCK_HOLDER_MAX] = '\0';
-	len = script_value(written, secret, holder);
+	len = script_value(written, secret, PG_UINT64_MAX, holder);
 	script_set_attempt(written, 1);
-	snprintf(text, sizeof(text), "*1\r\n*2\r\n:1\r\n$%d\r\n%.*s\r\n", (int) len, (int) len,
+	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$%d\r\n%.*s\r\n:0\r\n", (int) len, (int) len,
 			 written);
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &answer);
 	ok(answer.ours && !answer.kept && strcmp(answer.text, holder) == 0,
 	   "the longest holder is told");
 	free(written);
+}
+
+/* ---- messages ---- */
+
+#define A "000000000000000a"
+#define B "000000000000000b"
+
+/* With a '|' in place of each NUL; anybody may have sent them. */
+static const struct
+{
+	const char *what;
+	const char *text;
+	ScriptWord word;
+	int64 token;
+	int count;
+	uint64 host[WAITERS_MAX];
+} messages[] = {
+	{"a release", "free|1700000000000000|", SCRIPT_FREE, NOW_US, 0, {0}},
+	{"that names two", "free|17|" A "|20|" B "|10|", SCRIPT_FREE, 17, 2, {10, 11}},
+	{"in the order of their turns", "free|17|" A "|10|" B "|20|", SCRIPT_FREE, 17, 2, {11, 10}},
+	{"one host twice", "free|17|" A "|10|" A "|20|", SCRIPT_FREE, 17, 1, {10}},
+	{"by release 0.1.0", "free", SCRIPT_FREE, 0, 0, {0}},
+	{"without a token", "free|", SCRIPT_FREE, 0, 0, {0}},
+	{"with an empty token", "free||" A "|1|", SCRIPT_FREE, 0, 0, {0}},
+	{"with a negative token", "free|-1|" A "|1|", SCRIPT_FREE, 0, 0, {0}},
+	{"with a token that is none", "free|17x|" A "|1|", SCRIPT_FREE, 0, 0, {0}},
+	{"with a token out of all bounds", "free|99999999999999999|" A "|1|", SCRIPT_FREE, 0, 0, {0}},
+	{"cut short in its token", "free|17", SCRIPT_FREE, 0, 0, {0}},
+	{"cut short in a host", "free|17|" A "|1|00000000", SCRIPT_FREE, 17, 1, {10}},
+	{"cut short in a time", "free|17|" A "|1|" B "|2", SCRIPT_FREE, 17, 1, {10}},
+	{"a host that is too short", "free|17|00a|1|" B "|2|", SCRIPT_FREE, 17, 0, {0}},
+	{"a host that is too long", "free|17|0" A "|1|" B "|2|", SCRIPT_FREE, 17, 0, {0}},
+	{"a host in capitals", "free|17|000000000000000A|1|", SCRIPT_FREE, 17, 0, {0}},
+	{"no host", "free|17|0000000000000000|1|" B "|2|", SCRIPT_FREE, 17, 0, {0}},
+	{"a time that is none", "free|17|" A "|1x|", SCRIPT_FREE, 17, 0, {0}},
+	{"a time before", "free|17|" A "|-1|", SCRIPT_FREE, 17, 0, {0}},
+	{"a longest time", "free|17|" A "|999999999999|", SCRIPT_FREE, 17, 1, {10}},
+	{"a longer one", "free|17|" A "|1000000000000|", SCRIPT_FREE, 17, 0, {0}},
+	{"an empty time", "free|17|" A "||", SCRIPT_FREE, 17, 0, {0}},
+	{"a want", "want|redlock:job|" A "|5|", SCRIPT_WANT, 0, 1, {10}},
+	{"a want without a host", "want|redlock:job|", SCRIPT_STRANGE, 0, 0, {0}},
+	{"a want without a time", "want|redlock:job|" A "|", SCRIPT_STRANGE, 0, 0, {0}},
+	{"a want cut short", "want|redlock:job|" A "|5", SCRIPT_STRANGE, 0, 0, {0}},
+	{"a want of nothing", "want|", SCRIPT_STRANGE, 0, 0, {0}},
+	{"another word", "wants|redlock:job|" A "|5|", SCRIPT_STRANGE, 0, 0, {0}},
+	{"a longer word", "freedom|17|", SCRIPT_STRANGE, 0, 0, {0}},
+	{"nothing", "", SCRIPT_STRANGE, 0, 0, {0}},
+	{"an empty word", "|", SCRIPT_STRANGE, 0, 0, {0}},
+};
+
+static void
+hear(const char *text, size_t len, ScriptMessage *message)
+{
+	char *exact = malloc(len + 1); /* so that a sanitizer sees a read past its end */
+
+	memcpy(exact, text, len);
+	exact[len] = '\0';
+	memset(message, 0x55, sizeof(*message));
+	script_hear(exact, len, 77000000, message);
+	if (message->word == SCRIPT_WANT)
+		ok(message->key_len == strlen(key) && memcmp(message->key, key, message->key_len) == 0,
+		   "the key that is wanted");
+	free(exact);
+}
+
+static void
+test_messages(void)
+{
+	char text[4096];
+	ScriptMessage message;
+	int len;
+
+	for (int i = 0; i < lengthof(messages); i++)
+	{
+		bool good = true;
+
+		len = snprintf(text, sizeof(text), "%s", messages[i].text);
+		for (int at = 0; at < len; at++)
+			if (text[at] == '|')
+				text[at] = '\0';
+		hear(text, len, &message);
+		good = message.word == messages[i].word && message.token == messages[i].token &&
+			   message.waiters.count == messages[i].count;
+		for (int w = 0; good && w < messages[i].count; w++)
+			good = message.waiters.waiter[w].host == messages[i].host[w];
+		ok(good, "message: %s", messages[i].what);
+	}
+
+	len = sprintf(text, "want%credlock:job%c" A "%c5%c", 0, 0, 0, 0);
+	hear(text, len, &message);
+	ok(message.waiters.waiter[0].since_us == 77000000 - 5000, "since when, by our clock");
+
+	len = sprintf(text, "free%c17%c", 0, 0);
+	for (int i = 0; i < 50; i++)
+		len += sprintf(text + len, "%016x%c%d%c", i + 1, 0, 50 - i, 0);
+	hear(text, len, &message);
+	ok(message.waiters.count == WAITERS_MAX && message.waiters.waiter[0].host == 1 &&
+		   message.waiters.waiter[WAITERS_MAX - 1].host == WAITERS_MAX,
+	   "no more hosts than can be named");
 }
 
 int
@@ -571,5 +737,6 @@ main(void)
 	test_commands();
 	test_room();
 	test_values();
+	test_messages();
 	return tap_done();
 }

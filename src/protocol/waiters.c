@@ -1,0 +1,55 @@
+/*
+ * waiters.c
+ *		Which hosts wait; see waiters.h.
+ */
+#include "protocol/waiters.h"
+
+#include <string.h>
+
+static void drop(Waiters *waiters, int from, int count);
+
+void
+waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us)
+{
+	Waiter newcomer = {host, waited_us < now_us ? now_us - waited_us : 0};
+	int at = waiters_place(waiters, host);
+
+	if (at < waiters->count)
+		drop(waiters, at, 1);
+	for (at = waiters->count; at > 0 && waiters->waiter[at - 1].since_us > newcomer.since_us;)
+		at--;
+	if (at == WAITERS_MAX)
+		return;
+	if (waiters->count == WAITERS_MAX)
+		waiters->count--;
+	memmove(&waiters->waiter[at + 1], &waiters->waiter[at],
+			(size_t) (waiters->count - at) * sizeof(Waiter));
+	waiters->waiter[at] = newcomer;
+	waiters->count++;
+}
+
+int
+waiters_place(const Waiters *waiters, uint64_t host)
+{
+	int place = 0;
+
+	while (place < waiters->count && waiters->waiter[place].host != host)
+		place++;
+	return place;
+}
+
+void
+waiters_pass(Waiters *waiters, uint64_t self)
+{
+	int place = waiters_place(waiters, self);
+
+	drop(waiters, 0, place < waiters->count ? place + 1 : place);
+}
+
+static void
+drop(Waiters *waiters, int from, int count)
+{
+	waiters->count -= count;
+	memmove(&waiters->waiter[from], &waiters->waiter[from + count],
+			(size_t) (waiters->count - from) * sizeof(Waiter));
+}

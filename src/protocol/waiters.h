@@ -1,0 +1,45 @@
+/*
+ * waiters.h
+ *		Which hosts wait for a lock that this host has, the longest first.
+ *
+ * A refused acquire tells the holder's host who asked and for how long it has waited; a
+ * release tells the waiters whose turn is next.  All of it are hints, which may be lost, late,
+ * doubled or forged: they decide who asks first, never who is granted anything.
+ *
+ * Pure, like the core.  Hosts are known by their ids, which are never 0.
+ */
+#ifndef REDLOCK_WAITERS_H
+#define REDLOCK_WAITERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Who waits behind so many is not remembered, and asks again. */
+#define WAITERS_MAX 8
+
+typedef struct Waiter
+{
+	uint64_t host;
+	int64_t since_us; /* on this host's clock, by what the asker says of its own */
+} Waiter;
+
+typedef struct Waiters
+{
+	int count;
+	Waiter waiter[WAITERS_MAX]; /* the longest first */
+} Waiters;
+
+/* A host waits, since so long; what was known of it before is forgotten. */
+extern void waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us);
+
+/* Its place in the list, from 0; the list's length if it has none. */
+extern int waiters_place(const Waiters *waiters, uint64_t host);
+
+/*
+ * A release named these.  What of them is left when this host has the lock: those behind
+ * it.  Who is before it, all if it is not among them, was named and did not come, or asks
+ * again.
+ */
+extern void waiters_pass(Waiters *waiters, uint64_t self);
+
+#endif /* REDLOCK_WAITERS_H */

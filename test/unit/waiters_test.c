@@ -1,0 +1,113 @@
+/*
+ * waiters_test.c
+ *		Unit tests of the list of hosts that wait, src/protocol/waiters.c.
+ *
+ * Protects from: a turn that goes to another than the one who has waited longest; a host
+ * that is named twice, or again and again though it does not come; a list that strangers
+ * make longer than it is, or put out of order.
+ */
+#include "protocol/waiters.h"
+
+#include <string.h>
+
+#include "tap.h"
+
+#define NOW_US INT64_C(50000000)
+
+/* The hosts, in order, as letters. */
+static const char *
+names(const Waiters *waiters)
+{
+	static char text[WAITERS_MAX + 1];
+
+	for (int i = 0; i < waiters->count; i++)
+		text[i] = (char) waiters->waiter[i].host;
+	text[waiters->count] = '\0';
+	return text;
+}
+
+static void
+add(Waiters *waiters, char host, int64_t waited_us)
+{
+	waiters_add(waiters, (uint64_t) host, waited_us, NOW_US);
+}
+
+static Waiters
+list(const char *hosts)
+{
+	Waiters waiters = {0};
+
+	for (int i = 0; hosts[i] != '\0'; i++)
+		add(&waiters, hosts[i], 1000 - i);
+	return waiters;
+}
+
+static void
+test_order(void)
+{
+	Waiters waiters = {0};
+
+	ok(waiters_place(&waiters, 'a') == 0, "in an empty list nobody has a place");
+	add(&waiters, 'b', 20);
+	add(&waiters, 'a', 30);
+	add(&waiters, 'd', 0);
+	add(&waiters, 'c', 10);
+	ok(strcmp(names(&waiters), "abcd") == 0, "the longest comes first");
+	add(&waiters, 'e', 10);
+	ok(strcmp(names(&waiters), "abced") == 0, "of two the one who was known first");
+	add(&waiters, 'd', 40);
+	ok(strcmp(names(&waiters), "dabce") == 0, "who is there already has one place, the new one");
+	add(&waiters, 'd', 5);
+	ok(strcmp(names(&waiters), "abced") == 0, "also if it began anew");
+	ok(waiters_place(&waiters, 'c') == 2 && waiters_place(&waiters, 'x') == 5,
+	   "each has its place, others none");
+
+	waiters_add(&waiters, 'l', INT64_MAX, NOW_US);
+	waiters_add(&waiters, 'm', NOW_US, NOW_US);
+	ok(strcmp(names(&waiters), "lmabced") == 0 && waiters.waiter[0].since_us == 0,
+	   "who says to have waited since ever has waited as long as can be");
+}
+
+static void
+test_room(void)
+{
+	Waiters waiters = list("abcdefgh");
+
+	ok(waiters.count == WAITERS_MAX, "the list is full");
+	add(&waiters, 'z', 1);
+	ok(strcmp(names(&waiters), "abcdefgh") == 0, "who has waited for less has no place in it");
+	add(&waiters, 'y', 998);
+	ok(strcmp(names(&waiters), "abcydefg") == 0, "who has for longer takes that of the last");
+	add(&waiters, 'g', 2000);
+	ok(strcmp(names(&waiters), "gabcydef") == 0, "who is there already takes no other's");
+	for (int i = 0; i < 100000; i++)
+		waiters_add(&waiters, (uint64_t) i + 1, i, NOW_US);
+	ok(waiters.count == WAITERS_MAX, "however many come");
+}
+
+static void
+test_pass(void)
+{
+	Waiters waiters = list("abcd");
+
+	waiters_pass(&waiters, 'a');
+	ok(strcmp(names(&waiters), "bcd") == 0, "who is next leaves those behind it");
+	waiters_pass(&waiters, 'c');
+	ok(strcmp(names(&waiters), "d") == 0, "who did not come is not named again");
+	waiters_pass(&waiters, 'd');
+	ok(waiters.count == 0, "the last leaves nobody");
+	waiters_pass(&waiters, 'd');
+	ok(waiters.count == 0, "of nobody nobody is left");
+	waiters = list("abcdefgh");
+	waiters_pass(&waiters, 'x');
+	ok(waiters.count == 0, "to one who was not named none of them has come");
+}
+
+int
+main(void)
+{
+	test_order();
+	test_room();
+	test_pass();
+	return tap_done();
+}
