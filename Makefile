@@ -12,11 +12,11 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/release_queue \
+	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/probe protocol/release_queue \
 	protocol/rules protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
 	shared/url \
-	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
+	broker/broker broker/deadlock broker/loop broker/members broker/node broker/resolver broker/script \
 	broker/subscription broker/tls broker/trouble broker/turns \
 	session/fence session/gate session/loss session/request session/session)
 
@@ -93,7 +93,7 @@ test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
 test/unit/slots_test: src/protocol/slots.c
 test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c

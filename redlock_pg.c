@@ -566,6 +566,7 @@ lease_state_name(Lease *lease)
 		case LEASE_WAITING:
 		case LEASE_REFUSED:
 		case LEASE_UNREACHABLE:
+		case LEASE_DEADLOCKED:
 			break;
 	}
 	return "waiting";

@@ -15,6 +15,7 @@
 #define PLACES 256
 
 static Waiters **waiters; /* of each slot of the lease table; NULL: nobody waits */
+static int64 *asked_us;   /* of each slot: when it was asked for */
 static int64 begin_us[PLACES];
 
 static Waiters *waiters_of(const Lease *lease);
@@ -25,6 +26,8 @@ turns_init(void)
 {
 	waiters = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Waiters *),
 										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	asked_us = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(int64),
+										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
 void
@@ -77,9 +80,21 @@ turns_end(const Lease *lease, int64 now_us)
 }
 
 int64
-turns_begin_us(const Lease *lease)
+turns_ask(const Lease *lease, int64 now_us)
 {
+	asked_us[lease_slot(lease)] = now_us;
 	return begin_us[lease->hash % PLACES];
+}
+
+/* It was an earlier broker that was asked, if we do not know. */
+int64
+turns_waited_us(const Lease *lease, int64 now_us)
+{
+	int64 *since_us = &asked_us[lease_slot(lease)];
+
+	if (*since_us == 0)
+		*since_us = now_us;
+	return now_us - *since_us;
 }
 
 void

@@ -29,8 +29,11 @@ extern int64 turns_hear(Lease *lease, const Waiters *named, int64 now_us);
 /* The lease is released: this host's next request for it lets those go first. */
 extern void turns_end(const Lease *lease, int64 now_us);
 
-/* When the next request for the lease's name may ask; 0: at once. */
-extern int64 turns_begin_us(const Lease *lease);
+/* The lease is asked for.  Returns when that may begin; 0: at once. */
+extern int64 turns_ask(const Lease *lease, int64 now_us);
+
+/* ... for how long it has been. */
+extern int64 turns_waited_us(const Lease *lease, int64 now_us);
 
 /* Its slot is freed. */
 extern void turns_forget(const Lease *lease);

@@ -66,6 +66,7 @@ typedef enum LeaseState
 	LEASE_HELD,        /* granted; see valid_until_us */
 	LEASE_REFUSED,     /* a try found it held by another; final */
 	LEASE_UNREACHABLE, /* no quorum answered; final */
+	LEASE_DEADLOCKED,  /* who has it waits for the owner, be it by others; final */
 	LEASE_LOST         /* was held; validity ran out; final */
 } LeaseState;
 
@@ -141,7 +142,6 @@ typedef struct Lease
 	core_mask joined;    /* nodes that confirmed it */
 	core_mask announced; /* nodes that told of a release since we asked */
 	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
-	int64 asked_us;      /* the broker began to ask */
 	core_lease core;
 } Lease;
 
@@ -164,6 +164,16 @@ typedef enum LeaseCounter
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
+/* The cycle of a deadlock, until the slot of its lease is freed. */
+#define CYCLES 16
+#define CYCLE_SIZE 8192
+
+typedef struct Cycle
+{
+	int slot; /* written by the broker; -1: not in use */
+	char text[CYCLE_SIZE];
+} Cycle;
+
 typedef struct LeaseTable
 {
 	LWLock *lock;
@@ -182,8 +192,9 @@ typedef struct LeaseTable
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
 	pg_atomic_uint32 losses[LOSSES]; /* by hash: so many leases were lost */
-	pg_atomic_uint64 *awaited;       /* by procno: the hash of the name whose gate it asked for
-									  * last; another value if that has changed since */
+	Cycle cycle[CYCLES];
+	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
+								* last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -227,8 +238,9 @@ extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
-extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
-extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
+extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
+extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
+extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why; palloc'd */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in
@@ -240,6 +252,8 @@ extern int lease_broker_pid(void); /* 0: no broker runs */
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+/* False: too many owners have not yet looked. */
+extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
 extern void lease_want(Lease *lease);          /* a host elsewhere waits for it */
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
