@@ -12,6 +12,7 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -289,13 +290,17 @@ number_of(const Lease *lease)
 static uint64
 local_wait(int pid, char *what, size_t size)
 {
-	BlockedProcsData *data = GetBlockerStatusData(pid);
+	PGPROC *process = BackendPidGetProc(pid);
+	BlockedProcsData *data;
 
+	if (process == NULL)
+		return 0;
+	data = GetBlockerStatusData(pid);
 	for (int i = 0; i < data->nlocks; i++)
 		if (data->locks[i].pid == pid && data->locks[i].waitLockMode != NoLock)
 		{
 			describe_lock(&data->locks[i].locktag, what, size);
-			return (uint64) data->locks[i].waitStart;
+			return pg_atomic_read_u64(&process->waitStart);
 		}
 	return 0;
 }
