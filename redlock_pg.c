@@ -568,6 +568,7 @@ lease_state_name(Lease *lease)
 		case LEASE_WAITING:
 		case LEASE_REFUSED:
 		case LEASE_UNREACHABLE:
+		case LEASE_DEADLOCKED:
 			break;
 	}
 	return "waiting";

@@ -30,6 +30,7 @@
 #include "utils/timestamp.h"
 
 #include "broker/broker.h"
+#include "broker/deadlock.h"
 #include "broker/loop.h"
 #include "broker/members.h"
 #include "broker/node.h"
@@ -169,6 +170,7 @@ redlock_broker_main(Datum arg)
 	timer_heap = pairingheap_allocate(compare_timers, NULL);
 	init_releases();
 	turns_init();
+	deadlock_init();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	members_adopt(now_us);
@@ -232,6 +234,7 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
 	send_unsent(now_us);
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
+	wake_at_us = Min(wake_at_us, deadlock_on_time(now_us));
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		if (!node_flush(node_at(i), now_us))
@@ -426,8 +429,12 @@ step(Lease *lease, core_event *event)
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
 		lease->announced = lease->released = 0;
-	if (lease->subscribed && lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
-		subscription_end(lease);
+	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
+	{
+		if (lease->subscribed)
+			subscription_end(lease);
+		deadlock_end(lease);
+	}
 	set_timer(lease);
 	release_queue_follow(&releases, lease_slot(lease), &lease->core, lease->hash, event,
 						 nodes_that(node_is_on_duty));
@@ -598,6 +605,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			if (!lease->subscribed)
 				subscription_begin(lease);
+			if (core->unreachable_since_us == 0)
+				deadlock_wait(lease, now_us);
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
@@ -740,6 +749,10 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 			if (lease != NULL && subscription_is_own(channel, len))
 				turns_want(lease, &message.waiters.waiter[0], now_us);
 			break;
+		case SCRIPT_PROBE:
+			if (subscription_is_own(channel, len))
+				deadlock_hear(&message.probe, now_us);
+			break;
 		case SCRIPT_STRANGE:
 			break;
 	}
@@ -876,6 +889,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
 
 		lease_tell_holder(lease, answer->text, until);
+		deadlock_held_by(lease, answer->host);
 	}
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
 		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));

@@ -230,7 +230,7 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
-	entry->last = entry->check = false;
+	entry->last = entry->check = entry->said = false;
 	script_add(node->batch, command);
 	node->flush_wanted = true;
 	if (node->batch->count == SCRIPT_BATCH_MAX)
@@ -257,6 +257,23 @@ node_subscribe(RedisNode *node, const char *channel, size_t len, bool join)
 	Assert(node_is_subscriber(node) && node->state == NODE_READY);
 
 	append(node, lengthof(argv), argv, argvlen);
+	node->flush_wanted = true;
+}
+
+void
+node_say(RedisNode *node, const char *channel, size_t channel_len, const char *text, size_t len,
+		 int64 now_us)
+{
+	const char *argv[] = {"PUBLISH", channel, text};
+	size_t argvlen[] = {7, channel_len, len};
+	InFlight said = {.said = true, .last = true, .sent_us = now_us};
+
+	Assert(node_can_send(node));
+
+	if (node->batch->count > 0)
+		end_batch(node);
+	append(node, lengthof(argv), argv, argvlen);
+	node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = said;
 	node->flush_wanted = true;
 }
 
@@ -1087,6 +1104,11 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
+	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].said)
+	{
+		node->in_flight_head++; /* who may not publish is not heard */
+		return;
+	}
 	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
 	{
 		node->in_flight_head++;
@@ -1206,7 +1228,7 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	{
 		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 
-		if (!sent.check)
+		if (!sent.check && !sent.said)
 			handler->lost(node, &sent, now_us);
 	}
 }

@@ -77,6 +77,7 @@ typedef struct InFlight
 	bool by_text;        /* the script's text was sent along */
 	bool last;           /* of its batch: one reply answers all of it */
 	bool check;          /* of the connection: no lease is concerned */
+	bool said;           /* ... nor here: the node is to tell others something */
 	int64 sent_us;
 } InFlight;
 
@@ -217,6 +218,10 @@ extern void node_send(RedisNode *node, const ScriptCommand *command, const InFli
 
 /* Subscribe to, or leave, a channel.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);
+
+/* Have the node tell those who listen to a channel something.  It must be able to send. */
+extern void node_say(RedisNode *node, const char *channel, size_t channel_len, const char *text,
+					 size_t len, int64 now_us);
 
 /*
  * Write what can be written without waiting.  False: the connection broke; what the

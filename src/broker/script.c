@@ -27,10 +27,11 @@
 /* More count as so many: what a node says makes nobody wait without limit. */
 #define WAITING_MAX 1024
 
-/* Nobody waits for longer than 30 years. */
-#define WAITED_DIGITS 12
+/* Of a number in a message; a larger one than 64 bits have counts as the largest. */
+#define NUMBER_DIGITS 19
 
-#define TOKEN_DIGITS 16 /* of LUA_COUNTER_END */
+/* Nobody waits for longer than 30 years. */
+#define WAITED_MAX_MS INT64CONST(1000000000000)
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
@@ -60,7 +61,10 @@ static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 static char *put_waiters(char *at, const Waiters *waiters, int64 now_us);
 static bool take_word(const char **at, const char *end, const char **word, size_t *len);
-static bool take_number(const char **at, const char *end, size_t digits_max, int64 *number);
+static bool take_host(const char **at, const char *end, uint64 *host);
+static bool take_number(const char **at, const char *end, int64 most, int64 *number);
+static bool take_text(const char **at, const char *end, char *text, size_t size);
+static bool take_probe(const char **at, const char *end, ScriptProbe *probe);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
 
 static const char digits[] = "0123456789abcdef";
@@ -236,6 +240,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	answer->busy_ms = 0;
 	answer->holder = 0;
 	answer->ours = answer->kept = false;
+	answer->host = 0;
 	answer->waiting = 0;
 	answer->text[0] = '\0';
 
@@ -298,6 +303,8 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	if (answer->ours)
 		from += VALUE_HEAD;
 	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
+	if (answer->ours && !answer->kept)
+		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
 	if (answer->kept)
 		from += strlen(LUA_KEPT);
 	text_to_printable(answer->text, sizeof(answer->text), from, end - from);
@@ -330,7 +337,7 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 	{
 		message->word = SCRIPT_FREE; /* release 0.1.0 says no more, and ends it otherwise */
 		if (take_word(&text, end, &word, &word_len) &&
-			take_number(&text, end, TOKEN_DIGITS, &message->token))
+			take_number(&text, end, LUA_COUNTER_END, &message->token))
 			while (message->waiters.count < WAITERS_MAX &&
 				   take_waiter(&text, end, now_us, &message->waiters))
 				;
@@ -341,6 +348,8 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
 		take_waiter(&text, end, now_us, &message->waiters))
 		message->word = SCRIPT_WANT;
+	else if (strcmp(word, "probe") == 0 && take_probe(&text, end, &message->probe))
+		message->word = SCRIPT_PROBE;
 }
 
 /* Words end in a NUL. */
@@ -357,35 +366,111 @@ take_word(const char **at, const char *end, const char **word, size_t *len)
 	return true;
 }
 
-static bool
-take_number(const char **at, const char *end, size_t digits_max, int64 *number)
-{
-	const char *word;
-	size_t len;
-
-	if (!take_word(at, end, &word, &len) || len == 0 || len > digits_max ||
-		strspn(word, "0123456789") != len)
-		return false;
-	*number = strtoll(word, NULL, 10);
-	return true;
-}
-
 /* Strangers may publish, too: what is no host, or no time, is none. */
 static bool
 take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 {
-	const char *word;
-	size_t len;
 	uint64 host;
 	int64 waited_ms;
 
-	if (!take_word(at, end, &word, &len) || len != LOCK_HOST_DIGITS ||
-		strspn(word, digits) != LOCK_HOST_DIGITS ||
-		!take_number(at, end, WAITED_DIGITS, &waited_ms))
-		return false;
-	host = strtoull(word, NULL, 16);
-	if (host == 0)
+	if (!take_host(at, end, &host) || !take_number(at, end, WAITED_MAX_MS, &waited_ms))
 		return false;
 	waiters_add(waiters, host, waited_ms * 1000, now_us);
 	return true;
+}
+
+static bool
+take_host(const char **at, const char *end, uint64 *host)
+{
+	const char *word;
+	size_t len;
+
+	if (!take_word(at, end, &word, &len) || len != LOCK_HOST_DIGITS ||
+		strspn(word, digits) != LOCK_HOST_DIGITS)
+		return false;
+	*host = strtoull(word, NULL, 16);
+	return *host != 0;
+}
+
+static bool
+take_number(const char **at, const char *end, int64 most, int64 *number)
+{
+	const char *word;
+	size_t len;
+
+	if (!take_word(at, end, &word, &len) || len == 0 || len > NUMBER_DIGITS ||
+		strspn(word, "0123456789") != len)
+		return false;
+	*number = strtoll(word, NULL, 10);
+	return *number <= most;
+}
+
+/* For people. */
+static bool
+take_text(const char **at, const char *end, char *text, size_t size)
+{
+	const char *word;
+	size_t len;
+
+	if (!take_word(at, end, &word, &len))
+		return false;
+	text_to_printable(text, size, word, len);
+	return true;
+}
+
+size_t
+script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
+				   const ScriptProbe *probe)
+{
+	char *at = put_word(text, "probe", 5);
+
+	at = put_word(at, key, key_len);
+	at = put_number(at, probe->path.number);
+	for (int i = 0; i < probe->path.count; i++)
+	{
+		const ProbeStep *step = &probe->path.step[i];
+		const ScriptStep *words = &probe->text[i];
+
+		at = put_host(at, step->host);
+		*at++ = '\0';
+		at = put_number(at, (int64) step->wait);
+		at = put_number(at, step->remote);
+		at = put_number(at, words->pid);
+		at = put_word(at, words->server, strlen(words->server));
+		at = put_word(at, words->what, strlen(words->what));
+	}
+	Assert(at - text <= SCRIPT_PROBE_MAX);
+	return at - text;
+}
+
+/* False: it is none, or has no step. */
+static bool
+take_probe(const char **at, const char *end, ScriptProbe *probe)
+{
+	int64 number;
+
+	probe->path.count = 0;
+	if (!take_word(at, end, &probe->key, &probe->key_len) ||
+		!take_number(at, end, PG_UINT32_MAX, &number))
+		return false;
+	probe->path.number = number;
+	while (*at < end)
+	{
+		ScriptStep *words = &probe->text[probe->path.count];
+		ProbeStep step;
+		uint64 host;
+		int64 wait, remote, pid;
+
+		if (probe->path.count == PROBE_STEPS_MAX || !take_host(at, end, &host) ||
+			!take_number(at, end, PG_INT64_MAX, &wait) ||
+			!take_number(at, end, 1, &remote) || !take_number(at, end, PG_INT32_MAX, &pid) ||
+			!take_text(at, end, words->server, sizeof(words->server)) ||
+			!take_text(at, end, words->what, sizeof(words->what)))
+			return false;
+		words->pid = pid;
+		step = (ProbeStep){host, wait, remote != 0};
+		if (probe_visit(&probe->path, &step) != PROBE_GO_ON)
+			return false;
+	}
+	return probe->path.count > 0;
 }

@@ -9,6 +9,7 @@
 #include <hiredis/hiredis.h>
 
 #include "protocol/lua.h"
+#include "protocol/probe.h"
 #include "protocol/waiters.h"
 
 #define SCRIPT_SHA_SIZE 41
@@ -58,6 +59,8 @@ typedef struct ScriptAnswer
 	int64 busy_ms;                  /* a refused acquire: time to live of the key
 									 * in its way; 0: none, or unknown */
 	uint32 holder;                  /* a refused acquire: hash of the value in its way */
+	uint64 host;                    /* ... and the host that has it; 0: unknown, or nobody
+									 * has it any more */
 	bool ours;                      /* a refused acquire: it is of this extension, so
 									 * its release will be told */
 	bool kept;                      /* a refused acquire: it was released, and is kept
@@ -83,11 +86,39 @@ extern void script_add(ScriptBatch *batch, const ScriptCommand *command);
 extern bool script_append(redisContext *connection, ScriptBatch *batch, const char *marker,
 						  const char *sha);
 
+/* What people are told of a step of a probe's path. */
+#define SCRIPT_SERVER_SIZE 64
+#define SCRIPT_WHAT_SIZE 160
+
+typedef struct ScriptStep
+{
+	int pid;
+	char server[SCRIPT_SERVER_SIZE]; /* where it runs */
+	char what[SCRIPT_WHAT_SIZE];     /* it waits for */
+} ScriptStep;
+
+typedef struct ScriptProbe
+{
+	ProbePath path;
+	ScriptStep text[PROBE_STEPS_MAX];
+	const char *key; /* for which the last step waits, at the host that hears it */
+	size_t key_len;
+} ScriptProbe;
+
+#define SCRIPT_PROBE_MAX                                                                           \
+	(LOCK_PREFIX_MAX + LOCK_NAME_MAX + 64 +                                                        \
+	 PROBE_STEPS_MAX * (SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + LOCK_HOST_DIGITS + 64))
+
+/* Writes a probe as a message, returns its length.  Its own key is not used. */
+extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
+								 const ScriptProbe *probe);
+
 /* What a node tells its subscribers. */
 typedef enum ScriptWord
 {
-	SCRIPT_FREE, /* the lock with the channel's name was released */
-	SCRIPT_WANT, /* another host wants a lock of this one */
+	SCRIPT_FREE,  /* the lock with the channel's name was released */
+	SCRIPT_WANT,  /* another host wants a lock of this one */
+	SCRIPT_PROBE, /* a probe for deadlocks */
 	SCRIPT_STRANGE
 } ScriptWord;
 
@@ -98,6 +129,7 @@ typedef struct ScriptMessage
 	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one */
 	const char *key; /* WANT */
 	size_t key_len;
+	ScriptProbe probe; /* PROBE */
 } ScriptMessage;
 
 /* Reads a message that came at now_us.  The key is in its text. */

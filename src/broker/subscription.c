@@ -14,7 +14,7 @@
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
 static bool count(const Lease *lease, core_mask *heard, core_mask bit);
-static size_t own_channel(char channel[CHANNEL_SIZE]);
+static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
 
 void
 subscription_begin(Lease *lease)
@@ -91,16 +91,35 @@ subscription_is_own(const char *channel, size_t len)
 {
 	char own[CHANNEL_SIZE];
 
-	return len == own_channel(own) && memcmp(channel, own, len) == 0;
+	return len == channel_of(lease_table->host_id, own) && memcmp(channel, own, len) == 0;
 }
 
 static size_t
-own_channel(char channel[CHANNEL_SIZE])
+channel_of(uint64 host, char channel[CHANNEL_SIZE])
 {
 	memcpy(channel, LUA_HOST, CHANNEL_HEAD);
-	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" INT64_MODIFIER "x",
-			 lease_table->host_id);
+	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" INT64_MODIFIER "x", host);
 	return CHANNEL_SIZE - 1;
+}
+
+void
+subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe *probe,
+				 int64 now_us)
+{
+	char text[SCRIPT_PROBE_MAX];
+	char channel[CHANNEL_SIZE];
+	size_t channel_len = channel_of(host, channel);
+	size_t len = script_write_probe(text, key, key_len, probe);
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		RedisNode *node = node_at((probe->path.number + i) % CORE_NODES_MAX);
+
+		if (!node_can_send(node))
+			continue;
+		node_say(node, channel, channel_len, text, len, now_us);
+		return;
+	}
 }
 
 Lease *
@@ -134,7 +153,7 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 	{
 		char own[CHANNEL_SIZE];
 
-		node_subscribe(node, own, own_channel(own), true);
+		node_subscribe(node, own, channel_of(lease_table->host_id, own), true);
 	}
 	for (int i = 0; i < lease_table->slots; i++)
 	{

@@ -33,6 +33,10 @@ extern Lease *subscription_told(const RedisNode *node, const char *channel, size
 /* Is it the channel of this server? */
 extern bool subscription_is_own(const char *channel, size_t len);
 
+/* Send a probe to a host, by some node: what is lost is sent again, by another. */
+extern void subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe *probe,
+							 int64 now_us);
+
 /* The lease with this key, or NULL. */
 extern Lease *subscription_lease(const char *key, size_t len);
 

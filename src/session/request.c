@@ -68,6 +68,7 @@ static bool was_asked_long(void);
 static char *holder_text(Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_silent_broker(const LockRequest *request);
+static void fail_deadlock(const LockRequest *request, Lease *lease);
 static void fail_no_broker(void);
 static void fail_table_full(void);
 
@@ -149,6 +150,8 @@ ask(const LockRequest *request, int64 deadline_us)
 		state = wait_for_answer(request, deadline_us);
 		if (state == LEASE_UNREACHABLE)
 			fail_unreachable(request, asking);
+		if (state == LEASE_DEADLOCKED)
+			fail_deadlock(request, asking);
 		if (state == LEASE_LOST)
 			loss_fail(request->name, asking, " right after it was granted");
 	}
@@ -436,6 +439,17 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 			 : errdetail("The answers came too late for a ttl of %d ms.", request->terms.ttl_ms),
 		 errhint(
 			 "See the view redlock_nodes. A quorum is a majority of all nodes in redlock.nodes.")));
+}
+
+static void
+fail_deadlock(const LockRequest *request, Lease *lease)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected while waiting for redlock \"%s\"", request->name),
+			 errdetail_internal("%s", lease_cycle_text(lease)),
+			 errhint("Roll back, and run the transaction again. Deadlocks do not occur where all "
+					 "take their locks in the same order.")));
 }
 
 static void

@@ -133,6 +133,8 @@ init_table(void)
 	SpinLockInit(&lease_table->queue_mutex);
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
+	for (int i = 0; i < CYCLES; i++)
+		lease_table->cycle[i].slot = -1;
 	for (int i = 0; i < LOSSES; i++)
 	{
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
@@ -621,6 +623,32 @@ push(Lease *lease)
 		SetLatch(latch);
 }
 
+bool
+lease_tell_deadlock(Lease *lease, const char *text)
+{
+	for (int i = 0; i < CYCLES; i++)
+	{
+		Cycle *cycle = &lease_table->cycle[i];
+
+		if (cycle->slot >= 0)
+			continue;
+		strlcpy(cycle->text, text, CYCLE_SIZE);
+		cycle->slot = lease_slot(lease);
+		lease_set_state(lease, LEASE_DEADLOCKED);
+		return true;
+	}
+	return false;
+}
+
+const char *
+lease_cycle_text(Lease *lease)
+{
+	for (int i = 0; i < CYCLES; i++)
+		if (lease_table->cycle[i].slot == lease_slot(lease))
+			return lease_table->cycle[i].text;
+	return "";
+}
+
 void
 lease_want(Lease *lease)
 {
@@ -706,6 +734,9 @@ lease_free(Lease *lease)
 	lease->in_use = false;
 	seqlock_end_write(&lease->version);
 	lease_table->used--;
+	for (int i = 0; i < CYCLES; i++)
+		if (lease_table->cycle[i].slot == lease_slot(lease))
+			lease_table->cycle[i].slot = -1;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	lease->next_free = lease_table->first_free;

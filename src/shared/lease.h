@@ -70,6 +70,7 @@ typedef enum LeaseState
 	LEASE_HELD,        /* granted; see valid_until_us */
 	LEASE_REFUSED,     /* a try found it held by another; final */
 	LEASE_UNREACHABLE, /* no quorum answered; final */
+	LEASE_DEADLOCKED,  /* who has it waits for the owner, be it by others; final */
 	LEASE_LOST         /* was held; validity ran out; final */
 } LeaseState;
 
@@ -168,6 +169,16 @@ typedef enum LeaseCounter
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
+/* The cycle of a deadlock, until the slot of its lease is freed. */
+#define CYCLES 16
+#define CYCLE_SIZE 8192
+
+typedef struct Cycle
+{
+	int slot; /* written by the broker; -1: not in use */
+	char text[CYCLE_SIZE];
+} Cycle;
+
 typedef struct LeaseTable
 {
 	LWLock *lock;
@@ -190,8 +201,9 @@ typedef struct LeaseTable
 	pg_atomic_uint32 unsettled;          /* leases that do not rest on the lists in force;
 										  * LEASE_UNSETTLED_UNKNOWN: these are to change */
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
-	pg_atomic_uint64 *awaited;           /* by procno: the hash of the name whose gate it asked for
-										  * last; another value if that has changed since */
+	Cycle cycle[CYCLES];
+	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
+								* last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -242,8 +254,9 @@ extern void lease_usage(int *owned, int *releasing);
  * since what redlock.nodes and redlock.nodes_next say is not yet in force.
  */
 extern bool lease_unsettled(int *leases, int64 *kept_until_us);
-extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
-extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
+extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
+extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
+extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why; palloc'd */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in
@@ -255,6 +268,8 @@ extern int lease_broker_pid(void); /* 0: no broker runs */
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+/* False: too many owners have not yet looked. */
+extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
 extern void lease_want(Lease *lease);          /* a host elsewhere waits for it */
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */

@@ -1,0 +1,381 @@
+/*
+ * deadlock.c
+ *		Deadlocks across hosts; see deadlock.h.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "lib/pairingheap.h"
+#include "lib/stringinfo.h"
+#include "postmaster/postmaster.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "broker/deadlock.h"
+#include "broker/node.h"
+#include "broker/subscription.h"
+#include "shared/text.h"
+
+/* Probes that are looked at, sent or received, in a second: each may ask for all locks. */
+#define PROBES_PER_S 200
+
+/* Processes of this server that one probe visits. */
+#define VISITS_MAX 64
+
+/* What is known of a request that waits; a place for each slot of the lease table. */
+typedef struct Wait
+{
+	pairingheap_node heap_node;
+	int64 probe_at_us; /* 0: not in the heap */
+	uint64 held_by;    /* the host that has the lock; 0: unknown */
+	ProbeMemory memory;
+} Wait;
+
+/* A process that the probe has to look at, and by which path it came there. */
+typedef struct Visit
+{
+	int pid;
+	ScriptProbe probe;
+} Visit;
+
+static Wait *waits;
+static pairingheap *wait_heap;
+static int tokens = PROBES_PER_S; /* probes that may be looked at now */
+static int64 tokens_at_us = 0;
+
+static int compare_waits(const pairingheap_node *a, const pairingheap_node *b, void *arg);
+static void probe_at(Wait *wait, int64 at_us);
+static bool may_look(int64 now_us);
+static void send_probe(Lease *lease, int64 now_us);
+static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
+static void explore(ScriptProbe *probe, int pid, int64 now_us);
+static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
+static Lease *wait_of(int pid);
+static uint64 number_of(const Lease *lease);
+static uint64 local_wait(int pid, char *what, size_t size);
+static void describe_lock(const LOCKTAG *tag, char *what, size_t size);
+static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
+static char *cycle_text(const ScriptProbe *probe);
+static const char *server_name(void);
+
+void
+deadlock_init(void)
+{
+	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Wait),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	wait_heap = pairingheap_allocate(compare_waits, NULL);
+}
+
+/* The pairing heap has its largest element first; we want the earliest. */
+static int
+compare_waits(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	int64 a_us = pairingheap_const_container(Wait, heap_node, a)->probe_at_us;
+	int64 b_us = pairingheap_const_container(Wait, heap_node, b)->probe_at_us;
+
+	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
+}
+
+static void
+probe_at(Wait *wait, int64 at_us)
+{
+	if (wait->probe_at_us != 0)
+		pairingheap_remove(wait_heap, &wait->heap_node);
+	wait->probe_at_us = at_us;
+	if (at_us != 0)
+		pairingheap_add(wait_heap, &wait->heap_node);
+}
+
+void
+deadlock_wait(Lease *lease, int64 now_us)
+{
+	Wait *wait = &waits[lease_slot(lease)];
+
+	if (wait->probe_at_us == 0)
+		probe_at(wait, now_us + DeadlockTimeout * INT64CONST(1000));
+}
+
+void
+deadlock_end(Lease *lease)
+{
+	Wait *wait = &waits[lease_slot(lease)];
+
+	wait->held_by = 0;
+	if (wait->probe_at_us == 0)
+		return;
+	probe_at(wait, 0);
+	memset(&wait->memory, 0, sizeof(wait->memory));
+}
+
+void
+deadlock_held_by(Lease *lease, uint64 host)
+{
+	waits[lease_slot(lease)].held_by = host;
+}
+
+int64
+deadlock_on_time(int64 now_us)
+{
+	while (!pairingheap_is_empty(wait_heap))
+	{
+		Wait *wait = pairingheap_container(Wait, heap_node, pairingheap_first(wait_heap));
+		Lease *lease = lease_at(wait - waits);
+
+		if (wait->probe_at_us > now_us)
+			return wait->probe_at_us;
+		probe_at(wait, now_us + probe_again_us(lease->core.waiting));
+		send_probe(lease, now_us);
+	}
+	return PG_INT64_MAX;
+}
+
+/* Hosts may be many, or hostile; what is not looked at comes again. */
+static bool
+may_look(int64 now_us)
+{
+	if (now_us >= tokens_at_us + INT64CONST(1000000))
+	{
+		tokens = PROBES_PER_S;
+		tokens_at_us = now_us;
+	}
+	if (tokens == 0)
+		return false;
+	tokens--;
+	return true;
+}
+
+/* The first step of a path. */
+static void
+send_probe(Lease *lease, int64 now_us)
+{
+	ScriptProbe probe;
+
+	probe.path.count = 0;
+	probe.path.number = ++waits[lease_slot(lease)].memory.sent;
+	if (may_look(now_us))
+		send_on(&probe, lease, now_us);
+}
+
+/* From a request to the host that has the lock. */
+static void
+send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
+{
+	uint64 host = waits[lease_slot(lease)].held_by;
+	char what[SCRIPT_WHAT_SIZE];
+
+	snprintf(what, sizeof(what), "redlock \"%s\"", lease->key + lease->prefix_len);
+	if (host != 0 && host != lease_table->host_id &&
+		add_step(probe, lease->owner_pid, number_of(lease), true, what))
+		subscription_say(host, lease->key, lease->key_len, probe, now_us);
+}
+
+/* It asks for what the holder of this server's lease waits for. */
+void
+deadlock_hear(ScriptProbe *probe, int64 now_us)
+{
+	Lease *lease = subscription_lease(probe->key, probe->key_len);
+
+	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
+		pg_atomic_read_u32(&lease->wish) != WISH_HOLD || !may_look(now_us))
+		return;
+	explore(probe, lease->owner_pid, now_us);
+}
+
+/*
+ * Breadth first, over the processes of this server.  A session waits for one thing at a
+ * time: for a lock of another host, for the lock manager, or for neither.
+ */
+static void
+explore(ScriptProbe *probe, int pid, int64 now_us)
+{
+	static MemoryContext context = NULL;
+	MemoryContext old;
+	Visit *visits;
+	int count = 1;
+
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "redlock probe", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	visits = palloc(VISITS_MAX * sizeof(Visit));
+	visits[0].pid = pid;
+	visits[0].probe = *probe;
+	for (int i = 0; i < count; i++)
+	{
+		Visit *visit = &visits[i];
+		Lease *lease = wait_of(visit->pid);
+		char what[SCRIPT_WHAT_SIZE];
+		uint64 number;
+		int32 *blocking;
+		int blockers;
+		ArrayType *array;
+
+		if (lease != NULL)
+		{
+			const ProbeStep *first = &visit->probe.path.step[0];
+
+			if (first->host == lease_table->host_id && first->wait == number_of(lease))
+				come_home(&visit->probe, lease, now_us);
+			else
+				send_on(&visit->probe, lease, now_us);
+			continue;
+		}
+		number = local_wait(visit->pid, what, sizeof(what));
+		if (number == 0 || !add_step(&visit->probe, visit->pid, number, false, what))
+			continue;
+		array =
+			DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
+		blocking = (int32 *) ARR_DATA_PTR(array);
+		blockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
+		{
+			bool known = blocking[b] == 0; /* a prepared transaction waits for nobody */
+
+			for (int v = 0; v < count && !known; v++)
+				known = visits[v].pid == blocking[b];
+			if (known)
+				continue;
+			visits[count].pid = blocking[b];
+			visits[count++].probe = visit->probe;
+		}
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(context);
+}
+
+/* False: the probe goes no further. */
+static bool
+add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what)
+{
+	ProbeStep step = {lease_table->host_id, wait, remote};
+	ScriptStep *text = &probe->text[probe->path.count];
+
+	if (probe_visit(&probe->path, &step) != PROBE_GO_ON)
+		return false;
+	text->pid = pid;
+	text_to_printable(text->server, sizeof(text->server), server_name(), strlen(server_name()));
+	text_to_printable(text->what, sizeof(text->what), what, strlen(what));
+	return true;
+}
+
+/* The request with which this process waits for the nodes, or NULL. */
+static Lease *
+wait_of(int pid)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = lease_at(i);
+
+		if (waits[i].probe_at_us != 0 && lease->owner_pid == pid &&
+			pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING)
+			return lease;
+	}
+	return NULL;
+}
+
+/* Of a request: no other has it, as the slot is another lease's when it is freed. */
+static uint64
+number_of(const Lease *lease)
+{
+	return (uint64) lease_slot(lease) << 32 | lease->generation;
+}
+
+/* What a process of this server waits for in the lock manager, and since when; 0: nothing. */
+static uint64
+local_wait(int pid, char *what, size_t size)
+{
+	PGPROC *process = BackendPidGetProc(pid);
+	BlockedProcsData *data;
+
+	if (process == NULL)
+		return 0;
+	data = GetBlockerStatusData(pid);
+	for (int i = 0; i < data->nlocks; i++)
+		if (data->locks[i].pid == pid && data->locks[i].waitLockMode != NoLock)
+		{
+			describe_lock(&data->locks[i].locktag, what, size);
+			return pg_atomic_read_u64(&process->waitStart);
+		}
+	return 0;
+}
+
+static void
+describe_lock(const LOCKTAG *tag, char *what, size_t size)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	DescribeLockTag(&text, tag);
+	if (tag->locktag_type == LOCKTAG_USERLOCK)
+	{
+		uint64 gate = (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
+
+		for (int i = 0; i < lease_table->slots; i++)
+			if (lease_at(i)->in_use && lease_at(i)->gate == gate)
+			{
+				resetStringInfo(&text);
+				appendStringInfo(&text, "its turn for redlock \"%s\"",
+								 lease_at(i)->key + lease_at(i)->prefix_len);
+				break;
+			}
+	}
+	strlcpy(what, text.data, size);
+}
+
+/* The session is told when its cycle was seen twice. */
+static void
+come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
+{
+	Wait *wait = &waits[lease_slot(lease)];
+
+	switch (probe_judge(&wait->memory, &probe->path))
+	{
+		case PROBE_KNOWN:
+			break;
+		case PROBE_ONCE:
+			send_probe(lease, now_us);
+			break;
+		case PROBE_DEADLOCK:
+			(void) lease_tell_deadlock(lease, cycle_text(probe)); /* else at the next probe */
+			break;
+	}
+}
+
+/* As PostgreSQL tells its own deadlocks. */
+static char *
+cycle_text(const ScriptProbe *probe)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	for (int i = 0; i < probe->path.count; i++)
+	{
+		const ScriptStep *step = &probe->text[i];
+		const ScriptStep *next = &probe->text[(i + 1) % probe->path.count];
+
+		appendStringInfo(&text,
+						 "%sProcess %d of server %s waits for %s; blocked by process %d of "
+						 "server %s.",
+						 i > 0 ? "\n" : "", step->pid, step->server, step->what, next->pid,
+						 next->server);
+	}
+	return text.data;
+}
+
+/* For people: cluster_name, or the name of the machine. */
+static const char *
+server_name(void)
+{
+	static char host[64];
+
+	if (cluster_name != NULL && cluster_name[0] != '\0')
+		return cluster_name;
+	gethostname(host, sizeof(host) - 1);
+	return host;
+}

@@ -1,0 +1,82 @@
+/*
+ * probe.c
+ *		Deadlocks across hosts; see probe.h.
+ */
+#include "protocol/probe.h"
+
+/* How often a wait looks for a cycle that was closed after it began. */
+#define AGAIN_US 250000
+
+/* The more hosts wait for one lock, the less often each looks: its holder gets all probes. */
+#define CROWD 16
+
+static bool is_same(const ProbeStep *a, const ProbeStep *b);
+static bool is_larger(const ProbeStep *a, const ProbeStep *b);
+static uint64_t edges_of(const ProbePath *path);
+static uint64_t mix(uint64_t hash, uint64_t with);
+
+ProbeAct
+probe_visit(ProbePath *path, const ProbeStep *step)
+{
+	for (int i = 0; i < path->count; i++)
+		if (is_same(&path->step[i], step))
+			return i == 0 ? PROBE_HOME : PROBE_DROP;
+	if (path->count == PROBE_STEPS_MAX ||
+		(path->count > 0 && step->remote && is_larger(step, &path->step[0])))
+		return PROBE_DROP;
+	path->step[path->count++] = *step;
+	return PROBE_GO_ON;
+}
+
+ProbeVerdict
+probe_judge(ProbeMemory *memory, const ProbePath *path)
+{
+	uint64_t edges = edges_of(path);
+
+	if (memory->after > 0 && path->number <= memory->after)
+		return PROBE_KNOWN; /* it was sent before the first came home */
+	if (memory->after > 0 && memory->edges == edges)
+		return PROBE_DEADLOCK;
+	memory->edges = edges;
+	memory->after = memory->sent;
+	return PROBE_ONCE;
+}
+
+int64_t
+probe_again_us(int waiting)
+{
+	return AGAIN_US * (1 + waiting / CROWD);
+}
+
+static bool
+is_same(const ProbeStep *a, const ProbeStep *b)
+{
+	return a->host == b->host && a->wait == b->wait && a->remote == b->remote;
+}
+
+static bool
+is_larger(const ProbeStep *a, const ProbeStep *b)
+{
+	return a->host > b->host || (a->host == b->host && a->wait > b->wait);
+}
+
+/* What differs in one step has, but for chance, another hash. */
+static uint64_t
+edges_of(const ProbePath *path)
+{
+	uint64_t hash = (uint64_t) path->count;
+
+	for (int i = 0; i < path->count; i++)
+		hash = mix(mix(hash, path->step[i].host), path->step[i].wait);
+	return hash;
+}
+
+/* The finalizer of splitmix64 (Steele, Lea, Flood, 2014). */
+static uint64_t
+mix(uint64_t hash, uint64_t with)
+{
+	hash = (hash ^ with) * UINT64_C(0x9E3779B97F4A7C15);
+	hash = (hash ^ (hash >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	hash = (hash ^ (hash >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return hash ^ (hash >> 31);
+}

@@ -1,0 +1,152 @@
+# Deadlocks across hosts: who waits for whom is followed from server to server.
+#
+# Protects from: a cycle of waits that nobody ends; one that costs more than one session
+# its transaction; a session that is ended though it is in no cycle; a message that does
+# not tell the whole cycle; strangers who forge probes.
+
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $conf  = "redlock.ttl = '60s'\ndeadlock_timeout = '200ms'";
+my %host  = map { $_ => redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);
+$_->safe_psql('postgres', 'CREATE TABLE accounts (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO accounts VALUES (1), (2)')
+  foreach values %host;
+
+# Each session acquires its own lock, and then those of others, with `then`, all at once.
+# Returns what became of each.
+sub deadlock
+{
+	my (@steps) = @_;
+	my @sessions = map { session($host{ $_->{host} }) } @steps;
+	my @results;
+
+	foreach my $i (0 .. $#steps)
+	{
+		$sessions[$i]->query('BEGIN');
+		$sessions[$i]->query($_) foreach @{ $steps[$i]{has} };
+	}
+	$sessions[$_]->send($steps[$_]{wants}) foreach 0 .. $#steps;
+	my %open = map { $_ => 1 } 0 .. $#steps;
+	while (%open)
+	{
+		wait_until(sub { grep { $sessions[$_]->done } keys %open }, 'somebody goes on', 60) or last;
+		foreach my $i (grep { $sessions[$_]->done } sort keys %open)
+		{
+			$results[$i] = $sessions[$i]->result;
+			$sessions[$i]->query('ROLLBACK');
+			delete $open{$i};
+		}
+	}
+	$results[$_]{pid} = $sessions[$_]->pid foreach 0 .. $#steps;
+	$_->quit foreach @sessions;
+	return @results;
+}
+
+sub lock_of { return "SELECT redlock_acquire('$_[0]')"; }
+
+# redis-cli can't say a NUL.
+sub publish
+{
+	my ($node, @words) = @_;
+	my $socket = IO::Socket::INET->new("127.0.0.1:" . $node->port) or die "$!";
+
+	print $socket "*3\r\n", map { '$' . length($_) . "\r\n$_\r\n" } 'PUBLISH', @words;
+	like(scalar <$socket>, qr/^:1\r/, 'the host hears a probe that is forged');
+	return;
+}
+
+# One of them is told of the cycle, the others get what they want.
+sub one_victim
+{
+	my ($what, @results) = @_;
+	my @victims = grep { ($_->{state} // '') eq '40P01' } @results;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(scalar @victims, 1, "$what: one victim");
+	is(scalar(grep { !$_->{state} } @results), @results - 1, "$what: the others go on")
+	  or diag join ', ', map { $_->{state} // 'ok' } @results;
+	return $victims[0];
+}
+
+# ---- two hosts ----
+
+my @two = (
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
+my @results = deadlock(@two);
+my $victim = one_victim('two hosts', @results);
+like($victim->{message}, qr/^deadlock detected while waiting for redlock "[xy]"$/, 'the message');
+my %pid = map { $two[$_]{host} => $results[$_]{pid} } 0 .. 1;
+foreach ([ 'a', 'y', 'b' ], [ 'b', 'x', 'a' ])
+{
+	my ($from, $what, $to) = @$_;
+
+	like($victim->{detail},
+		qr/Process $pid{$from} of server $from waits for redlock "$what"; blocked by process $pid{$to} of server $to\./,
+		"its detail has the wait on $from");
+}
+is(() = $victim->{detail} =~ /waits for/g, 2, 'and no more');
+
+# ---- three hosts ----
+
+@results = deadlock(
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('z') },
+	{ host => 'c', has => [ lock_of('z') ], wants => lock_of('x') });
+$victim = one_victim('three hosts', @results);
+is(() = $victim->{detail} =~ /waits for redlock/g, 3, 'its detail has three waits');
+
+# ---- a row lock in the middle ----
+
+@results = deadlock(
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => 'UPDATE accounts SET n = 1 WHERE id = 1' },
+	{ host => 'b', has => ['UPDATE accounts SET n = 2 WHERE id = 1'], wants => lock_of('x') });
+$victim = one_victim('a row lock', @results);
+like($victim->{detail}, qr/waits for transaction \d+; blocked by process $results[2]{pid} of server b/,
+	'its detail tells the row lock');
+
+# ---- behind another session at the gate ----
+
+@results = deadlock(
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') },
+	{ host => 'b', has => [ lock_of('z') ], wants => lock_of('x') });
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'with a bystander: one victim');
+
+# ---- no cycle ----
+
+my $holder = session($host{a});
+my $waiter = session($host{b});
+my $behind = session($host{c});
+$holder->query('BEGIN');
+$holder->query(lock_of('x'));
+$waiter->query('BEGIN');
+$waiter->query(lock_of('y'));
+$waiter->send(lock_of('x'));
+$behind->send(lock_of('y'));
+
+# Somebody forges probes meanwhile: of a wait that is not theirs, of strange forms, too long.
+my $channel = "redlock:\0host:" . substr($nodes[0]->cli('GET', 'redlock:x'), 43, 16);
+my $steps = join '', map { sprintf("%016x\0%d\0%d\0%d\0%s\0%s\0", $_, $_, 1, $_, "server $_", 'what') } 1 .. 32;
+foreach my $probe ("probe\0redlock:x\0001\0" . $steps, "probe\0redlock:x\0001\0$steps$steps",
+	"probe\0redlock:x\0001\0", "probe\0", "probe", "probe\0redlock:x\000-1\0$steps",
+	"probe\0redlock:x\0001\0" . "zz\0" x 6, "probe\0nobody's\0001\0$steps")
+{
+	publish($_, $channel, $probe) foreach @nodes;
+}
+wait_until(sub { $host{b}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'x' AND now() - since > interval '2 s'") == 1 },
+	'they wait for long', 30);
+ok(!$waiter->done && !$behind->done, 'nobody is told of a deadlock where there is none');
+$holder->query('COMMIT');
+ok(!$waiter->result->{state}, 'who waited gets the lock');
+$waiter->query('COMMIT');
+ok(!$behind->result->{state}, 'and who waited for that one');
+
+done_testing();
