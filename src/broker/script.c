@@ -31,7 +31,7 @@
 #define NUMBER_DIGITS 19
 
 /* Nobody waits for longer than 30 years. */
-#define WAITED_MAX_MS INT64CONST(1000000000000)
+#define WAITED_MAX_MS INT64CONST(999999999999)
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
@@ -401,8 +401,10 @@ take_number(const char **at, const char *end, int64 most, int64 *number)
 	if (!take_word(at, end, &word, &len) || len == 0 || len > NUMBER_DIGITS ||
 		strspn(word, "0123456789") != len)
 		return false;
+	if (strtoll(word, NULL, 10) > most)
+		return false;
 	*number = strtoll(word, NULL, 10);
-	return *number <= most;
+	return true;
 }
 
 /* For people. */

@@ -728,9 +728,85 @@ test_messages(void)
 	   "no more hosts than can be named");
 }
 
+/* With a '|' in place of each NUL, and STEPS in place of as many steps as a path can have. */
+static const struct
+{
+	const char *what;
+	const char *text;
+	int count; /* 0: it is no probe */
+} probes[] = {
+	{"one step", "probe|redlock:job|7|" A "|1|1|123|a|redlock \"x\"|", 1},
+	{"two steps", "probe|redlock:job|7|" A "|1|1|123|a|x|" B "|2|0|456|b|y|", 2},
+	{"as many as can be", "probe|redlock:job|7|STEPS", PROBE_STEPS_MAX},
+	{"one more", "probe|redlock:job|7|STEPS" B "|1|0|1|b|y|", 0},
+	{"no step", "probe|redlock:job|7|", 0},
+	{"no number", "probe|redlock:job||" A "|1|1|123|a|x|", 0},
+	{"a number out of all bounds", "probe|redlock:job|4294967296|" A "|1|1|123|a|x|", 0},
+	{"a wait twice", "probe|redlock:job|7|" A "|1|1|123|a|x|" A "|1|1|123|a|x|", 0},
+	{"a wait that drops it", "probe|redlock:job|7|" A "|1|1|123|a|x|" B "|1|1|123|a|x|", 0},
+	{"a host that is none", "probe|redlock:job|7|0000000000000000|1|1|123|a|x|", 0},
+	{"a flag that is none", "probe|redlock:job|7|" A "|1|2|123|a|x|", 0},
+	{"a process that can't be", "probe|redlock:job|7|" A "|1|1|2147483648|a|x|", 0},
+	{"a negative wait", "probe|redlock:job|7|" A "|-1|1|123|a|x|", 0},
+	{"cut short in a step", "probe|redlock:job|7|" A "|1|1|123|a|x|" B "|1|0", 0},
+	{"cut short in a text", "probe|redlock:job|7|" A "|1|1|123|a|x", 0},
+	{"no key", "probe|", 0},
+};
+
+static void
+test_probes(void)
+{
+	char text[SCRIPT_PROBE_MAX];
+	char again[SCRIPT_PROBE_MAX];
+	char long_text[300];
+	ScriptMessage message;
+	ScriptProbe *probe = &message.probe;
+	size_t len;
+
+	for (int i = 0; i < lengthof(probes); i++)
+	{
+		const char *steps = strstr(probes[i].text, "STEPS");
+
+		len = sprintf(text, "%.*s", steps ? (int) (steps - probes[i].text) : 1000, probes[i].text);
+		for (int s = 0; steps && s < PROBE_STEPS_MAX; s++)
+			len += sprintf(text + len, A "|%d|0|%d|a|x|", s + 1, s + 1);
+		if (steps)
+			len += sprintf(text + len, "%s", steps + 5);
+		for (size_t at = 0; at < len; at++)
+			if (text[at] == '|')
+				text[at] = '\0';
+		hear(text, len, &message);
+		ok(message.word == (probes[i].count > 0 ? SCRIPT_PROBE : SCRIPT_STRANGE) &&
+			   (probes[i].count == 0 || probe->path.count == probes[i].count),
+		   "probe: %s", probes[i].what);
+	}
+
+	/* the longest that can be is written, and read as it was */
+	memset(long_text, 'x', sizeof(long_text));
+	probe->path.number = PG_UINT32_MAX;
+	probe->path.count = PROBE_STEPS_MAX;
+	for (int i = 0; i < PROBE_STEPS_MAX; i++)
+	{
+		probe->path.step[i] = (ProbeStep){PG_UINT64_MAX - i, PG_INT64_MAX - 1, i % 2};
+		probe->text[i].pid = PG_INT32_MAX;
+		snprintf(probe->text[i].server, SCRIPT_SERVER_SIZE, "%.*s", SCRIPT_SERVER_SIZE - 1,
+				 long_text);
+		snprintf(probe->text[i].what, SCRIPT_WHAT_SIZE, "%.*s", SCRIPT_WHAT_SIZE - 1, long_text);
+	}
+	len = script_write_probe(text, long_text, 300, probe);
+	memset(&message, 0, sizeof(message));
+	hear(text, len, &message);
+	ok(message.word == SCRIPT_PROBE && message.probe.path.count == PROBE_STEPS_MAX,
+	   "the longest probe is read");
+	ok(script_write_probe(again, long_text, 300, &message.probe) == len &&
+		   memcmp(text, again, len) == 0,
+	   "... as it was written");
+}
+
 int
 main(void)
 {
+	test_probes();
 	test_replies();
 	test_batches();
 	test_holders();
