@@ -18,6 +18,12 @@ my %host  = map { $_ => redlock_cluster($_, nodes => \@nodes, conf => $conf) } q
 $_->safe_psql('postgres', 'CREATE TABLE accounts (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO accounts VALUES (1), (2)')
   foreach values %host;
 
+sub waiting
+{
+	my ($host) = @_;
+	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'");
+}
+
 # Each session acquires its own lock, and then those of others, with `then`, all at once.
 # Returns what became of each.
 sub deadlock
@@ -31,7 +37,11 @@ sub deadlock
 		$sessions[$i]->query('BEGIN');
 		$sessions[$i]->query($_) foreach @{ $steps[$i]{has} };
 	}
-	$sessions[$_]->send($steps[$_]{wants}) foreach 0 .. $#steps;
+	foreach my $i (0 .. $#steps)
+	{
+		wait_until(sub { waiting($steps[$i]{host}) >= 1 }, 'others wait before', 30) if $steps[$i]{after};
+		$sessions[$i]->send($steps[$i]{wants});
+	}
 	my %open = map { $_ => 1 } 0 .. $#steps;
 	while (%open)
 	{
@@ -118,7 +128,16 @@ like($victim->{detail}, qr/waits for transaction \d+; blocked by process $result
 	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') },
 	{ host => 'b', has => [ lock_of('z') ], wants => lock_of('x') });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'with a bystander: one victim');
+one_victim('with a bystander', @results);
+is($results[2]{state}, '', 'which is not the bystander');
+
+# Those of the cycle are both behind others, who ask for them.
+@results = deadlock(
+	{ host => 'a', has => [ lock_of('u') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('v') ], wants => lock_of('x') },
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y'), after => 1 },
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x'), after => 1 });
+cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'a cycle behind two others is broken');
 
 # ---- no cycle ----
 

@@ -26,6 +26,14 @@
 /* Probes that are looked at, sent or received, in a second: each may ask for all locks. */
 #define PROBES_PER_S 200
 
+/*
+ * Who queues at a gate waits for the lock, as the session before it does that asks for it.
+ * That this one would be the first to get it matters only if both wait in cycles of which
+ * no session can break its own: then, after so many probes, the one before it is ended, though
+ * it only stands in the way.
+ */
+#define PATIENT_PROBES 8
+
 /* Processes of this server that one probe visits. */
 #define VISITS_MAX 64
 
@@ -37,6 +45,14 @@ typedef struct Wait
 	uint64 held_by;    /* the host that has the lock; 0: unknown */
 	ProbeMemory memory;
 } Wait;
+
+/* A wait in the lock manager. */
+typedef struct LocalWait
+{
+	uint64 number;  /* when it began */
+	Lease *request; /* it is at the gate of one that waits for another host, or NULL */
+	char what[SCRIPT_WHAT_SIZE];
+} LocalWait;
 
 /* A process that the probe has to look at, and by which path it came there. */
 typedef struct Visit
@@ -55,12 +71,13 @@ static void probe_at(Wait *wait, int64 at_us);
 static bool may_look(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
+static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void explore(ScriptProbe *probe, int pid, int64 now_us);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
 static uint64 number_of(const Lease *lease);
-static uint64 local_wait(int pid, char *what, size_t size);
-static void describe_lock(const LOCKTAG *tag, char *what, size_t size);
+static bool local_wait(int pid, LocalWait *wait);
+static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
 static const char *server_name(void);
@@ -167,12 +184,19 @@ send_probe(Lease *lease, int64 now_us)
 static void
 send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
-	uint64 host = waits[lease_slot(lease)].held_by;
 	char what[SCRIPT_WHAT_SIZE];
 
 	snprintf(what, sizeof(what), "redlock \"%s\"", lease->key + lease->prefix_len);
-	if (host != 0 && host != lease_table->host_id &&
-		add_step(probe, lease->owner_pid, number_of(lease), true, what))
+	if (add_step(probe, lease->owner_pid, number_of(lease), true, what))
+		tell_holder(probe, lease, now_us);
+}
+
+static void
+tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
+{
+	uint64 host = waits[lease_slot(lease)].held_by;
+
+	if (host != 0 && host != lease_table->host_id)
 		subscription_say(host, lease->key, lease->key_len, probe, now_us);
 }
 
@@ -210,8 +234,7 @@ explore(ScriptProbe *probe, int pid, int64 now_us)
 	{
 		Visit *visit = &visits[i];
 		Lease *lease = wait_of(visit->pid);
-		char what[SCRIPT_WHAT_SIZE];
-		uint64 number;
+		LocalWait wait;
 		int32 *blocking;
 		int blockers;
 		ArrayType *array;
@@ -226,9 +249,15 @@ explore(ScriptProbe *probe, int pid, int64 now_us)
 				send_on(&visit->probe, lease, now_us);
 			continue;
 		}
-		number = local_wait(visit->pid, what, sizeof(what));
-		if (number == 0 || !add_step(&visit->probe, visit->pid, number, false, what))
+		if (!local_wait(visit->pid, &wait) ||
+			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
 			continue;
+		if (wait.request != NULL)
+		{
+			tell_holder(&visit->probe, wait.request, now_us);
+			if (visit->probe.path.number <= PATIENT_PROBES)
+				continue;
+		}
 		array =
 			DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
 		blocking = (int32 *) ARR_DATA_PTR(array);
@@ -286,46 +315,48 @@ number_of(const Lease *lease)
 	return (uint64) lease_slot(lease) << 32 | lease->generation;
 }
 
-/* What a process of this server waits for in the lock manager, and since when; 0: nothing. */
-static uint64
-local_wait(int pid, char *what, size_t size)
+/* False: this process does not wait in the lock manager. */
+static bool
+local_wait(int pid, LocalWait *wait)
 {
 	PGPROC *process = BackendPidGetProc(pid);
 	BlockedProcsData *data;
 
+	wait->number = 0;
 	if (process == NULL)
-		return 0;
+		return false;
 	data = GetBlockerStatusData(pid);
 	for (int i = 0; i < data->nlocks; i++)
 		if (data->locks[i].pid == pid && data->locks[i].waitLockMode != NoLock)
 		{
-			describe_lock(&data->locks[i].locktag, what, size);
-			return pg_atomic_read_u64(&process->waitStart);
+			wait->number = pg_atomic_read_u64(&process->waitStart);
+			describe_lock(&data->locks[i].locktag, wait);
 		}
-	return 0;
+	return wait->number != 0;
 }
 
+/* A gate belongs to the lease whose owner holds it. */
 static void
-describe_lock(const LOCKTAG *tag, char *what, size_t size)
+describe_lock(const LOCKTAG *tag, LocalWait *wait)
 {
 	StringInfoData text;
 
 	initStringInfo(&text);
 	DescribeLockTag(&text, tag);
-	if (tag->locktag_type == LOCKTAG_USERLOCK)
+	wait->request = NULL;
+	for (int i = 0; i < lease_table->slots && tag->locktag_type == LOCKTAG_USERLOCK; i++)
 	{
-		uint64 gate = (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
+		Lease *lease = lease_at(i);
 
-		for (int i = 0; i < lease_table->slots; i++)
-			if (lease_at(i)->in_use && lease_at(i)->gate == gate)
-			{
-				resetStringInfo(&text);
-				appendStringInfo(&text, "its turn for redlock \"%s\"",
-								 lease_at(i)->key + lease_at(i)->prefix_len);
-				break;
-			}
+		if (!lease->in_use || pg_atomic_read_u32(&lease->wish) != WISH_HOLD ||
+			lease->gate != ((uint64) tag->locktag_field2 << 32 | tag->locktag_field3))
+			continue;
+		resetStringInfo(&text);
+		appendStringInfo(&text, "redlock \"%s\"", lease->key + lease->prefix_len);
+		if (waits[i].probe_at_us != 0 && lease_state(lease) == LEASE_WAITING)
+			wait->request = lease;
 	}
-	strlcpy(what, text.data, size);
+	strlcpy(wait->what, text.data, sizeof(wait->what));
 }
 
 /* The session is told when its cycle was seen twice. */
