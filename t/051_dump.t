@@ -67,7 +67,9 @@ sub move
 	command_ok([ 'pg_restore', '--exit-on-error', '-d', $to_host->connstr($to), $dump ], "$to: restored");
 	is($to_host->safe_psql($to, 'SELECT count(*) FROM redlock_fences'), '0', "$to: without fences");
 	is($to_host->safe_psql($to, 'SELECT * FROM my_scopes ORDER BY scope'), "call|t\nsession|t", "$to: with the data of users");
-	is($to_host->safe_psql($to, $privileges), $host->safe_psql($from, $privileges), "$to: with privileges");
+	# a later version has more
+	my %has = map { $_ => 1 } split /\n/, $to_host->safe_psql($to, $privileges);
+	is_deeply([ grep { !$has{$_} } split /\n/, $host->safe_psql($from, $privileges) ], [], "$to: with privileges");
 	is($to_host->safe_psql($to, $trigger), 'redlock_fence_merge|R', "$to: with the trigger for replication only");
 	return;
 }
@@ -75,7 +77,7 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present');
-is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 16, 'privileges of all functions and relations are compared');
+is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 18, 'privileges of all functions and relations are compared');
 
 # somebody has passed a fence, and is not done
 my $session = session($host, dbname => 'present');

@@ -72,6 +72,7 @@ release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uin
 {
 	Release *release = &queue->release[slot];
 	bool releasing = lease->state == CORE_RELEASING;
+	bool undoing = releasing || lease->state == CORE_BUSY;
 
 	release->lease = lease;
 	if (releasing && !release->under_way)
@@ -82,13 +83,16 @@ release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uin
 	if (!releasing)
 		release->urgent = false;
 
-	/* the undoing of a round waits for nothing but room on the connection */
-	if (releasing || lease->state == CORE_BUSY || lease->left != 0)
+	/*
+	 * The undoing of a round waits for nothing but room on the connection, nor does what a
+	 * lease that lives on leaves behind.
+	 */
+	if (undoing || lease->left != 0)
 	{
 		core_mask taking = releasing ? event->can_release : event->can_send;
 		core_mask later = core_unpaid(lease) & ~taking & on_duty;
 
-		if (lease->state == CORE_HELD)
+		if (!undoing)
 			later &= lease->left;
 
 		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)

@@ -96,10 +96,10 @@ step(int slot, core_event_type type, int node)
 }
 
 static void
-ask(int slot, uint64_t of_name)
+ask_by(core_lists lists, int slot, uint64_t of_name)
 {
 	core_event event = {.type = CORE_ACQUIRE,
-						.lists = {ALL, 0},
+						.lists = lists,
 						.ttl_us = 10 * SECOND,
 						.answer_us = SECOND,
 						.patience_us = SECOND,
@@ -107,6 +107,12 @@ ask(int slot, uint64_t of_name)
 
 	name[slot] = of_name;
 	step_event(slot, &event);
+}
+
+static void
+ask(int slot, uint64_t of_name)
+{
+	ask_by((core_lists){ALL, 0}, slot, of_name);
 }
 
 static command
@@ -597,6 +603,30 @@ test_given_back_before_its_repair(void)
 	ok(count_out(1, 4, CORE_OP_RENEW) == 0, "and is not repaired any more");
 }
 
+/* A lease that goes on at other nodes. */
+static void
+test_left_nodes(void)
+{
+	core_event event = {.type = CORE_RELIST, .lists = {CORE_BIT(2), 0}};
+
+	begin();
+	ask_by((core_lists){CORE_BIT(0) | CORE_BIT(1), CORE_BIT(2)}, 0, 100);
+	answer_all();
+	can_send &= ~CORE_BIT(1);
+	step_event(0, &event);
+	ok(lease[0].state == CORE_HELD && is_sent_to(CORE_BIT(0), 0),
+	   "what it leaves is released where the connection has room");
+	pass();
+	ok(is_sent_to(CORE_BIT(0), 0), "elsewhere later");
+	can_send = ALL;
+	pass();
+	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 0) && count_out(2, 0, CORE_OP_RELEASE) == 0,
+	   "when there is some, and where it goes on not at all");
+	answer_all();
+	ok(lease[0].state == CORE_HELD && core_served_by(&lease[0]) == CORE_BIT(2),
+	   "then it is nowhere else");
+}
+
 /* Redo what a change of the nodes asks of a request; the steps, by their first letters. */
 static const char *
 move(int slot, core_mask members)
@@ -882,6 +912,7 @@ main(void)
 	test_hurry_what_is_over();
 	test_repairs();
 	test_given_back_before_its_repair();
+	test_left_nodes();
 	test_move();
 	test_repeat();
 	test_forget();
