@@ -23,7 +23,7 @@ set -eu
 . "$ROOT/scripts/roots.sh"
 
 TABLE=$ROOT/docs/compatibility.md
-ROWS="bookworm trixie trixie-valkey forky experimental pgserver16"
+ROWS="bookworm trixie trixie-valkey forky forky-valkey experimental pgserver16"
 
 # What row $1 is: its release, and the environment of the scripts there.
 describe_row()
@@ -32,8 +32,8 @@ describe_row()
     ENVIRONMENT=()
     case $1 in
     bookworm | trixie | forky) ;;
-    trixie-valkey)
-        RELEASE=trixie
+    trixie-valkey | forky-valkey)
+        RELEASE=${1%-valkey}
         ENVIRONMENT=(REDIS_SERVER=valkey-server)
         ;;
     experimental)
