@@ -213,12 +213,15 @@ CONF
 # into its .count.
 run_tap_file()
 {
-    local file=$1 perllib=$2 pg_regress=$3 name log status=0 seconds=$SECONDS file_log
+    local file=$1 perllib=$2 pg_regress=$3 name dir log status=0 seconds=$SECONDS file_log
 
     name=$(basename "$file" .t)
+    # of its own: a name may begin as that of another file
+    dir=$PWD/tap/$name
     log=$TMP/tap.$name.log
+    mkdir -p "$dir/tmp_check/log"
     # PG 15 wants TESTDIR, 16 and later the other two
-    TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
+    TESTDIR=$dir TESTDATADIR=$dir/tmp_check TESTLOGDIR=$dir/tmp_check/log \
         PG_TEST_PORT_DIR=$TMP/ports PG_REGRESS=$pg_regress \
         prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
     PASSED=0
@@ -232,7 +235,7 @@ run_tap_file()
             grep -E -B 8 -A 12 '^not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
-            for file_log in tmp_check/log/"$name"_*.log; do
+            for file_log in "$dir/tmp_check/log/$name"_*.log; do
                 [ -e "$file_log" ] || continue
                 echo "-- end of $(basename "$file_log"), without statements"
                 grep -vE 'LOG:  statement:|^\s' "$file_log" | tail -n 40
@@ -240,7 +243,7 @@ run_tap_file()
         fi
     } >"$TMP/tap.$name.out"
     echo "$PASSED $FAILED" >"$TMP/tap.$name.count"
-    rm -rf tmp_check/t_"$name"_*
+    rm -rf "$dir"/tmp_check/t_*
     cat "$TMP/tap.$name.out"
 }
 
@@ -274,7 +277,7 @@ run_tap()
     heading "TAP tests, $TAP_JOBS at a time"
     perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
     pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
-    mkdir -p tmp_check/log "$TMP/ports"
+    mkdir -p "$TMP/ports"
     copying_initdb
     # shellcheck disable=SC2046
     [ $# -gt 0 ] || set -- $(long_first t/*.t)
