@@ -197,8 +197,8 @@ check_nodes(char **newval, void **extra, GucSource source)
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 		GUC_check_errmsg("invalid value for parameter \"redlock.nodes\": %s", wrong);
 		GUC_check_errhint(
-			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, "
-			"separated by commas.");
+			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, by TLS "
+			"rediss://..., separated by commas.");
 		return false;
 	}
 #ifndef REDLOCK_TLS
