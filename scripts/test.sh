@@ -99,6 +99,12 @@ count_log()
     [ "$failed" -eq 0 ]
 }
 
+# The begin of what sanitizers said in these logs of servers, which may go on after it.
+show_findings()
+{
+    grep -h -A 12 -E 'ERROR: AddressSanitizer|: runtime error: ' "$@" | head -n 40 || true
+}
+
 # Runs the test programs of a target of the Makefile.
 run_target()
 {
@@ -168,9 +174,10 @@ run_regress()
         max_prepared_transactions = 5
 CONF
     start_postgres main
-    value_on main "CREATE EXTENSION redlock_pg"
-    if ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
-        psql_on main -c "SELECT * FROM redlock_nodes"
+    if ! value_on main "CREATE EXTENSION redlock_pg" ||
+        ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
+        psql_on main -c "SELECT * FROM redlock_nodes" || true
+        show_findings "$TMP/pg.main.log"
         tail -n 30 "$TMP/pg.main.log"
         count 0 1
         return
@@ -198,6 +205,7 @@ CONF
             else
                 tail -n 40 "$TMP/$suite.log"
             fi
+            show_findings "$TMP/pg.main.log"
             echo "-- end of the server's log"
             tail -n 60 "$TMP/pg.main.log"
         fi
@@ -235,6 +243,7 @@ run_tap_file()
             grep -E -B 8 -A 12 '^not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
+            show_findings "$dir"/tmp_check/log/*.log
             for file_log in "$dir/tmp_check/log/$name"_*.log; do
                 [ -e "$file_log" ] || continue
                 echo "-- end of $(basename "$file_log"), without statements"
