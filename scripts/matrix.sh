@@ -15,6 +15,10 @@
 # remove it to have newer packages.  Nothing else of the machine changes: what runs
 # there has its own mounts and process numbers, which end with it, however it ends.
 #
+# In trixie-sanitize PostgreSQL and the extension are built with the address and the
+# undefined-behaviour sanitizer (scripts/build_postgres.sh): what they find ends the process,
+# and a test fails.  Its tests are those of the other rows; there is no pg_cron.
+#
 # Must run as root.  Prints one line a row, and ends with "N passed, N failed", which
 # counts rows.
 set -eu
@@ -23,7 +27,7 @@ set -eu
 . "$ROOT/scripts/roots.sh"
 
 TABLE=$ROOT/docs/compatibility.md
-ROWS="bookworm trixie trixie-valkey forky experimental pgserver16"
+ROWS="bookworm trixie trixie-valkey trixie-sanitize forky forky-valkey experimental pgserver16"
 
 # What row $1 is: its release, and the environment of the scripts there.
 describe_row()
@@ -32,9 +36,14 @@ describe_row()
     ENVIRONMENT=()
     case $1 in
     bookworm | trixie | forky) ;;
-    trixie-valkey)
-        RELEASE=trixie
+    trixie-valkey | forky-valkey)
+        RELEASE=${1%-valkey}
         ENVIRONMENT=(REDIS_SERVER=valkey-server)
+        ;;
+    trixie-sanitize)
+        RELEASE=trixie
+        ENVIRONMENT=(PG_CONFIG=/opt/sanitize/pg_config ASAN_OPTIONS=detect_leaks=0
+            PG_TEST_TIMEOUT_DEFAULT=300)
         ;;
     experimental)
         RELEASE=sid
@@ -81,6 +90,7 @@ make_root()
         printf '%s\n' 'Package: src:postgresql-19 src:redis' 'Pin: release a=experimental' \
             'Pin-Priority: 990' >"$made/etc/apt/preferences.d/matrix"
         ;;
+    trixie-sanitize) add_sanitized "$made" ;;
     pgserver16) add_pgserver "$made" ;;
     esac
     in_root "$made" "${ENVIRONMENT[@]}" /mnt/scripts/deps.sh
@@ -108,6 +118,15 @@ add_pgserver()
         dpkg -x ./*.deb client
         mv client/usr/lib/postgresql/17/lib/pgxs/src/test/perl pginstall/lib/postgresql/pgxs/src/test
         rm -r ./*.deb client'
+}
+
+# The release's PostgreSQL, built with sanitizers; the extension is built by its flags.
+add_sanitized()
+{
+    in_root "$1" sh -ec '/mnt/scripts/deps.sh
+        mkdir /opt/sanitize
+        pg_config=$(REDLOCK_CACHE=/opt/sanitize /mnt/scripts/build_postgres.sh sanitize)
+        ln -s "$pg_config" /opt/sanitize/pg_config'
 }
 
 # ---- a row's run ----

@@ -99,6 +99,12 @@ count_log()
     [ "$failed" -eq 0 ]
 }
 
+# The begin of what sanitizers said in these logs of servers, which may go on after it.
+show_findings()
+{
+    grep -h -A 12 -E 'ERROR: AddressSanitizer|: runtime error: ' "$@" | head -n 40 || true
+}
+
 # Runs the test programs of a target of the Makefile.
 run_target()
 {
@@ -168,9 +174,10 @@ run_regress()
         max_prepared_transactions = 5
 CONF
     start_postgres main
-    value_on main "CREATE EXTENSION redlock_pg"
-    if ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
-        psql_on main -c "SELECT * FROM redlock_nodes"
+    if ! value_on main "CREATE EXTENSION redlock_pg" ||
+        ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
+        psql_on main -c "SELECT * FROM redlock_nodes" || true
+        show_findings "$TMP/pg.main.log"
         tail -n 30 "$TMP/pg.main.log"
         count 0 1
         return
@@ -198,6 +205,7 @@ CONF
             else
                 tail -n 40 "$TMP/$suite.log"
             fi
+            show_findings "$TMP/pg.main.log"
             echo "-- end of the server's log"
             tail -n 60 "$TMP/pg.main.log"
         fi
@@ -213,12 +221,15 @@ CONF
 # into its .count.
 run_tap_file()
 {
-    local file=$1 perllib=$2 pg_regress=$3 name log status=0 seconds=$SECONDS file_log
+    local file=$1 perllib=$2 pg_regress=$3 name dir log status=0 seconds=$SECONDS file_log
 
     name=$(basename "$file" .t)
+    # of its own: a name may begin as that of another file
+    dir=$PWD/tap/$name
     log=$TMP/tap.$name.log
+    mkdir -p "$dir/tmp_check/log"
     # PG 15 wants TESTDIR, 16 and later the other two
-    TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check TESTLOGDIR=$PWD/tmp_check/log \
+    TESTDIR=$dir TESTDATADIR=$dir/tmp_check TESTLOGDIR=$dir/tmp_check/log \
         PG_TEST_PORT_DIR=$TMP/ports PG_REGRESS=$pg_regress \
         prove --verbose -I t -I "$perllib" "$file" >"$log" 2>&1 || status=$?
     PASSED=0
@@ -232,7 +243,8 @@ run_tap_file()
             grep -E -B 8 -A 12 '^not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
-            for file_log in tmp_check/log/"$name"_*.log; do
+            show_findings "$dir"/tmp_check/log/*.log
+            for file_log in "$dir/tmp_check/log/$name"_*.log; do
                 [ -e "$file_log" ] || continue
                 echo "-- end of $(basename "$file_log"), without statements"
                 grep -vE 'LOG:  statement:|^\s' "$file_log" | tail -n 40
@@ -240,7 +252,7 @@ run_tap_file()
         fi
     } >"$TMP/tap.$name.out"
     echo "$PASSED $FAILED" >"$TMP/tap.$name.count"
-    rm -rf tmp_check/t_"$name"_*
+    rm -rf "$dir"/tmp_check/t_*
     cat "$TMP/tap.$name.out"
 }
 
@@ -274,7 +286,7 @@ run_tap()
     heading "TAP tests, $TAP_JOBS at a time"
     perllib=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/perl
     pg_regress=$(dirname "$("$PG_CONFIG" --pgxs)")/../../src/test/regress/pg_regress
-    mkdir -p tmp_check/log "$TMP/ports"
+    mkdir -p "$TMP/ports"
     copying_initdb
     # shellcheck disable=SC2046
     [ $# -gt 0 ] || set -- $(long_first t/*.t)

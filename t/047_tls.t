@@ -243,6 +243,42 @@ wait_until(
   or diag($s->query('TABLE redlock_nodes'));
 $_->kill9 foreach @subjects;
 
+# A whole name, with a dot at its end, is that of the certificate without it.
+SKIP:
+{
+	my $faults = PostgreSQL::Test::Utils::tempdir();
+	local $ENV{LD_PRELOAD} = preload('faults') // skip 'no C compiler', 2;
+	local $ENV{FAULTS_DIR} = $faults;
+	append_to_file("$faults/names", "right.invalid. 127.0.0.1\nwrong.invalid. 127.0.0.1\n");
+
+	my $whole = $ours->issue('whole', names => 'DNS:right.invalid');
+	my @whole = map { redis_node(tls => $whole) } 1 .. 3;
+	# gives its certificate to who asks for the name as it is there
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $strange = $theirs->issue('strange');
+	openssl_server($port, '-cert', $strange->{cert}, '-key', $strange->{key},
+		'-servername', 'right.invalid', '-cert2', $whole->{cert}, '-key2', $whole->{key});
+	my @urls = ((map { $_->url(host => 'right.invalid.') } @whole[ 0, 1 ]),
+		$whole[2]->url(host => 'wrong.invalid.'), "rediss://right.invalid.:$port");
+	my $dotted = redlock_cluster('dotted', nodes => \@urls, ready => 2, conf => "redlock.tls_ca_file = '$tls->{ca}'");
+
+	foreach (
+		[ $whole[2]->port, qr/is for another name/,       'a dot after another name' ],
+		[ $port,           qr/within 500 ms \(handshake/, 'a dot, and a server with two certificates' ])
+	{
+		my ($at, $pattern, $what) = @$_;
+		my $said;
+		wait_until(
+			sub {
+				$said = $dotted->safe_psql('postgres', "SELECT last_error FROM redlock_nodes WHERE node ~ ':$at\$'");
+				return $said =~ $pattern;
+			},
+			$what) or diag("it says: $said");
+	}
+	$dotted->stop;
+	$_->kill9 foreach @whole;
+}
+
 # So is an address of the other kind.
 SKIP:
 {

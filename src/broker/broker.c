@@ -64,7 +64,7 @@
 #define RELEASES_PER_PASS 1000
 
 /* How often an error of a node is logged that is another again and again. */
-#define LOG_ANSWER_US INT64CONST(10000000)
+#define LOG_ERROR_US INT64CONST(10000000)
 
 StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
@@ -123,8 +123,8 @@ static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer
 					   int64 now_us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
-static void show_node(const RedisNode *node, NodeState before);
-static bool may_log_answer(const RedisNode *node);
+static void show_node(RedisNode *node, NodeState before);
+static bool may_log_error(RedisNode *node, bool ended_duty);
 static void warn_of_praise(RedisNode *node);
 static bool postmaster_stops(void);
 static bool all_released(void);
@@ -975,14 +975,12 @@ on_change(RedisNode *node, NodeState before)
 
 /* For people, and in the log if it is news. */
 static void
-show_node(const RedisNode *node, NodeState before)
+show_node(RedisNode *node, NodeState before)
 {
 	NodeStatus *status = &node_status[node->slot];
-	bool news = strcmp(status->last_error, node->error) != 0;
 	/* not only connected again, as for a new password: its last error was told then */
-	bool fails = status->last_error_at != node->error_at;
-	/* errors of answers, and of the addresses of a name */
-	bool in_turns = node->state == before || (before != NODE_READY && node->addresses > 1);
+	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
+	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
 
 	seqlock_begin_write(&status->version);
 	if (strcmp(status->state, node_state_name(node->state)) != 0)
@@ -1006,21 +1004,30 @@ show_node(const RedisNode *node, NodeState before)
 						  : errhint("Set maxmemory-policy to noeviction on that node, also in its "
 									"configuration file. It votes again redlock.max_ttl after "
 									"that.")));
-	else if (node->error[0] != '\0' &&
-			 (in_turns ? news && may_log_answer(node) : news || (fails && before == NODE_READY)))
-		ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+	else
+	{
+		if (fails && may_log_error(node, was_on_duty && !node_is_on_duty(node)))
+			ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+		return;
+	}
+	node->logged[0] = '\0';
+	node->logged_us = 0;
 }
 
-/* Errors that take turns must not fill the log. */
+/*
+ * The end of its duty is told at once.  Of errors that take turns, those of answers or of
+ * its addresses, one is told now and then; one that lasts comes again, and is told then.
+ */
 static bool
-may_log_answer(const RedisNode *node)
+may_log_error(RedisNode *node, bool ended_duty)
 {
-	static int64 logged_us[NODE_SLOTS];
 	int64 now_us = redlock_clock_us();
 
-	if (logged_us[node->slot] != 0 && now_us - logged_us[node->slot] < LOG_ANSWER_US)
+	if (!ended_duty && (strcmp(node->logged, node->error) == 0 ||
+						(node->logged_us != 0 && now_us - node->logged_us < LOG_ERROR_US)))
 		return false;
-	logged_us[node->slot] = now_us;
+	strlcpy(node->logged, node->error, sizeof(node->logged));
+	node->logged_us = now_us;
 	return true;
 }
 

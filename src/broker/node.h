@@ -97,6 +97,10 @@ typedef struct RedisNode
 	char untold[48];                 /* what it does not tell of that; empty: all is told */
 	bool warned;                     /* that redlock.nodes praises it for more than it says */
 
+	/* the last error in the log since it was on duty, and when; empty and 0: none */
+	char logged[SCRIPT_TEXT_MAX + 1];
+	int64 logged_us;
+
 	redisContext *connection;
 	TlsConnection *tls; /* the connection's, if it has TLS */
 	bool flush_wanted;  /* there is output to write */

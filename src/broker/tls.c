@@ -303,12 +303,18 @@ static bool
 set_name(SSL *tls, const char *host)
 {
 	bool verify = version.verify == TLS_VERIFY_FULL;
+	char name[256]; /* those of URLs are shorter */
+	size_t len = strlcpy(name, host, sizeof(name));
 
 	SSL_set_hostflags(tls,
 					  X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
 	if (resolver_is_address(host))
 		return !verify || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), host);
-	return SSL_set_tlsext_host_name(tls, host) && (!verify || SSL_set1_host(tls, host));
+
+	/* the dot at the end of a whole name is for the name service; no name is no check */
+	if (len > 1 && len < sizeof(name) && name[len - 1] == '.')
+		name[len - 1] = '\0';
+	return SSL_set_tlsext_host_name(tls, name) && (!verify || SSL_set1_host(tls, name));
 }
 
 /*

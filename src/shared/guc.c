@@ -228,8 +228,8 @@ check_urls(const char *setting, char **newval, void **extra)
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 		GUC_check_errmsg("invalid value for parameter \"%s\": %s", setting, wrong);
 		GUC_check_errhint(
-			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, "
-			"separated by commas.");
+			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, by TLS "
+			"rediss://..., separated by commas.");
 		return false;
 	}
 #ifndef REDLOCK_TLS
