@@ -518,7 +518,7 @@ forget_debts(int64 now_us)
 {
 	ReleaseStep next;
 
-	while (lease_table->used > redlock_max_locks && release_queue_forget(&releases, &next))
+	while (lease_slots_used() > redlock_max_locks && release_queue_forget(&releases, &next))
 		take(&next, now_us);
 }
 

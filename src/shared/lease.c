@@ -2,7 +2,9 @@
  * lease.c
  *		Shared memory; see lease.h for the locks.
  *
- * The index maps the 64-bit hash of a name to its slot.  Two names with one
+ * The index maps the 64-bit hash of a name to its slot: the slots of each bucket are
+ * chained, so it needs no memory of its own and can't be full.  The lowest bits of
+ * the hash give the bucket and, fewer of them, the table lock.  Two names with one
  * hash can't be held at the same time in one server: that costs waiting, never
  * safety, and the gate, which comes from the same hash, has serialized them anyway.
  *
@@ -19,7 +21,6 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/hsearch.h"
 #include "utils/timestamp.h"
 
 #include "protocol/rules.h"
@@ -33,14 +34,7 @@
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
-typedef struct IndexEntry
-{
-	uint64 hash;
-	int slot;
-} IndexEntry;
-
 LeaseTable *lease_table = NULL;
-static HTAB *lease_index = NULL;
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -49,10 +43,19 @@ static void request_shmem(void);
 static void startup_shmem(void);
 static void init_table(void);
 static int room_for_locks(void);
+static int buckets_wanted(void);
 static Size table_size(void);
+static LWLock *lock_of(uint64 hash);
+static int *bucket_of(uint64 hash);
+static Lease *found(uint64 hash);
 static Lease *named(uint64 hash);
-static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-						const LeaseTerms *terms);
+static void set_name(Lease *lease, uint64 hash);
+static void unset_name(Lease *lease);
+static bool count_owned(void);
+static Lease *pop_free(void);
+static void push_free(Lease *lease);
+static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
+					  int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void free_name(Lease *lease);
@@ -90,30 +93,23 @@ request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
-									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
-	RequestNamedLWLockTranche("redlock_pg", 1);
+	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
+	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
 }
 
 static void
 startup_shmem(void)
 {
-	HASHCTL control = {0};
 	bool found;
 
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
-
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(IndexEntry);
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
 	if (!found)
 		init_table();
 	node_status_set_up();
-	lease_index = REDLOCK_SHMEM_HASH("redlock_pg index", redlock_max_locks, &control,
-									 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -121,9 +117,12 @@ static void
 init_table(void)
 {
 	memset(lease_table, 0, table_size());
-	lease_table->lock = &GetNamedLWLockTranche("redlock_pg")->lock;
+	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
+	pg_atomic_init_u32(&lease_table->used, 0);
+	pg_atomic_init_u32(&lease_table->owned, 0);
+	SpinLockInit(&lease_table->free_mutex);
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	lease_table->queue_number = 1;
 	SpinLockInit(&lease_table->queue_mutex);
@@ -140,12 +139,18 @@ init_table(void)
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
+	lease_table->buckets = buckets_wanted();
+	lease_table->bucket = (int *) &lease_table->awaited[MaxBackends];
+	for (int i = 0; i < lease_table->buckets; i++)
+		lease_table->bucket[i] = -1;
+
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->slots; i++)
 	{
 		Lease *lease = &lease_table->lease[i];
 
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_named = -1;
 		lease->next_queued = -1;
 		pg_atomic_init_u32(&lease->version.number, 0);
 		pg_atomic_init_u32(&lease->holder_version.number, 0);
@@ -176,29 +181,91 @@ room_for_locks(void)
 	return (int) room;
 }
 
+static int
+buckets_wanted(void)
+{
+	int buckets = LEASE_PARTITIONS;
+
+	while (buckets < redlock_max_locks)
+		buckets *= 2;
+	return buckets;
+}
+
 static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
 	Size awaited = mul_size(MaxBackends, sizeof(pg_atomic_uint64));
+	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
-	return add_size(offsetof(LeaseTable, lease), add_size(leases, awaited));
+	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(awaited, buckets)));
+}
+
+/* The table lock of a name. */
+static LWLock *
+lock_of(uint64 hash)
+{
+	return &lease_table->locks[hash % LEASE_PARTITIONS].lock;
+}
+
+/*
+ * The index, under the table lock
+ */
+
+static int *
+bucket_of(uint64 hash)
+{
+	return &lease_table->bucket[hash % (uint64) lease_table->buckets];
+}
+
+/* The lease that is in the index by this hash, lost or not; or NULL. */
+static Lease *
+found(uint64 hash)
+{
+	for (int slot = *bucket_of(hash); slot >= 0; slot = lease_at(slot)->next_named)
+		if (lease_at(slot)->hash == hash)
+			return lease_at(slot);
+	return NULL;
 }
 
 /*
  * The lease that has a name, or NULL.  One that its owner lost has it no more, whether
- * the owner knows or not.  Under the table lock.
+ * the owner knows or not.
  */
 static Lease *
 named(uint64 hash)
 {
-	IndexEntry *entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	Lease *lease = entry != NULL ? lease_at(entry->slot) : NULL;
+	Lease *lease = found(hash);
 
 	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
 		pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
 		return NULL;
 	return lease;
+}
+
+/* In place of a lost one, if there is one. */
+static void
+set_name(Lease *lease, uint64 hash)
+{
+	int *bucket = bucket_of(hash);
+	Lease *lost = found(hash);
+
+	if (lost != NULL)
+		unset_name(lost);
+	lease->next_named = *bucket;
+	*bucket = lease_slot(lease);
+}
+
+/* Another may have it, if this one was lost. */
+static void
+unset_name(Lease *lease)
+{
+	for (int *link = bucket_of(lease->hash); *link >= 0; link = &lease_at(*link)->next_named)
+		if (*link == lease_slot(lease))
+		{
+			*link = lease->next_named;
+			return;
+		}
 }
 
 /*
@@ -218,11 +285,11 @@ lease_gate(uint64 hash)
 
 	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
-	LWLockAcquire(lease_table->lock, LW_SHARED);
+	LWLockAcquire(lock_of(hash), LW_SHARED);
 	lease = named(hash);
 	gate =
 		lease != NULL ? lease->gate : hash + pg_atomic_read_u32(&lease_table->losses[hash % TURNS]);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(hash));
 	return gate;
 }
 
@@ -251,7 +318,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
 					 "some of the holder must fit after the longest key");
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	idle = named(hash);
 	if (idle != NULL)
 	{
@@ -272,13 +339,16 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			free_name(idle);
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
-	if (opened == LEASE_OPENED && lease_table->owned >= lease_table->max_locks)
+	if (opened == LEASE_OPENED && !count_owned())
 		opened = LEASE_TABLE_FULL;
-	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
+	else if (opened == LEASE_OPENED && (*result = pop_free()) == NULL)
+	{
+		pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
 		opened = LEASE_NO_SLOT;
+	}
 	else if (opened == LEASE_OPENED)
-		*result = take_slot(hash, gate, key, prefix_len, key_len, terms);
-	LWLockRelease(lease_table->lock);
+		take_slot(*result, hash, gate, key, prefix_len, key_len, terms);
+	LWLockRelease(lock_of(hash));
 
 	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
@@ -287,25 +357,51 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	return opened;
 }
 
-/* Under the table lock, if there is a free slot. */
+/* Exactly up to the limit: one that fails takes no other's place for a moment. */
+static bool
+count_owned(void)
+{
+	uint32 owned = pg_atomic_read_u32(&lease_table->owned);
+
+	while (owned < (uint32) lease_table->max_locks)
+		if (pg_atomic_compare_exchange_u32(&lease_table->owned, &owned, owned + 1))
+			return true;
+	return false;
+}
+
 static Lease *
-take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+pop_free(void)
+{
+	Lease *lease = NULL;
+
+	SpinLockAcquire(&lease_table->free_mutex);
+	if (lease_table->first_free >= 0)
+	{
+		lease = lease_at(lease_table->first_free);
+		lease_table->first_free = lease->next_free;
+	}
+	SpinLockRelease(&lease_table->free_mutex);
+	if (lease != NULL)
+		pg_atomic_fetch_add_u32(&lease_table->used, 1);
+	return lease;
+}
+
+static void
+push_free(Lease *lease)
+{
+	pg_atomic_fetch_sub_u32(&lease_table->used, 1);
+	SpinLockAcquire(&lease_table->free_mutex);
+	lease->next_free = lease_table->first_free;
+	lease_table->first_free = lease_slot(lease);
+	SpinLockRelease(&lease_table->free_mutex);
+}
+
+/* Under the table lock. */
+static void
+take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		  const LeaseTerms *terms)
 {
-	IndexEntry *entry;
-	Lease *lease;
-	bool found;
-
-	/*
-	 * In place of a lost one, if there is one.  HASH_ENTER can't run out of memory: the
-	 * index has max_locks elements.
-	 */
-	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
-	entry->slot = lease_table->first_free;
-	lease = lease_at(entry->slot);
-	lease_table->first_free = lease->next_free;
-	lease_table->owned++;
-	lease_table->used++;
+	set_name(lease, hash);
 
 	seqlock_begin_write(&lease->version);
 	lease->in_use = true;
@@ -331,7 +427,6 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
 	seqlock_end_write(&lease->version);
-	return lease;
 }
 
 /* Under the table lock. */
@@ -363,12 +458,8 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 static void
 free_name(Lease *lease)
 {
-	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
-
-	/* another may have it, if this one was lost */
-	if (entry != NULL && lease_at(entry->slot) == lease)
-		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
-	lease_table->owned--;
+	unset_name(lease);
+	pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
 	pg_atomic_write_u32(&lease->wish, WISH_NOTHING);
 }
 
@@ -409,7 +500,7 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 
 	Assert(lease->owner_pid == MyProcPid);
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	idle = idle && others_wait(lease->gate);
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
@@ -420,7 +511,7 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
 		free_name(lease);
 	}
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
 	if (!idle)
 		push(lease);
 }
@@ -435,12 +526,12 @@ lease_release_idle(uint64 hash)
 	Lease *lease;
 	bool idle;
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
 	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
 	if (idle)
 		free_name(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(hash));
 	if (idle)
 		push(lease);
 }
@@ -457,11 +548,11 @@ lease_release_orphan(Lease *lease)
 	/* most are none: without the lock first */
 	if (!is_orphan(lease))
 		return false;
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	orphan = is_orphan(lease);
 	if (orphan)
 		free_name(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
 	return orphan;
 }
 
@@ -474,14 +565,12 @@ is_orphan(Lease *lease)
 Lease *
 lease_find(uint64 hash)
 {
-	IndexEntry *entry;
-	int slot;
+	Lease *lease;
 
-	LWLockAcquire(lease_table->lock, LW_SHARED);
-	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	slot = entry ? entry->slot : -1;
-	LWLockRelease(lease_table->lock);
-	return slot >= 0 ? &lease_table->lease[slot] : NULL;
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = found(hash);
+	LWLockRelease(lock_of(hash));
+	return lease;
 }
 
 LeaseState
@@ -516,8 +605,14 @@ lease_token(const Lease *lease)
 void
 lease_usage(int *owned, int *releasing)
 {
-	*owned = lease_table->owned;
-	*releasing = Max(lease_table->used - *owned, 0);
+	*owned = (int) pg_atomic_read_u32(&lease_table->owned);
+	*releasing = Max(lease_slots_used() - *owned, 0);
+}
+
+int
+lease_slots_used(void)
+{
+	return (int) pg_atomic_read_u32(&lease_table->used);
 }
 
 /* The holder elsewhere; or the last one, where its key outlives the release. */
@@ -686,16 +781,14 @@ lease_free(Lease *lease)
 	Assert(lease->in_use && lease->core.state == CORE_FREE);
 	Assert(pg_atomic_read_u32(&lease->wish) == WISH_NOTHING);
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	seqlock_begin_write(&lease->version);
 	lease->in_use = false;
 	seqlock_end_write(&lease->version);
-	lease_table->used--;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
-	lease->next_free = lease_table->first_free;
-	lease_table->first_free = lease_slot(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
+	push_free(lease);
 }
 
 void
@@ -719,7 +812,7 @@ lease_set_state(Lease *lease, LeaseState state)
 static void
 tell_loss(Lease *lease)
 {
-	LWLockAcquire(lease_table->lock, LW_SHARED);
+	LWLockAcquire(lock_of(lease->hash), LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
@@ -730,7 +823,7 @@ tell_loss(Lease *lease)
 	}
 	if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
 }
 
 /*

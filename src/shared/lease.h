@@ -5,9 +5,11 @@
  *
  * A field is touched as its mark says:
  *
- *	 table lock (LWLock)   which slots are in use, the index by name, the free
- *						   list, and the fields of a lease marked (t): written
- *						   while the slot is taken, constant until it is freed
+ *	 table lock (LWLock)   the index by name, and the fields of a lease marked (t):
+ *						   written while the slot is taken, constant until it is
+ *						   freed.  There are LEASE_PARTITIONS of them, each for the
+ *						   names whose hash falls to it: see lock_of
+ *	 free mutex			   the free slots, and the field marked (f)
  *	 queue mutex		   the queue and the fields marked (q)
  *	 (m)				   written by the broker alone, under holder_version
  *	 owner only (o)		   written by the owning backend, before it queues the
@@ -23,8 +25,8 @@
  * waiting, however many they are.  What is marked (t) changes
  * under Lease.version.
  *
- * Order: table lock before queue mutex, or the lock manager's own.  No lock is
- * held across a wait.
+ * Order: one table lock, before one of the mutexes, or the lock manager's own.  No
+ * lock is held across a wait.
  *
  * Hand-over: a session that releases a valid lease while another session of this
  * server waits at the gate may leave it without an owner (wish IDLE): it keeps its
@@ -84,9 +86,8 @@ typedef struct Lease
 	/* (t) */
 	SeqLock version;
 	bool in_use;
-	int next_free; /* slot number, or -1 */
-	uint64 hash;   /* of the name; key of the index */
-	uint64 gate;   /* which its owner holds, and others wait at */
+	uint64 hash; /* of the name; key of the index */
+	uint64 gate; /* which its owner holds, and others wait at */
 	uint16 prefix_len;
 	uint16 key_len;
 	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; after it
@@ -96,6 +97,9 @@ typedef struct Lease
 	int owner_pid;
 	int owner_procno;
 	Oid owner_database;
+
+	int next_named; /* (t) slot number of the next in its bucket, or -1 */
+	int next_free;  /* (f) slot number, or -1 */
 
 	/* (q) */
 	uint32 queued;   /* queue_number of the queue that it is in; 0: in none, or
@@ -159,17 +163,23 @@ typedef enum LeaseCounter
 	COUNTERS /* how many */
 } LeaseCounter;
 
+/* Table locks, as many as PostgreSQL's own lock table has. */
+#define LEASE_PARTITIONS 16
+
 /* Slots of what is remembered by hash; two names in one cost a pause, no more. */
 #define TURNS 256
 
 typedef struct LeaseTable
 {
-	LWLock *lock;
+	LWLockPadded *locks; /* LEASE_PARTITIONS */
+	int *bucket;         /* (t) slot number of the first name in each, or -1 */
+	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
 	int slots;
-	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
-	int used;       /* (t) slots in use */
-	int owned;      /* (t) leases not yet released, lost ones too: <= max_locks */
-	int first_free; /* (t) slot number, or -1 */
+	int max_locks;          /* redlock.max_locks, or what the lock manager has room for */
+	pg_atomic_uint32 used;  /* slots in use */
+	pg_atomic_uint32 owned; /* leases not yet released, lost ones too: <= max_locks */
+	slock_t free_mutex;
+	int first_free; /* (f) slot number, or -1 */
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
 	int queue_tail;
@@ -226,6 +236,7 @@ extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
+extern int lease_slots_used(void);
 extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
 extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
 
