@@ -181,6 +181,7 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			(void) lease_give_up_stays(); /* those that asked with what was set before */
 			if (tls_reload())
 				members_tls_changed();
 			configure_nodes(redlock_clock_us());
@@ -190,6 +191,7 @@ redlock_broker_main(Datum arg)
 			stopping = postmaster_stops();
 			if (!stopping)
 				proc_exit(1); /* the postmaster will start a successor */
+			lease_end_all_stays();
 		}
 		if (stopping && all_released())
 			proc_exit(1); /* if the server waits for sessions yet, with a successor */
@@ -279,7 +281,11 @@ run_timers(int64 now_us, int64 looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (release_orphan(lease, now_us))
+		if (lease_end_stay(lease, now_us))
+			act_on_wish(lease, now_us);
+		else if (now_us < lease->core.wake_at_us)
+			set_timer(lease); /* a stay might have ended, but goes on */
+		else if (release_orphan(lease, now_us))
 			act_on_wish(lease, now_us);
 		else
 			step_simple(lease, CORE_TICK, 0, now_us);
@@ -308,6 +314,8 @@ act_on_wish(Lease *lease, int64 now_us)
 					 release_queue_waits(&releases, lease_slot(lease))))
 	{
 		case WISH_WAIT:
+			if (lease->core.state == CORE_HELD)
+				set_timer(lease); /* its stay may end sooner */
 			break;
 		case WISH_ASK:
 			ask(lease, now_us);
@@ -637,6 +645,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_EXPIRED:
 			if (release_queue_waits(&releases, lease_slot(lease)))
 				break; /* it was given back in time */
+			if (lease_give_up_stay(lease))
+				break; /* nobody has lost it */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
@@ -675,7 +685,8 @@ publish_votes(Lease *lease)
 
 /*
  * Those of held leases may be late by a thousandth of the ttl, so that many
- * leases are renewed in one pass.
+ * leases are renewed in one pass.  Sessions know nothing of that delay, so a stay that
+ * goes on does not wake us for it.
  */
 static void
 set_timer(Lease *lease)
@@ -685,7 +696,10 @@ set_timer(Lease *lease)
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
 	if (at_us != 0 && lease->core.state == CORE_HELD)
+	{
+		at_us = lease_look_at_us(lease, at_us);
 		at_us += grain_us - at_us % grain_us;
+	}
 	if (timer->at_us == at_us)
 		return;
 	if (timer->at_us != 0)

@@ -70,6 +70,13 @@ rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int hando
 	return !limited && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
+bool
+rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
+			   int tokens)
+{
+	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+}
+
 /* They were seen at the end of a turn, and come again at that of the next. */
 bool
 rules_others_wait(int64_t ttl_us, int64_t since_seen_us)

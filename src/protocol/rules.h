@@ -49,6 +49,13 @@ extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_u
 								int tokens);
 
 /*
+ * May a lease with this validity stay with nobody, for the next session of this server?
+ * wanted: another host wants it.  Then turns count again: rules_may_hand_over.
+ */
+extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
+						   int handovers, int tokens);
+
+/*
  * Sessions of other hosts waited for the lock so long ago: are some expected to wait
  * now, at the end of a turn?
  */

@@ -57,6 +57,12 @@ static void push_free(Lease *lease);
 static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
 					  int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate);
+static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+							const LeaseTerms *terms, Lease **result);
+static bool make_room(void);
+static bool is_limited(const Lease *lease);
+static bool end_stay(Lease *lease, int64 by_us);
+static void end_turn(uint64 hash);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void free_name(Lease *lease);
 static bool is_orphan(Lease *lease);
@@ -122,6 +128,7 @@ init_table(void)
 	lease_table->max_locks = room_for_locks();
 	pg_atomic_init_u32(&lease_table->used, 0);
 	pg_atomic_init_u32(&lease_table->owned, 0);
+	pg_atomic_init_u32(&lease_table->hand, 0);
 	SpinLockInit(&lease_table->free_mutex);
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	lease_table->queue_number = 1;
@@ -157,6 +164,8 @@ init_table(void)
 		pg_atomic_init_u32(&lease->wish, WISH_NONE);
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
+		pg_atomic_init_u64(&lease->idle_until_us, 0);
+		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
 	}
@@ -309,8 +318,21 @@ LeaseOpened
 lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		   const LeaseTerms *terms, Lease **result)
 {
+	LeaseOpened opened;
+
+	do
+		opened = try_open(hash, gate, key, prefix_len, key_len, terms, result);
+	while (opened == LEASE_TABLE_FULL && make_room());
+	return opened;
+}
+
+static LeaseOpened
+try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		 const LeaseTerms *terms, Lease **result)
+{
 	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
+	bool stayed = false;
 	bool retired;
 
 	Assert(prefix_len <= LOCK_PREFIX_MAX);
@@ -326,8 +348,10 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
+			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0;
 			seqlock_begin_write(&idle->version);
 			set_owner(idle, gate);
+			idle->keep_idle_ms = terms->keep_idle_ms;
 			idle->handovers++;
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
@@ -353,8 +377,25 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
 	if (opened == LEASE_HANDED_OVER)
-		lease_count(COUNT_HANDED_OVER);
+		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
 	return opened;
+}
+
+/*
+ * Give up a lease that stays with nobody; each in its turn.  False: there is none, and
+ * no lease more than redlock.max_locks.
+ */
+static bool
+make_room(void)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		uint32 slot = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
+
+		if (lease_give_up_stay(lease_at((int) (slot % (uint32) lease_table->slots))))
+			return true;
+	}
+	return false;
 }
 
 /* Exactly up to the limit: one that fails takes no other's place for a moment. */
@@ -418,12 +459,16 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->ttl_ms = terms->ttl_ms;
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
+	lease->keep_idle_ms = terms->keep_idle_ms;
+	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
+	pg_atomic_write_u64(&lease->idle_until_us, 0);
+	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
 	seqlock_end_write(&lease->version);
@@ -475,10 +520,10 @@ lease_ask(Lease *lease)
 }
 
 /*
- * The owner is done, whatever the lease's state is.  If others wait at the gate
- * (others_wait may be NULL: nobody), it is left to the next of them, as long as
- * this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
- * socket, no error.
+ * The owner is done, whatever the lease's state is.  By keep_idle it stays, if no other
+ * host wants it.  Else, if others wait at the gate (others_wait), it is left to the next
+ * of them, as long as this host's turn lasts.  Neither, if others_wait is NULL.  Runs in
+ * commit and abort callbacks: no allocation, no socket, no error.
  *
  * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
  * the gate after that finds the lease idle.
@@ -489,31 +534,56 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = lease_validity_us(lease);
-	int turn = lease->hash % TURNS;
-	int64 others_seen_us = (int64) pg_atomic_read_u64(&lease_table->others_seen_us[turn]);
-	bool others_wait_elsewhere =
-		validity_us > 0 && rules_others_wait(ttl_us, now_us - others_seen_us);
-	bool limited = lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
-	bool idle = others_wait != NULL &&
-				rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
-									lease->handovers, redlock_handover_limit);
+	int64 idle_until_us = 0;
+	bool idle = others_wait != NULL;
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
-	idle = idle && others_wait(lease->gate);
+	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
+		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
+					   LUA_SPAN))
+		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
+	else
+		idle = idle &&
+			   rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
+								   now_us - lease->turn_began_us, lease->handovers,
+								   redlock_handover_limit) &&
+			   others_wait(lease->gate);
 	if (idle)
+	{
+		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
+		pg_write_barrier();
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
+	}
 	else
 	{
-		/* a pause for us, a chance for those who wait on other hosts */
-		if (redlock_handover_limit > 0 && others_wait_elsewhere)
-			pg_atomic_write_u64(&lease_table->turn_ended_us[turn], now_us);
+		int64 seen_us =
+			(int64) pg_atomic_read_u64(&lease_table->others_seen_us[lease->hash % TURNS]);
+
+		if (validity_us > 0 && (lease->wanted || rules_others_wait(ttl_us, now_us - seen_us)))
+			end_turn(lease->hash);
 		free_name(lease);
 	}
-	LWLockRelease(lock_of(lease->hash));
-	if (!idle)
+	LWLockRelease(lock_of(lease->hash)); /* and a barrier: see lease_look_at_us */
+	if (!idle ||
+		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		push(lease);
+}
+
+/* Limits are one owner's: such a lease is left to nobody. */
+static bool
+is_limited(const Lease *lease)
+{
+	return lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
+}
+
+/* A pause for us, a chance for those who wait on other hosts. */
+static void
+end_turn(uint64 hash)
+{
+	if (redlock_handover_limit > 0)
+		pg_atomic_write_u64(&lease_table->turn_ended_us[hash % TURNS], redlock_clock_us());
 }
 
 /*
@@ -528,12 +598,125 @@ lease_release_idle(uint64 hash)
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
-	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease);
 	if (idle)
 		free_name(lease);
 	LWLockRelease(lock_of(hash));
 	if (idle)
 		push(lease);
+}
+
+bool
+lease_stays(Lease *lease)
+{
+	return pg_atomic_read_u32(&lease->wish) == WISH_IDLE &&
+		   pg_atomic_read_u64(&lease->idle_until_us) != 0;
+}
+
+/*
+ * The lease is given up, if it stays with nobody, and no longer than until then.  Anybody
+ * may do that, so the slot may be another lease's by the time that it is locked.
+ */
+static bool
+end_stay(Lease *lease, int64 by_us)
+{
+	uint64 hash = lease->hash;
+	bool ended;
+
+	/* most don't: without the lock first */
+	if (!lease_stays(lease))
+		return false;
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	ended = lease->hash == hash && lease_stays(lease) &&
+			(int64) pg_atomic_read_u64(&lease->idle_until_us) <= by_us;
+	if (ended)
+		free_name(lease);
+	LWLockRelease(lock_of(hash));
+	return ended;
+}
+
+bool
+lease_end_stay(Lease *lease, int64 now_us)
+{
+	return wish_stay_is_over(pg_atomic_read_u32(&lease->wish),
+							 (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us) &&
+		   end_stay(lease, now_us);
+}
+
+bool
+lease_give_up_stay(Lease *lease)
+{
+	bool ended = end_stay(lease, PG_INT64_MAX);
+
+	if (ended)
+		push(lease);
+	return ended;
+}
+
+int64
+lease_give_up_stays(void)
+{
+	int64 count = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		count += lease_give_up_stay(lease_at(i));
+	return count;
+}
+
+/* Who releases just now has seen `stays_end`, or has left its lease when we look. */
+void
+lease_end_all_stays(void)
+{
+	for (int i = 0; i < LEASE_PARTITIONS; i++)
+	{
+		LWLockAcquire(lock_of((uint64) i), LW_EXCLUSIVE);
+		lease_table->stays_end = true;
+		LWLockRelease(lock_of((uint64) i));
+	}
+	(void) lease_give_up_stays();
+}
+
+/*
+ * If it stays with nobody it is given up, and this host pauses.  Else it does not stay
+ * when its owner is done, but is handed over or released as turns say.
+ */
+void
+lease_want(Lease *lease)
+{
+	bool stays;
+
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	lease->wanted = true;
+	stays = lease_stays(lease);
+	if (stays)
+	{
+		end_turn(lease->hash);
+		free_name(lease);
+	}
+	LWLockRelease(lock_of(lease->hash));
+	if (stays)
+	{
+		lease_count(COUNT_RECALLED);
+		push(lease);
+	}
+}
+
+/*
+ * Sessions compare `looks_at_us` after they have left the lease to nobody.  So it is
+ * told first that they have to wake the broker, and then how the lease is.
+ */
+int64
+lease_look_at_us(Lease *lease, int64 wake_at_us)
+{
+	int64 at_us;
+
+	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
+	pg_memory_barrier();
+	at_us = wish_look_at_us(pg_atomic_read_u32(&lease->wish), wake_at_us,
+							(int64) pg_atomic_read_u64(&lease->idle_until_us),
+							lease->keep_idle_ms * INT64CONST(1000), redlock_clock_us());
+	pg_atomic_write_u64(&lease->looks_at_us, at_us);
+	return at_us;
 }
 
 /*
@@ -559,7 +742,8 @@ lease_release_orphan(Lease *lease)
 static bool
 is_orphan(Lease *lease)
 {
-	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease));
+	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+							(int64) pg_atomic_read_u64(&lease->idle_until_us));
 }
 
 Lease *
@@ -726,6 +910,7 @@ lease_broker_attach(Latch *latch)
 	lease_table->queue_number++;
 	lease_table->broker_latch = latch;
 	lease_table->broker_pid = MyProcPid;
+	lease_table->stays_end = false;
 	SpinLockRelease(&lease_table->queue_mutex);
 }
 

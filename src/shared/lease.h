@@ -18,8 +18,8 @@
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
- *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
- *						   writes `state`, `valid_until_us`, and the nodes
+ *	 atomics (a)		   one writer each: the owner writes `wish` and
+ *						   `idle_until_us`, the broker all others
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes
@@ -33,6 +33,11 @@
  * name, and the next through the gate takes it over under the table lock, without
  * the broker and without the network.  A session that gives up waiting at the gate
  * calls lease_release_idle, so that an idle lease that nobody comes for is released.
+ *
+ * Stay: by keep_idle it may leave the lease so though nobody waits, until idle_until_us.
+ * The broker is woken only if it would look at the lease later than that
+ * (looks_at_us); it ends the stay, and until then it renews.  lease_want ends it, too,
+ * and so does whoever needs room in the table.
  *
  * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
  * (lease_release): from then on it is no longer found by its name, so the name can
@@ -57,7 +62,7 @@
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
-#define LEASE_TEXT_SIZE 416 /* bytes for a key, and two texts of who holds it */
+#define LEASE_TEXT_SIZE 392 /* bytes for a key, and two texts of who holds it */
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
@@ -97,6 +102,8 @@ typedef struct Lease
 	int owner_pid;
 	int owner_procno;
 	Oid owner_database;
+	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
+	bool wanted;      /* by another host: it must not stay */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -122,6 +129,10 @@ typedef struct Lease
 	pg_atomic_uint32 wish;           /* Wish */
 	pg_atomic_uint32 state;          /* LeaseState */
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
+	pg_atomic_uint64 idle_until_us;  /* the stay, if it is idle, ends then; 0: it was left for
+									  * the next in the gate */
+	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
+									  * PG_INT64_MAX: it has to be woken */
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
@@ -160,6 +171,9 @@ typedef enum LeaseCounter
 	COUNT_RELEASED,
 	COUNT_HANDED_OVER,
 	COUNT_WOKEN,
+	COUNTERS_OF_0_1, /* how many redlock_pg 0.1.0 has */
+	COUNT_TAKEN_IDLE = COUNTERS_OF_0_1,
+	COUNT_RECALLED,
 	COUNTERS /* how many */
 } LeaseCounter;
 
@@ -174,10 +188,12 @@ typedef struct LeaseTable
 	LWLockPadded *locks; /* LEASE_PARTITIONS */
 	int *bucket;         /* (t) slot number of the first name in each, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
+	bool stays_end;      /* (t) the server stops: no lease stays with nobody */
 	int slots;
 	int max_locks;          /* redlock.max_locks, or what the lock manager has room for */
 	pg_atomic_uint32 used;  /* slots in use */
 	pg_atomic_uint32 owned; /* leases not yet released, lost ones too: <= max_locks */
+	pg_atomic_uint32 hand;  /* the slot from which on an idle lease is looked for */
 	slock_t free_mutex;
 	int first_free; /* (f) slot number, or -1 */
 	slock_t queue_mutex;
@@ -211,6 +227,7 @@ typedef struct LeaseTerms
 	int ttl_ms;
 	int hold_at_least_ms;
 	int hold_at_most_ms;
+	int keep_idle_ms;
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -232,6 +249,8 @@ extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int pre
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, bool (*others_wait)(uint64 gate)); /* never fails */
 extern void lease_release_idle(uint64 hash);
+extern bool lease_stays(Lease *lease);  /* with nobody, by keep_idle; also of a copy */
+extern int64 lease_give_up_stays(void); /* all; how many */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
@@ -256,7 +275,12 @@ extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */
 extern int lease_next_in_chain(int slot);
 extern bool lease_is_queued(const Lease *lease);
-extern bool lease_release_orphan(Lease *lease); /* if its owner has gone */
+extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
+extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
+extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
+extern void lease_end_all_stays(void);                         /* no lease stays from now on */
+extern void lease_want(Lease *lease);                          /* another host wants it */
+extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);

@@ -42,6 +42,7 @@ static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
 static void ask(int host, int slot);
 static int64_t turn_pause_until(int host, int resource);
+static void tell_want(uint32_t holder);
 static core_mask nodes_that_can_send(int host);
 static core_mask nodes_that_can_vote(int host);
 static core_mask nodes_on_duty(int host);
@@ -254,6 +255,9 @@ host_handle(const event *event)
 		case EVENT_STORE:
 			check_store((int) event->tag);
 			break;
+		case EVENT_WANT:
+			session_on_want(event);
+			break;
 		case EVENT_DONE:
 			session_on_done(event);
 			break;
@@ -262,6 +266,7 @@ host_handle(const event *event)
 	}
 	if (!host->broker_down)
 		send_releases(event->host);
+	check_stays(event->host);
 }
 
 static void
@@ -461,6 +466,12 @@ publish(int h, int s, core_outcome outcome)
 			session_told(h, s);
 			break;
 		case CORE_EXPIRED:
+			if (host_stays(slot))
+			{
+				session_disown(h, s); /* nobody has lost it */
+				host_push(h, s);
+				break;
+			}
 			session_lost(h, s);
 			if (slot->session >= 0 && !sessions[slot->session].paused)
 				later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
@@ -482,6 +493,9 @@ set_timer(int h, int s)
 		slot->timer_tag++;
 		return;
 	}
+	if (slot->core.state == CORE_HELD)
+		wake_at_us = slot->looks_at_us = wish_look_at_us(
+			slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us, host_now_us(h));
 	at_us = host_true_time_us(h, wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
@@ -500,12 +514,21 @@ on_timer(const event *event)
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
+	if (wish_stay_is_over(slot->wish, slot->idle_until_us, host_now_us(event->host)))
+	{
+		seen.stays_over++;
+		tell("host %c: request %u has stayed for long enough", HOST_NAME(event->host),
+			 slot->secret);
+		session_disown(event->host, event->slot);
+		act_on_wish(event->host, event->slot);
+		return;
+	}
 	if (host_now_us(event->host) < slot->core.wake_at_us)
 	{
 		set_timer(event->host, event->slot);
 		return;
 	}
-	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED))
+	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us))
 	{
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
@@ -568,6 +591,8 @@ act_on_wish(int h, int s)
 					 release_queue_waits(&hosts[h].releases, s)))
 	{
 		case WISH_WAIT:
+			if (slot->core.state == CORE_HELD)
+				set_timer(h, s); /* its stay may end sooner */
 			break;
 		case WISH_ASK:
 			ask(h, s);
@@ -784,12 +809,25 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 	{
 		if (answer->told)
 			hosts[h].others_seen_us[w.plan.turn[w.plan.gate[slot->resource]]] = host_now_us(h);
+		if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO && chance(2))
+			tell_want(answer->holder);
 		story_answer("->", command, answer, n);
 		check_answered(h, command->slot, n, command, answer);
 		step(h, command->slot, &event);
 	}
 	if (answer->error == NODE_FORGOT)
 		peer_lose(h, n, "it forgot its marker");
+}
+
+/* The host whose key is in the way hears of that, if it is not lost on the way. */
+static void
+tell_want(uint32_t holder)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int s = 0; s < w.plan.slots; s++)
+			if (slot_at(h, s)->in_use && slot_at(h, s)->secret == holder)
+				later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_WANT, h, 0, s,
+					  slot_at(h, s)->generation);
 }
 
 /* A question that a round waits for is asked again, where the connection is replaced. */

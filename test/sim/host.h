@@ -47,7 +47,11 @@ typedef struct slot
 	int handovers;
 	int64_t first_token;
 	int64_t turn_began_us;
-	int session; /* who holds it; -1: nobody yet, or nobody any more */
+	int64_t keep_idle_us;
+	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
+	int64_t looks_at_us;   /* the broker looks whether a stay is over */
+	bool wanted;           /* by another host */
+	int session;           /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
@@ -122,6 +126,12 @@ static inline gate *
 gate_of(int host, int resource)
 {
 	return &hosts[host].gate[w.plan.gate[resource]];
+}
+
+static inline bool
+host_stays(const slot *slot)
+{
+	return slot->wish == WISH_IDLE && slot->idle_until_us != 0;
 }
 
 static inline slot *

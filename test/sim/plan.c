@@ -176,6 +176,7 @@ choose_times(plan *plan)
 	plan->length_us = plan->ttl_us * (3 + dice(6));
 	if (plan->faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_TTL)))
 		plan->length_us += 4 * plan->max_ttl_us * plan->longer;
+	plan->keep_idle_us = chance(2) ? plan->ttl_us / 10 + dice_us(3 * plan->ttl_us) : 0;
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }
@@ -196,6 +197,7 @@ roll(plan *plan)
 	plan->length_us = plan->ttl_us * (10 + dice(10));
 	plan->fault_every_us = plan->ttl_us / 2;
 	plan->limit = false;
+	plan->keep_idle_us = 0;
 }
 
 static void

@@ -20,6 +20,7 @@ static int named(int host, int resource);
 static void open_slot(int host, int resource, bool last);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
+static int64_t keep_idle_us(void);
 static int64_t moment_us(void);
 static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
@@ -79,7 +80,12 @@ come(int h, int resource, bool last)
 	if (last || named(h, resource) < 0)
 		open_slot(h, resource, last);
 	else if (gate->waiting < QUEUE_MAX)
+	{
 		gate->wants[gate->waiting++] = (uint8_t) resource;
+		if (host_stays(slot_at(h, gate->named)) && gate->waiting == 1)
+			later(w.now_us + dice_us(w.plan.delay_us / 2), EVENT_TAKE, h, resource, gate->named,
+				  slot_at(h, gate->named)->generation);
+	}
 }
 
 /* The slot that has the name.  One that was lost has it no more, whoever knows. */
@@ -121,14 +127,25 @@ open_slot(int h, int resource, bool last)
 	slot->keep_us = w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / 2) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
-	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 || slot->ttl_us > w.plan.ttl_us
-					 ? 1
-					 : w.plan.span;
+	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
 	slot->handovers = 0;
+	slot->keep_idle_us = last ? 0 : keep_idle_us();
+	slot->idle_until_us = 0;
+	slot->looks_at_us = INT64_MAX;
+	slot->wanted = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
 	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->generation);
+}
+
+/* What a session asks for: not always the same. */
+static int64_t
+keep_idle_us(void)
+{
+	if (w.plan.keep_idle_us == 0 || chance(6))
+		return 0;
+	return chance(4) ? 1 + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
 }
 
 /* From one step of a session to its next: it may be stopped meanwhile. */
@@ -215,15 +232,31 @@ static void
 end_holding(int h, int s)
 {
 	slot *slot = slot_at(h, s);
+	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
 
 	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (gate_of(h, slot->resource)->waiting > 0 &&
-		rules_may_hand_over(slot->keep_us > 0 || slot->hold_at_most_us > 0, validity_us(h, slot),
-							slot->ttl_us, host_now_us(h) - slot->turn_began_us, slot->handovers,
-							slot->span - 1))
+	if (slot->keep_idle_us > 0 && !w.calm &&
+		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
+					   slot->span))
 	{
+		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
+		slot->wish = WISH_IDLE;
+		check_stay(h, s);
+		tell("host %c: request %u stays with nobody", HOST_NAME(h), slot->secret);
+		if (slot->idle_until_us < slot->looks_at_us)
+			host_push(h, s);
+		if (gate_of(h, slot->resource)->waiting > 0)
+			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
+				  slot->generation);
+		return;
+	}
+	if (gate_of(h, slot->resource)->waiting > 0 &&
+		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
+							host_now_us(h) - slot->turn_began_us, slot->handovers, slot->span - 1))
+	{
+		slot->idle_until_us = 0;
 		slot->wish = WISH_IDLE;
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
 			  slot->generation);
@@ -258,7 +291,8 @@ end_turn(int h, const slot *slot)
 	int turn = w.plan.turn[w.plan.gate[slot->resource]];
 
 	if (slot->span > 1 && host_is_valid(h, (int) (slot - host->slot)) &&
-		rules_others_wait(w.plan.ttl_us, host_now_us(h) - host->others_seen_us[turn]))
+		(slot->wanted ||
+		 rules_others_wait(w.plan.ttl_us, host_now_us(h) - host->others_seen_us[turn])))
 		host->turn_ended_us[turn] = host_now_us(h);
 }
 
@@ -341,8 +375,10 @@ session_on_take(const event *event)
 		{
 			int wants = next_wants(h, event->node);
 
+			seen.taken_idle += slot->idle_until_us != 0;
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
+			slot->keep_idle_us = keep_idle_us();
 			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers), true);
 			return;
 		}
@@ -350,6 +386,25 @@ session_on_take(const event *event)
 		host_push(h, event->slot);
 	}
 	next_asks(h, event->node);
+}
+
+/* lease_want of lease.c */
+void
+session_on_want(const event *event)
+{
+	int h = event->host;
+	slot *slot = slot_at(h, event->slot);
+
+	if (slot->generation != event->tag || hosts[h].broker_down || slot->wish == WISH_NOTHING)
+		return;
+	slot->wanted = true;
+	if (!host_stays(slot))
+		return;
+	seen.recalled++;
+	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), slot->secret);
+	end_turn(h, slot);
+	session_disown(h, event->slot);
+	host_push(h, event->slot);
 }
 
 /* A waiter is cancelled, or its time is over; perhaps when it was just granted. */

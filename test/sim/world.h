@@ -116,6 +116,7 @@ typedef enum event_kind
 	EVENT_CANCEL,    /* a session waits no longer */
 	EVENT_WRITE,     /* a session passes the fence of the database, and reads */
 	EVENT_STORE,     /* ... and stores what it made of that */
+	EVENT_WANT,      /* the broker hears that another host wants a lease */
 	EVENT_DONE,      /* a session lets the lock go */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */
@@ -180,8 +181,9 @@ typedef struct plan
 	int span;         /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
 	int asks;
 	int write_odds;
-	bool keep;  /* some hold the key for some time after their release */
-	bool limit; /* some limit how long they hold */
+	int64_t keep_idle_us; /* most leave the lease to nobody for so long; 0: none does */
+	bool keep;            /* some hold the key for some time after their release */
+	bool limit;           /* some limit how long they hold */
 	/* which invariants these faults leave */
 	bool guarded;      /* 1, 8: clocks are within bounds and nobody deletes keys */
 	bool sane;         /* wall clocks are so near to each other that order outlives counters */

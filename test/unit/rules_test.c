@@ -87,6 +87,19 @@ test_hand_over(void)
 	ok(!rules_others_wait(TTL_US, 3 * SECOND), "and not for ever");
 }
 
+static void
+test_stay(void)
+{
+	int64_t healthy_us = TTL_US / 2 + 1;
+
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2), "a lease stays for the next");
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
+	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
+	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
+	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
+	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
+}
+
 int
 main(void)
 {
@@ -95,5 +108,6 @@ main(void)
 	test_keep_counter();
 	test_release();
 	test_hand_over();
+	test_stay();
 	return tap_done();
 }
