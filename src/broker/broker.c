@@ -53,6 +53,9 @@
 #define TURN_PAUSE_US INT64CONST(2000)
 #define TURN_PAUSE_MAX_US INT64CONST(100000)
 
+/* A stay by keep_idle may last this much longer, as the timers of others may be late. */
+#define STAY_GRAIN_US INT64CONST(10000)
+
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_PASS 1000
 
@@ -86,6 +89,7 @@ static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
 static void act_on_wish(Lease *lease, int64 now_us);
+static void extend(Lease *lease, int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
@@ -315,7 +319,10 @@ act_on_wish(Lease *lease, int64 now_us)
 	{
 		case WISH_WAIT:
 			if (lease->core.state == CORE_HELD)
+			{
 				set_timer(lease); /* its stay may end sooner */
+				extend(lease, now_us);
+			}
 			break;
 		case WISH_ASK:
 			ask(lease, now_us);
@@ -335,6 +342,20 @@ act_on_wish(Lease *lease, int64 now_us)
 				set_timer(lease);
 			break;
 	}
+}
+
+/* So that who takes a lease that stays need not ask the nodes for tokens. */
+static void
+extend(Lease *lease, int64 now_us)
+{
+	core_event event = {0};
+
+	if (!lease_wants_tokens(lease, now_us))
+		return;
+	event.type = CORE_EXTEND;
+	event.now_us = now_us;
+	event.token = RULES_MORE_TOKENS;
+	step(lease, &event);
 }
 
 /*
@@ -616,6 +637,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
 			lease->first_token = rules_first_token(core->token);
+			pg_atomic_write_u64(&lease->last_token, core->bound);
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -635,6 +657,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_RENEWED:
 			lease_count(COUNT_RENEWED);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u64(&lease->last_token, core->bound);
 			break;
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
@@ -697,7 +720,11 @@ set_timer(Lease *lease)
 
 	if (at_us != 0 && lease->core.state == CORE_HELD)
 	{
-		at_us = lease_look_at_us(lease, at_us);
+		int64 look_at_us = lease_look_at_us(lease, at_us);
+
+		if (look_at_us < at_us)
+			grain_us = Min(grain_us, STAY_GRAIN_US);
+		at_us = look_at_us;
 		at_us += grain_us - at_us % grain_us;
 	}
 	if (timer->at_us == at_us)

@@ -4,8 +4,6 @@
  */
 #include "protocol/rules.h"
 
-#include "protocol/lua.h"
-
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 
 /* The nodes counted LUA_SPAN for it. */
@@ -19,6 +17,18 @@ int64_t
 rules_token(int64_t first_token, int handovers)
 {
 	return first_token + handovers;
+}
+
+bool
+rules_wants_tokens(int64_t left)
+{
+	return left <= LUA_SPAN * 3 / 4;
+}
+
+bool
+rules_asks_for_tokens(int64_t left)
+{
+	return rules_wants_tokens(left) && left % (LUA_SPAN / 4) == 0;
 }
 
 int64_t

@@ -12,11 +12,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "protocol/lua.h"
+
 /* Of the tokens of a grant, one for each holder of its turn, the first. */
 extern int64_t rules_first_token(int64_t granted);
 
 /* ... and that of the holder after so many hand-overs. */
 extern int64_t rules_token(int64_t first_token, int handovers);
+
+/*
+ * Tokens that a grant has for holders yet to come, beside that of the present one: is it
+ * time to have its bound raised by RULES_MORE_TOKENS?  That many may be counted ahead of
+ * time.  A session says so once in a while (rules_asks_for_tokens), since it wakes the
+ * broker by that, which may have to do it.
+ */
+#define RULES_MORE_TOKENS (64 * LUA_SPAN)
+extern bool rules_wants_tokens(int64_t left);
+extern bool rules_asks_for_tokens(int64_t left);
 
 /* To its owner: for how long a lease that was granted is valid yet; 0: it is not. */
 extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);

@@ -44,6 +44,12 @@ wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us)
 	return (wish == WISH_IDLE && idle_until_us == 0) || (wish == WISH_HOLD && !owner_lives);
 }
 
+bool
+wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us)
+{
+	return (wish == WISH_HOLD && owner_lives) || (wish == WISH_IDLE && now_us < idle_until_us);
+}
+
 int64_t
 wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t keep_idle_us,
 				int64_t now_us)

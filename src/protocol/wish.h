@@ -51,6 +51,9 @@ extern bool wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us)
 
 /* In both cases its wish becomes WISH_NOTHING. */
 
+/* May it be renewed at any time, since somebody has it, or may have it yet? */
+extern bool wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us);
+
 /*
  * When to look at a lease that is held: when the core wants it (wake_at_us), or sooner,
  * when a stay may end.  Of one that has an owner that is keep_idle_us (0: off) from now at

@@ -61,6 +61,8 @@ static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefi
 							const LeaseTerms *terms, Lease **result);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
+static int64 tokens_left(Lease *lease);
+static int tokens_of(Lease *lease);
 static bool end_stay(Lease *lease, int64 by_us);
 static void end_turn(uint64 hash);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
@@ -166,6 +168,7 @@ init_table(void)
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
 		pg_atomic_init_u64(&lease->idle_until_us, 0);
 		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
+		pg_atomic_init_u64(&lease->last_token, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
 	}
@@ -333,6 +336,7 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
 	bool stayed = false;
+	bool asks = false;
 	bool retired;
 
 	Assert(prefix_len <= LOCK_PREFIX_MAX);
@@ -353,6 +357,7 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			set_owner(idle, gate);
 			idle->keep_idle_ms = terms->keep_idle_ms;
 			idle->handovers++;
+			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
 			pg_atomic_write_u32(&idle->wish, WISH_HOLD);
@@ -376,6 +381,8 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 
 	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
+	if (asks)
+		push(idle); /* the broker has its bound raised */
 	if (opened == LEASE_HANDED_OVER)
 		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
 	return opened;
@@ -418,7 +425,7 @@ pop_free(void)
 	SpinLockAcquire(&lease_table->free_mutex);
 	if (lease_table->first_free >= 0)
 	{
-		lease = lease_at(lease_table->first_free);
+		lease = &lease_table->lease[lease_table->first_free];
 		lease_table->first_free = lease->next_free;
 	}
 	SpinLockRelease(&lease_table->free_mutex);
@@ -430,10 +437,12 @@ pop_free(void)
 static void
 push_free(Lease *lease)
 {
+	int slot = lease_slot(lease);
+
 	pg_atomic_fetch_sub_u32(&lease_table->used, 1);
 	SpinLockAcquire(&lease_table->free_mutex);
 	lease->next_free = lease_table->first_free;
-	lease_table->first_free = lease_slot(lease);
+	lease_table->first_free = slot;
 	SpinLockRelease(&lease_table->free_mutex);
 }
 
@@ -496,7 +505,28 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms &&
 		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
-							   lease->handovers, LUA_SPAN);
+							   lease->handovers, tokens_of(lease));
+}
+
+/* For holders to come. */
+static int64
+tokens_left(Lease *lease)
+{
+	return (int64) pg_atomic_read_u64(&lease->last_token) - lease_token(lease);
+}
+
+static int
+tokens_of(Lease *lease)
+{
+	return (int) Min(tokens_left(lease) + lease->handovers + 1, PG_INT32_MAX);
+}
+
+bool
+lease_wants_tokens(Lease *lease, int64 now_us)
+{
+	return lease->keep_idle_ms > 0 && rules_wants_tokens(tokens_left(lease)) &&
+		   wish_may_renew(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+						  (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us);
 }
 
 /* The name is free from here on; the slot is not.  Under the table lock. */
@@ -542,7 +572,7 @@ lease_release(Lease *lease, bool (*others_wait)(uint64 gate))
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
-					   LUA_SPAN))
+					   tokens_of(lease)))
 		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
 	else
 		idle = idle &&
@@ -776,9 +806,8 @@ lease_validity_us(Lease *lease)
 }
 
 int64
-lease_token(const Lease *lease)
+lease_token(Lease *lease)
 {
-	Assert(lease->handovers < LUA_SPAN);
 	return rules_token(lease->first_token, lease->handovers);
 }
 

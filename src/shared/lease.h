@@ -62,7 +62,7 @@
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
-#define LEASE_TEXT_SIZE 392 /* bytes for a key, and two texts of who holds it */
+#define LEASE_TEXT_SIZE 384 /* bytes for a key, and two texts of who holds it */
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
@@ -121,7 +121,7 @@ typedef struct Lease
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
 	int64 turn_began_us;  /* granted by the nodes then, */
-	int handovers;        /* and handed over so often since: less than LUA_SPAN */
+	int handovers;        /* and handed over so often since */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -133,12 +133,13 @@ typedef struct Lease
 									  * the next in the gate */
 	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
 									  * PG_INT64_MAX: it has to be woken */
+	pg_atomic_uint64 last_token;     /* of the grant: LUA_SPAN, or more since renewals */
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 
 	/* (g) */
-	int64 first_token; /* of LUA_SPAN, one for each hand-over */
+	int64 first_token; /* and then one more for each hand-over, up to last_token */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -253,7 +254,7 @@ extern bool lease_stays(Lease *lease);  /* with nobody, by keep_idle; also of a 
 extern int64 lease_give_up_stays(void); /* all; how many */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
 extern int lease_slots_used(void);
 extern char *lease_held_by_text(Lease *lease);  /* palloc'd; NULL: not known */
@@ -280,6 +281,7 @@ extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has last
 extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
 extern void lease_end_all_stays(void);                         /* no lease stays from now on */
 extern void lease_want(Lease *lease);                          /* another host wants it */
+extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */

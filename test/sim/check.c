@@ -327,7 +327,7 @@ check_stay(int h, int s)
 		   slot->secret);
 	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
 		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
-	demand(13, slot->handovers + 1 < slot->span,
+	demand(13, slot->handovers - w.plan.spent + 1 < slot->span,
 		   "host %c keeps request %u, which has no token left", HOST_NAME(h), slot->secret);
 }
 
@@ -579,12 +579,15 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 		   "a session of host %c is told that it has the lock by request %u, which is over",
 		   HOST_NAME(h), slot->secret);
 
-	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.token,
-		   "host %c hands out token %lld of a range of %d up to %lld", HOST_NAME(h),
+	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.bound,
+		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
-		   (long long) (slot->core.token - WALL_US - START_US));
-	demand(13, slot->handovers < slot->span, "host %c hands request %u over for the %dth time",
-		   HOST_NAME(h), slot->secret, slot->handovers);
+		   (long long) (slot->core.token - WALL_US - START_US),
+		   (long long) (slot->core.bound - WALL_US - START_US));
+	seen.beyond += token > slot->core.token;
+	demand(13, slot->handovers - w.plan.spent < slot->span,
+		   "host %c hands request %u over for the %dth time", HOST_NAME(h), slot->secret,
+		   slot->handovers);
 	if (handed_over)
 	{
 		seen.handed_over++;

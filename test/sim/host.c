@@ -53,6 +53,7 @@ static void take(int host, const ReleaseStep *next);
 
 static void take_queue(int host);
 static void act_on_wish(int host, int slot);
+static void extend(int host, int slot);
 static int node_of(int host, int server, core_mask members);
 static void on_timer(const event *event);
 static void on_wake(const event *event);
@@ -449,15 +450,18 @@ publish(int h, int s, core_outcome outcome)
 	switch (outcome)
 	{
 		case CORE_NOTHING:
-		case CORE_RENEWED:
 		case CORE_UNRENEWED:
 		case CORE_MUST_WAIT:
+			break;
+		case CORE_RENEWED:
+			slot->last_token = slot->core.bound;
 			break;
 		case CORE_GRANTED:
 			slot->granted = slot->told = true;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
 			slot->first_token = rules_first_token(slot->core.token);
+			slot->last_token = slot->core.bound;
 			session_told(h, s);
 			break;
 		case CORE_REFUSED:
@@ -592,7 +596,10 @@ act_on_wish(int h, int s)
 	{
 		case WISH_WAIT:
 			if (slot->core.state == CORE_HELD)
+			{
 				set_timer(h, s); /* its stay may end sooner */
+				extend(h, s);
+			}
 			break;
 		case WISH_ASK:
 			ask(h, s);
@@ -615,6 +622,20 @@ act_on_wish(int h, int s)
 			}
 			break;
 	}
+}
+
+/* So that who takes a lease that stays need not ask the nodes for tokens. */
+static void
+extend(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+	core_event event = {.type = CORE_EXTEND, .token = RULES_MORE_TOKENS};
+
+	if (slot->keep_idle_us > 0 && slot->granted &&
+		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
+		wish_may_renew(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us,
+					   host_now_us(h)))
+		step(h, s, &event);
 }
 
 /*

@@ -46,6 +46,7 @@ typedef struct slot
 	int span; /* sessions that may hold it */
 	int handovers;
 	int64_t first_token;
+	int64_t last_token; /* of the grant, or its bound since a renewal */
 	int64_t turn_began_us;
 	int64_t keep_idle_us;
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */

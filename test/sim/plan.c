@@ -5,6 +5,7 @@
  * Faults are chosen as a swarm: each schedule has its own few classes, so that
  * those which hide each other also come alone.
  */
+#include "protocol/lua.h"
 #include "world.h"
 
 /* Without what is a shape of the world. */
@@ -45,6 +46,7 @@ plan_make(plan *plan, uint64_t seed)
 	if (plan->hosts == 1 && !chance(4))
 		plan->hosts = 2;
 	plan->span = spans[dice(4)];
+	plan->spent = chance(4) ? LUA_SPAN - 1 - (int) dice(3) : 0;
 	plan->asks = 3 + (int) dice(9);
 	plan->releases_max = 1 + (int) dice(3);
 	plan->write_odds = 1 + (int) dice(4);

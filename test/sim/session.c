@@ -26,6 +26,7 @@ static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
 static void free_name(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
+static int tokens(const slot *slot);
 static void end_turn(int host, const slot *slot);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
@@ -128,7 +129,7 @@ open_slot(int h, int resource, bool last)
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
-	slot->handovers = 0;
+	slot->handovers = w.plan.spent;
 	slot->keep_idle_us = last ? 0 : keep_idle_us();
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
@@ -139,13 +140,13 @@ open_slot(int h, int resource, bool last)
 	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->generation);
 }
 
-/* What a session asks for: not always the same. */
+/* What a session asks for: not always the same; a millisecond at least. */
 static int64_t
 keep_idle_us(void)
 {
 	if (w.plan.keep_idle_us == 0 || chance(6))
 		return 0;
-	return chance(4) ? 1 + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
+	return chance(4) ? MS + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
 }
 
 /* From one step of a session to its next: it may be stopped meanwhile. */
@@ -211,7 +212,9 @@ session_on_read(const event *event)
 		return;
 	}
 	slot->turn_began_us = host_now_us(h);
-	begin(h, s, slot->resource, rules_token(slot->first_token, 0), false);
+	if (w.plan.spent > 0)
+		host_push(h, s); /* it asks for tokens */
+	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
@@ -239,7 +242,7 @@ end_holding(int h, int s)
 	slot->owner = OWNER_NOBODY;
 	if (slot->keep_idle_us > 0 && !w.calm &&
 		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
-					   slot->span))
+					   tokens(slot)))
 	{
 		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
 		slot->wish = WISH_IDLE;
@@ -254,7 +257,8 @@ end_holding(int h, int s)
 	}
 	if (gate_of(h, slot->resource)->waiting > 0 &&
 		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
-							host_now_us(h) - slot->turn_began_us, slot->handovers, slot->span - 1))
+							host_now_us(h) - slot->turn_began_us, slot->handovers - w.plan.spent,
+							slot->span - 1))
 	{
 		slot->idle_until_us = 0;
 		slot->wish = WISH_IDLE;
@@ -325,6 +329,15 @@ validity_us(int h, const slot *slot)
 			   : 0;
 }
 
+/* Those of the grant, and since renewals up to its bound; or as many as sessions may have. */
+static int
+tokens(const slot *slot)
+{
+	int all = (int) (slot->last_token - slot->first_token + 1);
+
+	return all < w.plan.spent + slot->span ? all : w.plan.spent + slot->span;
+}
+
 /* The next at the gate leaves it, for what it wants. */
 static int
 next_wants(int h, int resource)
@@ -371,13 +384,15 @@ session_on_take(const event *event)
 	{
 		if (gate->wants[0] == slot->resource &&
 			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
-								slot->span))
+								tokens(slot)))
 		{
 			int wants = next_wants(h, event->node);
 
 			seen.taken_idle += slot->idle_until_us != 0;
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
+			if (w.plan.spent > 0 && chance(2))
+				host_push(h, event->slot); /* it asks for tokens */
 			slot->keep_idle_us = keep_idle_us();
 			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers), true);
 			return;

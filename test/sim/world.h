@@ -179,6 +179,7 @@ typedef struct plan
 	int releases_max; /* unanswered at a node, UNHURRIED_MAX in the broker */
 	int64_t crowd_us; /* so long a node is full of other locks' releases, now and then; 0 */
 	int span;         /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
+	int spent;        /* so many tokens of a grant are taken for given out */
 	int asks;
 	int write_odds;
 	int64_t keep_idle_us; /* most leave the lease to nobody for so long; 0: none does */

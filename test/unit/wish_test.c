@@ -59,6 +59,14 @@ main(void)
 	   "where there is one");
 	ok(!wish_stay_is_over(WISH_IDLE, 0, 200), "what is left to the next in the gate does not stay");
 
+	ok(wish_may_renew(WISH_HOLD, true, 0, 100) && wish_may_renew(WISH_HOLD, true, 50, 100),
+	   "a lease is renewed for its owner");
+	ok(!wish_may_renew(WISH_HOLD, false, 200, 100), "who lives");
+	ok(wish_may_renew(WISH_IDLE, false, 101, 100) && !wish_may_renew(WISH_IDLE, false, 100, 100),
+	   "and while it stays");
+	ok(!wish_may_renew(WISH_NOTHING, true, 200, 100) && !wish_may_renew(WISH_NONE, true, 200, 100),
+	   "and not when it was given back");
+
 	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 20) == 50, "it is looked at the end of a stay");
 	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 20) == 100, "and when a renewal is due");
 	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 20) == 100, "if there is no stay: then only");
