@@ -3,10 +3,110 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
--- The comments that have other words.
+-- These three have one argument more.  Functions with other arguments are other functions,
+-- so the privileges of the old ones are given to the new ones.
+CREATE TEMPORARY TABLE redlock_update AS
+    SELECT proname, proowner, proacl
+      FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+      JOIN pg_catalog.pg_proc p ON p.oid = d.objid
+     WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.deptype = 'e'
+       AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND e.extname = 'redlock_pg'
+       AND p.proname IN ('redlock_acquire', 'redlock_try', 'redlock_run');
 
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval) IS
+DROP FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval);
+CREATE FUNCTION redlock_acquire(resource text,
+                                wait interval DEFAULT NULL,
+                                ttl interval DEFAULT NULL,
+                                scope redlock_scope DEFAULT 'transaction',
+                                hold_at_least interval DEFAULT NULL,
+                                hold_at_most interval DEFAULT NULL,
+                                keep_idle interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval) IS
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
+
+DROP FUNCTION redlock_try(text, interval, redlock_scope, interval, interval);
+CREATE FUNCTION redlock_try(resource text,
+                            ttl interval DEFAULT NULL,
+                            scope redlock_scope DEFAULT 'transaction',
+                            hold_at_least interval DEFAULT NULL,
+                            hold_at_most interval DEFAULT NULL,
+                            keep_idle interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_try_0_2'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
+
+DROP PROCEDURE redlock_run(text, text, interval, interval, interval, interval);
+CREATE PROCEDURE redlock_run(resource text, command text,
+                             wait interval DEFAULT '0',
+                             ttl interval DEFAULT NULL,
+                             hold_at_least interval DEFAULT NULL,
+                             hold_at_most interval DEFAULT NULL,
+                             keep_idle interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_run_0_2'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
+
+DO LANGUAGE plpgsql $$
+DECLARE
+    changed record;
+    privilege record;
+BEGIN
+    FOR changed IN
+        SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
+          FROM redlock_update u JOIN pg_proc p USING (proname)
+         WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
+    LOOP
+        IF changed.proacl IS NOT NULL THEN
+            EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
+            FOR privilege IN
+                SELECT grantee, is_grantable FROM aclexplode(changed.proacl)
+            LOOP
+                EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
+                               CASE privilege.grantee WHEN 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
+                               CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
+            END LOOP;
+            -- they are the user's, not the extension's: pg_dump has to write them
+            DELETE FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND objoid = changed.oid;
+        END IF;
+        EXECUTE format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
+    END LOOP;
+END
+$$;
+DROP TABLE redlock_update;
+
+CREATE FUNCTION redlock_release_idle()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_release_idle'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_idle() IS
+'Gives up, at once, all locks that this server keeps by keep_idle and that no session holds; returns how many there were. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_release_idle() FROM PUBLIC;
+
+-- A view may get further columns, a function may not; so the view has another function.
+CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
+                                     OUT unreachable bigint, OUT renewed bigint,
+                                     OUT unrenewed bigint, OUT lost bigint,
+                                     OUT released bigint,
+                                     OUT handed_over bigint, OUT woken bigint,
+                                     OUT locks integer, OUT max_locks integer,
+                                     OUT releasing integer, OUT broker_pid integer,
+                                     OUT taken_idle bigint, OUT recalled bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_counter_row'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_counter_row() IS
+'Counters since the server started; read them through the view redlock_stats';
+GRANT EXECUTE ON FUNCTION redlock_counter_row TO PUBLIC;
+CREATE OR REPLACE VIEW redlock_stats AS SELECT * FROM redlock_counter_row();
+DROP FUNCTION redlock_stats_row();
+
+-- Other words in comments.
 
 COMMENT ON FUNCTION redlock_check(text) IS
 'Returns how long the lease of the lock that this session holds on a resource is valid if it is not renewed again; it is an error if the session does not hold the lock, or if the lease was lost';
@@ -17,11 +117,14 @@ COMMENT ON FUNCTION redlock_token(text) IS
 COMMENT ON TABLE redlock_fences IS
 'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
 
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
+COMMENT ON VIEW redlock_locks IS
+'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them';
 
 COMMENT ON COLUMN redlock_locks.state IS
-'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+
+COMMENT ON COLUMN redlock_locks.since IS
+'When it was asked for, granted, or left idle';
 
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';
@@ -30,10 +133,16 @@ COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';
 
 COMMENT ON COLUMN redlock_stats.locks IS
-'Locks that are held, lost and not yet released, or asked for: at most max_locks';
+'Locks that are held, idle, lost and not yet released, or asked for: at most max_locks';
 
 COMMENT ON COLUMN redlock_stats.releasing IS
 'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
+
+COMMENT ON COLUMN redlock_stats.taken_idle IS
+'Times that a session took a lock that this server kept by keep_idle, without asking the nodes; not counted in granted';
+
+COMMENT ON COLUMN redlock_stats.recalled IS
+'Idle locks that this server gave up since another server wanted them';
 
 -- redlock.nodes_next: where its nodes are, and who has come to rest on them.
 
@@ -62,10 +171,10 @@ COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 
 CREATE OR REPLACE VIEW redlock_stats AS
-    SELECT s.granted, s.refused, s.unreachable, s.renewed, s.unrenewed, s.lost, s.released,
-           s.handed_over, s.woken, s.locks, s.max_locks, s.releasing, s.broker_pid,
-           u.unsettled, u.kept_until
-      FROM redlock_stats_row() s, redlock_unsettled_row() u;
+    SELECT c.granted, c.refused, c.unreachable, c.renewed, c.unrenewed, c.lost, c.released,
+           c.handed_over, c.woken, c.locks, c.max_locks, c.releasing, c.broker_pid,
+           c.taken_idle, c.recalled, u.unsettled, u.kept_until
+      FROM redlock_counter_row() c, redlock_unsettled_row() u;
 COMMENT ON COLUMN redlock_stats.unsettled IS
 'Leases that do not yet rest on a majority of each list of nodes; null while what redlock.nodes and redlock.nodes_next say is not in force';
 COMMENT ON COLUMN redlock_stats.kept_until IS

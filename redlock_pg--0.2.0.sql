@@ -19,22 +19,24 @@ CREATE FUNCTION redlock_acquire(resource text,
                                 ttl interval DEFAULT NULL,
                                 scope redlock_scope DEFAULT 'transaction',
                                 hold_at_least interval DEFAULT NULL,
-                                hold_at_most interval DEFAULT NULL)
+                                hold_at_most interval DEFAULT NULL,
+                                keep_idle interval DEFAULT NULL)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'redlock_acquire'
+AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval) IS
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval) IS
 'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
                             scope redlock_scope DEFAULT 'transaction',
                             hold_at_least interval DEFAULT NULL,
-                            hold_at_most interval DEFAULT NULL)
+                            hold_at_most interval DEFAULT NULL,
+                            keep_idle interval DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'redlock_try'
+AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval) IS
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
 
 CREATE FUNCTION redlock_release(resource text)
@@ -50,6 +52,14 @@ AS 'MODULE_PATHNAME', 'redlock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_all() IS
 'Gives back all acquisitions of this session at session or call scope, at once; returns how many there were';
+
+CREATE FUNCTION redlock_release_idle()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_release_idle'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_idle() IS
+'Gives up, at once, all locks that this server keeps by keep_idle and that no session holds; returns how many there were. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_release_idle() FROM PUBLIC;
 
 CREATE FUNCTION redlock_check(resource text)
 RETURNS interval
@@ -104,10 +114,11 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              wait interval DEFAULT '0',
                              ttl interval DEFAULT NULL,
                              hold_at_least interval DEFAULT NULL,
-                             hold_at_most interval DEFAULT NULL)
-AS 'MODULE_PATHNAME', 'redlock_run'
+                             hold_at_most interval DEFAULT NULL,
+                             keep_idle interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval) IS
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval) IS
 'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
 
 --
@@ -138,17 +149,18 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_node_rows() IS
 'The Redis nodes as the broker of this server sees them; read it through the view redlock_nodes';
 
-CREATE FUNCTION redlock_stats_row(OUT granted bigint, OUT refused bigint,
-                                  OUT unreachable bigint, OUT renewed bigint,
-                                  OUT unrenewed bigint, OUT lost bigint,
-                                  OUT released bigint,
-                                  OUT handed_over bigint, OUT woken bigint,
-                                  OUT locks integer, OUT max_locks integer,
-                                  OUT releasing integer, OUT broker_pid integer)
+CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
+                                     OUT unreachable bigint, OUT renewed bigint,
+                                     OUT unrenewed bigint, OUT lost bigint,
+                                     OUT released bigint,
+                                     OUT handed_over bigint, OUT woken bigint,
+                                     OUT locks integer, OUT max_locks integer,
+                                     OUT releasing integer, OUT broker_pid integer,
+                                     OUT taken_idle bigint, OUT recalled bigint)
 RETURNS record
-AS 'MODULE_PATHNAME', 'redlock_stats_row'
+AS 'MODULE_PATHNAME', 'redlock_counter_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION redlock_stats_row() IS
+COMMENT ON FUNCTION redlock_counter_row() IS
 'Counters since the server started; read them through the view redlock_stats';
 
 CREATE FUNCTION redlock_node_list_rows(OUT node text, OUT list text)
@@ -180,9 +192,11 @@ CREATE VIEW redlock_locks AS
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
        AND NOT g.granted;
 COMMENT ON VIEW redlock_locks IS
-'Locks that sessions of this server hold, have lost, or wait for';
+'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them';
 COMMENT ON COLUMN redlock_locks.state IS
-'held; waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+COMMENT ON COLUMN redlock_locks.since IS
+'When it was asked for, granted, or left idle';
 COMMENT ON COLUMN redlock_locks.token IS
 'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
@@ -211,20 +225,24 @@ COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 
 CREATE VIEW redlock_stats AS
-    SELECT s.granted, s.refused, s.unreachable, s.renewed, s.unrenewed, s.lost, s.released,
-           s.handed_over, s.woken, s.locks, s.max_locks, s.releasing, s.broker_pid,
-           u.unsettled, u.kept_until
-      FROM redlock_stats_row() s, redlock_unsettled_row() u;
+    SELECT c.granted, c.refused, c.unreachable, c.renewed, c.unrenewed, c.lost, c.released,
+           c.handed_over, c.woken, c.locks, c.max_locks, c.releasing, c.broker_pid,
+           c.taken_idle, c.recalled, u.unsettled, u.kept_until
+      FROM redlock_counter_row() c, redlock_unsettled_row() u;
 COMMENT ON VIEW redlock_stats IS
 'What the broker of this server counted since the server started';
 COMMENT ON COLUMN redlock_stats.locks IS
-'Locks that are held, lost and not yet released, or asked for: at most max_locks';
+'Locks that are held, idle, lost and not yet released, or asked for: at most max_locks';
 COMMENT ON COLUMN redlock_stats.max_locks IS
 'redlock.max_locks, as it was when the server started';
 COMMENT ON COLUMN redlock_stats.releasing IS
 'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
 COMMENT ON COLUMN redlock_stats.broker_pid IS
 'Process that talks to the nodes; null if it is not running';
+COMMENT ON COLUMN redlock_stats.taken_idle IS
+'Times that a session took a lock that this server kept by keep_idle, without asking the nodes; not counted in granted';
+COMMENT ON COLUMN redlock_stats.recalled IS
+'Idle locks that this server gave up since another server wanted them';
 COMMENT ON COLUMN redlock_stats.unsettled IS
 'Leases that do not yet rest on a majority of each list of nodes; null while what redlock.nodes and redlock.nodes_next say is not in force';
 COMMENT ON COLUMN redlock_stats.kept_until IS
@@ -234,4 +252,4 @@ COMMENT ON COLUMN redlock_stats.kept_until IS
 -- role that reads the view needs the right, not the view's owner.
 GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_stats_row, redlock_unsettled_row TO PUBLIC;
+    redlock_counter_row, redlock_unsettled_row TO PUBLIC;

@@ -42,19 +42,24 @@ PG_MODULE_MAGIC;
 PGDLLEXPORT void _PG_init(void);
 
 PG_FUNCTION_INFO_V1(redlock_acquire);
+PG_FUNCTION_INFO_V1(redlock_acquire_0_2);
 PG_FUNCTION_INFO_V1(redlock_try);
+PG_FUNCTION_INFO_V1(redlock_try_0_2);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
+PG_FUNCTION_INFO_V1(redlock_release_idle);
 PG_FUNCTION_INFO_V1(redlock_check);
 PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_fence_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
+PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 PG_FUNCTION_INFO_V1(redlock_unsettled_row);
+PG_FUNCTION_INFO_V1(redlock_counter_row);
 
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
@@ -75,15 +80,19 @@ static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static int64 get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name);
+static int get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms);
+static void check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
 static char *interval_text(Interval *interval);
 static Interval *make_interval_us(int64 us);
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
+static TimestampTz idle_since(Lease *lease);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
+static Datum counter_datum(LeaseCounter counter);
 static text *resource_text(const char *utf8);
 
 void
@@ -97,7 +106,7 @@ _PG_init(void)
 	broker_register();
 }
 
-/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most) */
+/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
@@ -110,10 +119,18 @@ redlock_acquire(PG_FUNCTION_ARGS)
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 2);
 	request.scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
+	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	PG_RETURN_INT64(session_acquire(&request));
 }
 
-/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most) */
+/* Since 0.2.0 these three have keep_idle; that of 0.1.0 works, too: get_keep_idle_ms. */
+Datum
+redlock_acquire_0_2(PG_FUNCTION_ARGS)
+{
+	return redlock_acquire(fcinfo);
+}
+
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
@@ -125,7 +142,14 @@ redlock_try(PG_FUNCTION_ARGS)
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 1);
 	request.scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request.terms);
+	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request.terms);
 	PG_RETURN_BOOL(session_acquire(&request) != 0);
+}
+
+Datum
+redlock_try_0_2(PG_FUNCTION_ARGS)
+{
+	return redlock_try(fcinfo);
 }
 
 /* redlock_release(resource) */
@@ -144,6 +168,14 @@ redlock_release_all(PG_FUNCTION_ARGS)
 {
 	require_session();
 	PG_RETURN_INT64(session_release_all());
+}
+
+/* redlock_release_idle(), for operators */
+Datum
+redlock_release_idle(PG_FUNCTION_ARGS)
+{
+	lease_require_preload();
+	PG_RETURN_INT64(lease_give_up_stays());
 }
 
 /* redlock_check(resource) */
@@ -195,7 +227,7 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 }
 
 /*
- * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most)
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.
@@ -222,6 +254,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.patient = request.wait_ms > 0;
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
+	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	request.scope = SCOPE_CALL;
 	request.skip = true;
 
@@ -250,6 +283,12 @@ redlock_run(PG_FUNCTION_ARGS)
 	SPI_finish();
 	error_context_stack = context.previous;
 	return (Datum) 0;
+}
+
+Datum
+redlock_run_0_2(PG_FUNCTION_ARGS)
+{
+	return redlock_run(fcinfo);
 }
 
 /* What SPI would do nothing for, or name by a code only. */
@@ -374,12 +413,7 @@ get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
 	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
 	int64 most_us = get_hold_us(fcinfo, arg + 1, "hold_at_most");
 
-	if (least_us > redlock_max_hold_ms * INT64CONST(1000))
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("a hold_at_least of %s is over redlock.max_hold, which is %s",
-							   interval_text(PG_GETARG_INTERVAL_P(arg)),
-							   GetConfigOptionByName("redlock.max_hold", NULL, false)),
-						errhint("Use a shorter one, or have a superuser raise the setting.")));
+	check_max_hold(fcinfo, arg, "hold_at_least", least_us);
 	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
@@ -404,6 +438,47 @@ get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("%s must be at least 1 ms", name)));
 	return us;
+}
+
+/*
+ * In whole milliseconds, rounded up; 0: the lock does not stay.  The functions of 0.1.0
+ * have no such argument.
+ */
+static int
+get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
+{
+	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
+	int64 us = limited ? 0 : redlock_keep_idle_ms * INT64CONST(1000);
+
+	if (arg < PG_NARGS() && !PG_ARGISNULL(arg))
+		us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("keep_idle must not be negative"),
+				 errhint("Use zero to give the lock up when it is released.")));
+	if (us > 0 && limited)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("keep_idle can't be combined with hold_at_least or hold_at_most"),
+						errdetail("These count from a grant by the nodes, which the next session "
+								  "of this server would not get.")));
+	check_max_hold(fcinfo, arg, "keep_idle", us);
+	return (int) ((us + 999) / 1000);
+}
+
+/* Of an argument, or of the setting of that name where it is not given. */
+static void
+check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
+{
+	bool given = arg < PG_NARGS() && !PG_ARGISNULL(arg);
+
+	if (us <= redlock_max_hold_ms * INT64CONST(1000))
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					errmsg("a %s of %s is over redlock.max_hold, which is %s", name,
+						   given ? interval_text(PG_GETARG_INTERVAL_P(arg))
+								 : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
+						   GetConfigOptionByName("redlock.max_hold", NULL, false)),
+					errhint("Use a shorter one, or have a superuser raise the setting.")));
 }
 
 /* In whole milliseconds, rounded down */
@@ -516,7 +591,9 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
 	Datum values[12] = {0};
 	bool nulls[12] = {0};
-	bool held = lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD;
+	bool idle = lease_stays(lease);
+	bool held =
+		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
 	char *held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
 
 	Assert(desc->natts == lengthof(values));
@@ -527,16 +604,27 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
 	values[5] = Int64GetDatum(lease->token);
-	nulls[5] = lease->token == 0;
+	nulls[2] = nulls[3] = nulls[4] = idle;
+	nulls[5] = idle || lease->token == 0;
 	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
 	nulls[6] = !held;
 	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
-	values[8] = TimestampTzGetDatum(lease->since);
+	values[8] = TimestampTzGetDatum(idle ? idle_since(lease) : lease->since);
 	values[9] = held_by != NULL ? CStringGetTextDatum(held_by) : 0;
 	nulls[9] = held_by == NULL;
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->gate));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->gate));
 	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+/* Nobody looked at the wall clock then. */
+static TimestampTz
+idle_since(Lease *lease)
+{
+	int64 until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
+
+	return GetCurrentTimestamp() -
+		   (redlock_clock_us() - (until_us - lease->keep_idle_ms * INT64CONST(1000)));
 }
 
 static const char *
@@ -559,6 +647,8 @@ lease_state_name(Lease *lease)
 {
 	if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 		return "releasing";
+	if (lease_stays(lease))
+		return "idle";
 	switch (lease_state(lease))
 	{
 		case LEASE_HELD:
@@ -615,6 +705,12 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
+static Datum
+counter_datum(LeaseCounter counter)
+{
+	return Int64GetDatum((int64) pg_atomic_read_u64(&lease_table->counters[counter]));
+}
+
 Datum
 redlock_node_list_rows(PG_FUNCTION_ARGS)
 {
@@ -665,6 +761,7 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	TupleDesc desc;
 	Datum values[COUNTERS + 4] = {0};
 	bool nulls[COUNTERS + 4] = {0};
+	int column = 0;
 	int broker_pid;
 	int locks;
 	int releasing;
@@ -673,18 +770,28 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
-	Assert(desc->natts == lengthof(values));
+	/* the function of 0.1.0 ends with broker_pid */
+	Assert(desc->natts == lengthof(values) || desc->natts == COUNTERS_OF_0_1 + 4);
 
-	for (int i = 0; i < COUNTERS; i++)
-		values[i] = Int64GetDatum((int64) pg_atomic_read_u64(&lease_table->counters[i]));
+	for (int i = 0; i < COUNTERS_OF_0_1; i++)
+		values[column++] = counter_datum(i);
 	lease_usage(&locks, &releasing);
 	broker_pid = lease_broker_pid();
-	values[COUNTERS] = Int32GetDatum(locks);
-	values[COUNTERS + 1] = Int32GetDatum(lease_table->max_locks);
-	values[COUNTERS + 2] = Int32GetDatum(releasing);
-	values[COUNTERS + 3] = Int32GetDatum(broker_pid);
-	nulls[COUNTERS + 3] = broker_pid == 0;
+	values[column++] = Int32GetDatum(locks);
+	values[column++] = Int32GetDatum(lease_table->max_locks);
+	values[column++] = Int32GetDatum(releasing);
+	nulls[column] = broker_pid == 0;
+	values[column++] = Int32GetDatum(broker_pid);
+	for (int i = COUNTERS_OF_0_1; i < COUNTERS; i++)
+		values[column++] = counter_datum(i);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+/* Since 0.2.0: what has been counted since then stands behind. */
+Datum
+redlock_counter_row(PG_FUNCTION_ARGS)
+{
+	return redlock_stats_row(fcinfo);
 }
 
 /*

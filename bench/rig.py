@@ -251,8 +251,9 @@ class Sessions(Contender):
 class Pgbench(Contender):
     """The same statements by pgbench: throughput alone."""
 
-    def __init__(self, rig, name, *lines):
+    def __init__(self, rig, name, *lines, afterwards=None):
         super().__init__(name)
+        self.afterwards = afterwards
         self.script = f"{rig.tmp}/{name.replace(' ', '_')}.sql"
         with open(self.script, "w") as f:
             f.write("\n".join(lines) + "\n")
@@ -272,6 +273,10 @@ class Pgbench(Contender):
         pairs = int(re.search(r"transactions actually processed: (\d+)", seen).group(1))
         failed = int(re.search(r"failed transactions: (\d+)", seen).group(1))
         return {"pairs": pairs, "errors": failed, "first_error": "", "seconds": pairs / float(out.split()[2])}
+
+    def clean_up(self, host):
+        if self.afterwards:
+            host.sql(self.afterwards)
 
 
 class Loop(Contender):
@@ -333,6 +338,8 @@ SQL_SETUP = ("""
     # would be gone before any work.
     """CREATE OR REPLACE FUNCTION bench_redlock(key text) RETURNS void LANGUAGE plpgsql AS
         $$ BEGIN PERFORM redlock_acquire(key); END $$""",
+    """CREATE OR REPLACE FUNCTION bench_kept(key text) RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM redlock_acquire(key, keep_idle => '10 min'); END $$""",
     """CREATE OR REPLACE FUNCTION bench_advisory(key bigint) RETURNS void LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_advisory_xact_lock(key); END $$""")
 

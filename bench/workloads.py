@@ -32,6 +32,8 @@ class Workloads:
                                     settings={"redlock.handover_limit": 0})
         self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
         self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock('own:' || :client_id);")
+        self.kept = Pgbench(rig, "redlock_pg keep_idle", "SELECT bench_kept('own:' || :client_id);",
+                            afterwards="SELECT redlock_release_idle()")
         self.pgbench_block = Pgbench(
             rig, "redlock_pg pgbench block", "\\startpipeline", "BEGIN;",
             "SELECT redlock_acquire('own:' || :client_id);", "COMMIT;", "\\endpipeline")
@@ -83,6 +85,12 @@ class Workloads:
                 if not self.quick or clients < 64:
                     contenders += self.peers
             self.in_turn("own", contenders, ("a",), clients, "own", round_)
+
+    def keep(self, round_):
+        for workload, place in (("keep", "a"), ("keep 5 ms", "far")):
+            contenders = [self.kept, self.advisory_pgbench] + ([] if self.quick else [self.pgbench])
+            for clients in (1, 16, 64):
+                self.in_turn(workload, contenders, (place,), clients, "own", round_)
 
     def one(self, round_):
         for clients in (16,) if self.quick else (16, 64):
@@ -230,6 +238,7 @@ END;
         for clients in (16,) if self.quick else (1, 16):
             for name, lock in self.turns(
                     (("no lock", ""), ("redlock_pg", "SELECT redlock_acquire('tpcb:' || :client_id);"),
+                     ("redlock_pg keep_idle", "SELECT redlock_acquire('tpcb:' || :client_id, keep_idle => '10 min');"),
                      ("advisory", "SELECT pg_advisory_xact_lock(:client_id);")), round_):
                 script = f"{self.rig.tmp}/tpcb.sql"
                 with open(script, "w") as f:
@@ -239,6 +248,7 @@ END;
                                       "postgres"], text=True, capture_output=True, check=True).stdout
                 self.rig.record("tpcb", name, clients, round_,
                                 transactions_per_s=float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1)))
+                host.sql("SELECT redlock_release_idle()")
 
     # ---- waiting ----
 

@@ -115,7 +115,7 @@ DROP ROLE regress_redlock_user;
 
 -- functions in FROM and with columns of their own
 SELECT count(*) FROM redlock_node_rows() n WHERE n.state = 'ready';
-SELECT (redlock_stats_row()).broker_pid = :broker_pid;
+SELECT (redlock_counter_row()).broker_pid = :broker_pid;
 SELECT count(*) FROM redlock_nodes a, redlock_nodes b, redlock_stats;
 -- taken from the view while it is read
 SELECT count(redlock_try('x' || votes_yes || node, scope => 'session')) FROM redlock_nodes;

@@ -150,10 +150,12 @@ sub calls_work
 		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
 		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
 		redlock_unsettled_row => [ 'SELECT unsettled FROM redlock_unsettled_row()', '0' ],
+		redlock_counter_row => [ 'SELECT locks, taken_idle, recalled FROM redlock_counter_row()', '1|0|0' ],
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
+		redlock_release_idle => [ 'SELECT redlock_release_idle()', '0' ],
 		redlock_fence_merge  => [
 			"SET session_replication_role = replica;"
 			  . " UPDATE redlock_fences SET token = 1 WHERE resource = 'n';"
@@ -163,8 +165,8 @@ sub calls_work
 	# they build on each other
 	my @order = qw(redlock_acquire redlock_try redlock_check redlock_token redlock_fence redlock_locks
 	  redlock_lease_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
-	  redlock_stats_row redlock_unsettled_row redlock_fences
-	  redlock_run redlock_release redlock_release_all redlock_fence_merge redlock_scope);
+	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
+	  redlock_run redlock_release redlock_release_all redlock_release_idle redlock_fence_merge redlock_scope);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
@@ -223,6 +225,9 @@ CREATE FUNCTION my_scope(s redlock_scope DEFAULT 'session') RETURNS redlock_scop
 CREATE TABLE unupdated AS SELECT * FROM redlock_fences WITH NO DATA;
 REVOKE EXECUTE ON FUNCTION redlock_release_all FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_release_all TO worker;
+REVOKE EXECUTE ON FUNCTION redlock_try FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_try TO worker WITH GRANT OPTION;
+ALTER PROCEDURE redlock_run OWNER TO worker;
 SQL
 	my $holder = session($host, dbname => $db);
 	my $token  = $holder->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -242,6 +247,17 @@ SQL
 	is($host->safe_psql($db, <<'SQL'), 'f|t', "$version: privileges that were changed stay so");
 SELECT has_function_privilege('public', 'redlock_release_all()', 'EXECUTE'),
        has_function_privilege('worker', 'redlock_release_all()', 'EXECUTE')
+SQL
+	is($host->safe_psql($db, <<'SQL'), <<'SQL' =~ s/\n$//r, "$version: also of functions that have further arguments now, as a dump has them");
+SELECT p.proname, p.proowner::regrole, a.grantee::regrole, a.is_grantable, i.initprivs
+  FROM pg_proc p LEFT JOIN aclexplode(p.proacl) a ON true
+  LEFT JOIN pg_init_privs i ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
+ WHERE p.proname IN ('redlock_acquire', 'redlock_run') OR (p.proname = 'redlock_try' AND a.grantee <> a.grantor)
+ ORDER BY 1
+SQL
+redlock_acquire|postgres|||
+redlock_run|worker|||
+redlock_try|postgres|worker|t|
 SQL
 	$holder->quit;
 	calls_work($db, "$version after the update");

@@ -59,11 +59,12 @@ SQL
 # Dumps a database and restores it elsewhere.
 sub move
 {
-	my ($from, $to_host, $to) = @_;
+	my ($from, $to_host, $to, $version) = @_;
 	my $dump = $host->backup_dir . "_$to.dump";
 
 	command_ok([ 'pg_dump', '-Fc', '-d', $host->connstr($from), '-f', $dump ], "$to: dumped");
 	$to_host->safe_psql('postgres', "CREATE DATABASE $to");
+	$to_host->safe_psql($to, "CREATE EXTENSION redlock_pg VERSION '$version'") if $version;
 	command_ok([ 'pg_restore', '--exit-on-error', '-d', $to_host->connstr($to), $dump ], "$to: restored");
 	is($to_host->safe_psql($to, 'SELECT count(*) FROM redlock_fences'), '0', "$to: without fences");
 	is($to_host->safe_psql($to, 'SELECT * FROM my_scopes ORDER BY scope'), "call|t\nsession|t", "$to: with the data of users");
@@ -77,7 +78,7 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present');
-is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 18, 'privileges of all functions and relations are compared');
+is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 19, 'privileges of all functions and relations are compared');
 
 # somebody has passed a fence, and is not done
 my $session = session($host, dbname => 'present');
@@ -98,13 +99,17 @@ is( $host->safe_psql('restored', "SELECT resource, token > $old FROM redlock_fen
 move('present', $bare, 'unloaded');
 like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr/shared_preload_libraries/, 'a call says what to do');
 
-# of an earlier release
+# of an earlier release, as docs/operations.md says
 $host->safe_psql('postgres', 'CREATE DATABASE earlier');
 $host->safe_psql('earlier', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
 furnish('earlier');
-move('earlier', $host, 'updated');
+move('earlier', $host, 'updated', '0.1.0');
+$host->safe_psql('updated', 'ALTER EXTENSION redlock_pg UPDATE');
 is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	$host->safe_psql('restored', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	'a restored database has the present version');
+is($host->safe_psql('updated', "$privileges") =~ s/^redlock_release_idle.*\n//mr,
+	$host->safe_psql('restored', $privileges) =~ s/^redlock_release_idle.*\n//mr,
+	'with the privileges of before');
 
 done_testing();

@@ -51,6 +51,9 @@
 /* ... when its release will be told: the mean of what a lost message costs. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
+/* A stay by keep_idle may last this much longer, as the timers of others may be late. */
+#define STAY_GRAIN_US INT64CONST(10000)
+
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_PASS 1000
 
@@ -84,6 +87,7 @@ static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
 static void act_on_wish(Lease *lease, int64 now_us);
+static void extend(Lease *lease, int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
@@ -169,6 +173,7 @@ redlock_broker_main(Datum arg)
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timer_heap = pairingheap_allocate(compare_timers, NULL);
 	init_releases();
+	subscription_init();
 	turns_init();
 	deadlock_init();
 	lease_broker_attach(MyLatch);
@@ -184,6 +189,7 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			(void) lease_give_up_stays(); /* those that asked with what was set before */
 			if (tls_reload())
 				members_tls_changed();
 			configure_nodes(redlock_clock_us());
@@ -193,6 +199,7 @@ redlock_broker_main(Datum arg)
 			stopping = postmaster_stops();
 			if (!stopping)
 				proc_exit(1); /* the postmaster will start a successor */
+			lease_end_all_stays();
 		}
 		if (stopping && all_released())
 			proc_exit(1); /* if the server waits for sessions yet, with a successor */
@@ -283,7 +290,11 @@ run_timers(int64 now_us, int64 looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (release_orphan(lease, now_us))
+		if (lease_end_stay(lease, now_us))
+			act_on_wish(lease, now_us);
+		else if (now_us < lease->core.wake_at_us)
+			set_timer(lease); /* a stay might have ended, but goes on */
+		else if (release_orphan(lease, now_us))
 			act_on_wish(lease, now_us);
 		else
 			step_simple(lease, CORE_TICK, 0, now_us);
@@ -312,6 +323,11 @@ act_on_wish(Lease *lease, int64 now_us)
 					 release_queue_waits(&releases, lease_slot(lease))))
 	{
 		case WISH_WAIT:
+			if (lease->core.state == CORE_HELD)
+			{
+				set_timer(lease); /* its stay may end sooner */
+				extend(lease, now_us);
+			}
 			break;
 		case WISH_ASK:
 			ask(lease, now_us);
@@ -332,6 +348,20 @@ act_on_wish(Lease *lease, int64 now_us)
 				set_timer(lease);
 			break;
 	}
+}
+
+/* So that who takes a lease that stays need not ask the nodes for tokens. */
+static void
+extend(Lease *lease, int64 now_us)
+{
+	core_event event = {0};
+
+	if (!lease_wants_tokens(lease, now_us))
+		return;
+	event.type = CORE_EXTEND;
+	event.now_us = now_us;
+	event.token = RULES_MORE_TOKENS;
+	step(lease, &event);
 }
 
 /*
@@ -428,11 +458,10 @@ step(Lease *lease, core_event *event)
 	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
 	if (out.acquire != 0 && lease->core.round != round)
-		lease->announced = lease->released = 0;
+		subscription_asked(lease);
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 	{
-		if (lease->subscribed)
-			subscription_end(lease);
+		subscription_end(lease);
 		deadlock_end(lease);
 	}
 	set_timer(lease);
@@ -504,7 +533,7 @@ forget_debts(int64 now_us)
 {
 	ReleaseStep next;
 
-	while (lease_table->used > redlock_max_locks && release_queue_forget(&releases, &next))
+	while (lease_slots_used() > redlock_max_locks && release_queue_forget(&releases, &next))
 		take(&next, now_us);
 }
 
@@ -603,8 +632,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			else
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
-			if (!lease->subscribed)
-				subscription_begin(lease);
+			subscription_begin(lease);
 			if (core->unreachable_since_us == 0)
 				deadlock_wait(lease, now_us);
 			break;
@@ -612,6 +640,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
 			lease->first_token = rules_first_token(core->token);
+			pg_atomic_write_u64(&lease->last_token, core->bound);
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -631,6 +660,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_RENEWED:
 			lease_count(COUNT_RENEWED);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u64(&lease->last_token, core->bound);
 			break;
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
@@ -641,6 +671,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_EXPIRED:
 			if (release_queue_waits(&releases, lease_slot(lease)))
 				break; /* it was given back in time */
+			if (lease_give_up_stay(lease))
+				break; /* nobody has lost it */
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
@@ -686,7 +718,8 @@ publish_votes(Lease *lease)
 
 /*
  * Those of held leases may be late by a thousandth of the ttl, so that many
- * leases are renewed in one pass.
+ * leases are renewed in one pass.  Sessions know nothing of that delay, so a stay that
+ * goes on does not wake us for it.
  */
 static void
 set_timer(Lease *lease)
@@ -696,7 +729,14 @@ set_timer(Lease *lease)
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
 	if (at_us != 0 && lease->core.state == CORE_HELD)
+	{
+		int64 look_at_us = lease_look_at_us(lease, at_us);
+
+		if (look_at_us < at_us)
+			grain_us = Min(grain_us, STAY_GRAIN_US);
+		at_us = look_at_us;
 		at_us += grain_us - at_us % grain_us;
+	}
 	if (timer->at_us == at_us)
 		return;
 	if (timer->at_us != 0)
@@ -792,7 +832,6 @@ adopt_leases(int64 now_us)
 
 		if (!lease->in_use || lease->core.state == CORE_FREE)
 			continue;
-		lease->subscribed = false;
 		event.type = CORE_ADOPT;
 		event.now_us = now_us;
 		event.not_before_us = settle_by_us;

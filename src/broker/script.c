@@ -464,8 +464,8 @@ take_probe(const char **at, const char *end, ScriptProbe *probe)
 		int64 wait, remote, pid;
 
 		if (probe->path.count == PROBE_STEPS_MAX || !take_host(at, end, &host) ||
-			!take_number(at, end, PG_INT64_MAX, &wait) ||
-			!take_number(at, end, 1, &remote) || !take_number(at, end, PG_INT32_MAX, &pid) ||
+			!take_number(at, end, PG_INT64_MAX, &wait) || !take_number(at, end, 1, &remote) ||
+			!take_number(at, end, PG_INT32_MAX, &pid) ||
 			!take_text(at, end, words->server, sizeof(words->server)) ||
 			!take_text(at, end, words->what, sizeof(words->what)))
 			return false;

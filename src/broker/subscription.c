@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include "utils/memutils.h"
+
 #include "broker/subscription.h"
 #include "shared/guc.h"
 
@@ -11,16 +13,37 @@
 #define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
 #define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
 
+/* Of each slot of the lease table. */
+typedef struct Subscription
+{
+	bool active;         /* on the channel of its key */
+	core_mask joined;    /* nodes that confirmed it */
+	core_mask announced; /* nodes that told of a release since we asked, */
+	int64 released;      /* of the lease with this token */
+} Subscription;
+
+static Subscription *subscriptions;
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
+static Subscription *of(const Lease *lease);
 static bool count(const Lease *lease, core_mask *heard, core_mask bit);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
 
 void
+subscription_init(void)
+{
+	subscriptions =
+		MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Subscription),
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+}
+
+void
 subscription_begin(Lease *lease)
 {
-	lease->subscribed = true;
-	lease->joined = 0;
+	if (of(lease)->active)
+		return;
+	of(lease)->active = true;
+	of(lease)->joined = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
@@ -33,11 +56,26 @@ subscription_begin(Lease *lease)
 void
 subscription_end(Lease *lease)
 {
-	lease->subscribed = false;
+	if (!of(lease)->active)
+		return;
+	of(lease)->active = false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lease->core.members & CORE_BIT(i)) &&
 			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
 			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
+}
+
+void
+subscription_asked(Lease *lease)
+{
+	of(lease)->announced = 0;
+	of(lease)->released = 0;
+}
+
+static Subscription *
+of(const Lease *lease)
+{
+	return &subscriptions[lease_slot(lease)];
 }
 
 void
@@ -54,7 +92,8 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 	Lease *lease = subscription_lease(channel, len);
 
 	deaf_to_us &= ~bit;
-	return lease != NULL && lease->subscribed && count(lease, &lease->joined, bit) ? lease : NULL;
+	return lease != NULL && of(lease)->active && count(lease, &of(lease)->joined, bit) ? lease
+																					   : NULL;
 }
 
 /* A slow node tells of an earlier release when the others tell of this one. */
@@ -63,14 +102,14 @@ subscription_told(const RedisNode *node, const char *channel, size_t len, int64 
 {
 	Lease *lease = subscription_lease(channel, len);
 
-	if (lease == NULL || !lease->subscribed || (token > 0 && token < lease->released))
+	if (lease == NULL || !of(lease)->active || (token > 0 && token < of(lease)->released))
 		return NULL; /* it waits no longer, or the lock has been granted since */
-	if (token > lease->released)
+	if (token > of(lease)->released)
 	{
-		lease->released = token;
-		lease->announced = 0;
+		of(lease)->released = token;
+		of(lease)->announced = 0;
 	}
-	if (!count(lease, &lease->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
+	if (!count(lease, &of(lease)->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
 		return NULL;
 	lease_count(COUNT_WOKEN);
 	return lease;
@@ -159,16 +198,16 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 	{
 		Lease *lease = lease_at(i);
 
-		if (!lease->in_use || !lease->subscribed || !(lease->core.members & bit))
+		if (!lease->in_use || !of(lease)->active || !(lease->core.members & bit))
 			continue;
 		if (node->state == NODE_READY)
 			node_subscribe(node, lease->key, lease->key_len, true);
-		else if (lease->joined & bit)
+		else if (of(lease)->joined & bit)
 		{
-			bool enough = core_has_quorum(lease->core.lists, lease->joined);
+			bool enough = core_has_quorum(lease->core.lists, of(lease)->joined);
 
-			lease->joined &= ~bit;
-			if (enough && !core_has_quorum(lease->core.lists, lease->joined))
+			of(lease)->joined &= ~bit;
+			if (enough && !core_has_quorum(lease->core.lists, of(lease)->joined))
 				lost(lease);
 		}
 	}

@@ -7,8 +7,8 @@
  * confirmed that (the lock may have been released before), and whenever a majority
  * has told of a release.
  *
- * Used by the broker only.  It keeps its state in the leases (`subscribed`, `joined`,
- * `announced`), and lets none take a step: the broker does, when it is told to.
+ * Used by the broker only.  It lets no lease take a step: the broker does, when it is told
+ * to.  A successor begins anew.
  */
 #ifndef REDLOCK_SUBSCRIPTION_H
 #define REDLOCK_SUBSCRIPTION_H
@@ -16,8 +16,14 @@
 #include "broker/node.h"
 #include "shared/lease.h"
 
+extern void subscription_init(void);
+
+/* The lease waits; it does no more.  Safe to repeat. */
 extern void subscription_begin(Lease *lease);
 extern void subscription_end(Lease *lease);
+
+/* It has asked again: releases before that are over. */
+extern void subscription_asked(Lease *lease);
 
 /* The node can be asked: what it tells this server is heard from now on. */
 extern void subscription_open(int node, int64 now_us);

@@ -187,6 +187,10 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_ADOPT:
 			adopt(lease, event, out);
 			break;
+		case CORE_EXTEND:
+			if (lease->state == CORE_HELD && !lease->renewing)
+				begin_renew(lease, event, out);
+			break;
 		case CORE_TICK:
 			on_tick(lease, event, out);
 			break;
@@ -564,6 +568,8 @@ bound_wanted(const core_lease *lease, const core_event *event)
 {
 	int64_t bound = lease->bound;
 
+	if (event->type == CORE_EXTEND)
+		return bound + event->token;
 	if (event->now_us < lease->round_began_us + RENEW_AGAIN_US(lease->ttl_us))
 		return bound;
 	for (int i = 0; i < CORE_NODES_MAX; i++)

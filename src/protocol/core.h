@@ -186,6 +186,8 @@ typedef enum core_event_type
 					  * not_before_us, or a WAKE comes first */
 	CORE_WAKE,       /* the lock may be free; uses retry_us, not_before_us.  A hint to
 					  * ask, or, if that is under way, to ask again */
+	CORE_EXTEND,     /* HELD: renew now, and raise the bound by `token`; in vain while a
+					  * round of renewals is out */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 
@@ -225,7 +227,8 @@ typedef struct core_event
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
 	bool silent;           /* REPLY, a refused acquire: whose release will not be told */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a
-							* refused renewal: the same if that is why, else 0 */
+							* refused renewal: the same if that is why, else 0.
+							* EXTEND: see there */
 	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
 							* expires; 0: unknown */
 	int32_t waiting;       /* REPLY, a refused acquire: hosts that wait for it */

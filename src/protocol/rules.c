@@ -4,7 +4,6 @@
  */
 #include "protocol/rules.h"
 
-#include "protocol/lua.h"
 #include "protocol/waiters.h"
 
 #define TURN_ROUNDS 3
@@ -25,6 +24,18 @@ int64_t
 rules_token(int64_t first_token, int handovers)
 {
 	return first_token + handovers;
+}
+
+bool
+rules_wants_tokens(int64_t left)
+{
+	return left <= LUA_SPAN * 3 / 4;
+}
+
+bool
+rules_asks_for_tokens(int64_t left)
+{
+	return rules_wants_tokens(left) && left % (LUA_SPAN / 4) == 0;
 }
 
 int64_t
@@ -85,6 +96,13 @@ bool
 rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
 {
 	return !limited && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+}
+
+bool
+rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
+			   int tokens)
+{
+	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
 int64_t

@@ -12,11 +12,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "protocol/lua.h"
+
 /* Of the tokens of a grant, one for each holder of its turn, the first. */
 extern int64_t rules_first_token(int64_t granted);
 
 /* ... and that of the holder after so many hand-overs. */
 extern int64_t rules_token(int64_t first_token, int handovers);
+
+/*
+ * Tokens that a grant has for holders yet to come, beside that of the present one: is it
+ * time to have its bound raised by RULES_MORE_TOKENS?  That many may be counted ahead of
+ * time.  A session says so once in a while (rules_asks_for_tokens), since it wakes the
+ * broker by that, which may have to do it.
+ */
+#define RULES_MORE_TOKENS (64 * LUA_SPAN)
+extern bool rules_wants_tokens(int64_t left);
+extern bool rules_asks_for_tokens(int64_t left);
 
 /* To its owner: for how long a lease that was granted is valid yet; 0: it is not. */
 extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
@@ -53,6 +65,13 @@ extern bool rules_turn_lasts(bool wanted, int handovers, int waiting);
 /* May the next session, limited itself or not, take it over?  A turn has so many tokens. */
 extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers,
 								int tokens);
+
+/*
+ * May a lease with this validity stay with nobody, for the next session of this server?
+ * wanted: another host wants it.  Then turns count again: rules_may_hand_over.
+ */
+extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
+						   int handovers, int tokens);
 
 /*
  * The time in which a host that a release has woken can ask: two of its round trips and a

@@ -27,12 +27,38 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 	return WISH_WAIT;
 }
 
+bool
+wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
+{
+	return wish == WISH_IDLE && idle_until_us != 0 && now_us >= idle_until_us;
+}
+
 /*
- * An idle lease is young, since hand-over ends long before the first renewal.  An owner
- * that went away without giving up its lease can't be; but it must not renew.
+ * An idle lease that does not stay is young, since hand-over ends long before the first
+ * renewal.  An owner that went away without giving up its lease can't be; but it must not
+ * renew.
  */
 bool
-wish_is_orphaned(Wish wish, bool owner_lives)
+wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us)
 {
-	return wish == WISH_IDLE || (wish == WISH_HOLD && !owner_lives);
+	return (wish == WISH_IDLE && idle_until_us == 0) || (wish == WISH_HOLD && !owner_lives);
+}
+
+bool
+wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us)
+{
+	return (wish == WISH_HOLD && owner_lives) || (wish == WISH_IDLE && now_us < idle_until_us);
+}
+
+int64_t
+wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t keep_idle_us,
+				int64_t now_us)
+{
+	int64_t end_us = 0;
+
+	if (wish == WISH_IDLE)
+		end_us = idle_until_us;
+	else if (wish == WISH_HOLD && keep_idle_us > 0)
+		end_us = now_us + keep_idle_us;
+	return end_us != 0 && end_us < wake_at_us ? end_us : wake_at_us;
 }

@@ -19,7 +19,7 @@ typedef enum Wish
 {
 	WISH_NONE = 0, /* slot not in use, or not asked for yet */
 	WISH_HOLD,     /* the owner wants the lock, or holds it */
-	WISH_IDLE,     /* held, for the next in the gate; has no owner */
+	WISH_IDLE,     /* held, for the next in the gate, or by keep_idle; has no owner */
 	WISH_NOTHING   /* the owner is done with it */
 } Wish;
 
@@ -39,9 +39,27 @@ extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered
 						bool release_waits);
 
 /*
- * Looked at when a renewal is due.  Was the lease left for nobody?  Then its wish becomes
- * WISH_NOTHING.
+ * idle_until_us, of an idle lease: when its stay by keep_idle ends; 0: it does not stay,
+ * but was left for the next in the gate.
  */
-extern bool wish_is_orphaned(Wish wish, bool owner_lives);
+
+/* Looked at before each timer.  Has the lease stayed for long enough? */
+extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
+
+/* Looked at when a renewal is due.  Was the lease left for nobody? */
+extern bool wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us);
+
+/* In both cases its wish becomes WISH_NOTHING. */
+
+/* May it be renewed at any time, since somebody has it, or may have it yet? */
+extern bool wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us);
+
+/*
+ * When to look at a lease that is held: when the core wants it (wake_at_us), or sooner,
+ * when a stay may end.  Of one that has an owner that is keep_idle_us (0: off) from now at
+ * the soonest.
+ */
+extern int64_t wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us,
+							   int64_t keep_idle_us, int64_t now_us);
 
 #endif /* REDLOCK_WISH_H */

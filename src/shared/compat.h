@@ -64,14 +64,6 @@
 #define REDLOCK_NORETURN pg_attribute_noreturn()
 #endif
 
-/* one size of a table in shared memory, not two, since 19 */
-#if PG_VERSION_NUM >= 190000
-#define REDLOCK_SHMEM_HASH(name, size, control, flags) ShmemInitHash(name, size, control, flags)
-#else
-#define REDLOCK_SHMEM_HASH(name, size, control, flags)                                             \
-	ShmemInitHash(name, size, size, control, flags)
-#endif
-
 /* number of an array's elements, for hiredis's callback, since 1.0 */
 #if HIREDIS_MAJOR >= 1
 typedef size_t RedlockElements;

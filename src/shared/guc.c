@@ -21,6 +21,7 @@
 
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
+int redlock_keep_idle_ms = 0;
 char *redlock_key_prefix = NULL;
 int redlock_max_hold_ms = 24 * 60 * 60 * 1000;
 int redlock_max_locks = 1024;
@@ -81,6 +82,13 @@ guc_define(void)
 		"hand-over off.",
 		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
+	DefineCustomIntVariable(
+		"redlock.keep_idle",
+		"How long this server keeps a lock that nobody holds any more, if a call does not say.",
+		"The next of its sessions takes it without asking the nodes. It is given up when another "
+		"server wants it; 0 turns this off.",
+		&redlock_keep_idle_ms, 0, 0, DURATION_MAX_MS, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
 		"All hosts that share locks need the same. Locks that are held keep theirs when it "
@@ -88,7 +96,7 @@ guc_define(void)
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
 
 	DefineCustomIntVariable(
-		"redlock.max_hold", "Longest hold_at_least that a lock may be given.",
+		"redlock.max_hold", "Longest hold_at_least and keep_idle that a lock may be given.",
 		"It bounds how long a role can block a name by a lock that it has released.",
 		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
 		NULL, NULL);

@@ -31,6 +31,7 @@ typedef enum TlsVerify
 
 extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
+extern int redlock_keep_idle_ms;
 extern char *redlock_key_prefix;
 extern int redlock_max_hold_ms;
 extern int redlock_max_locks;

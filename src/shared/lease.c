@@ -2,7 +2,9 @@
  * lease.c
  *		Shared memory; see lease.h for the locks.
  *
- * The index maps the 64-bit hash of a name to its slot.  Two names with one
+ * The index maps the 64-bit hash of a name to its slot: the slots of each bucket are
+ * chained, so it needs no memory of its own and can't be full.  The lowest bits of
+ * the hash give the bucket and, fewer of them, the table lock.  Two names with one
  * hash can't be held at the same time in one server: that costs waiting, never
  * safety, and the gate, which comes from the same hash, has serialized them anyway.
  *
@@ -19,7 +21,6 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/hsearch.h"
 #include "utils/timestamp.h"
 
 #include "protocol/rules.h"
@@ -33,14 +34,7 @@
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
-typedef struct IndexEntry
-{
-	uint64 hash;
-	int slot;
-} IndexEntry;
-
 LeaseTable *lease_table = NULL;
-static HTAB *lease_index = NULL;
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -49,11 +43,27 @@ static void request_shmem(void);
 static void startup_shmem(void);
 static void init_table(void);
 static int room_for_locks(void);
+static int buckets_wanted(void);
 static Size table_size(void);
+static LWLock *lock_of(uint64 hash);
+static int *bucket_of(uint64 hash);
+static Lease *found(uint64 hash);
 static Lease *named(uint64 hash);
-static Lease *take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-						const LeaseTerms *terms);
+static void set_name(Lease *lease, uint64 hash);
+static void unset_name(Lease *lease);
+static bool count_owned(void);
+static Lease *pop_free(void);
+static void push_free(Lease *lease);
+static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
+					  int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate);
+static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+							const LeaseTerms *terms, Lease **result);
+static bool make_room(void);
+static bool is_limited(const Lease *lease);
+static int64 tokens_left(Lease *lease);
+static int tokens_of(Lease *lease);
+static bool end_stay(Lease *lease, int64 by_us);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void free_name(Lease *lease);
 static bool is_orphan(Lease *lease);
@@ -90,30 +100,23 @@ request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
-									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
-	RequestNamedLWLockTranche("redlock_pg", 1);
+	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
+	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
 }
 
 static void
 startup_shmem(void)
 {
-	HASHCTL control = {0};
 	bool found;
 
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
-
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(IndexEntry);
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
 	if (!found)
 		init_table();
 	node_status_set_up();
-	lease_index = REDLOCK_SHMEM_HASH("redlock_pg index", redlock_max_locks, &control,
-									 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -121,13 +124,17 @@ static void
 init_table(void)
 {
 	memset(lease_table, 0, table_size());
-	lease_table->lock = &GetNamedLWLockTranche("redlock_pg")->lock;
+	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
 	if (!pg_strong_random(&lease_table->host_id, sizeof(lease_table->host_id)))
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
 						errmsg("could not generate a random id for this server")));
 	lease_table->host_id |= 1; /* not 0 */
 	lease_table->slots = SLOTS(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
+	pg_atomic_init_u32(&lease_table->used, 0);
+	pg_atomic_init_u32(&lease_table->owned, 0);
+	pg_atomic_init_u32(&lease_table->hand, 0);
+	SpinLockInit(&lease_table->free_mutex);
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	lease_table->queue_number = 1;
 	SpinLockInit(&lease_table->queue_mutex);
@@ -146,21 +153,29 @@ init_table(void)
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
+	lease_table->buckets = buckets_wanted();
+	lease_table->bucket = (int *) &lease_table->awaited[MaxBackends];
+	for (int i = 0; i < lease_table->buckets; i++)
+		lease_table->bucket[i] = -1;
+
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->slots; i++)
 	{
 		Lease *lease = &lease_table->lease[i];
 
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_named = -1;
 		lease->next_queued = -1;
 		pg_atomic_init_u32(&lease->version.number, 0);
 		pg_atomic_init_u32(&lease->holder_version.number, 0);
 		pg_atomic_init_u32(&lease->wish, WISH_NONE);
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
+		pg_atomic_init_u64(&lease->idle_until_us, 0);
+		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
+		pg_atomic_init_u64(&lease->last_token, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
-		pg_atomic_init_u32(&lease->wanted, 0);
 	}
 }
 
@@ -183,29 +198,91 @@ room_for_locks(void)
 	return (int) room;
 }
 
+static int
+buckets_wanted(void)
+{
+	int buckets = LEASE_PARTITIONS;
+
+	while (buckets < redlock_max_locks)
+		buckets *= 2;
+	return buckets;
+}
+
 static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
 	Size awaited = mul_size(MaxBackends, sizeof(pg_atomic_uint64));
+	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
-	return add_size(offsetof(LeaseTable, lease), add_size(leases, awaited));
+	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(awaited, buckets)));
+}
+
+/* The table lock of a name. */
+static LWLock *
+lock_of(uint64 hash)
+{
+	return &lease_table->locks[hash % LEASE_PARTITIONS].lock;
+}
+
+/*
+ * The index, under the table lock
+ */
+
+static int *
+bucket_of(uint64 hash)
+{
+	return &lease_table->bucket[hash % (uint64) lease_table->buckets];
+}
+
+/* The lease that is in the index by this hash, lost or not; or NULL. */
+static Lease *
+found(uint64 hash)
+{
+	for (int slot = *bucket_of(hash); slot >= 0; slot = lease_at(slot)->next_named)
+		if (lease_at(slot)->hash == hash)
+			return lease_at(slot);
+	return NULL;
 }
 
 /*
  * The lease that has a name, or NULL.  One that its owner lost has it no more, whether
- * the owner knows or not.  Under the table lock.
+ * the owner knows or not.
  */
 static Lease *
 named(uint64 hash)
 {
-	IndexEntry *entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	Lease *lease = entry != NULL ? lease_at(entry->slot) : NULL;
+	Lease *lease = found(hash);
 
 	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
 		pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
 		return NULL;
 	return lease;
+}
+
+/* In place of a lost one, if there is one. */
+static void
+set_name(Lease *lease, uint64 hash)
+{
+	int *bucket = bucket_of(hash);
+	Lease *lost = found(hash);
+
+	if (lost != NULL)
+		unset_name(lost);
+	lease->next_named = *bucket;
+	*bucket = lease_slot(lease);
+}
+
+/* Another may have it, if this one was lost. */
+static void
+unset_name(Lease *lease)
+{
+	for (int *link = bucket_of(lease->hash); *link >= 0; link = &lease_at(*link)->next_named)
+		if (*link == lease_slot(lease))
+		{
+			*link = lease->next_named;
+			return;
+		}
 }
 
 /*
@@ -225,11 +302,11 @@ lease_gate(uint64 hash)
 
 	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
-	LWLockAcquire(lease_table->lock, LW_SHARED);
+	LWLockAcquire(lock_of(hash), LW_SHARED);
 	lease = named(hash);
 	gate = lease != NULL ? lease->gate
 						 : hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(hash));
 	return gate;
 }
 
@@ -249,8 +326,22 @@ LeaseOpened
 lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		   const LeaseTerms *terms, Lease **result)
 {
+	LeaseOpened opened;
+
+	do
+		opened = try_open(hash, gate, key, prefix_len, key_len, terms, result);
+	while (opened == LEASE_TABLE_FULL && make_room());
+	return opened;
+}
+
+static LeaseOpened
+try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		 const LeaseTerms *terms, Lease **result)
+{
 	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
+	bool stayed = false;
+	bool asks = false;
 	bool retired;
 
 	Assert(prefix_len <= LOCK_PREFIX_MAX);
@@ -258,7 +349,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
 					 "some of the holder must fit after the longest key");
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	idle = named(hash);
 	if (idle != NULL)
 	{
@@ -266,9 +357,12 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
+			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0;
 			seqlock_begin_write(&idle->version);
 			set_owner(idle, gate);
+			idle->keep_idle_ms = terms->keep_idle_ms;
 			idle->handovers++;
+			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
 			pg_atomic_write_u32(&idle->wish, WISH_HOLD);
@@ -279,40 +373,90 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 			free_name(idle);
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
-	if (opened == LEASE_OPENED && lease_table->owned >= lease_table->max_locks)
+	if (opened == LEASE_OPENED && !count_owned())
 		opened = LEASE_TABLE_FULL;
-	else if (opened == LEASE_OPENED && lease_table->first_free < 0)
+	else if (opened == LEASE_OPENED && (*result = pop_free()) == NULL)
+	{
+		pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
 		opened = LEASE_NO_SLOT;
+	}
 	else if (opened == LEASE_OPENED)
-		*result = take_slot(hash, gate, key, prefix_len, key_len, terms);
-	LWLockRelease(lease_table->lock);
+		take_slot(*result, hash, gate, key, prefix_len, key_len, terms);
+	LWLockRelease(lock_of(hash));
 
 	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
+	if (asks)
+		push(idle); /* the broker has its bound raised */
 	if (opened == LEASE_HANDED_OVER)
-		lease_count(COUNT_HANDED_OVER);
+		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
 	return opened;
 }
 
-/* Under the table lock, if there is a free slot. */
+/*
+ * Give up a lease that stays with nobody; each in its turn.  False: there is none, and
+ * no lease more than redlock.max_locks.
+ */
+static bool
+make_room(void)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		uint32 slot = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
+
+		if (lease_give_up_stay(lease_at((int) (slot % (uint32) lease_table->slots))))
+			return true;
+	}
+	return false;
+}
+
+/* Exactly up to the limit: one that fails takes no other's place for a moment. */
+static bool
+count_owned(void)
+{
+	uint32 owned = pg_atomic_read_u32(&lease_table->owned);
+
+	while (owned < (uint32) lease_table->max_locks)
+		if (pg_atomic_compare_exchange_u32(&lease_table->owned, &owned, owned + 1))
+			return true;
+	return false;
+}
+
 static Lease *
-take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+pop_free(void)
+{
+	Lease *lease = NULL;
+
+	SpinLockAcquire(&lease_table->free_mutex);
+	if (lease_table->first_free >= 0)
+	{
+		lease = &lease_table->lease[lease_table->first_free];
+		lease_table->first_free = lease->next_free;
+	}
+	SpinLockRelease(&lease_table->free_mutex);
+	if (lease != NULL)
+		pg_atomic_fetch_add_u32(&lease_table->used, 1);
+	return lease;
+}
+
+static void
+push_free(Lease *lease)
+{
+	int slot = lease_slot(lease);
+
+	pg_atomic_fetch_sub_u32(&lease_table->used, 1);
+	SpinLockAcquire(&lease_table->free_mutex);
+	lease->next_free = lease_table->first_free;
+	lease_table->first_free = slot;
+	SpinLockRelease(&lease_table->free_mutex);
+}
+
+/* Under the table lock. */
+static void
+take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		  const LeaseTerms *terms)
 {
-	IndexEntry *entry;
-	Lease *lease;
-	bool found;
-
-	/*
-	 * In place of a lost one, if there is one.  HASH_ENTER can't run out of memory: the
-	 * index has max_locks elements.
-	 */
-	entry = hash_search(lease_index, &hash, HASH_ENTER, &found);
-	entry->slot = lease_table->first_free;
-	lease = lease_at(entry->slot);
-	lease_table->first_free = lease->next_free;
-	lease_table->owned++;
-	lease_table->used++;
+	set_name(lease, hash);
 
 	seqlock_begin_write(&lease->version);
 	lease->in_use = true;
@@ -329,17 +473,19 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	lease->ttl_ms = terms->ttl_ms;
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
+	lease->keep_idle_ms = terms->keep_idle_ms;
+	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
+	pg_atomic_write_u64(&lease->idle_until_us, 0);
+	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
-	pg_atomic_write_u32(&lease->wanted, 0);
 	seqlock_end_write(&lease->version);
-	return lease;
 }
 
 /* Under the table lock. */
@@ -364,19 +510,36 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms &&
 		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
-							   lease->handovers, LUA_SPAN);
+							   lease->handovers, tokens_of(lease));
+}
+
+/* For holders to come. */
+static int64
+tokens_left(Lease *lease)
+{
+	return (int64) pg_atomic_read_u64(&lease->last_token) - lease_token(lease);
+}
+
+static int
+tokens_of(Lease *lease)
+{
+	return (int) Min(tokens_left(lease) + lease->handovers + 1, PG_INT32_MAX);
+}
+
+bool
+lease_wants_tokens(Lease *lease, int64 now_us)
+{
+	return lease->keep_idle_ms > 0 && rules_wants_tokens(tokens_left(lease)) &&
+		   wish_may_renew(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+						  (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us);
 }
 
 /* The name is free from here on; the slot is not.  Under the table lock. */
 static void
 free_name(Lease *lease)
 {
-	IndexEntry *entry = hash_search(lease_index, &lease->hash, HASH_FIND, NULL);
-
-	/* another may have it, if this one was lost */
-	if (entry != NULL && lease_at(entry->slot) == lease)
-		hash_search(lease_index, &lease->hash, HASH_REMOVE, NULL);
-	lease_table->owned--;
+	unset_name(lease);
+	pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
 	pg_atomic_write_u32(&lease->wish, WISH_NOTHING);
 }
 
@@ -392,10 +555,10 @@ lease_ask(Lease *lease)
 }
 
 /*
- * The owner is done, whatever the lease's state is.  If others wait at the gate
- * (`waiting` tells how many; it may be NULL: nobody), it is left to the next of them,
- * as long as this host's turn lasts.  Runs in commit and abort callbacks: no allocation, no
- * socket, no error.
+ * The owner is done, whatever the lease's state is.  By keep_idle it stays, if no other
+ * host wants it.  Else, if others wait at the gate (`waiting` tells how many), it is left to
+ * the next of them, as long as this host's turn lasts.  Neither, if `waiting` is NULL.  Runs
+ * in commit and abort callbacks: no allocation, no socket, no error.
  *
  * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
  * the gate after that finds the lease idle.
@@ -406,23 +569,41 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = lease_validity_us(lease);
-	bool limited = lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
-	bool wanted = pg_atomic_read_u32(&lease->wanted) != 0;
-	bool idle = waiting != NULL &&
-				rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
-									lease->handovers, redlock_handover_limit);
+	int64 idle_until_us = 0;
+	bool idle = waiting != NULL;
 
 	Assert(lease->owner_pid == MyProcPid);
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	idle = idle && rules_turn_lasts(wanted, lease->handovers, waiting(lease->gate));
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
+		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
+					   tokens_of(lease)))
+		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
+	else
+		idle = idle &&
+			   rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
+								   now_us - lease->turn_began_us, lease->handovers,
+								   redlock_handover_limit) &&
+			   rules_turn_lasts(lease->wanted, lease->handovers, waiting(lease->gate));
 	if (idle)
+	{
+		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
+		pg_write_barrier();
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
+	}
 	else
 		free_name(lease);
-	LWLockRelease(lease_table->lock);
-	if (!idle)
+	LWLockRelease(lock_of(lease->hash)); /* and a barrier: see lease_look_at_us */
+	if (!idle ||
+		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		push(lease);
+}
+
+/* Limits are one owner's: such a lease is left to nobody. */
+static bool
+is_limited(const Lease *lease)
+{
+	return lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
 }
 
 /*
@@ -435,14 +616,126 @@ lease_release_idle(uint64 hash)
 	Lease *lease;
 	bool idle;
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
-	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease);
 	if (idle)
 		free_name(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(hash));
 	if (idle)
 		push(lease);
+}
+
+bool
+lease_stays(Lease *lease)
+{
+	return pg_atomic_read_u32(&lease->wish) == WISH_IDLE &&
+		   pg_atomic_read_u64(&lease->idle_until_us) != 0;
+}
+
+/*
+ * The lease is given up, if it stays with nobody, and no longer than until then.  Anybody
+ * may do that, so the slot may be another lease's by the time that it is locked.
+ */
+static bool
+end_stay(Lease *lease, int64 by_us)
+{
+	uint64 hash = lease->hash;
+	bool ended;
+
+	/* most don't: without the lock first */
+	if (!lease_stays(lease))
+		return false;
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	ended = lease->hash == hash && lease_stays(lease) &&
+			(int64) pg_atomic_read_u64(&lease->idle_until_us) <= by_us;
+	if (ended)
+		free_name(lease);
+	LWLockRelease(lock_of(hash));
+	return ended;
+}
+
+bool
+lease_end_stay(Lease *lease, int64 now_us)
+{
+	return wish_stay_is_over(pg_atomic_read_u32(&lease->wish),
+							 (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us) &&
+		   end_stay(lease, now_us);
+}
+
+bool
+lease_give_up_stay(Lease *lease)
+{
+	bool ended = end_stay(lease, PG_INT64_MAX);
+
+	if (ended)
+		push(lease);
+	return ended;
+}
+
+int64
+lease_give_up_stays(void)
+{
+	int64 count = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+		count += lease_give_up_stay(lease_at(i));
+	return count;
+}
+
+/* Who releases just now has seen `stays_end`, or has left its lease when we look. */
+void
+lease_end_all_stays(void)
+{
+	for (int i = 0; i < LEASE_PARTITIONS; i++)
+	{
+		LWLockAcquire(lock_of((uint64) i), LW_EXCLUSIVE);
+		lease_table->stays_end = true;
+		LWLockRelease(lock_of((uint64) i));
+	}
+	(void) lease_give_up_stays();
+}
+
+/*
+ * If it stays with nobody it is given up, and this host pauses.  Else it does not stay
+ * when its owner is done, but is handed over or released as turns say.
+ */
+void
+lease_want(Lease *lease)
+{
+	bool stays;
+
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	lease->wanted = true;
+	stays = lease_stays(lease);
+	if (stays)
+	{
+		free_name(lease);
+	}
+	LWLockRelease(lock_of(lease->hash));
+	if (stays)
+	{
+		lease_count(COUNT_RECALLED);
+		push(lease);
+	}
+}
+
+/*
+ * Sessions compare `looks_at_us` after they have left the lease to nobody.  So it is
+ * told first that they have to wake the broker, and then how the lease is.
+ */
+int64
+lease_look_at_us(Lease *lease, int64 wake_at_us)
+{
+	int64 at_us;
+
+	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
+	pg_memory_barrier();
+	at_us = wish_look_at_us(pg_atomic_read_u32(&lease->wish), wake_at_us,
+							(int64) pg_atomic_read_u64(&lease->idle_until_us),
+							lease->keep_idle_ms * INT64CONST(1000), redlock_clock_us());
+	pg_atomic_write_u64(&lease->looks_at_us, at_us);
+	return at_us;
 }
 
 /*
@@ -457,31 +750,30 @@ lease_release_orphan(Lease *lease)
 	/* most are none: without the lock first */
 	if (!is_orphan(lease))
 		return false;
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	orphan = is_orphan(lease);
 	if (orphan)
 		free_name(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
 	return orphan;
 }
 
 static bool
 is_orphan(Lease *lease)
 {
-	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease));
+	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+							(int64) pg_atomic_read_u64(&lease->idle_until_us));
 }
 
 Lease *
 lease_find(uint64 hash)
 {
-	IndexEntry *entry;
-	int slot;
+	Lease *lease;
 
-	LWLockAcquire(lease_table->lock, LW_SHARED);
-	entry = hash_search(lease_index, &hash, HASH_FIND, NULL);
-	slot = entry ? entry->slot : -1;
-	LWLockRelease(lease_table->lock);
-	return slot >= 0 ? &lease_table->lease[slot] : NULL;
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = found(hash);
+	LWLockRelease(lock_of(hash));
+	return lease;
 }
 
 LeaseState
@@ -503,9 +795,8 @@ lease_validity_us(Lease *lease)
 }
 
 int64
-lease_token(const Lease *lease)
+lease_token(Lease *lease)
 {
-	Assert(lease->handovers < LUA_SPAN);
 	return rules_token(lease->first_token, lease->handovers);
 }
 
@@ -516,8 +807,14 @@ lease_token(const Lease *lease)
 void
 lease_usage(int *owned, int *releasing)
 {
-	*owned = lease_table->owned;
-	*releasing = Max(lease_table->used - *owned, 0);
+	*owned = (int) pg_atomic_read_u32(&lease_table->owned);
+	*releasing = Max(lease_slots_used() - *owned, 0);
+}
+
+int
+lease_slots_used(void)
+{
+	return (int) pg_atomic_read_u32(&lease_table->used);
 }
 
 bool
@@ -649,12 +946,6 @@ lease_cycle_text(Lease *lease)
 	return "";
 }
 
-void
-lease_want(Lease *lease)
-{
-	pg_atomic_write_u32(&lease->wanted, 1);
-}
-
 bool
 lease_had_broker(void)
 {
@@ -674,6 +965,7 @@ lease_broker_attach(Latch *latch)
 	lease_table->queue_number++;
 	lease_table->broker_latch = latch;
 	lease_table->broker_pid = MyProcPid;
+	lease_table->stays_end = false;
 	SpinLockRelease(&lease_table->queue_mutex);
 }
 
@@ -729,19 +1021,17 @@ lease_free(Lease *lease)
 	Assert(lease->in_use && lease->core.state == CORE_FREE);
 	Assert(pg_atomic_read_u32(&lease->wish) == WISH_NOTHING);
 
-	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	seqlock_begin_write(&lease->version);
 	lease->in_use = false;
 	seqlock_end_write(&lease->version);
-	lease_table->used--;
 	for (int i = 0; i < CYCLES; i++)
 		if (lease_table->cycle[i].slot == lease_slot(lease))
 			lease_table->cycle[i].slot = -1;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
-	lease->next_free = lease_table->first_free;
-	lease_table->first_free = lease_slot(lease);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
+	push_free(lease);
 }
 
 void
@@ -765,7 +1055,7 @@ lease_set_state(Lease *lease, LeaseState state)
 static void
 tell_loss(Lease *lease)
 {
-	LWLockAcquire(lease_table->lock, LW_SHARED);
+	LWLockAcquire(lock_of(lease->hash), LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
@@ -776,7 +1066,7 @@ tell_loss(Lease *lease)
 	}
 	if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
-	LWLockRelease(lease_table->lock);
+	LWLockRelease(lock_of(lease->hash));
 }
 
 /*

@@ -5,9 +5,11 @@
  *
  * A field is touched as its mark says:
  *
- *	 table lock (LWLock)   which slots are in use, the index by name, the free
- *						   list, and the fields of a lease marked (t): written
- *						   while the slot is taken, constant until it is freed
+ *	 table lock (LWLock)   the index by name, and the fields of a lease marked (t):
+ *						   written while the slot is taken, constant until it is
+ *						   freed.  There are LEASE_PARTITIONS of them, each for the
+ *						   names whose hash falls to it: see lock_of
+ *	 free mutex			   the free slots, and the field marked (f)
  *	 queue mutex		   the queue and the fields marked (q)
  *	 (m)				   written by the broker alone, under holder_version
  *	 owner only (o)		   written by the owning backend, before it queues the
@@ -16,21 +18,26 @@
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
- *	 atomics (a)		   one writer each: the owner writes `wish`, the broker
- *						   writes `state`, `valid_until_us`, and the nodes
+ *	 atomics (a)		   one writer each: the owner writes `wish` and
+ *						   `idle_until_us`, the broker all others
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes
  * under Lease.version.
  *
- * Order: table lock before queue mutex, or the lock manager's own.  No lock is
- * held across a wait.
+ * Order: one table lock, before one of the mutexes, or the lock manager's own.  No
+ * lock is held across a wait.
  *
  * Hand-over: a session that releases a valid lease while another session of this
  * server waits at the gate may leave it without an owner (wish IDLE): it keeps its
  * name, and the next through the gate takes it over under the table lock, without
  * the broker and without the network.  A session that gives up waiting at the gate
  * calls lease_release_idle, so that an idle lease that nobody comes for is released.
+ *
+ * Stay: by keep_idle it may leave the lease so though nobody waits, until idle_until_us.
+ * The broker is woken only if it would look at the lease later than that
+ * (looks_at_us); it ends the stay, and until then it renews.  lease_want ends it, too,
+ * and so does whoever needs room in the table.
  *
  * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
  * (lease_release): from then on it is no longer found by its name, so the name can
@@ -89,9 +96,8 @@ typedef struct Lease
 	/* (t) */
 	SeqLock version;
 	bool in_use;
-	int next_free; /* slot number, or -1 */
-	uint64 hash;   /* of the name; key of the index */
-	uint64 gate;   /* which its owner holds, and others wait at */
+	uint64 hash; /* of the name; key of the index */
+	uint64 gate; /* which its owner holds, and others wait at */
 	uint16 prefix_len;
 	uint16 key_len;
 	char key[LEASE_TEXT_SIZE]; /* prefix, then the name in UTF-8; after it
@@ -101,6 +107,11 @@ typedef struct Lease
 	int owner_pid;
 	int owner_procno;
 	Oid owner_database;
+	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
+	bool wanted;      /* by another host: it must not stay */
+
+	int next_named; /* (t) slot number of the next in its bucket, or -1 */
+	int next_free;  /* (f) slot number, or -1 */
 
 	/* (q) */
 	uint32 queued;   /* queue_number of the queue that it is in; 0: in none, or
@@ -115,7 +126,7 @@ typedef struct Lease
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
 	int64 turn_began_us;  /* granted by the nodes then, */
-	int handovers;        /* and handed over so often since: less than LUA_SPAN */
+	int handovers;        /* and handed over so often since */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -123,13 +134,17 @@ typedef struct Lease
 	pg_atomic_uint32 wish;           /* Wish */
 	pg_atomic_uint32 state;          /* LeaseState */
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
+	pg_atomic_uint64 idle_until_us;  /* the stay, if it is idle, ends then; 0: it was left for
+									  * the next in the gate */
+	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
+									  * PG_INT64_MAX: it has to be woken */
+	pg_atomic_uint64 last_token;     /* of the grant: LUA_SPAN, or more since renewals */
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
-	pg_atomic_uint32 wanted;         /* not 0: hosts elsewhere wait for it */
 
 	/* (g) */
-	int64 first_token; /* of LUA_SPAN, one for each hand-over */
+	int64 first_token; /* and then one more for each hand-over, up to last_token */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -142,10 +157,6 @@ typedef struct Lease
 						* a slot is freed 2^32 times */
 	uint8 secret[LOCK_SECRET_BYTES];
 	bool granted;        /* of this secret, by a quorum */
-	bool subscribed;     /* on the channel of its key */
-	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release since we asked, */
-	int64 released;      /* ... the last one: its token, or 0 */
 	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
 	core_lease core;
 } Lease;
@@ -163,11 +174,17 @@ typedef enum LeaseCounter
 	COUNT_RELEASED,
 	COUNT_HANDED_OVER,
 	COUNT_WOKEN,
+	COUNTERS_OF_0_1, /* how many redlock_pg 0.1.0 has */
+	COUNT_TAKEN_IDLE = COUNTERS_OF_0_1,
+	COUNT_RECALLED,
 	COUNTERS /* how many */
 } LeaseCounter;
 
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
+
+/* Table locks, as many as PostgreSQL's own lock table has. */
+#define LEASE_PARTITIONS 16
 
 /* The cycle of a deadlock, until the slot of its lease is freed. */
 #define CYCLES 16
@@ -181,13 +198,18 @@ typedef struct Cycle
 
 typedef struct LeaseTable
 {
-	LWLock *lock;
-	uint64 host_id; /* of this server, for the life of its shared memory; random */
+	uint64 host_id;      /* of this server, for the life of its shared memory; random */
+	LWLockPadded *locks; /* LEASE_PARTITIONS */
+	int *bucket;         /* (t) slot number of the first name in each, or -1 */
+	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
+	bool stays_end;      /* (t) the server stops: no lease stays with nobody */
 	int slots;
-	int max_locks;  /* redlock.max_locks, or what the lock manager has room for */
-	int used;       /* (t) slots in use */
-	int owned;      /* (t) leases not yet released, lost ones too: <= max_locks */
-	int first_free; /* (t) slot number, or -1 */
+	int max_locks;          /* redlock.max_locks, or what the lock manager has room for */
+	pg_atomic_uint32 used;  /* slots in use */
+	pg_atomic_uint32 owned; /* leases not yet released, lost ones too: <= max_locks */
+	pg_atomic_uint32 hand;  /* the slot from which on an idle lease is looked for */
+	slock_t free_mutex;
+	int first_free; /* (f) slot number, or -1 */
 	slock_t queue_mutex;
 	int queue_head; /* (q) slot numbers, or -1 */
 	int queue_tail;
@@ -222,6 +244,7 @@ typedef struct LeaseTerms
 	int ttl_ms;
 	int hold_at_least_ms;
 	int hold_at_most_ms;
+	int keep_idle_ms;
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -243,10 +266,13 @@ extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int pre
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
 extern void lease_release_idle(uint64 hash);
+extern bool lease_stays(Lease *lease);  /* with nobody, by keep_idle; also of a copy */
+extern int64 lease_give_up_stays(void); /* all; how many */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern int64 lease_token(const Lease *lease); /* of the present owner's turn */
+extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
+extern int lease_slots_used(void);
 
 /*
  * What of this server does not rest on the lists of nodes in force: so many leases, and,
@@ -270,14 +296,19 @@ extern int lease_broker_pid(void); /* 0: no broker runs */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
 /* False: too many owners have not yet looked. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
-extern void lease_want(Lease *lease);          /* a host elsewhere waits for it */
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first slot of the chain, or -1 */
 extern int lease_next_in_chain(int slot);
 extern bool lease_is_queued(const Lease *lease);
-extern bool lease_release_orphan(Lease *lease); /* if its owner has gone */
+extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
+extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
+extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
+extern void lease_end_all_stays(void);                         /* no lease stays from now on */
+extern void lease_want(Lease *lease);                          /* another host wants it */
+extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */
+extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);

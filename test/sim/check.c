@@ -284,10 +284,12 @@ check_renewal(int h, int s)
 {
 	round_check *check = &hosts[h].slot[s].check;
 
-	demand(14,
-		   hosts[h].slot[s].wish == WISH_HOLD &&
-			   (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS),
-		   "host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
+	demand(
+		14,
+		(hosts[h].slot[s].wish == WISH_HOLD &&
+		 (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS)) ||
+			(hosts[h].slot[s].wish == WISH_IDLE && host_now_us(h) < hosts[h].slot[s].idle_until_us),
+		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
 	check->renewal_began_us = host_now_us(h);
 	check->renewal_floor = books[hosts[h].slot[s].resource].max_granted;
 	check->renewed = 0;
@@ -332,6 +334,44 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 		check->yes |= CORE_BIT(server);
 	else if (command->op == CORE_OP_RENEW && command->sent_us >= check->renewal_began_us)
 		check->renewed |= CORE_BIT(server);
+}
+
+void
+check_stay(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+
+	demand(13, !slot->wanted, "host %c keeps request %u, which another host wants", HOST_NAME(h),
+		   slot->secret);
+	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
+		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
+	demand(13, slot->handovers - w.plan.spent + 1 < slot->span,
+		   "host %c keeps request %u, which has no token left", HOST_NAME(h), slot->secret);
+}
+
+/* Its broker looks soon, when it can: clocks that jump are none of its faults. */
+void
+check_stays(int h)
+{
+	const host *host = &hosts[h];
+
+	if (w.plan.keep_idle_us == 0 || host->broker_down || !w.plan.guarded)
+		return;
+	for (int s = 0; s < w.plan.slots; s++)
+	{
+		int64_t since_us;
+
+		if (!host->slot[s].in_use || !host_stays(&host->slot[s]))
+			continue;
+		since_us = host_true_time_us(h, host->slot[s].idle_until_us);
+		if (since_us < host->paused_until_us)
+			since_us = host->paused_until_us;
+		if (since_us < host_true_time_us(h, host->broker_began_us))
+			since_us = host_true_time_us(h, host->broker_began_us);
+		demand(14, w.now_us <= since_us + 2 * w.plan.delay_us + 1000,
+			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
+			   host->slot[s].secret);
+	}
 }
 
 void
@@ -605,12 +645,15 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 		   "a session of host %c is told that it has the lock by request %u, which is over",
 		   HOST_NAME(h), slot->secret);
 
-	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.token,
-		   "host %c hands out token %lld of a range of %d up to %lld", HOST_NAME(h),
+	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.bound,
+		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
-		   (long long) (slot->core.token - WALL_US - START_US));
-	demand(13, slot->handovers < slot->span, "host %c hands request %u over for the %dth time",
-		   HOST_NAME(h), slot->secret, slot->handovers);
+		   (long long) (slot->core.token - WALL_US - START_US),
+		   (long long) (slot->core.bound - WALL_US - START_US));
+	seen.beyond += token > slot->core.token;
+	demand(13, slot->handovers - w.plan.spent < slot->span,
+		   "host %c hands request %u over for the %dth time", HOST_NAME(h), slot->secret,
+		   slot->handovers);
 	if (handed_over)
 	{
 		seen.handed_over++;

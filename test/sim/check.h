@@ -72,6 +72,10 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
+	int64_t taken_idle; /* of these, after a stay with nobody */
+	int64_t stays_over; /* leases that stayed with nobody until the end of that */
+	int64_t recalled;   /* ... until another host wanted them */
+	int64_t beyond;     /* tokens given out beyond those of the grant */
 	int64_t cancelled;  /* grants whose owner gave up before it knew */
 	int64_t sent_again; /* commands after NOSCRIPT */
 	int64_t replaced;   /* connections, in the middle of rounds */
@@ -128,6 +132,8 @@ extern void check_answered(int host, int slot, int node, const command *command,
 extern void check_outcome(int host, int slot, core_outcome outcome);
 extern void check_over(int host, int slot); /* the core begins to delete keys */
 extern void check_freed(int host, int slot, bool forgiven);
+extern void check_stay(int host, int slot); /* its owner leaves it to nobody */
+extern void check_stays(int host);          /* those that it has, at any time */
 
 /* ... a session is told or writes ... */
 /* ... that it has the lock that it wanted */

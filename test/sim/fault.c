@@ -418,7 +418,10 @@ flush(int s)
 static void
 stop_broker(int h)
 {
-	int64_t down_us = for_us(w.plan.ttl_us / (w.plan.rolling ? 16 : 2));
+	/* leases end meanwhile, now and then */
+	int64_t down_us = for_us(w.plan.rolling ? w.plan.ttl_us / 16
+							 : chance(4)    ? w.plan.ttl_us * 2
+											: w.plan.ttl_us / 2);
 
 	if (w.plan.rolling)
 	{

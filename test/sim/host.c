@@ -52,6 +52,7 @@ static void take(int host, const ReleaseStep *next);
 
 static void take_queue(int host);
 static void act_on_wish(int host, int slot);
+static void extend(int host, int slot);
 static void on_timer(const event *event);
 static void on_broker(const event *event);
 static void on_settled(const event *event);
@@ -262,6 +263,7 @@ host_handle(const event *event)
 	}
 	if (!host->broker_down)
 		send_releases(event->host);
+	check_stays(event->host);
 }
 
 static void
@@ -477,15 +479,18 @@ publish(int h, int s, core_outcome outcome)
 	switch (outcome)
 	{
 		case CORE_NOTHING:
-		case CORE_RENEWED:
 		case CORE_UNRENEWED:
 		case CORE_MUST_WAIT:
+			break;
+		case CORE_RENEWED:
+			slot->last_token = slot->core.bound;
 			break;
 		case CORE_GRANTED:
 			slot->granted = slot->told = true;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
 			slot->first_token = rules_first_token(slot->core.token);
+			slot->last_token = slot->core.bound;
 			session_told(h, s);
 			break;
 		case CORE_REFUSED:
@@ -494,6 +499,12 @@ publish(int h, int s, core_outcome outcome)
 			session_told(h, s);
 			break;
 		case CORE_EXPIRED:
+			if (host_stays(slot))
+			{
+				session_disown(h, s); /* nobody has lost it */
+				host_push(h, s);
+				break;
+			}
 			session_lost(h, s);
 			if (slot->session >= 0 && !sessions[slot->session].paused)
 				later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
@@ -515,6 +526,9 @@ set_timer(int h, int s)
 		slot->timer_tag++;
 		return;
 	}
+	if (slot->core.state == CORE_HELD)
+		wake_at_us = slot->looks_at_us = wish_look_at_us(
+			slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us, host_now_us(h));
 	at_us = host_true_time_us(h, wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
@@ -533,12 +547,21 @@ on_timer(const event *event)
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
+	if (wish_stay_is_over(slot->wish, slot->idle_until_us, host_now_us(event->host)))
+	{
+		seen.stays_over++;
+		tell("host %c: request %u has stayed for long enough", HOST_NAME(event->host),
+			 slot->secret);
+		session_disown(event->host, event->slot);
+		act_on_wish(event->host, event->slot);
+		return;
+	}
 	if (host_now_us(event->host) < slot->core.wake_at_us)
 	{
 		set_timer(event->host, event->slot);
 		return;
 	}
-	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED))
+	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us))
 	{
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
@@ -601,6 +624,11 @@ act_on_wish(int h, int s)
 					 release_queue_waits(&hosts[h].releases, s)))
 	{
 		case WISH_WAIT:
+			if (slot->core.state == CORE_HELD)
+			{
+				set_timer(h, s); /* its stay may end sooner */
+				extend(h, s);
+			}
 			break;
 		case WISH_ASK:
 			ask(h, s);
@@ -624,6 +652,20 @@ act_on_wish(int h, int s)
 			}
 			break;
 	}
+}
+
+/* So that who takes a lease that stays need not ask the nodes for tokens. */
+static void
+extend(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+	core_event event = {.type = CORE_EXTEND, .token = RULES_MORE_TOKENS};
+
+	if (slot->keep_idle_us > 0 && slot->granted &&
+		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
+		wish_may_renew(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us,
+					   host_now_us(h)))
+		step(h, s, &event);
 }
 
 /*

@@ -47,12 +47,16 @@ typedef struct slot
 	int span; /* sessions that may hold it */
 	int handovers;
 	int64_t first_token;
+	int64_t last_token; /* of the grant, or its bound since a renewal */
 	int64_t turn_began_us;
 	int64_t relisted_true_us; /* its nodes are others since then */
-	int session;              /* who holds it; -1: nobody yet, or nobody any more */
-	Waiters waiters;          /* hosts that want it, as far as the broker knows */
-	bool wanted;              /* ... and as the sessions know */
-	int64_t asked_us;         /* the broker began to ask */
+	int64_t keep_idle_us;
+	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
+	int64_t looks_at_us;   /* the broker looks whether a stay is over */
+	Waiters waiters;       /* hosts that want it, as far as the broker knows */
+	bool wanted;           /* ... and as the sessions know */
+	int64_t asked_us;      /* the broker began to ask */
+	int session;           /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
 	int64_t released;    /* of which lease that is, by its token */
 	int64_t timer_at_us; /* true time */
@@ -130,6 +134,12 @@ static inline gate *
 gate_of(int host, int resource)
 {
 	return &hosts[host].gate[w.plan.gate[resource]];
+}
+
+static inline bool
+host_stays(const slot *slot)
+{
+	return slot->wish == WISH_IDLE && slot->idle_until_us != 0;
 }
 
 static inline slot *

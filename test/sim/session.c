@@ -20,11 +20,13 @@ static int named(int host, int resource);
 static void open_slot(int host, int resource, bool last);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
+static int64_t keep_idle_us(void);
 static int64_t moment_us(void);
 static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
 static void free_name(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
+static int tokens(const slot *slot);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
@@ -78,7 +80,12 @@ come(int h, int resource, bool last)
 	if (last || named(h, resource) < 0)
 		open_slot(h, resource, last);
 	else if (gate->waiting < QUEUE_MAX)
+	{
 		gate->wants[gate->waiting++] = (uint8_t) resource;
+		if (host_stays(slot_at(h, gate->named)) && gate->waiting == 1)
+			later(w.now_us + dice_us(w.plan.delay_us / 2), EVENT_TAKE, h, resource, gate->named,
+				  slot_at(h, gate->named)->generation);
+	}
 }
 
 /* The slot that has the name.  One that was lost has it no more, whoever knows. */
@@ -121,15 +128,25 @@ open_slot(int h, int resource, bool last)
 		w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2)) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
-	slot->span = slot->keep_us > 0 || slot->hold_at_most_us > 0 || slot->ttl_us > w.plan.ttl_us
-					 ? 1
-					 : w.plan.span;
-	slot->handovers = 0;
+	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
+	slot->handovers = w.plan.spent;
+	slot->keep_idle_us = last ? 0 : keep_idle_us();
+	slot->idle_until_us = 0;
+	slot->looks_at_us = INT64_MAX;
 	slot->wanted = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
 	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->generation);
+}
+
+/* What a session asks for: not always the same; a millisecond at least. */
+static int64_t
+keep_idle_us(void)
+{
+	if (w.plan.keep_idle_us == 0 || chance(6))
+		return 0;
+	return chance(4) ? MS + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
 }
 
 /* From one step of a session to its next: it may be stopped meanwhile. */
@@ -195,7 +212,9 @@ session_on_read(const event *event)
 		return;
 	}
 	slot->turn_began_us = host_now_us(h);
-	begin(h, s, slot->resource, rules_token(slot->first_token, 0), false);
+	if (w.plan.spent > 0)
+		host_push(h, s); /* it asks for tokens */
+	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
@@ -216,15 +235,33 @@ static void
 end_holding(int h, int s)
 {
 	slot *slot = slot_at(h, s);
+	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
 
 	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (rules_turn_lasts(slot->wanted, slot->handovers, gate_of(h, slot->resource)->waiting) &&
-		rules_may_hand_over(slot->keep_us > 0 || slot->hold_at_most_us > 0, validity_us(h, slot),
-							slot->ttl_us, host_now_us(h) - slot->turn_began_us, slot->handovers,
+	if (slot->keep_idle_us > 0 && !w.calm &&
+		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
+					   tokens(slot)))
+	{
+		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
+		slot->wish = WISH_IDLE;
+		check_stay(h, s);
+		tell("host %c: request %u stays with nobody", HOST_NAME(h), slot->secret);
+		if (slot->idle_until_us < slot->looks_at_us)
+			host_push(h, s);
+		if (gate_of(h, slot->resource)->waiting > 0)
+			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
+				  slot->generation);
+		return;
+	}
+	if (rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
+						 gate_of(h, slot->resource)->waiting) &&
+		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
+							host_now_us(h) - slot->turn_began_us, slot->handovers - w.plan.spent,
 							slot->span - 1))
 	{
+		slot->idle_until_us = 0;
 		slot->wish = WISH_IDLE;
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
 			  slot->generation);
@@ -279,6 +316,15 @@ validity_us(int h, const slot *slot)
 			   : 0;
 }
 
+/* Those of the grant, and since renewals up to its bound; or as many as sessions may have. */
+static int
+tokens(const slot *slot)
+{
+	int all = (int) (slot->last_token - slot->first_token + 1);
+
+	return all < w.plan.spent + slot->span ? all : w.plan.spent + slot->span;
+}
+
 /* The next at the gate leaves it, for what it wants. */
 static int
 next_wants(int h, int resource)
@@ -325,12 +371,16 @@ session_on_take(const event *event)
 	{
 		if (gate->wants[0] == slot->resource &&
 			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
-								slot->span))
+								tokens(slot)))
 		{
 			int wants = next_wants(h, event->node);
 
+			seen.taken_idle += slot->idle_until_us != 0;
 			slot->wish = WISH_HOLD;
 			slot->handovers++;
+			if (w.plan.spent > 0 && chance(2))
+				host_push(h, event->slot); /* it asks for tokens */
+			slot->keep_idle_us = keep_idle_us();
 			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers), true);
 			return;
 		}
@@ -338,6 +388,21 @@ session_on_take(const event *event)
 		host_push(h, event->slot);
 	}
 	next_asks(h, event->node);
+}
+
+/* lease_want of lease.c */
+void
+session_want(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->wanted = true;
+	if (!host_stays(slot))
+		return;
+	seen.recalled++;
+	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), slot->secret);
+	session_disown(h, s);
+	host_push(h, s);
 }
 
 /* A waiter is cancelled, or its time is over; perhaps when it was just granted. */

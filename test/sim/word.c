@@ -5,6 +5,7 @@
 #include "word.h"
 
 #include "protocol/rules.h"
+#include "session.h"
 #include "story.h"
 
 #define WORDS_MAX 256
@@ -184,7 +185,7 @@ hear_want(int h, const word *word)
 		 HOST_NAME((int) word->waiter[0].host - 1));
 	waiters_add(&slot_at(h, s)->waiters, waiters.waiter[0].host,
 				host_now_us(h) - waiters.waiter[0].since_us, host_now_us(h));
-	slot_at(h, s)->wanted = true;
+	session_want(h, s);
 }
 
 /* A majority must tell, of one release. */
@@ -229,7 +230,8 @@ hear_turn(int h, int s, const Waiters *named)
 	{
 		slot->waiters = *named;
 		waiters_pass(&slot->waiters, (uint64_t) h + 1);
-		slot->wanted |= slot->waiters.count > 0;
+		if (slot->waiters.count > 0)
+			session_want(h, s);
 	}
 	if (after_us < 0)
 		return 0;

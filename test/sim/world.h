@@ -180,10 +180,12 @@ typedef struct plan
 	int releases_max; /* unanswered at a node, UNHURRIED_MAX in the broker */
 	int64_t crowd_us; /* so long a node is full of other locks' releases, now and then; 0 */
 	int span;         /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
+	int spent;        /* so many tokens of a grant are taken for given out */
 	int asks;
 	int write_odds;
-	bool keep;  /* some hold the key for some time after their release */
-	bool limit; /* some limit how long they hold */
+	int64_t keep_idle_us; /* most leave the lease to nobody for so long; 0: none does */
+	bool keep;            /* some hold the key for some time after their release */
+	bool limit;           /* some limit how long they hold */
 	/* which invariants these faults leave */
 	bool guarded;      /* 1, 8: clocks are within bounds and nobody deletes keys */
 	bool sane;         /* wall clocks are so near to each other that order outlives counters */

@@ -116,6 +116,28 @@ test_turns(void)
 	ok(rules_turn_after_us(0, 8, 1000, 999, hold_back_us) == 0, "and those who are named");
 }
 
+static void
+test_stay(void)
+{
+	int64_t healthy_us = TTL_US / 2 + 1;
+	int asked = 0;
+
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2), "a lease stays for the next");
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
+	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
+	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
+	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
+	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
+
+	ok(!rules_wants_tokens(LUA_SPAN - 1), "a new grant has tokens enough");
+	ok(rules_wants_tokens(LUA_SPAN / 2) && rules_wants_tokens(1) && rules_wants_tokens(0),
+	   "one that has given out many wants more");
+	for (int left = 0; left <= LUA_SPAN; left++)
+		asked += rules_asks_for_tokens(left);
+	ok(asked == 4, "and asks for them now and then");
+	ok(!rules_wants_tokens(RULES_MORE_TOKENS), "until it has them");
+}
+
 int
 main(void)
 {
@@ -125,5 +147,6 @@ main(void)
 	test_release();
 	test_hand_over();
 	test_turns();
+	test_stay();
 	return tap_done();
 }

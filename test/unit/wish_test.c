@@ -4,7 +4,7 @@
  *
  * Protects from: a request that is asked twice, or before the nodes were tried; a lease
  * that was given back and is renewed; a slot that is freed while nodes are owed something;
- * a lease that is kept for nobody.
+ * a lease that is kept for nobody, or beyond its stay.
  */
 #include "protocol/wish.h"
 
@@ -43,11 +43,35 @@ main(void)
 		ok(good[WISH_NOTHING], "%s: what is done with is released once, and then free",
 		   state_name[state]);
 	}
-	ok(wish_is_orphaned(WISH_IDLE, true) && wish_is_orphaned(WISH_IDLE, false),
+	ok(wish_is_orphaned(WISH_IDLE, true, 0) && wish_is_orphaned(WISH_IDLE, false, 0),
 	   "an idle lease for which a renewal is due was left for nobody");
-	ok(wish_is_orphaned(WISH_HOLD, false) && !wish_is_orphaned(WISH_HOLD, true),
-	   "so was that of an owner which is gone, and no other");
-	ok(!wish_is_orphaned(WISH_NOTHING, false) && !wish_is_orphaned(WISH_NONE, false),
+	ok(!wish_is_orphaned(WISH_IDLE, true, 1) && !wish_is_orphaned(WISH_IDLE, false, 1),
+	   "but not if it stays");
+	ok(wish_is_orphaned(WISH_HOLD, false, 0) && !wish_is_orphaned(WISH_HOLD, true, 0),
+	   "that of an owner which is gone was, and no other");
+	ok(wish_is_orphaned(WISH_HOLD, false, 1), "also if it has stayed before");
+	ok(!wish_is_orphaned(WISH_NOTHING, false, 0) && !wish_is_orphaned(WISH_NONE, false, 0),
 	   "what was given back is no orphan");
+
+	ok(!wish_stay_is_over(WISH_IDLE, 100, 99) && wish_stay_is_over(WISH_IDLE, 100, 100),
+	   "a stay ends when it is to end");
+	ok(!wish_stay_is_over(WISH_HOLD, 100, 200) && !wish_stay_is_over(WISH_NOTHING, 100, 200),
+	   "where there is one");
+	ok(!wish_stay_is_over(WISH_IDLE, 0, 200), "what is left to the next in the gate does not stay");
+
+	ok(wish_may_renew(WISH_HOLD, true, 0, 100) && wish_may_renew(WISH_HOLD, true, 50, 100),
+	   "a lease is renewed for its owner");
+	ok(!wish_may_renew(WISH_HOLD, false, 200, 100), "who lives");
+	ok(wish_may_renew(WISH_IDLE, false, 101, 100) && !wish_may_renew(WISH_IDLE, false, 100, 100),
+	   "and while it stays");
+	ok(!wish_may_renew(WISH_NOTHING, true, 200, 100) && !wish_may_renew(WISH_NONE, true, 200, 100),
+	   "and not when it was given back");
+
+	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 20) == 50, "it is looked at the end of a stay");
+	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 20) == 100, "and when a renewal is due");
+	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 20) == 100, "if there is no stay: then only");
+	ok(wish_look_at_us(WISH_HOLD, 100, 50, 30, 60) == 90, "of an owner: when one could end");
+	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 60) == 100, "if one could begin");
+	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 60) == 100, "and not when it was given back");
 	return tap_done();
 }

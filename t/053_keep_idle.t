@@ -1,0 +1,242 @@
+# Leases that stay with nobody: keep_idle.
+#
+# Protects from: a lease that stays unasked, for other terms than were asked for, or
+# without limit; a token that is given out twice, or that does not grow; a broker or nodes
+# that are busy for each take and give-back of a lease that stays; a stay that outlives its
+# end, a reload, the shutdown, redlock_release_idle, or the session that did not give the
+# lock back itself; "too many" locks because of locks that nobody holds; a loss that is
+# told, though nobody had the lock; a broker's successor that forgets a stay or its end.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('a', nodes => \@nodes,
+	conf => "redlock.ttl = '60s'\nredlock.max_locks = 16\nredlock.node_timeout = '2s'");
+my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+my ($s, $t) = (session($host), session($host));
+my $b = session($other);
+
+sub stat_of
+{
+	my ($column) = @_;
+	return $host->safe_psql('postgres', "SELECT $column FROM redlock_stats");
+}
+
+sub state_of
+{
+	my ($name) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT state, scope, pid, database, token, valid_for > '0', since <= now() FROM redlock_locks WHERE resource = '$name'");
+}
+
+my $idle = 'idle|||||t|t';
+
+sub pair
+{
+	my ($session, $name, $how) = @_;
+	my $token = $session->query("SELECT redlock_acquire('$name', scope => 'session', $how)");
+
+	is($session->query("SELECT redlock_release('$name')"), 't', "$name is released");
+	return $token;
+}
+
+sub is_given_up
+{
+	my ($name, $why) = @_;
+	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, "$name is given up: $why");
+	wait_until(sub { state_of($name) eq '' }, "$name is in no view: $why");
+	return;
+}
+
+# ---- who asks for it ----
+
+pair($s, 'off', "ttl => '50 s'");
+is_given_up('off', 'keep_idle is off');
+
+my $token   = pair($s, 'own', "keep_idle => '1 min'");
+my $granted = stat_of('granted');
+is(state_of('own'), $idle, 'a lease stays with nobody');
+is(key_count('redlock:own', @nodes), 3, 'at the nodes, too');
+is(pair($t, 'own', "keep_idle => '1 min'"), $token + 1, 'another session takes it, with the next token');
+is(stat_of("granted - $granted, taken_idle, handed_over, recalled"), '0|1|0|0', 'without the nodes');
+$t->query('BEGIN');
+is($t->query("SELECT redlock_try('own')"), 't', 'a try takes it');
+is(state_of('own') =~ s/\|\d.*//r, 'held|transaction', 'and holds it');
+is($s->query("SELECT redlock_try('own')"), 'f', 'alone');
+$t->query('COMMIT');
+is_given_up('own', 'its last holder wanted no stay');
+
+$s->query("SET redlock.keep_idle = '1 min'");
+$s->query("BEGIN; SELECT redlock_acquire('set'); COMMIT");
+is(state_of('set'), $idle, 'by the setting, at the end of the transaction');
+$s->query("BEGIN; SELECT redlock_acquire('set'); ROLLBACK");
+is(state_of('set'), $idle, 'at an abort');
+$s->query("CALL redlock_run('set', 'SELECT 1')");
+is(state_of('set'), $idle, 'after redlock_run');
+is(stat_of("granted - $granted"), 1, 'with one grant');
+$s->query("SELECT redlock_acquire('set', scope => 'session'); DISCARD ALL");
+is(state_of('set'), $idle, 'at DISCARD ALL');
+$s->query("SET redlock.keep_idle = '1 min'");
+pair($s, 'limited', "hold_at_most => '50 s'");
+is_given_up('limited', 'its limits count from a grant');
+
+# ---- other terms ----
+
+$token = $s->query("SELECT redlock_acquire('set', scope => 'session', ttl => '40 s')");
+is(stat_of("granted - $granted"), 3, 'another ttl is asked for');
+$s->query("SELECT redlock_release('set')");
+cmp_ok(pair($s, 'set', "hold_at_least => '1 ms', ttl => '40 s'"), '>', $token + 1, 'limits, too');
+is(stat_of("granted - $granted"), 4, 'of the nodes');
+is_given_up('set', 'and it does not stay');
+
+# ---- how it ends ----
+
+my $began = time;
+pair($s, 'short', "keep_idle => '200 ms'");
+is_given_up('short', 'its time is over');
+pair($s, 'short', "keep_idle => '10 min'");
+pair($s, 'short', "keep_idle => '200 ms'");
+is_given_up('short', 'the time of its last holder is over');
+cmp_ok(time - $began, '<', 19, 'and nobody waited for the next renewal, after 20 s');
+
+$s->query("SET redlock.ttl = '900 ms'");
+my $renewed = stat_of('renewed');
+pair($s, 'long', "keep_idle => '3 s'");
+wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'a lease that stays is renewed');
+is_given_up('long', 'its time is over, after renewals');
+is(stat_of('lost'), 0, 'and it was never lost');
+$s->query("SET redlock.ttl = '60 s'");
+
+pair($s, 'wanted', "keep_idle => '1 s', ttl => '50 s'");
+is($b->query("SELECT redlock_acquire('wanted', scope => 'session', wait => '30 s') > 0"), 't', 'another host has it after the stay');
+$b->query("SELECT redlock_release('wanted')");
+
+pair($s, "all $_", "keep_idle => '10 min'") for 1 .. 3;
+is($host->safe_psql('postgres', "SELECT redlock_release_idle()"), 3, 'an operator gives them up');
+is_given_up("all $_", 'redlock_release_idle') for 1 .. 3;
+is($host->safe_psql('postgres', "SELECT redlock_release_idle()"), 0, 'once');
+$host->safe_psql('postgres', 'CREATE ROLE guest LOGIN');
+is(psql_result($host, 'SET ROLE guest; SELECT redlock_release_idle()')->{state}, '42501', 'not everybody may');
+
+pair($s, 'reload', "keep_idle => '10 min'");
+$s->query("SELECT redlock_acquire('held', scope => 'session')");
+$host->reload;
+is_given_up('reload', 'the reload');
+is($s->query("SELECT redlock_release('held')"), 't', 'what is held stays held');
+is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 1, 'and stays then');
+
+foreach my $end (qw(quit vanish))
+{
+	my $u = session($host);
+	$u->query("SELECT redlock_acquire('end', scope => 'session', keep_idle => '10 min')");
+	$u->$end;
+	is_given_up('end', "its session did not give it back: $end");
+}
+
+# ---- not too many ----
+
+pair($s, "room $_", "keep_idle => '10 min'") for 1 .. 40;
+is($s->query("SELECT count(redlock_acquire('hold ' || i, scope => 'session')) FROM generate_series(1, 16) i"),
+	16, 'idle leases make room');
+is($host->safe_psql('postgres', "SELECT locks, max_locks FROM redlock_stats"), '16|16', 'for as many as may be');
+is($t->run("SELECT redlock_try('one more')")->{state}, '53400', 'but not for more');
+is($s->query("SELECT redlock_release_all()"), 16, 'they are released');
+is($host->safe_psql('postgres', "SELECT locks FROM redlock_stats"), 16, 'and stay');
+is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 16, 'all of them');
+
+# ---- many takes ----
+
+sub switches
+{
+	my $text = PostgreSQL::Test::Utils::slurp_file('/proc/' . broker_pid($host) . '/status');
+	return $text =~ /^voluntary_ctxt_switches:\s+(\d+)$/m ? $1 : die;
+}
+
+my $votes = "SELECT sum(votes_yes) FROM redlock_nodes";
+$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE seen (name text, token bigint, PRIMARY KEY (name, token));
+CREATE FUNCTION take(name text, times int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    last bigint := 0;
+    token bigint;
+BEGIN
+    FOR i IN 1 .. times LOOP
+        token := redlock_acquire(name, scope => 'session', keep_idle => '10 min');
+        IF token <= last THEN RAISE 'token %, and % before', token, last; END IF;
+        last := token;
+        PERFORM redlock_release(name);
+    END LOOP;
+END $$;
+SQL
+$s->query("SELECT take('busy', 10)");
+my ($votes_before, $switches) = ($host->safe_psql('postgres', $votes), switches());
+$s->query("SELECT take('busy', 900)");
+cmp_ok($host->safe_psql('postgres', $votes) - $votes_before, '<', 15, '900 pairs hardly ask the nodes');
+cmp_ok(switches() - $switches, '<', 90, 'and do not wake the broker each time');
+
+# A grant has 1001 tokens; the broker has fetched more by now.
+wait_until(sub { $s->query("SELECT take('busy', 10)"); $host->safe_psql('postgres', $votes) > $votes_before }, 'tokens are fetched');
+$granted = stat_of('granted');
+$s->query("SELECT take('busy', 5000)");
+is(stat_of('granted') - $granted, 0, 'more takes than a grant has tokens for ask for no other grant');
+is(state_of('busy'), $idle, 'and leave the lease idle');
+is(stat_of('lost'), 0, 'that was never lost');
+
+# with a shorter stay than the lease had, too: the broker is told once
+$s->query("SELECT redlock_acquire('busy', scope => 'session', keep_idle => '10 min'), redlock_release('busy')");
+$switches = switches();
+$s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
+cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter stay each time');
+
+# many sessions: each token once, to one at a time
+my @many = map { session($host) } 1 .. 4;
+$_->send(<<'SQL') for @many;
+DO $$
+BEGIN
+    FOR i IN 1 .. 600 LOOP
+        INSERT INTO seen SELECT 'many ' || i % 2, redlock_acquire('many ' || i % 2, keep_idle => '10 min');
+        COMMIT;
+    END LOOP;
+END $$
+SQL
+is($_->result->{message}, '', 'sessions take turns') for @many;
+is($host->safe_psql('postgres', 'SELECT count(*) FROM seen'), 2400, 'each has another token');
+$_->quit for @many;
+
+# ---- a broker's successor; nodes that fail ----
+
+$host->safe_psql('postgres', 'SELECT redlock_release_idle()');
+pair($s, 'adopted', "keep_idle => '10 min'");
+pair($s, 'ending', "keep_idle => '2 s', ttl => '50 s'");
+my $broker = broker_pid($host);
+kill 'TERM', $broker;
+wait_until(sub { (broker_pid($host) || $broker) != $broker }, 'there is a new broker');
+is_given_up('ending', 'by the new broker');
+is(state_of('adopted'), $idle, 'another stays');
+is(key_count('redlock:adopted', @nodes), 3, 'at the nodes');
+wait_nodes_ready($host, 3);
+
+$s->query("SET redlock.ttl = '900 ms'");
+pair($s, 'unrenewed', "keep_idle => '10 min'");
+$_->pause for @nodes;
+wait_until(sub { state_of('unrenewed') ne $idle }, 'an idle lease that can not be renewed ends');
+$_->resume for @nodes;
+is(stat_of('lost'), 0, 'and nobody has lost it');
+wait_until(sub { $s->run("SELECT redlock_try('unrenewed', scope => 'session')")->{out} eq 't' }, 'it can be had again');
+$s->query('SELECT redlock_release_all()');
+
+# ---- the shutdown ----
+
+pair($s, 'last', "keep_idle => '10 min', ttl => '60 s'");
+is(key_count('redlock:last', @nodes), 3, 'a lease stays');
+$_->quit for $s, $t;
+$host->stop('fast');
+is(key_count('redlock:last', @nodes), 0, 'until the server stops');
+$b->quit;
+
+done_testing();
