@@ -948,7 +948,7 @@ check_freed(int h, int s, bool shell_forgives)
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,
 			   slot->keep_us > 0 || (stained[h] & CORE_BIT(i)) ||
-				   w.server[i].data.lock[slot->resource].secret != slot->secret,
+				   debt_standing(&w.server[i], slot->resource) != slot->secret,
 			   "request %u of host %c is over, and its key is still at server %d", slot->secret,
 			   HOST_NAME(h), i + 1);
 }

@@ -74,7 +74,6 @@ static void look_at_paths(void);
 static bool is_well(int host, int node);
 static void check_debts(int server, int resource);
 static bool is_lost(uint32_t secret, int host, int node, int64_t placed_us);
-static uint32_t standing(const server *server, int resource);
 static bool is_wanted(uint32_t secret);
 static void check_repairs(int host, int slot);
 
@@ -130,7 +129,7 @@ debt_left(int h, int n)
 
 	for (int r = 0; r < w.plan.resources; r++)
 	{
-		uint32_t secret = standing(&w.server[server], r);
+		uint32_t secret = debt_standing(&w.server[server], r);
 
 		if (w.plan.measured && secret != 0 && !fault_is_plain(secret) &&
 			requests[secret].host == h && (requests[secret].members & CORE_BIT(n)) &&
@@ -216,7 +215,7 @@ check_debts(int server, int resource)
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
-	bool unwanted = secret != 0 && !is_wanted(secret) && standing(&w.server[server], resource) != 0;
+	bool unwanted = secret != 0 && !is_wanted(secret) && debt_standing(&w.server[server], resource) != 0;
 
 	if (secret != key->secret || data->attempt != key->attempt || !unwanted)
 		key->unwanted_us = key->since_us = 0;
@@ -268,9 +267,8 @@ is_lost(uint32_t secret, int h, int node, int64_t placed_us)
 			paths[h][node].failed_us >= placed_us);
 }
 
-/* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
-static uint32_t
-standing(const server *server, int resource)
+uint32_t
+debt_standing(const server *server, int resource)
 {
 	const node_data *data = &server->data.lock[resource];
 
@@ -302,7 +300,7 @@ check_repairs(int h, int s)
 		if (up_us <= slot->check.granted_true_us || up_us <= slot->relisted_true_us ||
 			!(slot->core.members & CORE_BIT(n)))
 			continue;
-		secret = standing(server, slot->resource);
+		secret = debt_standing(server, slot->resource);
 		if ((secret != 0 && secret != slot->secret) ||
 			server->data.lock[slot->resource].counter > slot->core.token ||
 			(hosts[h].release[s].unsent & CORE_BIT(n)))

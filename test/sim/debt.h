@@ -10,7 +10,7 @@
 #ifndef SIM_DEBT_H
 #define SIM_DEBT_H
 
-#include "node.h"
+#include "world.h"
 
 extern void debt_begin(void);
 extern void debt_check(void); /* after each event */
@@ -24,5 +24,8 @@ extern void debt_forgiven(int host, int slot);  /* the shell gave up what is owe
 extern void debt_forgotten(int host, int slot); /* ... what is under way is not sent again */
 extern void debt_left(int host, int node);      /* the host closes its connection for good */
 extern void debt_failed(int host, int node);    /* the node answered with an error */
+
+/* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
+extern uint32_t debt_standing(const server *server, int resource);
 
 #endif /* SIM_DEBT_H */
