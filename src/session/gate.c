@@ -58,8 +58,8 @@ static LOCKTAG tag_of(uint64 gate);
 static LOCKTAG sentinel_tag(void);
 static void hold_sentinel(void);
 static void drop_sentinel(void);
-static bool enter(uint64 gate, bool session_level, bool may_wait);
-static bool enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait);
+static bool enter(uint64 gate, bool session_level, void (*before_wait)(void));
+static bool enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void));
 static void begin_wait(void);
 static int64 next_look_us(void);
 static void on_alarm(void);
@@ -72,14 +72,15 @@ gate_set_up(void)
 }
 
 bool
-gate_enter(uint64 hash, bool session_level, int64 deadline_us, uint64 *gate)
+gate_enter(uint64 hash, bool session_level, int64 deadline_us, void (*before_wait)(void),
+		   uint64 *gate)
 {
 	do
 	{
 		awaited.hash = hash;
 		awaited.deadline_us = deadline_us;
 		*gate = lease_gate(hash);
-		if (enter(*gate, session_level, deadline_us != GATE_DO_NOT_WAIT))
+		if (enter(*gate, session_level, deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
 			return true;
 	} while (redlock_clock_us() < deadline_us);
 	return false;
@@ -88,7 +89,7 @@ gate_enter(uint64 hash, bool session_level, int64 deadline_us, uint64 *gate)
 bool
 gate_enter_again(uint64 gate, bool session_level)
 {
-	return enter(gate, session_level, false);
+	return enter(gate, session_level, NULL);
 }
 
 void
@@ -177,24 +178,25 @@ drop_sentinel(void)
 		LockRelease(&tag, ExclusiveLock, true);
 }
 
+/* It does not wait if before_wait is NULL. */
 static bool
-enter(uint64 gate, bool session_level, bool may_wait)
+enter(uint64 gate, bool session_level, void (*before_wait)(void))
 {
 	LOCKTAG tag = tag_of(gate);
 	volatile bool entered = false;
 
 	if (!session_level)
-		return enter_or_wait(&tag, false, may_wait);
+		return enter_or_wait(&tag, false, before_wait);
 
 	hold_sentinel();
 	PG_TRY();
 	{
-		entered = enter_or_wait(&tag, true, may_wait);
+		entered = enter_or_wait(&tag, true, before_wait);
 	}
 	PG_CATCH();
 	{
 		/* it may have been granted while the wait was cancelled */
-		if (may_wait && REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+		if (before_wait != NULL && REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
 			LockRelease(&tag, ExclusiveLock, true);
 		drop_sentinel();
 		PG_RE_THROW();
@@ -209,7 +211,7 @@ enter(uint64 gate, bool session_level, bool may_wait)
 
 /* False: it is not free, and the alarm has ended the wait. */
 static bool
-enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait)
+enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void))
 {
 	MemoryContext context = CurrentMemoryContext;
 	int lock_timeout = LockTimeout;
@@ -217,8 +219,9 @@ enter_or_wait(const LOCKTAG *tag, bool session_level, bool may_wait)
 
 	if (LockAcquire(tag, ExclusiveLock, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
 		return true;
-	if (!may_wait)
+	if (before_wait == NULL)
 		return false;
+	before_wait();
 
 	PG_TRY();
 	{

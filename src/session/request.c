@@ -50,11 +50,12 @@ static int64 call_began_us;
 static int64 asked_us;
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
 static uint32 wait_event = 0;
+static bool watching = false; /* whether there still is a client */
 
 static LeaseState ask(const LockRequest *request, int64 deadline_us);
 static void give_up(const LockRequest *request, bool at_gate);
 static bool enter_gate(const LockRequest *request, int64 deadline_us);
-static bool watch_client(void);
+static void watch_client(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
 static void describe_holder(Lease *lease);
@@ -77,13 +78,11 @@ int64
 request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *request))
 {
 	int64 deadline_us;
-	bool watching;
 	volatile int64 token = 0;
 	volatile bool at_gate = false;
 
 	call_began_us = redlock_clock_us();
 	deadline_us = deadline_of(request);
-	watching = !request->terms.once && watch_client();
 	PG_TRY();
 	{
 		LeaseState state;
@@ -104,13 +103,11 @@ request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *req
 	PG_CATCH();
 	{
 		give_up(request, at_gate);
-		if (watching)
-			unwatch_client();
+		unwatch_client();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (watching)
-		unwatch_client();
+	unwatch_client();
 	return token;
 }
 
@@ -144,8 +141,11 @@ static LeaseState
 ask(const LockRequest *request, int64 deadline_us)
 {
 	LeaseState state = LEASE_WAITING;
+	LeaseOpened opened = open_lease(request, deadline_us);
 
-	if (open_lease(request, deadline_us) != LEASE_TAKEN)
+	if (opened == LEASE_HANDED_OVER)
+		return LEASE_HELD; /* and seen to be valid just now */
+	if (opened != LEASE_TAKEN)
 	{
 		state = wait_for_answer(request, deadline_us);
 		if (state == LEASE_UNREACHABLE)
@@ -187,7 +187,8 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 	{
 		waiting_at_gate = request->hash;
 		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION,
-							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, &asking_gate);
+							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, watch_client,
+							 &asking_gate);
 	}
 	PG_CATCH();
 	{
@@ -212,24 +213,27 @@ enter_gate(const LockRequest *request, int64 deadline_us)
 /*
  * A waiter whose client has gone must not go on waiting, and then hold the lock for
  * nobody.  PostgreSQL can look for that, by a timer that is off by default: it is on
- * for the length of the wait.  Returns whether it was put on.
+ * for the length of the wait.
  */
-static bool
+static void
 watch_client(void)
 {
-	if (client_connection_check_interval > 0 || MyProcPort == NULL ||
+	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())
-		return false;
+		return;
+	watching = true;
 	client_connection_check_interval = CLIENT_CHECK_MS;
 	enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT, CLIENT_CHECK_MS);
-	return true;
 }
 
 static void
 unwatch_client(void)
 {
+	if (!watching)
+		return;
 	disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
 	client_connection_check_interval = 0;
+	watching = false;
 }
 
 /*
@@ -321,6 +325,8 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 				 pg_atomic_read_u32(&asking->silent_nodes) == LEASE_NOT_ASKED))
 				fail_silent_broker(request);
 		}
+		if (!request->terms.once)
+			watch_client();
 		wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	}
 }

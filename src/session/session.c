@@ -305,8 +305,10 @@ hold(const LockRequest *request)
 	holding->lease = request_take(&holding->gate);
 	holding->lease->token = lease_token(holding->lease);
 	if (holding->lease->handovers == 0)
+	{
 		holding->lease->turn_began_us = redlock_clock_us();
-	holding->lease->since = GetCurrentTimestamp();
+		holding->lease->since = GetCurrentTimestamp();
+	}
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
@@ -585,11 +587,11 @@ guard_commit(void)
 
 		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !wrote)
 			continue;
+		if (is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
+			continue;
 		if (!is_valid(holding, 0))
 			loss_fail(holding->name, holding->lease, " before the commit");
-		if (!is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
-			ereport(
-				ERROR,
+		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
 				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",

@@ -61,6 +61,7 @@ static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefi
 							const LeaseTerms *terms, Lease **result);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
+static int64 validity_at(Lease *lease, int64 now_us);
 static int64 tokens_left(Lease *lease);
 static int tokens_of(Lease *lease);
 static bool end_stay(Lease *lease, int64 by_us);
@@ -568,7 +569,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
-	int64 validity_us = lease_validity_us(lease);
+	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
 	bool idle = waiting != NULL;
 
@@ -788,10 +789,15 @@ lease_state(Lease *lease)
 int64
 lease_validity_us(Lease *lease)
 {
+	return validity_at(lease, redlock_clock_us());
+}
+
+static int64
+validity_at(Lease *lease, int64 now_us)
+{
 	if (lease_state(lease) != LEASE_HELD)
 		return 0;
-	return rules_validity_us((int64) pg_atomic_read_u64(&lease->valid_until_us),
-							 redlock_clock_us());
+	return rules_validity_us((int64) pg_atomic_read_u64(&lease->valid_until_us), now_us);
 }
 
 int64
