@@ -83,12 +83,11 @@ extern void script_add(ScriptBatch *batch, const ScriptCommand *command);
 extern bool script_append(redisContext *connection, ScriptBatch *batch, const char *marker,
 						  const char *sha);
 
-/* What a node tells its subscribers. */
+/* What a node tells its subscribers; plain Redlock clients say what they like. */
 typedef enum ScriptWord
 {
 	SCRIPT_FREE, /* the lock with the channel's name was released */
-	SCRIPT_WANT, /* another host wants a lock of this one */
-	SCRIPT_STRANGE
+	SCRIPT_WANT  /* another host wants a lock of this one */
 } ScriptWord;
 
 typedef struct ScriptMessage

@@ -7,6 +7,7 @@
 #include "port/pg_bitutils.h"
 
 #include "broker/subscription.h"
+#include "protocol/waiters.h"
 #include "shared/guc.h"
 
 /* LUA_HOST and the digits of a host's id; it has a NUL in it. */
@@ -15,14 +16,14 @@
 
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
-static bool count(const Lease *lease, core_mask *heard, core_mask bit);
 static size_t own_channel(char channel[CHANNEL_SIZE]);
 
 void
 subscription_begin(Lease *lease)
 {
 	lease->subscribed = true;
-	lease->joined = 0;
+	lease->joined = lease->announced = 0;
+	lease->ended = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
@@ -56,36 +57,24 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 	Lease *lease = subscription_lease(channel, len);
 
 	deaf_to_us &= ~bit;
-	return lease != NULL && lease->subscribed && count(lease, &lease->joined, bit) ? lease : NULL;
+	if (lease == NULL || !lease->subscribed || (lease->joined & bit))
+		return NULL;
+	lease->joined |= bit;
+	return pg_popcount32(lease->joined) == core_quorum(lease->core.members) ? lease : NULL;
 }
 
-/* A slow node tells of an earlier release when the others tell of this one. */
 Lease *
 subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token)
 {
 	Lease *lease = subscription_lease(channel, len);
 
-	if (lease == NULL || !lease->subscribed || (token > 0 && token < lease->released))
-		return NULL; /* it waits no longer, or the lock has been granted since */
-	if (token > lease->released)
-	{
-		lease->released = token;
-		lease->announced = 0;
-	}
-	if (!count(lease, &lease->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
+	if (lease == NULL || !lease->subscribed || /* it waits no longer */
+		!waiters_count_told(&lease->announced, &lease->ended,
+							CORE_BIT(node->slot - NODE_SUBSCRIBER), token) ||
+		pg_popcount32(lease->announced) != core_quorum(lease->core.members))
 		return NULL;
 	lease_count(COUNT_WOKEN);
 	return lease;
-}
-
-/* Is that the node that makes them a majority? */
-static bool
-count(const Lease *lease, core_mask *heard, core_mask bit)
-{
-	if (*heard & bit)
-		return false;
-	*heard |= bit;
-	return pg_popcount32(*heard) == core_quorum(lease->core.members);
 }
 
 bool

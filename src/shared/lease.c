@@ -327,6 +327,7 @@ take_slot(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
+	lease->returns = false;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
@@ -404,14 +405,17 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 validity_us = lease_validity_us(lease);
 	bool limited = lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
 	bool wanted = pg_atomic_read_u32(&lease->wanted) != 0;
-	bool idle = waiting != NULL &&
-				rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
+	bool idle = rules_may_hand_over(limited, validity_us, ttl_us, now_us - lease->turn_began_us,
 									lease->handovers, redlock_handover_limit);
+	int others = 0;
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_table->lock, LW_EXCLUSIVE);
-	idle = idle && rules_turn_lasts(wanted, lease->handovers, waiting(lease->gate));
+	if (waiting != NULL)
+		others = waiting(lease->gate);
+	lease->returns = others > 0;
+	idle = idle && rules_turn_lasts(wanted, lease->handovers, others);
 	if (idle)
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
 	else

@@ -105,6 +105,7 @@ typedef struct Lease
 	/* (o) */
 	bool once;       /* a try */
 	bool patient;    /* asks on without a quorum, until it is given up */
+	bool returns;    /* released, and sessions of this server wait on */
 	LockScope scope; /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
@@ -139,8 +140,8 @@ typedef struct Lease
 	bool granted;        /* of this secret, by a quorum */
 	bool subscribed;     /* on the channel of its key */
 	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release since we asked, */
-	int64 released;      /* ... the last one: its token, or 0 */
+	core_mask announced; /* nodes that told of a release, */
+	int64 ended;         /* ... and of which: see waiters_count_told */
 	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
 	core_lease core;
 } Lease;

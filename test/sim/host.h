@@ -50,9 +50,10 @@ typedef struct slot
 	int session;      /* who holds it; -1: nobody yet, or nobody any more */
 	Waiters waiters;  /* hosts that want it, as far as the broker knows */
 	bool wanted;      /* ... and as the sessions know */
+	bool returns;     /* released, and sessions of this host wait on */
 	int64_t asked_us; /* the broker began to ask */
 	core_mask announced;
-	int64_t released;    /* of which lease that is, by its token */
+	int64_t ended;       /* of which lease that is: see waiters_count_told */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
