@@ -17,7 +17,7 @@ use Test::More;
 use Time::HiRes qw(sleep);
 
 my @nodes = redis_nodes(3);
-my $conf = "redlock.ttl = '60s'\nredlock.handover_limit = 1000";
+my $conf = "redlock.ttl = '60s'\nredlock.handover_limit = 1000\nrestart_after_crash = on";
 my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c d);
 
 # Each grant is a row on its host.
@@ -132,12 +132,20 @@ foreach my $way (qw(STOP KILL))
 	{
 		my ($done) = grep { $waiters[$_]->done } sort keys %waits;
 		sleep(0.01), next if !defined $done;
-		is($waiters[$done]->result->{out}, 't', $hosts[ $done + 1 ]->name . ' has it when the next gets ' . $way);
-		$waiters[$done]->query("SELECT redlock_release('$name')");
 		delete $waits{$done};
+		my $result = $waiters[$done]->result;
+		if ($way eq 'KILL' && $done == 0)
+		{
+			ok($result->{dead}, 'the server of a broker that is killed starts anew');
+			$hosts[1]->poll_query_until('postgres', 'SELECT true');
+			next;
+		}
+		is($result->{out}, 't', $hosts[ $done + 1 ]->name . ' has it when the next gets ' . $way);
+		$waiters[$done]->query("SELECT redlock_release('$name')");
 		kill 'CONT', $broker if $way eq 'STOP' && keys %waits == 1;
 	}
-	$_->quit foreach $holder, @waiters;
+	$_->quit foreach $holder, @waiters[ 1, 2 ];
+	$waiters[0]->quit if $way ne 'KILL';
 }
 
 # ---- what strangers publish ----
