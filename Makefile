@@ -4,6 +4,7 @@
 #   make dist               the archive of the last commit for PGXN
 #   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
+#   make crowd              many hosts that want one lock: fair, and not all at once?
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
@@ -49,7 +50,7 @@ PG_CPPFLAGS = -I$(srcdir)/src $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -130,11 +131,17 @@ SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/lua.h $(SIM
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
+test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core rules waiters) $(SIM_HEADERS)
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim
 	prove -e '' test/sim/sim :: --tap --seconds 20 --jobs 2
+
+crowd: test/sim/crowd
+	prove -e '' test/sim/crowd
 
 mutants:
 	prove test/sim/mutants.pl :: --cc "$(CC)"
@@ -142,4 +149,4 @@ mutants:
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim mutants conformance
+.PHONY: sim crowd mutants conformance

@@ -5,6 +5,7 @@ figures with rig.record.  Contenders take turns in each round.
 """
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import sys
 import time
 
 import pauses
-from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, quantile, wait_until)
+from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
 
 REDLOCK_SESSION = ("SELECT redlock_acquire($1, scope => 'session')", "SELECT redlock_release($1)")
 ADVISORY_SESSION = ("SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)")
@@ -327,7 +328,7 @@ END;
             after = [node.counters()[0] for node in self.rig.nodes]
             took = time.monotonic() - began
             sent = [(sum(calls.values()) - sum(calls.get(name, 0) for name in
-                    ("set", "get", "del", "pttl", "pexpire", "publish"))) for calls in before + after]
+                    ("set", "get", "del", "pttl", "pexpire", "publish", "pubsub"))) for calls in before + after]
             half = len(before)
             self.rig.record("waiting", "redlock_pg", sessions, round_,
                             sent_per_node_s=sum(sent[half:]) / half / took - sum(sent[:half]) / half / took)
@@ -336,6 +337,45 @@ END;
                 waiters.wait()
         b.terminate_clients()
         holder.wait()
+
+    def fair(self, round_):
+        """Hosts with four sessions each that take one lock again and again: what each host
+        gets, and the longest wait.  The first second does not count: hosts come one by one."""
+        seconds = 3 if self.quick else 10
+        hosts = [self.rig.hosts[f"fair{i}"] for i in range(1, 9)]
+        near = self.rig.hosts["fair_near"].node_ports
+        for place, ports in (("", hosts[0].node_ports),) if self.quick else (("", hosts[0].node_ports), ("0.5 ms away", near)):
+            for host in hosts:
+                host.set("redlock.nodes", ",".join(f"redis://127.0.0.1:{port}" for port in ports))
+            for count in (4,) if self.quick else (4, 8):
+                for hold_ms in (0, 5):
+                    script = f"{self.rig.tmp}/fair.sql"
+                    with open(script, "w") as f:
+                        f.write("SELECT redlock_acquire('fair');\n" if hold_ms == 0 else
+                                f"BEGIN;\nSELECT redlock_acquire('fair');\nSELECT pg_sleep({hold_ms / 1000});\nCOMMIT;\n")
+                    logs = [f"{self.rig.tmp}/fair.{host.name}" for host in hosts[:count]]
+                    running = [subprocess.Popen(
+                        ["pgbench", "-n", *host.connection, "-c", "4", "-T", str(seconds), "-M", "prepared", "-l",
+                         "--log-prefix", log, "-f", script, "postgres"], stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL) for host, log in zip(hosts, logs)]
+                    failed = [pgbench.args for pgbench in running if pgbench.wait()]
+                    grants = []  # of each host: when, and the wait for it in ms
+                    for log in logs:
+                        files = glob.glob(log + ".*")
+                        rows = [line.split() for name in files for line in open(name)]
+                        grants.append([(int(row[4]) + int(row[5]) / 1e6, int(row[2]) / 1000 - hold_ms) for row in rows])
+                        for name in files:
+                            os.unlink(name)
+                    if failed or not all(grants):
+                        raise Missing("fair: a host has nothing")
+                    begin = max(min(grant)[0] for grant in grants) + 1
+                    grants = [[wait for at, wait in grant if at >= begin] for grant in grants]
+                    waits = [wait for grant in grants for wait in grant]
+                    mean = sum(waits) / len(waits)
+                    end = seconds - 1
+                    self.rig.record("fair", f"hold {hold_ms} ms" + (place and ", nodes " + place), 4 * count, round_,
+                                    grants_per_s=len(waits) / end, fairness=jain([len(grant) for grant in grants]),
+                                    mean_wait_ms=mean, longest_wait_ms=max(waits), longest_to_mean=max(waits) / mean)
 
     def deadlock(self, round_):
         """A redlock and a row lock, taken in opposite order by two sessions; the

@@ -127,6 +127,7 @@ run_campaign() { run_target sim "simulator: a campaign of random faults"; }
 run_sim()
 {
     run_campaign
+    run_target crowd "simulator: many hosts that want one lock"
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
 }

@@ -178,7 +178,7 @@ sub queued
 	is($result->{state}, '55P03', 'a lock is held');
 	like($result->{detail}, qr/^It is held by: $holder\.$/, 'by a session');
 	$on_a->query("SELECT redlock_release('kept')");
-	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9} kept $holder$/ } @nodes },
+	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
 		'it is released, and its keys say so');
 	$result = $ask->();
 	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');

@@ -774,28 +774,25 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	int64 turn_us;
 
 	script_hear(text, text_len, now_us, &message);
-	switch (message.word)
+	if (subscription_is_own(channel, len))
 	{
-		case SCRIPT_FREE:
-			lease = subscription_told(node, channel, len, message.token);
-			if (lease == NULL)
-				break;
-			turn_us = turns_hear(lease, &message.waiters, now_us);
-			if (turn_us != 0)
-				wake(lease, RETRY_SUBSCRIBED_US, turn_us, now_us);
-			break;
-		case SCRIPT_WANT:
-			lease = subscription_lease(message.key, message.key_len);
-			if (lease != NULL && subscription_is_own(channel, len))
-				turns_want(lease, &message.waiters.waiter[0], now_us);
-			break;
-		case SCRIPT_PROBE:
-			if (subscription_is_own(channel, len))
-				deadlock_hear(&message.probe, now_us);
-			break;
-		case SCRIPT_STRANGE:
-			break;
+		if (message.word == SCRIPT_PROBE)
+			deadlock_hear(&message.probe, now_us);
+		if (message.word != SCRIPT_WANT)
+			return;
+		lease = subscription_lease(message.key, message.key_len);
+		if (lease != NULL)
+			turns_want(lease, &message.waiters.waiter[0], now_us);
+		return;
 	}
+	if (message.word != SCRIPT_FREE)
+		return;
+	lease = subscription_told(node, channel, len, message.token);
+	if (lease == NULL)
+		return;
+	turn_us = turns_hear(lease, &message.waiters, now_us);
+	if (turn_us != 0)
+		wake(lease, RETRY_SUBSCRIBED_US, turn_us, now_us);
 }
 
 /* It would not hear of a release. */

@@ -330,21 +330,15 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 	const char *word;
 	size_t word_len;
 
-	message->word = SCRIPT_STRANGE;
+	message->word = SCRIPT_FREE;
 	message->token = 0;
 	message->waiters.count = 0;
-	if (strcmp(text, "free") == 0)
-	{
-		message->word = SCRIPT_FREE; /* release 0.1.0 says no more, and ends it otherwise */
-		if (take_word(&text, end, &word, &word_len) &&
-			take_number(&text, end, LUA_COUNTER_END, &message->token))
-			while (message->waiters.count < WAITERS_MAX &&
-				   take_waiter(&text, end, now_us, &message->waiters))
-				;
-		return;
-	}
 	if (!take_word(&text, end, &word, &word_len))
 		return;
+	if (strcmp(word, "free") == 0 && take_number(&text, end, LUA_COUNTER_END, &message->token))
+		while (message->waiters.count < WAITERS_MAX &&
+			   take_waiter(&text, end, now_us, &message->waiters))
+			;
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
 		take_waiter(&text, end, now_us, &message->waiters))
 		message->word = SCRIPT_WANT;

@@ -113,13 +113,12 @@ typedef struct ScriptProbe
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
 
-/* What a node tells its subscribers. */
+/* What a node tells its subscribers; plain Redlock clients say what they like. */
 typedef enum ScriptWord
 {
-	SCRIPT_FREE,  /* the lock with the channel's name was released */
-	SCRIPT_WANT,  /* another host wants a lock of this one */
-	SCRIPT_PROBE, /* a probe for deadlocks */
-	SCRIPT_STRANGE
+	SCRIPT_FREE, /* the lock with the channel's name was released */
+	SCRIPT_WANT, /* another host wants a lock of this one */
+	SCRIPT_PROBE /* a probe for deadlocks */
 } ScriptWord;
 
 typedef struct ScriptMessage

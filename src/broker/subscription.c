@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
+#include "protocol/waiters.h"
 #include "shared/guc.h"
 
 /* LUA_HOST and the digits of a host's id; it has a NUL in it. */
@@ -18,15 +19,15 @@ typedef struct Subscription
 {
 	bool active;         /* on the channel of its key */
 	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release since we asked, */
-	int64 released;      /* of the lease with this token */
+	core_mask announced; /* nodes that told of a release, */
+	int64 ended;         /* ... and of which: see waiters_count_told */
 } Subscription;
 
 static Subscription *subscriptions;
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
 static Subscription *of(const Lease *lease);
-static bool count(const Lease *lease, core_mask *heard, core_mask bit);
+static bool completes(const Lease *lease, core_mask nodes, core_mask bit);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
 
 void
@@ -43,7 +44,8 @@ subscription_begin(Lease *lease)
 	if (of(lease)->active)
 		return;
 	of(lease)->active = true;
-	of(lease)->joined = 0;
+	of(lease)->joined = of(lease)->announced = 0;
+	of(lease)->ended = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
@@ -68,8 +70,7 @@ subscription_end(Lease *lease)
 void
 subscription_asked(Lease *lease)
 {
-	of(lease)->announced = 0;
-	of(lease)->released = 0;
+	waiters_asked(&of(lease)->ended);
 }
 
 static Subscription *
@@ -92,37 +93,32 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 	Lease *lease = subscription_lease(channel, len);
 
 	deaf_to_us &= ~bit;
-	return lease != NULL && of(lease)->active && count(lease, &of(lease)->joined, bit) ? lease
-																					   : NULL;
+	if (lease == NULL || !of(lease)->active || (of(lease)->joined & bit))
+		return NULL;
+	of(lease)->joined |= bit;
+	return completes(lease, of(lease)->joined, bit) ? lease : NULL;
 }
 
-/* A slow node tells of an earlier release when the others tell of this one. */
 Lease *
 subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token)
 {
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
 
-	if (lease == NULL || !of(lease)->active || (token > 0 && token < of(lease)->released))
-		return NULL; /* it waits no longer, or the lock has been granted since */
-	if (token > of(lease)->released)
-	{
-		of(lease)->released = token;
-		of(lease)->announced = 0;
-	}
-	if (!count(lease, &of(lease)->announced, CORE_BIT(node->slot - NODE_SUBSCRIBER)))
+	if (lease == NULL || !of(lease)->active || /* it waits no longer */
+		!waiters_count_told(&of(lease)->announced, &of(lease)->ended, bit, token) ||
+		!completes(lease, of(lease)->announced, bit))
 		return NULL;
 	lease_count(COUNT_WOKEN);
 	return lease;
 }
 
-/* Is that the node that makes them a quorum? */
+/* Is this the node that makes them a quorum? */
 static bool
-count(const Lease *lease, core_mask *heard, core_mask bit)
+completes(const Lease *lease, core_mask nodes, core_mask bit)
 {
-	if (core_has_quorum(lease->core.lists, *heard))
-		return false;
-	*heard |= bit;
-	return core_has_quorum(lease->core.lists, *heard);
+	return core_has_quorum(lease->core.lists, nodes) &&
+		   !core_has_quorum(lease->core.lists, nodes & ~bit);
 }
 
 bool

@@ -81,13 +81,17 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	return now_us + after_us;
 }
 
+/* Who has had its turn is the last in the list, if it wants another. */
 void
-turns_end(const Lease *lease, int64 now_us)
+turns_end(Lease *lease, int64 now_us)
 {
-	const Waiters *own = turns_waiters(lease);
+	Waiters *own = turns[lease_slot(lease)].waiters;
 
-	if (own != NULL && own->count > 0)
-		begin_us[lease->hash % PLACES] = now_us + own->count * hold_back_us();
+	if (own == NULL || own->count == 0)
+		return;
+	begin_us[lease->hash % PLACES] = now_us + own->count * hold_back_us();
+	if (lease->returns)
+		waiters_add(own, lease_table->host_id, 0, now_us);
 }
 
 int64

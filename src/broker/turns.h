@@ -27,7 +27,7 @@ extern const Waiters *turns_waiters(const Lease *lease);
 extern int64 turns_hear(Lease *lease, const Waiters *named, int64 now_us);
 
 /* The lease is released: this host's next request for it lets those go first. */
-extern void turns_end(const Lease *lease, int64 now_us);
+extern void turns_end(Lease *lease, int64 now_us);
 
 /* It is asked for.  Returns when it may ask; 0: at once. */
 extern int64 turns_begin(const Lease *lease, int64 now_us);

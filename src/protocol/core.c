@@ -140,6 +140,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
 			lease->splits = 0;
+			lease->waiting = 0;
 			lease->not_before_us = event->not_before_us;
 			if (event->now_us < event->not_before_us && !event->once)
 			{
@@ -490,12 +491,12 @@ agreed_nodes(const core_lease *lease)
 static void
 fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)
 {
-	bool silent = !unreachable && lease->rival_lead > 0 && lease->rival_is_silent;
-	int64_t retry_us = silent ? lease->unheard_us : lease->retry_us;
+	bool silent = lease->rival_lead > 0 && lease->rival_is_silent;
+	bool sure = lease->rival_lead >= core_quorum(lease->members); /* of a holder */
+	int64_t retry_us = !unreachable && (silent || !sure) ? lease->unheard_us : lease->retry_us;
 	int64_t crowd = 1 + lease->waiting / CROWD;
 	int64_t spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
-	bool split =
-		core_count(lease, CORE_VOTE_YES) > 0 && lease->rival_lead < core_quorum(lease->members);
+	bool split = core_count(lease, CORE_VOTE_YES) > 0 && !sure;
 
 	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
 	lease->token = 0;

@@ -139,7 +139,8 @@ typedef struct core_lease
 	int64_t answer_us;   /* a round is decided this long after it began */
 	int64_t patience_us; /* how long "no quorum reachable" is retried */
 	int64_t retry_us;    /* mean pause between two asking rounds */
-	int64_t unheard_us;  /* ... while a silent rival holds the lock */
+	int64_t unheard_us;  /* ... while no release may be told: a silent rival holds the lock, or
+						  * it is not sure that anybody does */
 	int64_t round_began_us;
 	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
 	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */

@@ -115,23 +115,28 @@ rules_hold_back_us(int64_t round_trip_us)
 
 /*
  * Who is next asks at once, the second when that should have happened.  Those behind are
- * needed only if several did not come, so each asks after four times as long.  Who was not
- * named makes itself known, after the others; of a crowd so many do, whoever they are.
+ * needed only if several did not come, the less the further behind.  Who was not named
+ * makes itself known when the next has come, of a crowd so many, whoever they are.  When
+ * nobody is named they come one after the other, not in each other's way.  By chance, since
+ * one who always asks when a turn ends would come before the next one each time.
  */
 int64_t
 rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us)
 {
-	int64_t us = hold_back_us;
+	bool crowd = waiting > WAITERS_MAX;
+	int asking = crowd ? ASK_OF_A_CROWD : waiting;
+	int64_t us = place * place * hold_back_us;
 
-	if (place == named)
-		return waiting > WAITERS_MAX && random % (uint32_t) waiting >= ASK_OF_A_CROWD
-				   ? -1
-				   : named * hold_back_us;
+	if (place == named && crowd && random % (uint32_t) waiting >= ASK_OF_A_CROWD)
+		return -1;
+	random /= 1024;
+	if (named == 0)
+		return asking > 1 ? random % ((asking - 1) * hold_back_us / 4) : 0;
 	if (place == 0)
 		return 0;
-	for (int i = 1; i < place; i++)
-		us *= 4;
-	return us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US;
+	if (place == named)
+		us = 2 * hold_back_us;
+	return (us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US) + random % hold_back_us;
 }
 
 /* It was renewed less than half its ttl ago. */

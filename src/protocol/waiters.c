@@ -46,6 +46,28 @@ waiters_pass(Waiters *waiters, uint64_t self)
 	drop(waiters, 0, place < waiters->count ? place + 1 : place);
 }
 
+bool
+waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token)
+{
+	if (token > 0 && token < *ended)
+		return false;
+	if (token > *ended && token != -*ended)
+		*nodes = 0;
+	if (token > 0)
+		*ended = token;
+	if (*nodes & node)
+		return false;
+	*nodes |= node;
+	return true;
+}
+
+void
+waiters_asked(int64_t *ended)
+{
+	if (*ended > 0)
+		*ended = -*ended;
+}
+
 static void
 drop(Waiters *waiters, int from, int count)
 {

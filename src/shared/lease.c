@@ -478,6 +478,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
+	lease->returns = false;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
@@ -572,10 +573,14 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
 	bool idle = waiting != NULL;
+	int others = 0;
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	if (waiting != NULL)
+		others = waiting(lease->gate);
+	lease->returns = others > 0;
 	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
 					   tokens_of(lease)))
@@ -585,7 +590,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 			   rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
 								   now_us - lease->turn_began_us, lease->handovers,
 								   redlock_handover_limit) &&
-			   rules_turn_lasts(lease->wanted, lease->handovers, waiting(lease->gate));
+			   rules_turn_lasts(lease->wanted, lease->handovers, others);
 	if (idle)
 	{
 		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);

@@ -121,6 +121,7 @@ typedef struct Lease
 	/* (o) */
 	bool once;       /* a try */
 	bool patient;    /* asks on without a quorum, until it is given up */
+	bool returns;    /* released, and sessions of this server wait on */
 	LockScope scope; /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */

@@ -215,7 +215,8 @@ check_debts(int server, int resource)
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
-	bool unwanted = secret != 0 && !is_wanted(secret) && debt_standing(&w.server[server], resource) != 0;
+	bool unwanted =
+		secret != 0 && !is_wanted(secret) && debt_standing(&w.server[server], resource) != 0;
 
 	if (secret != key->secret || data->attempt != key->attempt || !unwanted)
 		key->unwanted_us = key->since_us = 0;

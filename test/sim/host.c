@@ -293,8 +293,7 @@ step(int h, int s, core_event *event)
 		check_over(h, s);
 	if (out.acquire != 0 && core->round != round)
 	{
-		slot->announced = 0;
-		slot->released = 0;
+		waiters_asked(&slot->ended);
 		check_round(h, s);
 	}
 	else if (core->round != round && core->state == CORE_HELD)
@@ -814,6 +813,8 @@ ask(int h, int s)
 
 	event.not_before_us = word_begin_us(h, slot->resource);
 	slot->asked_us = host_now_us(h);
+	slot->announced = 0;
+	slot->ended = 0;
 	slot->secret = ++w.secrets;
 	slot->granted = false;
 	slot->forgiven = false;

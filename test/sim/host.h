@@ -55,10 +55,11 @@ typedef struct slot
 	int64_t looks_at_us;   /* the broker looks whether a stay is over */
 	Waiters waiters;       /* hosts that want it, as far as the broker knows */
 	bool wanted;           /* ... and as the sessions know */
+	bool returns;          /* released, and sessions of this host wait on */
 	int64_t asked_us;      /* the broker began to ask */
 	int session;           /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
-	int64_t released;    /* of which lease that is, by its token */
+	int64_t ended;       /* of which lease that is: see waiters_count_told */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;

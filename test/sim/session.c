@@ -133,7 +133,7 @@ open_slot(int h, int resource, bool last)
 	slot->keep_idle_us = last ? 0 : keep_idle_us();
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
-	slot->wanted = false;
+	slot->wanted = slot->returns = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
@@ -267,6 +267,7 @@ end_holding(int h, int s)
 			  slot->generation);
 		return;
 	}
+	slot->returns = gate_of(h, slot->resource)->waiting > 0;
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
 	free_name(h, s);
 	host_push(h, s);

@@ -197,17 +197,10 @@ hear_free(int h, int s, const word *word)
 	core_event event = {.type = CORE_WAKE, .retry_us = w.plan.retry_us};
 	Waiters named = read_waiters(h, word);
 
-	if (node < 0 || (word->token > 0 && word->token < slot->released))
-		return;
-	if (word->token > slot->released)
-	{
-		slot->released = word->token;
-		slot->announced = 0;
-	}
-	if (core_has_quorum(slot->core.lists, slot->announced))
-		return;
-	slot->announced |= CORE_BIT(node);
-	if (!core_has_quorum(slot->core.lists, slot->announced))
+	if (node < 0 ||
+		!waiters_count_told(&slot->announced, &slot->ended, CORE_BIT(node), word->token) ||
+		!core_has_quorum(slot->core.lists, slot->announced) ||
+		core_has_quorum(slot->core.lists, slot->announced & ~CORE_BIT(node)))
 		return;
 	event.not_before_us = hear_turn(h, s, &named);
 	if (event.not_before_us == 0)
@@ -255,11 +248,14 @@ read_waiters(int h, const word *word)
 void
 word_end_turn(int h, int s)
 {
-	const slot *slot = slot_at(h, s);
+	slot *slot = slot_at(h, s);
 
-	if (slot->waiters.count > 0)
-		hosts[h].turn_begins_us[w.plan.turn[w.plan.gate[slot->resource]]] =
-			host_now_us(h) + slot->waiters.count * hold_back_us();
+	if (slot->waiters.count == 0)
+		return;
+	hosts[h].turn_begins_us[w.plan.turn[w.plan.gate[slot->resource]]] =
+		host_now_us(h) + slot->waiters.count * hold_back_us();
+	if (slot->returns)
+		waiters_add(&slot->waiters, (uint64_t) h + 1, 0, host_now_us(h));
 }
 
 int64_t

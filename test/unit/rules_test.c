@@ -84,10 +84,17 @@ test_hand_over(void)
 	ok(!rules_may_take_over(true, healthy_us, TTL_US, 0, 2), "and the next has set no limits");
 }
 
+static int64_t
+max_us(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
 static void
 test_turns(void)
 {
 	const int64_t hold_back_us = 3000;
+	int64_t latest_us = 0;
 	int asked = 0;
 
 	ok(rules_turn_lasts(false, 999, 1), "a turn lasts as long as nobody else waits");
@@ -102,14 +109,20 @@ test_turns(void)
 	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us) == 0, "who is next asks at once");
 	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us) == hold_back_us, "the second holds back");
 	ok(rules_turn_after_us(2, 8, 8, 0, hold_back_us) == 4 * hold_back_us &&
-		   rules_turn_after_us(3, 8, 8, 0, hold_back_us) == 16 * hold_back_us,
+		   rules_turn_after_us(3, 8, 8, 0, hold_back_us) == 9 * hold_back_us,
 	   "those behind for longer and longer");
-	ok(rules_turn_after_us(7, 8, 8, 0, hold_back_us) == 700000 &&
-		   rules_turn_after_us(7, 8, 8, 0, 100000) == 700000,
-	   "with a limit");
-	ok(rules_turn_after_us(5, 5, 8, UINT32_MAX, hold_back_us) == 5 * hold_back_us,
-	   "who is not named comes after those who are");
-	ok(rules_turn_after_us(0, 0, 8, UINT32_MAX, hold_back_us) == 0, "at once, if nobody is");
+	ok(rules_turn_after_us(7, 8, 8, 0, 100000) == 700000, "with a limit");
+	ok(rules_turn_after_us(1, 8, 8, 1024u * 2999, hold_back_us) == 2 * hold_back_us - 1 &&
+		   rules_turn_after_us(1, 8, 8, 1024 * 3000, hold_back_us) == hold_back_us,
+	   "up to once more, by chance");
+	ok(rules_turn_after_us(1, 1, 8, 0, hold_back_us) == 2 * hold_back_us &&
+		   rules_turn_after_us(5, 5, 8, 0, hold_back_us) == 2 * hold_back_us,
+	   "who is not named comes after the second");
+	ok(rules_turn_after_us(0, 0, 1, UINT32_MAX, hold_back_us) == 0,
+	   "at once, if it is alone and nobody is named");
+	for (uint32_t i = 0; i < 1000; i++)
+		latest_us = max_us(latest_us, rules_turn_after_us(0, 0, 8, i * 4294967, hold_back_us));
+	ok(latest_us > hold_back_us && latest_us < 2 * hold_back_us, "if several are, not all at once");
 	for (uint32_t i = 0; i < 1000; i++)
 		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us) >= 0;
 	ok(asked == 4, "a handful of a crowd");

@@ -1,0 +1,221 @@
+# Four hosts want one lock: each gets its turn, in order; what they tell each other by the
+# nodes is a hint.
+#
+# Protects from: a host whose sessions wait for ever while others take turns; one that does
+# not come when it is next, and stops the others; what strangers publish: messages that are
+# malformed, forged, repeated, of which a broker dies, grows or grants something; a user of
+# the nodes that may not publish, and gets no lock.
+#
+# The order is that of the tokens, so it does not depend on how fast anything is.
+
+use strict;
+use warnings;
+
+use List::Util qw(sum);
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my @nodes = redis_nodes(3);
+my $conf = "redlock.ttl = '60s'\nredlock.handover_limit = 1000\nrestart_after_crash = on";
+my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c d);
+
+# Each grant is a row on its host.
+foreach my $host (@hosts)
+{
+	$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE grants (token bigint);
+CREATE PROCEDURE take(times int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. times LOOP
+		INSERT INTO grants VALUES (redlock_acquire('turn'));
+		PERFORM pg_sleep(0.002);
+		COMMIT;
+	END LOOP;
+END $$;
+SQL
+}
+
+# Which host had the lock, in order: 0, 0, 2 ...
+sub order_of_grants
+{
+	my %host_of;
+
+	foreach my $h (0 .. $#hosts)
+	{
+		$host_of{$_} = $h foreach split /\n/, $hosts[$h]->safe_psql('postgres', 'SELECT token FROM grants');
+	}
+	return map { $host_of{$_} } sort { $a <=> $b } keys %host_of;
+}
+
+sub turns
+{
+	my @turns;
+
+	foreach my $host (@_)
+	{
+		push @turns, $host if !@turns || $turns[-1] != $host;
+	}
+	return @turns;
+}
+
+# ---- each gets its turn ----
+
+{
+	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts;
+
+	$_->send('CALL take(60)') foreach @sessions;
+	$_->result foreach @sessions;
+
+	# What counts is the time in which sessions of all hosts wait: until the first is done.
+	my @grants = order_of_grants();
+	is(scalar @grants, 12 * 60, 'each session got the lock each time');
+	my (%left, @contended);
+	$left{$_} = 3 * 60 foreach 0 .. 3;
+	foreach my $host (@grants)
+	{
+		push @contended, $host;
+		last if --$left{$host} <= 2 * 3;
+	}
+	my @turns = turns(@contended);
+	@turns = @turns[ 8 .. $#turns ]; # as they come, they are not yet known to each other
+	cmp_ok(scalar @turns, '>=', 20, 'there are ' . @turns . ' turns');
+
+	my ($skipped, %last) = (0);
+	foreach my $i (0 .. $#turns)
+	{
+		my $host = $turns[$i];
+		if (defined $last{$host})
+		{
+			my %others = map { $_ => 1 } @turns[ $last{$host} + 1 .. $i - 1 ];
+			$skipped += 3 - keys %others;
+		}
+		$last{$host} = $i;
+	}
+	cmp_ok($skipped, '<=', @turns / 5, "few hosts have a second turn before another had one ($skipped)")
+	  or diag("@turns");
+	my @count = map { my $h = $_; scalar grep { $_ == $h } @turns } 0 .. 3;
+	my $jain = sum(@count)**2 / (4 * sum(map { $_**2 } @count));
+	cmp_ok($jain, '>=', 0.95, "Jain's index of turns is $jain (@count)");
+	$_->quit foreach @sessions;
+}
+
+# ---- the next does not come ----
+
+# The waiting lists end with a session that holds the lock and knows who waits.
+sub waits_for_it
+{
+	my ($host, $name) = @_;
+	ok( $host->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = '$name' AND state = 'waiting' AND held_by IS NOT NULL"),
+		$host->name . ' waits');
+}
+
+foreach my $way (qw(STOP KILL))
+{
+	my ($holder, @waiters) = map { session($_) } @hosts;
+	my $name = "next $way";
+
+	$holder->query("SELECT redlock_acquire('$name', scope => 'session')");
+	foreach my $h (1 .. 3)
+	{
+		$waiters[ $h - 1 ]->send("SELECT redlock_acquire('$name', scope => 'session') > 0");
+		waits_for_it($hosts[$h], $name);
+	}
+
+	# The first that waits is the next, and is gone.
+	my $broker = broker_pid($hosts[1]);
+	kill $way, $broker;
+	$holder->query("SELECT redlock_release('$name')");
+	my %waits = map { $_ => 1 } 0 .. 2;
+	while (%waits)
+	{
+		my ($done) = grep { $waiters[$_]->done } sort keys %waits;
+		sleep(0.01), next if !defined $done;
+		delete $waits{$done};
+		my $result = $waiters[$done]->result;
+		if ($way eq 'KILL' && $done == 0)
+		{
+			ok($result->{dead}, 'the server of a broker that is killed starts anew');
+			$hosts[1]->poll_query_until('postgres', 'SELECT true');
+			next;
+		}
+		is($result->{out}, 't', $hosts[ $done + 1 ]->name . ' has it when the next gets ' . $way);
+		$waiters[$done]->query("SELECT redlock_release('$name')");
+		kill 'CONT', $broker if $way eq 'STOP' && keys %waits == 1;
+	}
+	$_->quit foreach $holder, @waiters[ 1, 2 ];
+	$waiters[0]->quit if $way ne 'KILL';
+}
+
+# ---- what strangers publish ----
+
+{
+	my ($on_a, $on_b) = map { session($_) } @hosts[ 0, 1 ];
+	my $rss = sub { my $pid = broker_pid($hosts[0]); open(my $in, '<', "/proc/$pid/status") or die $!; my ($kb) = map { /^VmRSS:\s+(\d+)/ ? $1 : () } <$in>; $kb };
+	my $flood = <<'LUA';
+local hosts = redis.call('PUBSUB', 'CHANNELS', 'redlock:*host:*')
+local key = ARGV[1]
+local words = {'', '\0', 'free', 'free\0', 'free\0-1\0', 'free\0009007199254740991\0', 'want\0', 'want\0' .. key .. '\0',
+	'want\0' .. key .. '\0xyz\0001\0', string.rep('\0', 1000), string.rep('free\0', 2000), 'want\0' .. string.rep('k', 5000) .. '\0'}
+for i = 1, 2000 do
+	local id = string.format('%016x', i * 2654435761 % 4294967296 + 1)
+	local named = 'free\0' .. tostring(i % 7 == 0 and 9007199254740991 or i) .. '\0'
+	for j = 1, 20 do
+		named = named .. string.format('%016x', i * j + 1) .. '\000999999999999\0'
+	end
+	redis.call('PUBLISH', key, named)
+	redis.call('PUBLISH', key, words[i % #words + 1])
+	for _, channel in ipairs(hosts) do
+		redis.call('PUBLISH', channel, 'want\0' .. key .. '\0' .. id .. '\000999999999999\0')
+		redis.call('PUBLISH', channel, words[i % #words + 1])
+	end
+end
+return #hosts
+LUA
+	$on_a->query("SELECT redlock_acquire('flood', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('flood', scope => 'session') > 0");
+	waits_for_it($hosts[1], 'flood');
+	my @brokers = map { broker_pid($_) } @hosts;
+	my $token = $on_a->query("SELECT redlock_token('flood')");
+	$_->cli('EVAL', $flood, 0, 'redlock:flood') foreach @nodes;
+	my $before = $rss->();
+	foreach (1 .. 4)
+	{
+		is($_->cli('EVAL', $flood, 0, 'redlock:flood'), 4, 'each host hears its channel') foreach @nodes;
+	}
+	is($on_a->query("SELECT redlock_check('flood') > '0', redlock_token('flood') = $token"), 't|t', 'who holds the lock holds it');
+	ok(!$on_b->done, 'and nobody else');
+	$on_a->query("SELECT redlock_release('flood')");
+	is($on_b->result->{out}, 't', 'the next has it when it is released, though others were named');
+	is_deeply([ map { broker_pid($_) } @hosts ], \@brokers, 'no broker failed');
+	cmp_ok($rss->() - $before, '<', 4096, 'nor grew');
+	$on_b->query("SELECT redlock_release('flood')");
+	foreach my $on ($on_a, $on_b)
+	{
+		is($on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')"), 't', 'the lock is as any other');
+	}
+	$_->quit foreach $on_a, $on_b;
+}
+
+# ---- users who may not tell, or hear ----
+
+foreach my $rights ('-publish', '-pubsub', 'resetchannels', '-publish -pubsub -subscribe')
+{
+	my ($on_a, $on_b) = map { session($_) } @hosts[ 2, 3 ];
+	my $name = "rights $rights";
+
+	$_->cli('ACL', 'SETUSER', 'default', split / /, $rights) foreach @nodes;
+	$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @nodes;
+	$on_a->query("SELECT redlock_acquire('$name', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('$name', scope => 'session') > 0");
+	waits_for_it($hosts[3], $name);
+	$on_a->query("SELECT redlock_release('$name')");
+	is($on_b->result->{out}, 't', "locks work: $rights");
+	$on_b->query("SELECT redlock_release('$name')");
+	$_->cli(qw(ACL SETUSER default +@all allchannels)) foreach @nodes;
+	$_->quit foreach $on_a, $on_b;
+}
+
+$_->stop foreach @hosts;
+done_testing();
