@@ -193,6 +193,13 @@ core_quorum(core_mask members)
 	return bit_count(members) / 2 + 1;
 }
 
+bool
+core_has_quorum(core_lists lists, core_mask nodes)
+{
+	return bit_count(nodes & lists.now) >= core_quorum(lists.now) &&
+		   (lists.next == 0 || bit_count(nodes & lists.next) >= core_quorum(lists.next));
+}
+
 int64_t
 core_validity_us(int64_t ttl_us)
 {

@@ -39,6 +39,18 @@ typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
 #define CORE_BIT(node) ((core_mask) 1 << (node))
 
 /*
+ * The nodes that vote.  While one list takes the place of another, a majority of each is
+ * needed (joint consensus; Ongaro, "Consensus: Bridging Theory and Practice", 2014,
+ * section 4.3): so a lock is exclusive among hosts of which some have the one list, some
+ * both; and among hosts of which some have both, some the other.
+ */
+typedef struct core_lists
+{
+	core_mask now;
+	core_mask next; /* the list that is to take its place; 0: none */
+} core_lists;
+
+/*
  * Attempts of one request; then it is given up, and asked anew by another.  The
  * renewals of the last one still have a number.
  */
@@ -245,6 +257,9 @@ extern void core_step(core_lease *lease, const core_event *event, core_out *out)
 
 /* floor(N/2) + 1 of the configured nodes, never of the reachable ones */
 extern int core_quorum(core_mask members);
+
+/* Is there a majority of each list among these nodes? */
+extern bool core_has_quorum(core_lists lists, core_mask nodes);
 
 /* Validity that a ttl gives, less the bound for clock drift. */
 extern int64_t core_validity_us(int64_t ttl_us);

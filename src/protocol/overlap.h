@@ -1,0 +1,17 @@
+/*
+ * overlap.h
+ *		Do the node lists of two hosts keep their locks apart?  Pure.
+ */
+#ifndef REDLOCK_OVERLAP_H
+#define REDLOCK_OVERLAP_H
+
+#include "protocol/core.h"
+
+/*
+ * Is there a node in common in any quorum of the one host and any quorum of the other?
+ * Here a bit is one server for both hosts, whatever slot it has in either.  A host has
+ * 15 nodes at most.
+ */
+extern bool quorums_meet(core_lists one, core_lists other);
+
+#endif

@@ -1,0 +1,119 @@
+/*
+ * overlap_test.c
+ *		Unit tests of what keeps two hosts apart, src/protocol/overlap.c.
+ *
+ * Protects from: two hosts that may hold one lock at once and aren't told, since their
+ * lists of nodes look as if they overlapped enough; hosts that are refused though no two
+ * quorums of them are apart, as in the middle of a change of the list.
+ */
+#include "protocol/overlap.h"
+
+#include "tap.h"
+
+#define UNIVERSE 4
+#define SETS (1 << UNIVERSE)
+
+static core_lists
+lists(core_mask now, core_mask next)
+{
+	return (core_lists){now, next};
+}
+
+/* `count` nodes, from `first` on */
+static core_mask
+nodes(int first, int count)
+{
+	return (((core_mask) 1 << count) - 1) << first;
+}
+
+static int
+size(core_mask set)
+{
+	int count = 0;
+
+	for (; set != 0; set &= set - 1)
+		count++;
+	return count;
+}
+
+/* by its definition: no quorum of the one, in any set of nodes, is apart from one of the other's */
+static bool
+meet_by_definition(core_lists one, core_lists other)
+{
+	for (core_mask mine = 0; mine < SETS; mine++)
+		for (core_mask theirs = 0; theirs < SETS; theirs++)
+			if ((mine & theirs) == 0 && 2 * size(mine & one.now) > size(one.now) &&
+				(one.next == 0 || 2 * size(mine & one.next) > size(one.next)) &&
+				2 * size(theirs & other.now) > size(other.now) &&
+				(other.next == 0 || 2 * size(theirs & other.next) > size(other.next)))
+				return false;
+	return true;
+}
+
+static void
+test_definition(void)
+{
+	int wrong = 0;
+	int met = 0;
+
+	for (core_mask a = 1; a < SETS; a++)
+		for (core_mask a_next = 0; a_next < SETS; a_next++)
+			for (core_mask b = 1; b < SETS; b++)
+				for (core_mask b_next = 0; b_next < SETS; b_next++)
+				{
+					bool meet = quorums_meet(lists(a, a_next), lists(b, b_next));
+
+					met += meet;
+					wrong += meet != meet_by_definition(lists(a, a_next), lists(b, b_next));
+					wrong += meet != quorums_meet(lists(b, b_next), lists(a, a_next));
+				}
+	ok(wrong == 0 && met > 0, "all pairs of lists of up to %d nodes, %d of which meet", UNIVERSE,
+	   met);
+}
+
+/* of one list each it can be counted: each takes what only it has first */
+static void
+test_counts(void)
+{
+	int wrong = 0;
+
+	for (int a = 1; a <= 15; a++)
+		for (int b = 1; b <= 15; b++)
+			for (int common = 0; common <= a && common <= b; common++)
+			{
+				int a_takes = a / 2 + 1 - (a - common);
+				int b_takes = b / 2 + 1 - (b - common);
+				bool meet = (a_takes > 0 ? a_takes : 0) + (b_takes > 0 ? b_takes : 0) > common;
+
+				wrong +=
+					meet != quorums_meet(lists(nodes(0, a), 0), lists(nodes(a - common, b), 0));
+			}
+	ok(wrong == 0, "single lists of up to 15 nodes, with any number in common");
+}
+
+static void
+test_change(void)
+{
+	core_mask old = nodes(0, 5);
+	core_mask new = nodes(5, 5);
+
+	ok(!quorums_meet(lists(old, 0), lists(new, 0)), "all nodes replaced at once: two locks");
+	ok(quorums_meet(lists(old, 0), lists(old, new)), "the old list, and both");
+	ok(quorums_meet(lists(old, new), lists(new, 0)), "both, and the new list");
+	ok(quorums_meet(lists(old, new), lists(new, old)), "both, in either order");
+	ok(!quorums_meet(lists(old, nodes(10, 5)), lists(new, 0)), "two changes at once don't meet");
+	ok(quorums_meet(lists(nodes(0, 5), 0), lists(nodes(0, 6), 0)), "one node more");
+	ok(!quorums_meet(lists(nodes(0, 5), 0), lists(nodes(1, 5), 0)),
+	   "one of five replaced without both lists: two locks");
+	ok(quorums_meet(lists(CORE_BIT(0), CORE_BIT(1)), lists(nodes(0, 3), 0)),
+	   "two lists of one node each, which are two of three");
+}
+
+int
+main(void)
+{
+	test_definition();
+	test_counts();
+	test_change();
+	return tap_done();
+}
