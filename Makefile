@@ -12,7 +12,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/overlap protocol/release_queue \
+	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap protocol/release_queue \
 	protocol/rules protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
 	shared/url \
@@ -86,10 +86,11 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard node_status overlap release_queue rules script slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts node_status overlap release_queue rules script slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c src/protocol/core.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
