@@ -14,11 +14,11 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap protocol/release_queue \
 	protocol/rules protocol/slots protocol/waiters protocol/wish \
-	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
+	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/text shared/tls_file \
 	shared/url \
-	broker/broker broker/loop broker/members broker/node broker/resolver broker/script \
+	broker/broker broker/loop broker/members broker/node broker/registry broker/resolver broker/script \
 	broker/subscription broker/tls broker/trouble broker/turns \
-	session/fence session/gate session/loss session/request session/session)
+	session/fence session/gate session/list_hosts session/loss session/request session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
@@ -45,7 +45,10 @@ ifeq (,$(filter yes no,$(with_tls)))
 $(error with_tls is yes or no, not "$(with_tls)")
 endif
 
-PG_CPPFLAGS = -I$(srcdir)/src $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
+# What the hosts tell each other.
+REDLOCK_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
+
+PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
@@ -71,9 +74,8 @@ uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
 # .gitattributes says what is left out.
-DIST_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
 dist:
-	git archive --format=zip --prefix=redlock_pg-$(DIST_VERSION)/ -o redlock_pg-$(DIST_VERSION).zip HEAD
+	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
 
 .PHONY: install-docs uninstall-docs dist
 

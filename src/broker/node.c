@@ -98,6 +98,8 @@ static void *(*create_array)(const redisReadTask *task, RedlockElements elements
 static void end_batch(RedisNode *node);
 static void watch(RedisNode *node);
 static void on_connection(RedisNode *node, int64 now_us);
+static void send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
+					   const size_t *argvlen);
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
@@ -231,6 +233,7 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 	*entry = *sent;
 	entry->by_text = node->by_text;
 	entry->last = entry->check = false;
+	entry->call = 0;
 	script_add(node->batch, command);
 	node->flush_wanted = true;
 	if (node->batch->count == SCRIPT_BATCH_MAX)
@@ -246,6 +249,28 @@ end_batch(RedisNode *node)
 		out_of_memory(node);
 	node->in_flight[(node->in_flight_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
 	node->by_text = false;
+}
+
+void
+node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *argvlen,
+		  int64 now_us)
+{
+	InFlight sent = {.call = call, .last = true, .sent_us = now_us};
+
+	Assert(node_can_send(node) && call != 0);
+	send_alone(node, &sent, argc, argv, argvlen);
+}
+
+/* Behind what is in the batch. */
+static void
+send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
+		   const size_t *argvlen)
+{
+	if (node->batch->count > 0)
+		end_batch(node);
+	append(node, argc, argv, argvlen);
+	node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	node->flush_wanted = true;
 }
 
 void
@@ -579,17 +604,10 @@ check_connection(RedisNode *node, int64 now_us)
 			return;
 		append(node, 1, (const char *[]){"PING"}, NULL);
 		node->pinged_us = now_us;
+		node->flush_wanted = true;
 	}
-	else
-	{
-		if (!node_can_send(node))
-			return;
-		if (node->batch->count > 0)
-			end_batch(node);
-		append(node, 2, (const char *[]){"INFO", "memory"}, NULL);
-		node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = check;
-	}
-	node->flush_wanted = true;
+	else if (node_can_send(node))
+		send_alone(node, &check, 2, (const char *[]){"INFO", "memory"}, NULL);
 }
 
 /*
@@ -1084,10 +1102,19 @@ is_unanswered(const RedisNode *node)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
+	const InFlight *first = &node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX];
 	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
-	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
+	if (first->call != 0)
+	{
+		int call = first->call;
+
+		node->in_flight_head++;
+		handler->called(node, call, reply, now_us);
+		return;
+	}
+	if (first->check)
 	{
 		node->in_flight_head++;
 		read_eviction(node, reply);
@@ -1206,7 +1233,9 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	{
 		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 
-		if (!sent.check)
+		if (sent.call != 0)
+			handler->called(node, sent.call, NULL, now_us);
+		else if (!sent.check)
 			handler->lost(node, &sent, now_us);
 	}
 }

@@ -27,6 +27,7 @@ int redlock_max_locks = 1024;
 int redlock_max_locks_per_session = 512;
 int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
+int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
 int redlock_on_loss = ON_LOSS_CANCEL;
 char *redlock_tls_ca_file = NULL;
 char *redlock_tls_cert_file = NULL;
@@ -36,6 +37,11 @@ int redlock_ttl_ms = TTL_DEFAULT_MS;
 
 static char *nodes_text = NULL; /* always empty, see above */
 static const NodeUrls *nodes = NULL;
+
+static const struct config_enum_entry on_disagreement_options[] = {
+	{"warn", ON_DISAGREEMENT_WARN, false},
+	{"refuse", ON_DISAGREEMENT_REFUSE, false},
+	{NULL, 0, false}};
 
 static const struct config_enum_entry on_loss_options[] = {{"cancel", ON_LOSS_CANCEL, false},
 														   {"error", ON_LOSS_ERROR, false},
@@ -114,6 +120,14 @@ guc_define(void)
 		"unix://[user:password@]/path, with ?durable=yes or no for one that can't tell; "
 		"separated by commas; shown without credentials.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
+
+	DefineCustomEnumVariable(
+		"redlock.on_disagreement",
+		"What happens while another host has settings by which both could get one lock.",
+		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. What is "
+		"held stays held.",
+		&redlock_on_disagreement, ON_DISAGREEMENT_REFUSE, on_disagreement_options, PGC_SIGHUP, 0,
+		NULL, NULL, NULL);
 
 	DefineCustomEnumVariable(
 		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",

@@ -27,6 +27,7 @@
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
@@ -90,6 +91,7 @@ request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
+	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(add_size(table_size(), node_status_size()),
 									hash_estimate_size(redlock_max_locks, sizeof(IndexEntry))));
 	RequestNamedLWLockTranche("redlock_pg", 1);
@@ -112,6 +114,7 @@ startup_shmem(void)
 	if (!found)
 		init_table();
 	node_status_set_up();
+	host_list_set_up();
 	lease_index = REDLOCK_SHMEM_HASH("redlock_pg index", redlock_max_locks, &control,
 									 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
 	LWLockRelease(AddinShmemInitLock);
@@ -577,6 +580,18 @@ lease_broker_pid(void)
 	pid = lease_table->broker_pid;
 	SpinLockRelease(&lease_table->queue_mutex);
 	return pid;
+}
+
+void
+lease_wake_broker(void)
+{
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+	if (latch != NULL)
+		SetLatch(latch);
 }
 
 /*
