@@ -13,13 +13,15 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/lua protocol/lua_text protocol/overlap protocol/probe \
-	protocol/release_queue protocol/rules protocol/settling protocol/slots protocol/waiters protocol/wish \
-	shared/alarm shared/clock shared/guc shared/lease shared/node_status shared/text shared/tls_file \
-	shared/url \
-	broker/broker broker/deadlock broker/loop broker/members broker/node broker/resolver broker/script \
+	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
+	protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/slots \
+	protocol/waiters protocol/wish \
+	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/text \
+	shared/tls_file shared/url \
+	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
+	broker/resolver broker/script \
 	broker/subscription broker/tls broker/trouble broker/turns \
-	session/fence session/gate session/loss session/request session/session)
+	session/fence session/gate session/list_hosts session/loss session/request session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
@@ -46,7 +48,10 @@ ifeq (,$(filter yes no,$(with_tls)))
 $(error with_tls is yes or no, not "$(with_tls)")
 endif
 
-PG_CPPFLAGS = -I$(srcdir)/src $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
+# What the hosts tell each other.
+REDLOCK_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
+
+PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
@@ -72,9 +77,8 @@ uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
 # .gitattributes says what is left out.
-DIST_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
 dist:
-	git archive --format=zip --prefix=redlock_pg-$(DIST_VERSION)/ -o redlock_pg-$(DIST_VERSION).zip HEAD
+	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
 
 .PHONY: install-docs uninstall-docs dist
 
@@ -87,10 +91,11 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard joint node_status overlap probe release_queue rules script settling slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap probe release_queue rules script settling slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/joint_test: test/unit/laws.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c src/protocol/core.c

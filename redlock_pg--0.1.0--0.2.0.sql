@@ -181,3 +181,43 @@ COMMENT ON COLUMN redlock_stats.kept_until IS
 'Until then keys may be kept by hold_at_least, after a release, at the nodes of another list alone; null: there are none';
 
 GRANT EXECUTE ON FUNCTION redlock_node_list_rows, redlock_unsettled_row TO PUBLIC;
+
+-- The hosts that share the nodes.
+
+CREATE FUNCTION redlock_host_rows(OUT name text, OUT host_id text, OUT version text,
+                                  OUT postgres text, OUT prefix text, OUT leases integer,
+                                  OUT since timestamptz, OUT last_seen timestamptz,
+                                  OUT nodes integer, OUT settled boolean,
+                                  OUT agrees boolean, OUT disagreement text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_host_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_host_rows() IS
+'The servers that share the nodes, as these know them; read it through the view redlock_hosts';
+
+CREATE VIEW redlock_hosts AS SELECT * FROM redlock_host_rows();
+COMMENT ON VIEW redlock_hosts IS
+'The servers that share the nodes, as these know them; read from a majority of the nodes, or it is an error';
+COMMENT ON COLUMN redlock_hosts.name IS
+'cluster_name of the server, or the name of its machine';
+COMMENT ON COLUMN redlock_hosts.host_id IS
+'Random, for the life of the server''s shared memory; it stands in the values of its locks';
+COMMENT ON COLUMN redlock_hosts.prefix IS
+'redlock.key_prefix: servers with different ones share no locks';
+COMMENT ON COLUMN redlock_hosts.leases IS
+'Locks that it holds or asks for, at last_seen';
+COMMENT ON COLUMN redlock_hosts.since IS
+'When its shared memory was made';
+COMMENT ON COLUMN redlock_hosts.last_seen IS
+'When it last told a node that it is there, by the clock of that node; a server that has not done so for 45 seconds is left out';
+COMMENT ON COLUMN redlock_hosts.nodes IS
+'How many nodes of this server know it';
+COMMENT ON COLUMN redlock_hosts.settled IS
+'All its leases are on all its lists of nodes';
+COMMENT ON COLUMN redlock_hosts.agrees IS
+'False: it and this server could get one lock at the same time; null: it has another prefix';
+COMMENT ON COLUMN redlock_hosts.disagreement IS
+'In what they differ, and what to change; null unless agrees is false';
+
+GRANT SELECT ON redlock_hosts TO PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_host_rows TO PUBLIC;

@@ -149,6 +149,17 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_node_rows() IS
 'The Redis nodes as the broker of this server sees them; read it through the view redlock_nodes';
 
+CREATE FUNCTION redlock_host_rows(OUT name text, OUT host_id text, OUT version text,
+                                  OUT postgres text, OUT prefix text, OUT leases integer,
+                                  OUT since timestamptz, OUT last_seen timestamptz,
+                                  OUT nodes integer, OUT settled boolean,
+                                  OUT agrees boolean, OUT disagreement text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_host_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_host_rows() IS
+'The servers that share the nodes, as these know them; read it through the view redlock_hosts';
+
 CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
                                      OUT unreachable bigint, OUT renewed bigint,
                                      OUT unrenewed bigint, OUT lost bigint,
@@ -224,6 +235,30 @@ COMMENT ON COLUMN redlock_nodes.rtt_us IS
 COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 
+CREATE VIEW redlock_hosts AS SELECT * FROM redlock_host_rows();
+COMMENT ON VIEW redlock_hosts IS
+'The servers that share the nodes, as these know them; read from a majority of the nodes, or it is an error';
+COMMENT ON COLUMN redlock_hosts.name IS
+'cluster_name of the server, or the name of its machine';
+COMMENT ON COLUMN redlock_hosts.host_id IS
+'Random, for the life of the server''s shared memory; it stands in the values of its locks';
+COMMENT ON COLUMN redlock_hosts.prefix IS
+'redlock.key_prefix: servers with different ones share no locks';
+COMMENT ON COLUMN redlock_hosts.leases IS
+'Locks that it holds or asks for, at last_seen';
+COMMENT ON COLUMN redlock_hosts.since IS
+'When its shared memory was made';
+COMMENT ON COLUMN redlock_hosts.last_seen IS
+'When it last told a node that it is there, by the clock of that node; a server that has not done so for 45 seconds is left out';
+COMMENT ON COLUMN redlock_hosts.nodes IS
+'How many nodes of this server know it';
+COMMENT ON COLUMN redlock_hosts.settled IS
+'All its leases are on all its lists of nodes';
+COMMENT ON COLUMN redlock_hosts.agrees IS
+'False: it and this server could get one lock at the same time; null: it has another prefix';
+COMMENT ON COLUMN redlock_hosts.disagreement IS
+'In what they differ, and what to change; null unless agrees is false';
+
 CREATE VIEW redlock_stats AS
     SELECT c.granted, c.refused, c.unreachable, c.renewed, c.unrenewed, c.lost, c.released,
            c.handed_over, c.woken, c.locks, c.max_locks, c.releasing, c.broker_pid,
@@ -250,6 +285,6 @@ COMMENT ON COLUMN redlock_stats.kept_until IS
 
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.
-GRANT SELECT ON redlock_locks, redlock_nodes, redlock_stats TO PUBLIC;
+GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;

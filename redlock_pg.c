@@ -29,6 +29,7 @@
 #include "broker/broker.h"
 #include "session/fence.h"
 #include "session/gate.h"
+#include "session/list_hosts.h"
 #include "session/session.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -57,6 +58,7 @@ PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
+PG_FUNCTION_INFO_V1(redlock_host_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 PG_FUNCTION_INFO_V1(redlock_unsettled_row);
 PG_FUNCTION_INFO_V1(redlock_counter_row);
@@ -93,6 +95,8 @@ static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static Datum counter_datum(LeaseCounter counter);
+static void host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list,
+					 const HostRow *host, const HostConfig *ours);
 static text *resource_text(const char *utf8);
 
 void
@@ -753,6 +757,79 @@ redlock_unsettled_row(PG_FUNCTION_ARGS)
 	values[0] = Int32GetDatum(leases);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp() + kept_until_us - redlock_clock_us());
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+Datum
+redlock_host_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext row_context;
+	HostConfig ours;
+	HostList *list;
+
+	lease_require_preload();
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	if (redlock_nodes()->count == 0)
+		return (Datum) 0;
+	list = list_hosts();
+	if (!hosts_read_config(&ours, (char *) list + list->config_at, list->config_len))
+		elog(ERROR, "the configuration of this host can't be read");
+	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
+	for (int i = 0; i < list->count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(row_context);
+		host_row(rsinfo->setResult, rsinfo->setDesc, list, &list->row[i], &ours);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(row_context);
+	}
+	MemoryContextDelete(row_context);
+	return (Datum) 0;
+}
+
+/* What is not as a host writes it was not written by one. */
+static void
+host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host,
+		 const HostConfig *ours)
+{
+	Datum values[12] = {0};
+	bool nulls[12] = {0};
+	HostFacts facts;
+	HostConfig theirs;
+	HostsDifference difference;
+	StringInfoData disagreement;
+	StringInfoData hint;
+	char prefix[LOCK_PREFIX_MAX + 1];
+	TimestampTz seen_at = GetCurrentTimestamp() - (redlock_clock_us() - host->seen_us);
+
+	Assert(desc->natts == lengthof(values));
+
+	if (!hosts_read_facts(&facts, (const char *) list + host->facts_at, host->facts_len) ||
+		!hosts_read_config(&theirs, (const char *) list + host->config_at, host->config_len))
+		return;
+	initStringInfo(&disagreement);
+	initStringInfo(&hint);
+	text_to_printable(prefix, sizeof(prefix), theirs.prefix, strlen(theirs.prefix));
+	hosts_compare(ours, &theirs, &difference);
+	host_list_explain(ours, &theirs, &difference, &disagreement, &hint);
+	appendStringInfo(&disagreement, " %s", hint.data);
+
+	values[0] = CStringGetTextDatum(facts.name);
+	values[1] = CStringGetTextDatum(psprintf("%016" INT64_MODIFIER "x", host->id));
+	values[2] = CStringGetTextDatum(facts.version);
+	values[3] = CStringGetTextDatum(facts.postgres);
+	values[4] = CStringGetTextDatum(prefix);
+	values[5] = Int32GetDatum(facts.leases);
+	values[6] = TimestampTzGetDatum(seen_at - facts.up_for_s * USECS_PER_SEC);
+	values[7] = TimestampTzGetDatum(seen_at);
+	values[8] = Int32GetDatum(host->nodes);
+	values[9] = BoolGetDatum(facts.settled);
+	nulls[10] = strcmp(theirs.prefix, ours->prefix) != 0;
+	values[10] = BoolGetDatum(host->id == lease_table->host_id || difference.kinds == 0);
+	nulls[11] = nulls[10] || DatumGetBool(values[10]);
+	values[11] = CStringGetTextDatum(disagreement.data);
+	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
 Datum

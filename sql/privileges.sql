@@ -33,6 +33,7 @@ SELECT redlock_token('held');
 SELECT redlock_fence('held');
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 SELECT count(*) FROM redlock_fences;
 RESET ROLE;
@@ -51,10 +52,11 @@ RESET ROLE;
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 RESET ROLE;
 
@@ -66,6 +68,7 @@ SET ROLE regress_redlock_no;
 SELECT redlock_try('a');
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) FROM redlock_nodes;
+SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 RESET ROLE;
 

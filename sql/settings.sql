@@ -115,6 +115,8 @@ SET redlock.node_timeout = '1s';
 \echo :SQLSTATE
 SET redlock.max_locks = 10;
 \echo :SQLSTATE
+SET redlock.on_disagreement = 'warn';
+\echo :SQLSTATE
 \set VERBOSITY default
 ALTER SYSTEM SET redlock.max_ttl = '99ms';
 ALTER SYSTEM SET redlock.max_ttl = '86400001';
@@ -122,6 +124,7 @@ ALTER SYSTEM SET redlock.node_timeout = '9ms';
 ALTER SYSTEM SET redlock.node_timeout = '61s';
 ALTER SYSTEM SET redlock.handover_limit = -1;
 ALTER SYSTEM SET redlock.handover_limit = 1001;
+ALTER SYSTEM SET redlock.on_disagreement = 'ignore';
 ALTER SYSTEM SET redlock.max_locks = 15;
 ALTER SYSTEM SET redlock.max_locks = 1000001;
 SELECT repeat('p', 64) AS long \gset

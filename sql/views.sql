@@ -23,7 +23,7 @@ END $$;
 -- columns
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
- WHERE c.relname IN ('redlock_locks', 'redlock_nodes', 'redlock_stats') AND a.attnum > 0
+ WHERE c.relname IN ('redlock_locks', 'redlock_nodes', 'redlock_hosts', 'redlock_stats') AND a.attnum > 0
  ORDER BY c.relname COLLATE "C", a.attnum;
 
 -- five nodes, all ready, by address only
@@ -34,6 +34,14 @@ SELECT count(*), count(DISTINCT node), bool_and(state = 'ready') AS ready,
        bool_and(since <= now()) AS since
   FROM redlock_nodes;
 SELECT broker_pid > 0 AND broker_pid <> pg_backend_pid() AS broker FROM redlock_stats;
+
+-- this host, and no other
+SELECT name <> '' AS name, host_id ~ '^[0-9a-f]{16}$' AS host_id, version = extversion AS version,
+       postgres LIKE current_setting('server_version_num')::int / 10000 || '%' AS postgres,
+       prefix, leases >= 0 AS leases, since <= last_seen AS since,
+       last_seen BETWEEN now() - interval '1 min' AND clock_timestamp() AS last_seen,
+       nodes, settled, agrees, disagreement
+  FROM redlock_hosts, pg_extension WHERE extname = 'redlock_pg';
 
 -- locks: one row for each, not for each acquisition
 SELECT redlock_acquire('session', ttl => '20 s', scope => 'session') AS session \gset
@@ -104,6 +112,7 @@ SELECT redlock_check('a') > '0';
 SELECT resource, state, scope, pid = pg_backend_pid() AS mine FROM redlock_locks WHERE state = 'held';
 SELECT count(*) FROM redlock_nodes WHERE state = 'ready';
 SELECT granted > 0 AS granted FROM redlock_stats;
+SELECT count(*) FROM redlock_hosts;
 SELECT redlock_release('a'), redlock_release_all();
 -- to look only
 DELETE FROM redlock_locks;

@@ -34,6 +34,7 @@
 #include "broker/loop.h"
 #include "broker/members.h"
 #include "broker/node.h"
+#include "broker/registry.h"
 #include "broker/subscription.h"
 #include "broker/tls.h"
 #include "broker/trouble.h"
@@ -134,7 +135,8 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer, on_lost, on_change, on_joined, on_hear};
+static const NodeHandler handler = {on_answer,     on_lost,   on_change,
+									registry_hear, on_joined, on_hear};
 
 void
 broker_register(void)
@@ -176,6 +178,7 @@ redlock_broker_main(Datum arg)
 	subscription_init();
 	turns_init();
 	deadlock_init();
+	registry_init();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	members_adopt(now_us);
@@ -201,7 +204,7 @@ redlock_broker_main(Datum arg)
 				proc_exit(1); /* the postmaster will start a successor */
 			lease_end_all_stays();
 		}
-		if (stopping && all_released())
+		if (stopping && all_released() && registry_leave(redlock_clock_us()))
 			proc_exit(1); /* if the server waits for sessions yet, with a successor */
 
 		make_pass(redlock_clock_us());
@@ -243,6 +246,8 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
 	wake_at_us = Min(wake_at_us, deadlock_on_time(now_us));
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
+	if (settled)
+		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps, and want a pass */
@@ -848,6 +853,7 @@ static void
 configure_nodes(int64 now_us)
 {
 	pg_atomic_write_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
+	registry_changed();
 	if (!members_configure(now_us))
 		return;
 	move_askers(now_us);
@@ -990,6 +996,7 @@ on_change(RedisNode *node, NodeState before)
 	show_node(node, before);
 	if (node->state == before)
 		return;
+	registry_changed();
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 	{
 		warn_of_praise(node);

@@ -98,6 +98,8 @@ static void *(*create_array)(const redisReadTask *task, RedlockElements elements
 static void end_batch(RedisNode *node);
 static void watch(RedisNode *node);
 static void on_connection(RedisNode *node, int64 now_us);
+static void send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
+					   const size_t *argvlen);
 static void set_state(RedisNode *node, NodeState state, const char *error);
 static void start(RedisNode *node, int64 now_us);
 static void connect_to(RedisNode *node, int64 now_us);
@@ -230,7 +232,8 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
-	entry->last = entry->check = entry->said = false;
+	entry->last = entry->check = false;
+	entry->call = 0;
 	script_add(node->batch, command);
 	node->flush_wanted = true;
 	if (node->batch->count == SCRIPT_BATCH_MAX)
@@ -246,6 +249,28 @@ end_batch(RedisNode *node)
 		out_of_memory(node);
 	node->in_flight[(node->in_flight_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
 	node->by_text = false;
+}
+
+void
+node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *argvlen,
+		  int64 now_us)
+{
+	InFlight sent = {.call = call, .last = true, .sent_us = now_us};
+
+	Assert(node_can_send(node) && call != 0);
+	send_alone(node, &sent, argc, argv, argvlen);
+}
+
+/* Behind what is in the batch. */
+static void
+send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
+		   const size_t *argvlen)
+{
+	if (node->batch->count > 0)
+		end_batch(node);
+	append(node, argc, argv, argvlen);
+	node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	node->flush_wanted = true;
 }
 
 void
@@ -266,7 +291,7 @@ node_say(RedisNode *node, const char *channel, size_t channel_len, const char *t
 {
 	const char *argv[] = {"PUBLISH", channel, text};
 	size_t argvlen[] = {7, channel_len, len};
-	InFlight said = {.said = true, .last = true, .sent_us = now_us};
+	InFlight said = {.call = NODE_SAID, .last = true, .sent_us = now_us};
 
 	Assert(node_can_send(node));
 
@@ -596,17 +621,10 @@ check_connection(RedisNode *node, int64 now_us)
 			return;
 		append(node, 1, (const char *[]){"PING"}, NULL);
 		node->pinged_us = now_us;
+		node->flush_wanted = true;
 	}
-	else
-	{
-		if (!node_can_send(node))
-			return;
-		if (node->batch->count > 0)
-			end_batch(node);
-		append(node, 2, (const char *[]){"INFO", "memory"}, NULL);
-		node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = check;
-	}
-	node->flush_wanted = true;
+	else if (node_can_send(node))
+		send_alone(node, &check, 2, (const char *[]){"INFO", "memory"}, NULL);
 }
 
 /*
@@ -1101,15 +1119,20 @@ is_unanswered(const RedisNode *node)
 static void
 on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 {
+	const InFlight *first = &node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX];
 	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
-	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].said)
+	if (first->call != 0)
 	{
-		node->in_flight_head++; /* who may not publish is not heard */
+		int call = first->call;
+
+		node->in_flight_head++;
+		if (call != NODE_SAID)
+			handler->called(node, call, reply, now_us);
 		return;
 	}
-	if (node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX].check)
+	if (first->check)
 	{
 		node->in_flight_head++;
 		read_eviction(node, reply);
@@ -1228,7 +1251,11 @@ fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	{
 		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 
-		if (!sent.check && !sent.said)
+		if (sent.call == NODE_SAID)
+			continue;
+		if (sent.call != 0)
+			handler->called(node, sent.call, NULL, now_us);
+		else if (!sent.check)
 			handler->lost(node, &sent, now_us);
 	}
 }

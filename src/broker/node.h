@@ -66,6 +66,9 @@ typedef enum NodeState
 	NODE_REFUSED
 } NodeState;
 
+/* InFlight.call of node_say: nobody waits for the answer */
+#define NODE_SAID (-1)
+
 /* A command in flight: what the broker needs to know when the reply comes. */
 typedef struct InFlight
 {
@@ -77,7 +80,7 @@ typedef struct InFlight
 	bool by_text;        /* the script's text was sent along */
 	bool last;           /* of its batch: one reply answers all of it */
 	bool check;          /* of the connection: no lease is concerned */
-	bool said;           /* ... nor here: the node is to tell others something */
+	int call;            /* what node_call was given, and then no lease either; or 0 */
 	int64 sent_us;
 } InFlight;
 
@@ -144,6 +147,8 @@ typedef struct NodeHandler
 	/* the node is connected to again; at once if it is `replacing` */
 	void (*lost)(RedisNode *node, const InFlight *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
+	/* node_call was answered; or it will not be: NULL */
+	void (*called)(RedisNode *node, int call, const redisReply *reply, int64 now_us);
 	/* subscribers only: a channel was joined */
 	void (*joined)(RedisNode *node, const char *channel, size_t len, int64 now_us);
 	/* ... or told this; text ends in a NUL */
@@ -216,9 +221,13 @@ node_in_flight(const RedisNode *node)
 
 /*
  * Append a command; it is written by node_flush.  The node must be able to send.
- * Of `sent`, by_text, last and check are filled in here.
+ * Of `sent`, by_text, last, check and call are filled in here.
  */
 extern void node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
+
+/* The same with what is no command about a lock; `call`, not 0, comes back with the answer. */
+extern void node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *argvlen,
+					  int64 now_us);
 
 /* Subscribe to, or leave, a channel.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);

@@ -1,10 +1,10 @@
 /*
  * lua.h
- *		What the nodes execute: redlock.lua, for the commands on locks, and marker.lua,
- *		for C; and what these share with it.
+ *		What the nodes execute: redlock.lua, for the commands on locks, marker.lua, and
+ *		hosts.lua, for the list of hosts; for C; and what these share with it.
  *
  * What the nodes keep and what the commands do is told in redlock.lua.  lua_text.c is
- * made from the two by scripts/lua_text.pl.  No PostgreSQL header, so that the scripts
+ * made from the three by scripts/lua_text.pl.  No PostgreSQL header, so that the scripts
  * can be tested by themselves against a real node.
  */
 #ifndef REDLOCK_LUA_H
@@ -43,6 +43,21 @@
 #define LUA_MARKER "redlock:\0marker"
 #define LUA_MARKER_MAX 63 /* bytes of its text */
 
+/* The list of hosts, and before what else is kept for it. */
+#define LUA_HOSTS "redlock:\0hosts"
+
+/* A host that was not seen for so long is gone. */
+#define LUA_HOST_LIVES_MS 45000
+
+/* Bytes of what a host says of itself, and of what it must agree about. */
+#define LUA_FACTS_MAX 256
+#define LUA_CONFIG_MAX 6000
+
+/* Configurations that a host is told of, hosts in an answer, and its bytes: with one more. */
+#define LUA_CONFIGS_MAX 16
+#define LUA_RECORDS_MAX 100
+#define LUA_ANSWER_SIZE 32000
+
 /* What a release says of the key, if not for how long it is kept. */
 #define LUA_DELETE_AND_TELL 0
 #define LUA_DELETE -1
@@ -59,5 +74,6 @@ extern const char *const lua_command_name[CORE_OP_RELEASE + 1];
 
 extern const char lua_script[];
 extern const char lua_marker_script[];
+extern const char lua_hosts_script[];
 
 #endif /* REDLOCK_LUA_H */

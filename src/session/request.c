@@ -27,6 +27,7 @@
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/text.h"
 
 /* How often a waiter looks whether there still is a broker. */
@@ -59,6 +60,7 @@ static void watch_client(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
 static void describe_holder(Lease *lease);
+static void refuse_in_dispute(const LockRequest *request);
 static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static int64 deadline_of(const LockRequest *request);
@@ -70,7 +72,6 @@ static char *holder_text(Lease *lease);
 static void fail_unreachable(const LockRequest *request, Lease *lease);
 static void fail_silent_broker(const LockRequest *request);
 static void fail_deadlock(const LockRequest *request, Lease *lease);
-static void fail_no_broker(void);
 static void fail_table_full(void);
 
 /* First through the gate, then ask the nodes. */
@@ -255,7 +256,7 @@ open_lease(const LockRequest *request, int64 deadline_us)
 		   LEASE_NO_SLOT)
 	{
 		if (lease_broker_pid() == 0)
-			fail_no_broker(); /* nobody frees what is released */
+			request_fail_no_broker(); /* nobody frees what is released */
 		if (redlock_clock_us() >= deadline_us)
 			break;
 		wait_a_moment(deadline_us, 1);
@@ -265,6 +266,7 @@ open_lease(const LockRequest *request, int64 deadline_us)
 	if (opened != LEASE_OPENED)
 		fail_table_full();
 
+	refuse_in_dispute(request);
 	asking->scope = request->scope;
 	describe_holder(asking);
 	asked_us = redlock_clock_us();
@@ -293,6 +295,31 @@ describe_holder(Lease *lease)
 	text_to_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
 }
 
+/*
+ * The nodes might grant what another host holds.  A lease that was left by another session
+ * of this server is no new one, and goes on.
+ */
+static void
+refuse_in_dispute(const LockRequest *request)
+{
+	HostDispute dispute;
+
+	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_dispute())
+		return;
+	host_list_dispute(&dispute);
+	if (dispute.name[0] == '\0')
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
+					"might get it too",
+					request->name, dispute.name),
+			 errdetail_internal("%s", dispute.detail),
+			 errhint("%s Locks are acquired again when the hosts agree, or that one has been gone "
+					 "for a minute; see the view redlock_hosts.",
+					 dispute.hint)));
+}
+
 /* Returns LEASE_WAITING if the time is over. */
 static LeaseState
 wait_for_answer(const LockRequest *request, int64 deadline_us)
@@ -305,6 +332,8 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 		LeaseState state = lease_state(asking);
 		int64 now_us;
 
+		if (asking->handovers == 0)
+			refuse_in_dispute(request);
 		if (state == LEASE_HELD && lease_validity_us(asking) == 0)
 			return LEASE_LOST; /* whatever the broker has noticed */
 		if (state != LEASE_WAITING)
@@ -319,7 +348,7 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 		{
 			/* no time was given that would bound this */
 			if (now_us - broker_seen_us > BROKER_MISSING_US)
-				fail_no_broker();
+				request_fail_no_broker();
 			if (now_us - began_us > BROKER_SILENT_US &&
 				(request->terms.once ||
 				 pg_atomic_read_u32(&asking->silent_nodes) == LEASE_NOT_ASKED))
@@ -386,7 +415,7 @@ time_out(const LockRequest *request, Lease *lease)
 
 	/* these are never called busy, nor skipped */
 	if (lease != NULL && lease_broker_pid() == 0)
-		fail_no_broker();
+		request_fail_no_broker();
 	if (lease != NULL && was_asked_long())
 	{
 		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
@@ -469,8 +498,8 @@ fail_silent_broker(const LockRequest *request)
 							lease_broker_pid())));
 }
 
-static void
-fail_no_broker(void)
+void
+request_fail_no_broker(void)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),

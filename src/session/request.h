@@ -25,7 +25,8 @@ typedef struct LockRequest
  * Ask for a lease.  When it is granted, returns what `hold` makes of it, which must
  * take it first (request_take).  Returns 0 if `once`, and another holds it, or if
  * `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001 it was
- * lost right after the grant, 53400 the lease table is full, 55000 no broker.
+ * lost right after the grant, 53400 the lease table is full, 55000 no broker, or another
+ * host with which this one does not agree.
  */
 extern int64 request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *request));
 
@@ -34,5 +35,7 @@ extern Lease *request_take(uint64 *gate);
 
 /* The session ends; what is under way is given up.  Never fails. */
 extern void request_give_up(void);
+
+extern void request_fail_no_broker(void);
 
 #endif /* REDLOCK_REQUEST_H */

@@ -28,6 +28,7 @@ int redlock_max_locks = 1024;
 int redlock_max_locks_per_session = 512;
 int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
+int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
 int redlock_on_loss = ON_LOSS_CANCEL;
 char *redlock_tls_ca_file = NULL;
 char *redlock_tls_cert_file = NULL;
@@ -40,6 +41,11 @@ static char *nodes_next_text = NULL;
 static const NodeUrls *nodes = NULL;
 static const NodeUrls *nodes_next = NULL;
 static const NodeUrls no_nodes = {0};
+
+static const struct config_enum_entry on_disagreement_options[] = {
+	{"warn", ON_DISAGREEMENT_WARN, false},
+	{"refuse", ON_DISAGREEMENT_REFUSE, false},
+	{NULL, 0, false}};
 
 static const struct config_enum_entry on_loss_options[] = {{"cancel", ON_LOSS_CANCEL, false},
 														   {"error", ON_LOSS_ERROR, false},
@@ -137,6 +143,14 @@ guc_define(void)
 		"until redlock_stats.unsettled is 0 on each, and make it redlock.nodes.",
 		&nodes_next_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes_next, assign_nodes_next,
 		show_nodes_next);
+
+	DefineCustomEnumVariable(
+		"redlock.on_disagreement",
+		"What happens while another host has settings by which both could get one lock.",
+		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. What is "
+		"held stays held.",
+		&redlock_on_disagreement, ON_DISAGREEMENT_REFUSE, on_disagreement_options, PGC_SIGHUP, 0,
+		NULL, NULL, NULL);
 
 	DefineCustomEnumVariable(
 		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",

@@ -22,6 +22,12 @@ typedef enum OnLoss
 	ON_LOSS_TERMINATE /* end the session */
 } OnLoss;
 
+typedef enum OnDisagreement
+{
+	ON_DISAGREEMENT_WARN,  /* in the log and in redlock_hosts */
+	ON_DISAGREEMENT_REFUSE /* and no lock is asked for */
+} OnDisagreement;
+
 typedef enum TlsVerify
 {
 	TLS_VERIFY_NONE,
@@ -38,6 +44,7 @@ extern int redlock_max_locks;
 extern int redlock_max_locks_per_session;
 extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
+extern int redlock_on_disagreement;
 extern int redlock_on_loss;
 extern char *redlock_tls_ca_file; /* these four: as they are set, maybe not in force */
 extern char *redlock_tls_cert_file;

@@ -28,6 +28,7 @@
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
@@ -101,6 +102,7 @@ request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
+	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
 	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
 }
@@ -118,6 +120,7 @@ startup_shmem(void)
 	if (!found)
 		init_table();
 	node_status_set_up();
+	host_list_set_up();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -900,6 +903,18 @@ lease_broker_pid(void)
 	pid = lease_table->broker_pid;
 	SpinLockRelease(&lease_table->queue_mutex);
 	return pid;
+}
+
+void
+lease_wake_broker(void)
+{
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+	if (latch != NULL)
+		SetLatch(latch);
 }
 
 /*

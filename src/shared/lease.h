@@ -292,6 +292,7 @@ extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why
 extern bool lease_copy(Lease *lease, Lease *copy); /* all before secret */
 
 extern int lease_broker_pid(void); /* 0: no broker runs */
+extern void lease_wake_broker(void);
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);

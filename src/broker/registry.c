@@ -1,0 +1,888 @@
+/*
+ * registry.c
+ *		This host among the others; see registry.h.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "common/hashfn.h"
+#include "port/pg_bitutils.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "broker/members.h"
+#include "broker/registry.h"
+#include "protocol/hosts.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
+#include "shared/text.h"
+
+#define BEAT_US INT64CONST(10000000)
+
+/* ... while there is a dispute, or may be one. */
+#define BEAT_IN_DISPUTE_US INT64CONST(3000000)
+
+/* Configurations that one beat compares with this host's: all takes milliseconds. */
+#define COMPARED_MAX 32
+
+/*
+ * What a host wrote so long before what it wrote elsewhere was its configuration, at a node
+ * that it has left, or can't reach.
+ */
+#define OUTDATED_US INT64CONST(1000000)
+
+/* No sooner after the one before, whatever has changed. */
+#define BEAT_LEAST_US INT64CONST(1000000)
+
+/* A dispute is told when so many beats in a row have found it. */
+#define BEATS_TO_TELL 2
+
+/* How long the list that sessions were told of stays in shared memory. */
+#define KEEP_LIST_US INT64CONST(10000000)
+
+/* What is asked of a node. */
+enum
+{
+	CALL_LOAD = 1,
+	CALL_BEAT,
+	CALL_LEAVE,
+	CALL_LIST
+};
+
+/* What a node told at its last beat. */
+typedef struct Told
+{
+	char address[HOSTS_ADDRESS_MAX + 1]; /* the node's */
+	char sha[SCRIPT_SHA_SIZE];           /* of the script; empty: it may not have it */
+	bool out;                            /* it is being asked */
+	bool complained;                     /* the log says that it does not keep the list */
+	bool more;                           /* it has left something out */
+	int64 at_us;                         /* 0: it has not told anything */
+	char *records;
+	size_t len;
+} Told;
+
+/* Another configuration with which this host could get a lock that is held there. */
+typedef struct Dispute
+{
+	HostConfig config;
+	HostFacts facts; /* of a host that has it */
+	uint64 host;
+	HostsDifference difference;
+	bool found; /* by the beat that is looked at */
+	int beats;  /* in a row that found it */
+	bool told;
+} Dispute;
+
+/* The list that sessions have asked for, while it is being read. */
+typedef struct Reading
+{
+	uint64 number; /* 0: nothing is being read */
+	core_mask read;
+	core_mask out;
+	core_mask later; /* than the first page */
+	bool too_long;
+	MemoryContext context; /* of what follows */
+	HTAB *hosts;           /* ReadHost */
+	HTAB *configs;         /* ReadConfig */
+} Reading;
+
+typedef struct ReadConfig
+{
+	uint64 hash; /* key; of its text, or one more if that is another's */
+	char *text;
+	size_t len;
+	uint32 at; /* in the segment */
+} ReadConfig;
+
+typedef struct ReadHost
+{
+	uint64 id; /* key */
+	int64 seen_us;
+	core_mask known_to;
+	char facts[LUA_FACTS_MAX];
+	size_t facts_len;
+	ReadConfig *config; /* NULL: none */
+} ReadHost;
+
+static Told *told; /* of each node */
+static int64 beat_at_us = 0;
+static int64 beat_us; /* the last */
+static core_mask beat_out;
+static bool changed = false;
+static bool begun = false; /* each node was asked, or can't be */
+static bool left = false;
+
+static HostConfig own;
+static char own_text[LUA_CONFIG_MAX];
+static size_t own_len;
+static char facts_text[LUA_FACTS_MAX];
+static size_t facts_len;
+
+static Dispute *disputes; /* LUA_CONFIGS_MAX */
+static int dispute_count = 0;
+static bool in_dispute = false; /* by an earlier broker, or this one */
+
+static struct
+{
+	uint64 host;
+	int64 at_us;
+} seen[CORE_NODES_MAX * LUA_CONFIGS_MAX]; /* hosts that a beat told of */
+static int seen_count;
+static uint64 compared[COMPARED_MAX]; /* hashes of configurations, by this beat */
+static int compared_count;
+
+static Reading reading;
+static uint64 answered = 0;
+static dsm_segment *list = NULL;
+static int64 drop_list_us;
+
+static void beat(int64 now_us);
+static void meet(const RedisNode *node);
+static void describe_self(void);
+static void describe_config(void);
+static void describe_node(HostNode *node, const RedisNode *from, core_lists lists);
+static void send_beat(RedisNode *node, int64 now_us);
+static void call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
+				 int64 now_us);
+static void hear_load(RedisNode *node, const redisReply *reply, int64 now_us);
+static void hear_beat(RedisNode *node, const redisReply *reply, int64 now_us);
+static bool is_answer(const redisReply *reply);
+static bool lacks_script(RedisNode *node, const redisReply *reply);
+static void complain(RedisNode *node, const redisReply *reply);
+static void end_beat(RedisNode *node, int64 now_us);
+static void find_disputes(int64 now_us);
+static bool read_told(int node, int64 now_us,
+					  void (*read)(const HostRecord *record, int64 seen_us));
+static void see(const HostRecord *record, int64 seen_us);
+static bool is_outdated(const HostRecord *record, int64 seen_us);
+static void look_at(const HostRecord *record, int64 seen_us);
+static int find_dispute(uint64 host, const HostConfig *config);
+static bool was_compared(const HostRecord *record);
+static void tell(Dispute *dispute);
+static void publish(void);
+static void explain(const Dispute *dispute, HostDispute *words);
+static void begin_reading(int64 now_us);
+static void ask_page(RedisNode *node, const char *after, size_t len, int64 now_us);
+static void hear_page(RedisNode *node, const redisReply *reply, int64 now_us);
+static bool read_page(RedisNode *node, const redisReply *records, int64 now_us);
+static ReadConfig *keep_config(const char *text, size_t len);
+static void end_reading(int64 now_us);
+static dsm_segment *make_list(int64 now_us);
+static uint32 put_text(HostList *to, uint32 *at, const char *text, size_t len);
+static void drop_list(void);
+
+void
+registry_init(void)
+{
+	HostDispute before;
+
+	told = MemoryContextAllocZero(TopMemoryContext, CORE_NODES_MAX * sizeof(Told));
+	disputes = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Dispute));
+	host_list_dispute(&before);
+	in_dispute = before.name[0] != '\0';
+}
+
+void
+registry_changed(void)
+{
+	changed = true;
+}
+
+int64
+registry_on_time(int64 now_us)
+{
+	if (changed)
+		beat_at_us = Min(beat_at_us, beat_us + BEAT_LEAST_US);
+	if (!left && now_us >= beat_at_us)
+		beat(now_us);
+	if (begun && reading.number == 0 && host_list_asked() > answered)
+		begin_reading(now_us);
+	if (list != NULL && now_us >= drop_list_us)
+		drop_list();
+	if (left)
+		return PG_INT64_MAX;
+	return list != NULL ? Min(beat_at_us, drop_list_us) : beat_at_us;
+}
+
+void
+registry_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
+{
+	switch (call)
+	{
+		case CALL_LOAD:
+			hear_load(node, reply, now_us);
+			break;
+		case CALL_BEAT:
+			hear_beat(node, reply, now_us);
+			break;
+		case CALL_LEAVE:
+			break;
+		case CALL_LIST:
+			hear_page(node, reply, now_us);
+			break;
+	}
+}
+
+bool
+registry_leave(int64 now_us)
+{
+	bool done = left;
+
+	left = true;
+	for (int i = 0; i < CORE_NODES_MAX && !done; i++)
+		if (node_can_send(node_at(i)) && told[i].sha[0] != '\0')
+			call(node_at(i), CALL_LEAVE, 0, NULL, NULL, now_us);
+	return done;
+}
+
+/*
+ * Beats
+ */
+
+/* One that has not been answered is not sent again: the node fails, or answers. */
+static void
+beat(int64 now_us)
+{
+	changed = false;
+	beat_us = now_us;
+	beat_at_us = now_us + (dispute_count > 0 ? BEAT_IN_DISPUTE_US : BEAT_US);
+	describe_self();
+	describe_config();
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		RedisNode *node = node_at(i);
+
+		if (!(members() & CORE_BIT(i)) || !node_can_send(node) || told[i].out)
+			continue;
+		if (strcmp(told[i].address, node->url.address) != 0)
+			meet(node);
+		told[i].out = true;
+		beat_out |= CORE_BIT(i);
+		send_beat(node, now_us);
+	}
+	if (beat_out == 0)
+		find_disputes(now_us);
+}
+
+/* What was told in this place was so by another node. */
+static void
+meet(const RedisNode *node)
+{
+	Told *from = &told[node->slot];
+
+	if (from->records != NULL)
+		pfree(from->records);
+	memset(from, 0, sizeof(*from));
+	strlcpy(from->address, node->url.address, sizeof(from->address));
+}
+
+static void
+describe_self(void)
+{
+	HostFacts facts = {.version = REDLOCK_VERSION, .postgres = PG_VERSION};
+	char name[HOSTS_NAME_MAX + 1] = "";
+	int releasing;
+	int unsettled;
+	int64 kept_until_us;
+
+	if (cluster_name[0] != '\0')
+		strlcpy(name, cluster_name, sizeof(name));
+	else
+		gethostname(name, sizeof(name) - 1);
+	text_to_printable(facts.name, sizeof(facts.name), name, strlen(name));
+	lease_usage(&facts.leases, &releasing);
+	facts.settled =
+		lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 && kept_until_us == 0;
+	facts.up_for_s = host_list_up_for_us() / 1000000;
+	facts_len = hosts_write_facts(&facts, facts_text);
+}
+
+static void
+describe_config(void)
+{
+	core_lists lists = members_lists();
+
+	memset(&own, 0, sizeof(own));
+	strlcpy(own.prefix, redlock_key_prefix, sizeof(own.prefix));
+	own.max_ttl_ms = redlock_max_ttl_ms;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lists.now | lists.next) & CORE_BIT(i))
+			describe_node(&own.node[own.count++], node_at(i), lists);
+	own_len = hosts_write_config(&own, own_text);
+}
+
+static void
+describe_node(HostNode *node, const RedisNode *from, core_lists lists)
+{
+	const NodeUrl *url = &from->url;
+	char db[16] = "";
+	size_t len = strlen(url->address);
+
+	/* the address ends with its database, if that is not 0 */
+	if (url->db != 0)
+		len -= snprintf(db, sizeof(db), url->is_unix ? "?db=%d" : "/%d", url->db);
+	text_to_printable(node->address, sizeof(node->address), url->address, len);
+	node->db = url->db;
+	node->now = (lists.now & CORE_BIT(from->slot)) != 0;
+	node->next = (lists.next & CORE_BIT(from->slot)) != 0;
+	if (node_is_on_duty(from))
+	{
+		hosts_set_id(node->process, from->guard->run_id);
+		hosts_set_id(node->marker, from->guard->marker);
+	}
+}
+
+static void
+send_beat(RedisNode *node, int64 now_us)
+{
+	const char *argv[] = {redlock_key_prefix, facts_text, own_text};
+	size_t len[] = {strlen(redlock_key_prefix), facts_len, own_len};
+
+	if (told[node->slot].sha[0] == '\0')
+		node_call(node, CALL_LOAD, 3, (const char *[]){"SCRIPT", "LOAD", lua_hosts_script}, NULL,
+				  now_us);
+	else
+		call(node, CALL_BEAT, lengthof(argv), argv, len, now_us);
+}
+
+/* The script, with the name of a command, this host's id, and more. */
+static void
+call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen, int64 now_us)
+{
+	static const char *const names[] = {
+		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list"};
+	char id[LOCK_HOST_DIGITS + 1];
+	const char *all[8] = {"EVALSHA", told[node->slot].sha, "0", names[what]};
+	size_t len[lengthof(all)];
+	int count = 4;
+
+	if (what != CALL_LIST)
+	{
+		snprintf(id, sizeof(id), "%016" INT64_MODIFIER "x", lease_table->host_id);
+		all[count++] = id;
+	}
+	for (int i = 0; i < count; i++)
+		len[i] = strlen(all[i]);
+	for (int i = 0; i < argc; i++, count++)
+	{
+		all[count] = argv[i];
+		len[count] = argvlen[i];
+	}
+	node_call(node, what, count, all, len, now_us);
+}
+
+static void
+hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
+	{
+		strlcpy(told[node->slot].sha, reply->str, SCRIPT_SHA_SIZE);
+		if (node_can_send(node))
+		{
+			send_beat(node, now_us);
+			return;
+		}
+	}
+	else if (reply != NULL)
+		complain(node, reply);
+	end_beat(node, now_us);
+}
+
+static void
+hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	Told *from = &told[node->slot];
+
+	if (reply != NULL && lacks_script(node, reply))
+		changed = true; /* soon again */
+	else if (reply != NULL && !is_answer(reply))
+		complain(node, reply);
+	else if (reply != NULL)
+	{
+		if (from->records != NULL)
+			pfree(from->records);
+		from->len = reply->element[1]->len;
+		from->records = MemoryContextAlloc(TopMemoryContext, from->len + 1);
+		memcpy(from->records, reply->element[1]->str, from->len);
+		from->more = reply->element[0]->len > 0;
+		from->at_us = now_us;
+		from->complained = false;
+	}
+	end_beat(node, now_us);
+}
+
+static bool
+is_answer(const redisReply *reply)
+{
+	return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+		   reply->element[0]->type == REDIS_REPLY_STRING &&
+		   reply->element[1]->type == REDIS_REPLY_STRING;
+}
+
+static bool
+lacks_script(RedisNode *node, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, "NOSCRIPT", 8) != 0)
+		return false;
+	told[node->slot].sha[0] = '\0';
+	return true;
+}
+
+static void
+complain(RedisNode *node, const redisReply *reply)
+{
+	char error[SCRIPT_TEXT_MAX + 1] = "its answer is none of that script";
+
+	if (told[node->slot].complained)
+		return;
+	told[node->slot].complained = true;
+	if (reply->type == REDIS_REPLY_ERROR)
+		text_to_printable(error, sizeof(error), reply->str, reply->len);
+	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
+						 error),
+				  errdetail("Hosts that disagree are not told so by this node.")));
+}
+
+static void
+end_beat(RedisNode *node, int64 now_us)
+{
+	told[node->slot].out = false;
+	if (beat_out == 0)
+		return;
+	beat_out &= ~CORE_BIT(node->slot);
+	if (beat_out == 0)
+		find_disputes(now_us);
+}
+
+/*
+ * Disputes
+ */
+
+static void
+find_disputes(int64 now_us)
+{
+	bool more = false;
+	int kept = 0;
+
+	begun = true;
+	compared_count = seen_count = 0;
+	for (int i = 0; i < dispute_count; i++)
+		disputes[i].found = false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		more = read_told(i, now_us, see) || more;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		(void) read_told(i, now_us, look_at);
+	more = more || compared_count == COMPARED_MAX;
+	for (int i = 0; i < dispute_count; i++)
+	{
+		Dispute *dispute = &disputes[i];
+
+		if (dispute->found)
+			dispute->beats++;
+		else if (!more) /* it may be among those that a node left out */
+		{
+			if (dispute->told)
+				ereport(LOG, (errmsg("redlock host \"%s\" has no other settings any more, or is "
+									 "gone",
+									 dispute->facts.name)));
+			continue;
+		}
+		if (dispute->beats >= BEATS_TO_TELL && !dispute->told)
+			tell(dispute);
+		if (kept != i)
+			disputes[kept] = *dispute;
+		kept++;
+	}
+	dispute_count = kept;
+	publish();
+	if (dispute_count > 0)
+		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
+}
+
+/* Returns whether there is more than the node told. */
+static bool
+read_told(int node, int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
+{
+	const Told *from = &told[node];
+	const char *at = from->records;
+	HostRecord record;
+
+	if (!(members() & CORE_BIT(node)) || from->at_us == 0 ||
+		now_us - from->at_us > LUA_HOST_LIVES_MS * INT64CONST(1000))
+		return false;
+	for (int i = 0; i < LUA_CONFIGS_MAX && hosts_take(&at, from->records + from->len, &record); i++)
+		read(&record, from->at_us - record.age_ms * 1000);
+	return from->more;
+}
+
+static void
+see(const HostRecord *record, int64 seen_us)
+{
+	seen[seen_count].host = record->id;
+	seen[seen_count++].at_us = seen_us;
+}
+
+static bool
+is_outdated(const HostRecord *record, int64 seen_us)
+{
+	for (int i = 0; i < seen_count; i++)
+		if (seen[i].host == record->id && seen[i].at_us > seen_us + OUTDATED_US)
+			return true;
+	return false;
+}
+
+/* Is that a configuration by which both hosts could get one lock? */
+static void
+look_at(const HostRecord *record, int64 seen_us)
+{
+	static HostConfig theirs;
+	HostsDifference difference;
+	HostFacts facts;
+	Dispute *dispute;
+	int i;
+
+	if (record->id == lease_table->host_id || record->config == NULL ||
+		is_outdated(record, seen_us) ||
+		!hosts_read_facts(&facts, record->facts, record->facts_len) ||
+		!hosts_read_config(&theirs, record->config, record->config_len) ||
+		strcmp(theirs.prefix, own.prefix) != 0 || was_compared(record))
+		return;
+	hosts_compare(&own, &theirs, &difference);
+	if (difference.kinds == 0)
+		return;
+	i = find_dispute(record->id, &theirs);
+	if (i == LUA_CONFIGS_MAX)
+		return;
+	dispute = &disputes[i];
+	if (i < dispute_count && !hosts_say_the_same(&dispute->config, &theirs))
+		dispute->told = false; /* not with these words */
+	if (i == dispute_count)
+	{
+		memset(dispute, 0, sizeof(*dispute));
+		dispute->beats = in_dispute ? BEATS_TO_TELL - 1 : 0;
+		dispute_count++;
+	}
+	dispute->config = theirs;
+	dispute->facts = facts;
+	dispute->host = record->id;
+	dispute->difference = difference;
+	dispute->found = true;
+}
+
+/* With hosts of this configuration; or with this one, which had another.  Else a new one. */
+static int
+find_dispute(uint64 host, const HostConfig *config)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (hosts_say_the_same(&disputes[i].config, config))
+			return i;
+	for (int i = 0; i < dispute_count; i++)
+		if (disputes[i].host == host && !disputes[i].found)
+			return i;
+	return dispute_count;
+}
+
+/* By what another node told; or there were too many. */
+static bool
+was_compared(const HostRecord *record)
+{
+	uint64 hash =
+		hash_bytes_extended((const unsigned char *) record->config, record->config_len, 0);
+
+	for (int i = 0; i < compared_count; i++)
+		if (compared[i] == hash)
+			return true;
+	if (compared_count == COMPARED_MAX)
+		return true;
+	compared[compared_count++] = hash;
+	return false;
+}
+
+static void
+tell(Dispute *dispute)
+{
+	HostDispute words;
+
+	explain(dispute, &words);
+	dispute->told = true;
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock host \"%s\" has other settings than this one, and both could get one "
+					"lock",
+					words.name),
+			 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+}
+
+/* For sessions: the first of them. */
+static void
+publish(void)
+{
+	HostDispute words;
+	int i = 0;
+
+	while (i < dispute_count && !disputes[i].told)
+		i++;
+	if (i < dispute_count)
+	{
+		explain(&disputes[i], &words);
+		host_list_set_dispute(&words);
+	}
+	else if (in_dispute)
+		host_list_set_dispute(NULL);
+	in_dispute = i < dispute_count;
+}
+
+static void
+explain(const Dispute *dispute, HostDispute *words)
+{
+	StringInfoData detail;
+	StringInfoData hint;
+
+	initStringInfo(&detail);
+	initStringInfo(&hint);
+	host_list_explain(&own, &dispute->config, &dispute->difference, &detail, &hint);
+	memset(words, 0, sizeof(*words));
+	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
+			sizeof(words->name));
+	snprintf(words->detail, sizeof(words->detail), "Its id is %016" INT64_MODIFIER "x. %s",
+			 dispute->host, detail.data);
+	strlcpy(words->hint, hint.data, sizeof(words->hint));
+	pfree(detail.data);
+	pfree(hint.data);
+}
+
+/*
+ * The list
+ */
+
+static void
+begin_reading(int64 now_us)
+{
+	HASHCTL of_hosts = {.keysize = sizeof(uint64), .entrysize = sizeof(ReadHost)};
+	HASHCTL of_configs = {.keysize = sizeof(uint64), .entrysize = sizeof(ReadConfig)};
+
+	memset(&reading, 0, sizeof(reading));
+	reading.number = host_list_asked();
+	reading.context =
+		AllocSetContextCreate(TopMemoryContext, "redlock hosts", ALLOCSET_DEFAULT_SIZES);
+	of_hosts.hcxt = of_configs.hcxt = reading.context;
+	reading.hosts =
+		hash_create("redlock hosts", 64, &of_hosts, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	reading.configs = hash_create("redlock configurations", 16, &of_configs,
+								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	host_list_step();
+	describe_self();
+	describe_config();
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)) && told[i].sha[0] != '\0')
+		{
+			reading.out |= CORE_BIT(i);
+			ask_page(node_at(i), "", 0, now_us);
+		}
+	if (reading.out == 0)
+		end_reading(now_us);
+}
+
+static void
+ask_page(RedisNode *node, const char *after, size_t len, int64 now_us)
+{
+	call(node, CALL_LIST, 1, &after, &len, now_us);
+}
+
+/* A node that says nothing, or no end, is not counted. */
+static void
+hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	static char after[CORE_NODES_MAX][HOSTS_AFTER_MAX + 1];
+	core_mask bit = CORE_BIT(node->slot);
+	const redisReply *next = NULL;
+
+	if (!(reading.out & bit))
+		return;
+	host_list_step();
+	if (reply != NULL && !lacks_script(node, reply))
+	{
+		if (!is_answer(reply) || reply->element[0]->len > HOSTS_AFTER_MAX)
+			complain(node, reply);
+		else if (read_page(node, reply->element[1], now_us))
+			next = reply->element[0];
+	}
+	if (next != NULL && next->len > 0 && node_can_send(node) &&
+		(!(reading.later & bit) || strcmp(next->str, after[node->slot]) > 0))
+	{
+		strlcpy(after[node->slot], next->str, sizeof(after[0]));
+		reading.later |= bit;
+		ask_page(node, next->str, next->len, now_us);
+		return;
+	}
+	if (next != NULL && next->len == 0)
+		reading.read |= bit;
+	reading.out &= ~bit;
+	if (reading.out == 0)
+		end_reading(now_us);
+}
+
+/* False: there are too many. */
+static bool
+read_page(RedisNode *node, const redisReply *records, int64 now_us)
+{
+	ReadConfig *configs[LUA_RECORDS_MAX + 1] = {0};
+	const char *at = records->str;
+	HostRecord record;
+
+	while (hosts_take(&at, records->str + records->len, &record))
+	{
+		ReadHost *host;
+		bool found;
+		int64 seen_us = now_us - record.age_ms * 1000;
+
+		if (record.config != NULL)
+			configs[record.number] = keep_config(record.config, record.config_len);
+		host = hash_search(reading.hosts, &record.id, HASH_ENTER, &found);
+		if (!found && hash_get_num_entries(reading.hosts) > HOST_LIST_MAX)
+		{
+			hash_search(reading.hosts, &record.id, HASH_REMOVE, NULL);
+			reading.too_long = true;
+			return false;
+		}
+		if (!found)
+			host->known_to = 0;
+		if (!found || seen_us > host->seen_us)
+		{
+			host->seen_us = seen_us;
+			memcpy(host->facts, record.facts, record.facts_len);
+			host->facts_len = record.facts_len;
+			host->config = configs[record.number];
+		}
+		host->known_to |= CORE_BIT(node->slot);
+	}
+	return true;
+}
+
+static ReadConfig *
+keep_config(const char *text, size_t len)
+{
+	uint64 hash = hash_bytes_extended((const unsigned char *) text, len, 0);
+	ReadConfig *config;
+	bool found;
+
+	for (;; hash++)
+	{
+		config = hash_search(reading.configs, &hash, HASH_ENTER, &found);
+		if (!found)
+			break;
+		if (config->len == len && memcmp(config->text, text, len) == 0)
+			return config;
+	}
+	config->text = MemoryContextAlloc(reading.context, len);
+	memcpy(config->text, text, len);
+	config->len = len;
+	return config;
+}
+
+static void
+end_reading(int64 now_us)
+{
+	HostListAnswer answer = {.number = reading.number, .segment = DSM_HANDLE_INVALID};
+
+	drop_list();
+	answer.silent = members() & ~reading.read;
+	if (core_has_quorum(members_lists(), reading.read))
+	{
+		list = make_list(now_us);
+		drop_list_us = now_us + KEEP_LIST_US;
+		answer.state = list != NULL ? HOST_LIST_MADE : HOST_LIST_NO_MEMORY;
+		if (list != NULL)
+			answer.segment = dsm_segment_handle(list);
+	}
+	else
+		answer.state = reading.too_long ? HOST_LIST_TOO_LONG : HOST_LIST_NO_QUORUM;
+	MemoryContextDelete(reading.context);
+	answered = reading.number;
+	reading.number = 0;
+	host_list_answer(&answer);
+}
+
+/* NULL: there is no memory for it, which the log tells. */
+static dsm_segment *
+make_list(int64 now_us)
+{
+	dsm_segment *volatile segment = NULL;
+	MemoryContext context = CurrentMemoryContext;
+	long count = hash_get_num_entries(reading.hosts);
+	Size size = offsetof(HostList, row) + count * sizeof(HostRow) + own_len;
+	uint32 at = offsetof(HostList, row) + count * sizeof(HostRow);
+	HASH_SEQ_STATUS status;
+	ReadConfig *config;
+	ReadHost *host;
+	HostList *to;
+
+	hash_seq_init(&status, reading.configs);
+	while ((config = hash_seq_search(&status)) != NULL)
+		size += config->len;
+	hash_seq_init(&status, reading.hosts);
+	while ((host = hash_seq_search(&status)) != NULL)
+		size += host->facts_len;
+
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		EmitErrorReport();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	if (segment == NULL)
+		return NULL;
+
+	to = dsm_segment_address(segment);
+	to->size = size;
+	to->made_us = now_us;
+	to->count = 0;
+	to->config_at = put_text(to, &at, own_text, own_len);
+	to->config_len = own_len;
+	hash_seq_init(&status, reading.configs);
+	while ((config = hash_seq_search(&status)) != NULL)
+		config->at = put_text(to, &at, config->text, config->len);
+	hash_seq_init(&status, reading.hosts);
+	while ((host = hash_seq_search(&status)) != NULL)
+	{
+		HostRow *row = &to->row[to->count++];
+
+		row->id = host->id;
+		row->seen_us = host->seen_us;
+		row->nodes = pg_popcount32(host->known_to & members());
+		row->facts_at = put_text(to, &at, host->facts, host->facts_len);
+		row->facts_len = host->facts_len;
+		row->config_at = host->config != NULL ? host->config->at : 0;
+		row->config_len = host->config != NULL ? host->config->len : 0;
+	}
+	Assert(at == size);
+	return segment;
+}
+
+static uint32
+put_text(HostList *to, uint32 *at, const char *text, size_t len)
+{
+	uint32 here = *at;
+
+	memcpy((char *) to + here, text, len);
+	*at += len;
+	return here;
+}
+
+static void
+drop_list(void)
+{
+	if (list != NULL)
+		dsm_detach(list);
+	list = NULL;
+}

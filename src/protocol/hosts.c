@@ -1,0 +1,395 @@
+/*
+ * hosts.c
+ *		What hosts tell each other, and whether they may share locks; see hosts.h.
+ *
+ * Which nodes of two hosts are the same
+ * -------------------------------------
+ *
+ * Addresses don't tell: each host may have a name of its own for a node, and 127.0.0.1 is
+ * another node on each.  A node that a host is connected to is known by its process and by
+ * its marker, of which one survives where the other is new: a restart without loss keeps
+ * the marker, a loss without restart keeps the process.  Who has not yet noticed either is
+ * about to lose its connection.
+ *
+ * A node that a host can't send to has no vote for it, so it need not be known: it is
+ * taken for the one with the same address, or for any that the other host has more.  A
+ * quorum that is granted something has none of these nodes, so it meets one of the other
+ * host's in a node that is known to be the same.
+ */
+#include "protocol/hosts.h"
+
+#include <string.h>
+
+#include "protocol/overlap.h"
+
+static char *put_word(char *at, const char *word);
+static char *put_number(char *at, int64_t number);
+static bool take_word(const char **at, const char *end, char *word, size_t size);
+static bool take_number(const char **at, const char *end, int64_t most, int64_t *number);
+static bool take_bytes(const char **at, const char *end, int64_t most, const char **bytes,
+					   size_t *len);
+static bool take_host(const char **at, const char *end, uint64_t *id);
+static bool take_node(const char **at, const char *end, HostNode *node);
+static bool is_printable(const char *text, char first);
+static bool is_id(const char *text);
+static bool is_digit(char c, unsigned *value);
+static bool is_known(const HostNode *node);
+static bool has_same(const char *one, const char *other);
+static bool is_same_process(const HostNode *one, const HostNode *other);
+static bool is_same_address(const HostNode *one, const HostNode *other);
+static bool is_same_marker(const HostNode *one, const HostNode *other);
+static bool may_be_same(const HostNode *one, const HostNode *other);
+static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
+				 bool (*same)(const HostNode *one, const HostNode *other));
+static void add_node(core_lists *lists, const HostNode *node, int bit);
+
+size_t
+hosts_write_facts(const HostFacts *facts, char *text)
+{
+	char *at = text;
+
+	at = put_word(at, facts->name);
+	at = put_word(at, facts->version);
+	at = put_word(at, facts->postgres);
+	at = put_number(at, facts->leases);
+	at = put_number(at, facts->settled);
+	at = put_number(at, facts->up_for_s);
+	return (size_t) (at - text);
+}
+
+bool
+hosts_read_facts(HostFacts *facts, const char *text, size_t len)
+{
+	const char *end = text + len;
+	int64_t leases;
+	int64_t settled;
+
+	if (!take_word(&text, end, facts->name, sizeof(facts->name)) ||
+		!is_printable(facts->name, ' ') ||
+		!take_word(&text, end, facts->version, sizeof(facts->version)) ||
+		!is_printable(facts->version, ' ') ||
+		!take_word(&text, end, facts->postgres, sizeof(facts->postgres)) ||
+		!is_printable(facts->postgres, ' ') || !take_number(&text, end, INT32_MAX, &leases) ||
+		!take_number(&text, end, 1, &settled) ||
+		!take_number(&text, end, UINT32_MAX, &facts->up_for_s))
+		return false;
+	facts->leases = (int32_t) leases;
+	facts->settled = settled == 1;
+	return true;
+}
+
+size_t
+hosts_write_config(const HostConfig *config, char *text)
+{
+	char *at = text;
+
+	at = put_word(at, config->prefix);
+	at = put_number(at, config->max_ttl_ms);
+	at = put_number(at, config->count);
+	for (int i = 0; i < config->count; i++)
+	{
+		const HostNode *node = &config->node[i];
+
+		at = put_number(at, node->now + 2 * node->next);
+		at = put_number(at, node->db);
+		at = put_word(at, node->address);
+		at = put_word(at, node->process);
+		at = put_word(at, node->marker);
+	}
+	return (size_t) (at - text);
+}
+
+bool
+hosts_read_config(HostConfig *config, const char *text, size_t len)
+{
+	const char *end = text + len;
+	int64_t count;
+
+	if (!take_word(&text, end, config->prefix, sizeof(config->prefix)) ||
+		!take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
+		!take_number(&text, end, HOSTS_NODES_MAX, &count))
+		return false;
+	config->count = (int) count;
+	for (int i = 0; i < config->count; i++)
+		if (!take_node(&text, end, &config->node[i]))
+			return false;
+	return true;
+}
+
+static bool
+take_node(const char **at, const char *end, HostNode *node)
+{
+	int64_t lists;
+	int64_t db;
+
+	if (!take_number(at, end, 3, &lists) || lists == 0 || !take_number(at, end, INT32_MAX, &db) ||
+		!take_word(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
+		!is_printable(node->address, ' ') ||
+		!take_word(at, end, node->process, sizeof(node->process)) || !is_id(node->process) ||
+		!take_word(at, end, node->marker, sizeof(node->marker)) || !is_id(node->marker))
+		return false;
+	node->now = lists % 2 == 1;
+	node->next = lists / 2 == 1;
+	node->db = (int32_t) db;
+	return true;
+}
+
+void
+hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text)
+{
+	int len = 0;
+
+	while (len < HOSTS_ID_MAX && text[len] > ' ' && text[len] <= '~')
+	{
+		id[len] = text[len];
+		len++;
+	}
+	id[len] = '\0';
+}
+
+bool
+hosts_take(const char **at, const char *end, HostRecord *record)
+{
+	int64_t number;
+
+	if (!take_host(at, end, &record->id) ||
+		!take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
+		!take_bytes(at, end, LUA_FACTS_MAX, &record->facts, &record->facts_len) ||
+		!take_number(at, end, LUA_RECORDS_MAX, &number))
+		return false;
+	record->number = (int32_t) number;
+	if (!take_bytes(at, end, LUA_CONFIG_MAX, &record->config, &record->config_len))
+		return false;
+	if (record->config_len == 0)
+		record->config = NULL;
+	return true;
+}
+
+static char *
+put_word(char *at, const char *word)
+{
+	size_t len = strlen(word) + 1;
+
+	memcpy(at, word, len);
+	return at + len;
+}
+
+static char *
+put_number(char *at, int64_t number)
+{
+	char digits[24];
+	int i = (int) sizeof(digits);
+
+	digits[--i] = '\0';
+	do
+		digits[--i] = (char) ('0' + number % 10);
+	while ((number /= 10) > 0);
+	return put_word(at, digits + i);
+}
+
+/* One that has no room is none. */
+static bool
+take_word(const char **at, const char *end, char *word, size_t size)
+{
+	for (size_t i = 0; i < size && *at + i < end; i++)
+	{
+		word[i] = (*at)[i];
+		if (word[i] == '\0')
+		{
+			*at += i + 1;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool
+take_number(const char **at, const char *end, int64_t most, int64_t *number)
+{
+	char word[12];
+	unsigned digit;
+
+	if (!take_word(at, end, word, sizeof(word)) || word[0] == '\0')
+		return false;
+	*number = 0;
+	for (int i = 0; word[i] != '\0'; i++)
+	{
+		if (!is_digit(word[i], &digit) || digit > 9)
+			return false;
+		*number = 10 * *number + digit;
+	}
+	return *number <= most;
+}
+
+/* Behind the number of them. */
+static bool
+take_bytes(const char **at, const char *end, int64_t most, const char **bytes, size_t *len)
+{
+	int64_t number;
+
+	if (!take_number(at, end, most, &number) || number > end - *at)
+		return false;
+	*bytes = *at;
+	*len = (size_t) number;
+	*at += number;
+	return true;
+}
+
+static bool
+take_host(const char **at, const char *end, uint64_t *id)
+{
+	char word[LOCK_HOST_DIGITS + 1];
+	unsigned digit;
+
+	*id = 0;
+	if (!take_word(at, end, word, sizeof(word)) || strlen(word) != LOCK_HOST_DIGITS)
+		return false;
+	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
+	{
+		if (!is_digit(word[i], &digit))
+			return false;
+		*id = 16 * *id + digit;
+	}
+	return true;
+}
+
+static bool
+is_digit(char c, unsigned *value)
+{
+	*value = (unsigned) (c <= '9' ? c - '0' : c - 'a' + 10);
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+}
+
+/* Neither control characters nor what is not ASCII; nor a blank, if the first is after that. */
+static bool
+is_printable(const char *text, char first)
+{
+	for (; *text != '\0'; text++)
+		if (*text < first || *text > '~')
+			return false;
+	return true;
+}
+
+static bool
+is_id(const char *text)
+{
+	return is_printable(text, '!');
+}
+
+void
+hosts_compare(const HostConfig *ours, const HostConfig *theirs, HostsDifference *difference)
+{
+	core_lists our_lists = {0};
+	core_lists their_lists = {0};
+	int bit_of[HOSTS_NODES_MAX]; /* of theirs */
+	int bits = 0;
+
+	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
+	for (int i = 0; i < HOSTS_NODES_MAX; i++)
+	{
+		difference->twin[i] = bit_of[i] = -1;
+		difference->is_other_db[i] = false;
+	}
+	pair(ours, theirs, difference->twin, is_same_process);
+	pair(ours, theirs, difference->twin, is_same_address);
+	pair(ours, theirs, difference->twin, is_same_marker);
+	for (int i = 0; i < ours->count; i++)
+	{
+		int twin = difference->twin[i];
+
+		if (twin < 0 || ours->node[i].db == theirs->node[twin].db)
+			continue;
+		difference->is_other_db[i] = true;
+		difference->kinds |= HOSTS_DATABASES;
+	}
+	pair(ours, theirs, difference->twin, may_be_same);
+
+	for (int i = 0; i < ours->count; i++)
+	{
+		if (difference->twin[i] >= 0)
+			bit_of[difference->twin[i]] = bits;
+		add_node(&our_lists, &ours->node[i], bits++);
+	}
+	for (int i = 0; i < theirs->count; i++)
+		add_node(&their_lists, &theirs->node[i], bit_of[i] >= 0 ? bit_of[i] : bits++);
+	/* a host without nodes has no locks */
+	if (our_lists.now != 0 && their_lists.now != 0 && !quorums_meet(our_lists, their_lists))
+		difference->kinds |= HOSTS_NODES;
+}
+
+static void
+add_node(core_lists *lists, const HostNode *node, int bit)
+{
+	lists->now |= node->now ? CORE_BIT(bit) : 0;
+	lists->next |= node->next ? CORE_BIT(bit) : 0;
+}
+
+/* Each node that has no twin yet gets one, if there is one. */
+static void
+pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
+	 bool (*same)(const HostNode *one, const HostNode *other))
+{
+	bool taken[HOSTS_NODES_MAX] = {false};
+
+	for (int i = 0; i < ours->count; i++)
+		if (twin[i] >= 0)
+			taken[twin[i]] = true;
+	for (int i = 0; i < ours->count; i++)
+		for (int j = 0; j < theirs->count && twin[i] < 0; j++)
+			if (!taken[j] && same(&ours->node[i], &theirs->node[j]))
+			{
+				twin[i] = j;
+				taken[j] = true;
+			}
+}
+
+static bool
+is_known(const HostNode *node)
+{
+	return node->process[0] != '\0';
+}
+
+static bool
+has_same(const char *one, const char *other)
+{
+	return one[0] != '\0' && strcmp(one, other) == 0;
+}
+
+static bool
+is_same_process(const HostNode *one, const HostNode *other)
+{
+	return has_same(one->process, other->process);
+}
+
+static bool
+is_same_address(const HostNode *one, const HostNode *other)
+{
+	return strcmp(one->address, other->address) == 0 &&
+		   (!is_known(one) || !is_known(other) || is_same_marker(one, other));
+}
+
+static bool
+is_same_marker(const HostNode *one, const HostNode *other)
+{
+	return has_same(one->marker, other->marker);
+}
+
+static bool
+may_be_same(const HostNode *one, const HostNode *other)
+{
+	return !is_known(one) || !is_known(other);
+}
+
+bool
+hosts_say_the_same(const HostConfig *one, const HostConfig *other)
+{
+	if (strcmp(one->prefix, other->prefix) != 0 || one->max_ttl_ms != other->max_ttl_ms ||
+		one->count != other->count)
+		return false;
+	for (int i = 0; i < one->count; i++)
+		if (strcmp(one->node[i].address, other->node[i].address) != 0 ||
+			one->node[i].db != other->node[i].db || one->node[i].now != other->node[i].now ||
+			one->node[i].next != other->node[i].next)
+			return false;
+	return true;
+}

@@ -1,0 +1,103 @@
+/*
+ * hosts.h
+ *		What hosts write of themselves into the registry of each node (hosts.lua), the
+ *		reading of it, and whether two hosts may share locks.
+ *
+ * Texts are words, a NUL after each.  Anybody may have written them, so what is not wholly
+ * as it should be is read as nothing.  A later version may add words at the end.
+ *
+ * Pure, like the core.
+ */
+#ifndef REDLOCK_HOSTS_H
+#define REDLOCK_HOSTS_H
+
+#include <stddef.h>
+
+#include "protocol/core.h"
+#include "protocol/lua.h"
+
+#define HOSTS_NODES_MAX 15    /* of both lists of a host */
+#define HOSTS_ADDRESS_MAX 255 /* bytes of a node's */
+#define HOSTS_ID_MAX 16       /* bytes that tell one process, or one marker, from others */
+#define HOSTS_NAME_MAX 63
+#define HOSTS_VERSION_MAX 31
+#define HOSTS_AFTER_MAX 64 /* bytes of where a page ends */
+
+/* What changes, and is for people. */
+typedef struct HostFacts
+{
+	char name[HOSTS_NAME_MAX + 1];        /* these three in printable ASCII */
+	char version[HOSTS_VERSION_MAX + 1];  /* of redlock_pg */
+	char postgres[HOSTS_VERSION_MAX + 1]; /* of PostgreSQL */
+	int32_t leases;
+	bool settled;     /* all its leases are on each of its lists */
+	int64_t up_for_s; /* since its shared memory was made */
+} HostFacts;
+
+/* A node as a host sees it.  What it does not know is empty. */
+typedef struct HostNode
+{
+	char address[HOSTS_ADDRESS_MAX + 1]; /* without its database; printable ASCII */
+	int32_t db;
+	bool now;  /* in its list, */
+	bool next; /* or in that which is to take its place */
+	/* of a node that it can send to: what no other node has */
+	char process[HOSTS_ID_MAX + 1];
+	char marker[HOSTS_ID_MAX + 1];
+} HostNode;
+
+/* What the hosts that share locks must agree about. */
+typedef struct HostConfig
+{
+	char prefix[LOCK_PREFIX_MAX + 1];
+	int64_t max_ttl_ms;
+	int count;
+	HostNode node[HOSTS_NODES_MAX];
+} HostConfig;
+
+/* They return the length of the text, whose size is LUA_FACTS_MAX, LUA_CONFIG_MAX. */
+extern size_t hosts_write_facts(const HostFacts *facts, char *text);
+extern size_t hosts_write_config(const HostConfig *config, char *text);
+
+extern bool hosts_read_facts(HostFacts *facts, const char *text, size_t len);
+extern bool hosts_read_config(HostConfig *config, const char *text, size_t len);
+
+/* An id, or a marker, as far as it goes into a HostNode. */
+extern void hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text);
+
+/* One host, as a node tells it. */
+typedef struct HostRecord
+{
+	uint64_t id;
+	int64_t age_ms; /* since it was seen there */
+	const char *facts;
+	size_t facts_len;
+	int32_t number;     /* its configuration's in this answer, from 1 */
+	const char *config; /* NULL: a record before this one has it */
+	size_t config_len;
+} HostRecord;
+
+/* The next one of an answer; false: there is none, or what follows is not well-formed. */
+extern bool hosts_take(const char **at, const char *end, HostRecord *record);
+
+/* In what two hosts with the same prefix differ, such that they must not share locks. */
+#define HOSTS_MAX_TTL 1
+#define HOSTS_DATABASES 2
+#define HOSTS_NODES 4 /* a quorum of the one need not meet one of the other */
+
+typedef struct HostsDifference
+{
+	unsigned kinds; /* 0: they agree */
+	/* which node of the other host each of ours is, or -1; maybe the same: one of the two
+	 * does not know it, since it can't send to it */
+	int twin[HOSTS_NODES_MAX];
+	bool is_other_db[HOSTS_NODES_MAX];
+} HostsDifference;
+
+extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs,
+						  HostsDifference *difference);
+
+/* Do they say the same, whatever is known of their nodes? */
+extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
+
+#endif /* REDLOCK_HOSTS_H */

@@ -1,0 +1,121 @@
+/*
+ * list_hosts.c
+ *		Asking the broker for the list of hosts; see list_hosts.h.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "session/list_hosts.h"
+#include "session/request.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+
+/* How often it is looked whether there still is a broker, and whether it is at it. */
+#define LOOK_MS 1000
+
+/* For so long there may be none, or it may be at something else, or connect to the nodes. */
+#define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
+
+/* The broker keeps an answer for some seconds: who comes too late so often was stopped. */
+#define TRIES 5
+
+static HostList *ask(void);
+static void wait_for(uint64 number, HostListAnswer *answer);
+static void fail_silent(void);
+static void fail(const HostListAnswer *answer);
+
+HostList *
+list_hosts(void)
+{
+	HostList *list = NULL;
+
+	for (int i = 0; i < TRIES && list == NULL; i++)
+		list = ask();
+	if (list == NULL)
+		fail_silent();
+	return list;
+}
+
+/* NULL: the answer was gone when we came. */
+static HostList *
+ask(void)
+{
+	HostListAnswer answer;
+
+	wait_for(host_list_ask(), &answer);
+	if (answer.state != HOST_LIST_MADE)
+		fail(&answer);
+	return host_list_copy(&answer);
+}
+
+/* As long as the broker makes steps. */
+static void
+wait_for(uint64 number, HostListAnswer *answer)
+{
+	int64 since_us = redlock_clock_us();
+	int64 broker_seen_us = since_us;
+	uint64 steps = host_list_steps();
+
+	while (!host_list_answered(number, answer))
+	{
+		int64 now_us = redlock_clock_us();
+
+		if (lease_broker_pid() != 0)
+			broker_seen_us = now_us;
+		if (now_us - broker_seen_us > PATIENCE_US)
+			request_fail_no_broker();
+		if (host_list_steps() != steps)
+		{
+			steps = host_list_steps();
+			since_us = now_us;
+		}
+		if (now_us - since_us > PATIENCE_US)
+			fail_silent();
+		host_list_wait(LOOK_MS);
+	}
+	host_list_end_wait();
+}
+
+static void
+fail_silent(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker has not listed the hosts in time"),
+					errdetail("It is stopped or overloaded, or has started just now and is still "
+							  "connecting to the nodes."),
+					errhint("Try again. If the error stays, see the server log and process %d.",
+							lease_broker_pid())));
+}
+
+static void
+fail(const HostListAnswer *answer)
+{
+	char *nodes;
+
+	switch (answer->state)
+	{
+		case HOST_LIST_MADE:
+			break;
+		case HOST_LIST_NO_QUORUM:
+			nodes = node_status_explain(0, 0, answer->silent);
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("no quorum of redlock nodes could be reached for the list of hosts"),
+					 nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes) : 0,
+					 errhint("See the view redlock_nodes, and the server log for nodes that do "
+							 "not keep the list.")));
+			break;
+		case HOST_LIST_TOO_LONG:
+			ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+							errmsg("the nodes list more than %d redlock hosts", HOST_LIST_MAX)));
+			break;
+		case HOST_LIST_NO_MEMORY:
+			ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),
+							errmsg("the redlock broker has no shared memory for the list of hosts"),
+							errhint("The server log has the reason.")));
+			break;
+	}
+}

@@ -1,0 +1,237 @@
+/*
+ * host_list.c
+ *		The hosts that share the nodes; see host_list.h.
+ */
+#include "postgres.h"
+
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
+#include "shared/seqlock.h"
+
+/* Names of nodes in a message; the others are counted. */
+#define NODES_NAMED 5
+
+typedef struct Shared
+{
+	int64 made_us;
+	pg_atomic_uint64 asked;
+	pg_atomic_uint64 steps;
+	ConditionVariable answered;
+	slock_t mutex;
+	HostListAnswer answer; /* under the mutex */
+	SeqLock version;
+	HostDispute dispute; /* written by the broker, under version */
+} Shared;
+
+static Shared *shared = NULL;
+static uint32 wait_event = 0;
+
+static void name_nodes(StringInfo text, const HostConfig *config, const bool *alone);
+
+Size
+host_list_size(void)
+{
+	return sizeof(Shared);
+}
+
+void
+host_list_set_up(void)
+{
+	bool found;
+
+	shared = ShmemInitStruct("redlock_pg hosts", host_list_size(), &found);
+	if (found)
+		return;
+	memset(shared, 0, host_list_size());
+	shared->made_us = redlock_clock_us();
+	pg_atomic_init_u64(&shared->asked, 0);
+	pg_atomic_init_u64(&shared->steps, 0);
+	ConditionVariableInit(&shared->answered);
+	SpinLockInit(&shared->mutex);
+	pg_atomic_init_u32(&shared->version.number, 0);
+}
+
+int64
+host_list_up_for_us(void)
+{
+	return redlock_clock_us() - shared->made_us;
+}
+
+uint64
+host_list_ask(void)
+{
+	uint64 number = pg_atomic_add_fetch_u64(&shared->asked, 1);
+
+	lease_wake_broker();
+	return number;
+}
+
+bool
+host_list_answered(uint64 number, HostListAnswer *answer)
+{
+	SpinLockAcquire(&shared->mutex);
+	*answer = shared->answer;
+	SpinLockRelease(&shared->mutex);
+	return answer->number >= number;
+}
+
+uint64
+host_list_steps(void)
+{
+	return pg_atomic_read_u64(&shared->steps);
+}
+
+void
+host_list_wait(long timeout_ms)
+{
+	(void) ConditionVariableTimedSleep(&shared->answered, timeout_ms,
+									   REDLOCK_WAIT_EVENT(wait_event, "RedlockHosts"));
+}
+
+void
+host_list_end_wait(void)
+{
+	ConditionVariableCancelSleep();
+}
+
+HostList *
+host_list_copy(const HostListAnswer *answer)
+{
+	dsm_segment *segment = dsm_attach(answer->segment);
+	HostList *copy;
+	Size size;
+
+	if (segment == NULL)
+		return NULL;
+	size = ((HostList *) dsm_segment_address(segment))->size;
+	copy = MemoryContextAllocHuge(CurrentMemoryContext, size);
+	memcpy(copy, dsm_segment_address(segment), size);
+	dsm_detach(segment);
+	return copy;
+}
+
+bool
+host_list_in_dispute(void)
+{
+	return shared->dispute.name[0] != '\0';
+}
+
+/* One that its writer is in the middle of is as good as none. */
+void
+host_list_dispute(HostDispute *dispute)
+{
+	int tries = 0;
+
+	do
+	{
+		uint32 version = seqlock_begin_read(&shared->version);
+
+		*dispute = shared->dispute;
+		if (seqlock_end_read(&shared->version, version))
+			return;
+	} while (seqlock_try_again(&tries));
+	dispute->name[0] = '\0';
+}
+
+uint64
+host_list_asked(void)
+{
+	return pg_atomic_read_u64(&shared->asked);
+}
+
+void
+host_list_step(void)
+{
+	pg_atomic_fetch_add_u64(&shared->steps, 1);
+}
+
+void
+host_list_answer(const HostListAnswer *answer)
+{
+	SpinLockAcquire(&shared->mutex);
+	shared->answer = *answer;
+	SpinLockRelease(&shared->mutex);
+	ConditionVariableBroadcast(&shared->answered);
+}
+
+void
+host_list_set_dispute(const HostDispute *dispute)
+{
+	static const HostDispute none = {0};
+
+	seqlock_begin_write(&shared->version);
+	shared->dispute = dispute != NULL ? *dispute : none;
+	seqlock_end_write(&shared->version);
+}
+
+void
+host_list_explain(const HostConfig *ours, const HostConfig *theirs,
+				  const HostsDifference *difference, StringInfo detail, StringInfo hint)
+{
+	bool ours_alone[HOSTS_NODES_MAX];
+	bool theirs_alone[HOSTS_NODES_MAX];
+
+	if (difference->kinds & HOSTS_MAX_TTL)
+	{
+		appendStringInfo(
+			detail, "Its redlock.max_ttl is " INT64_FORMAT " ms, here it is " INT64_FORMAT " ms. ",
+			theirs->max_ttl_ms, ours->max_ttl_ms);
+		appendStringInfoString(hint, "Set redlock.max_ttl to the same on both. ");
+	}
+	if (difference->kinds & HOSTS_DATABASES)
+	{
+		int i = 0;
+
+		while (!difference->is_other_db[i])
+			i++;
+		appendStringInfo(detail, "Of node %s it uses database %d, and this host database %d. ",
+						 ours->node[i].address, theirs->node[difference->twin[i]].db,
+						 ours->node[i].db);
+		appendStringInfoString(hint,
+							   "Name the same database of each node in redlock.nodes on both. ");
+	}
+	if (difference->kinds & HOSTS_NODES)
+	{
+		for (int i = 0; i < ours->count; i++)
+			ours_alone[i] = difference->twin[i] < 0;
+		for (int j = 0; j < theirs->count; j++)
+		{
+			theirs_alone[j] = true;
+			for (int i = 0; i < ours->count; i++)
+				if (difference->twin[i] == j)
+					theirs_alone[j] = false;
+		}
+		appendStringInfoString(detail, "A majority of its nodes need not have one in common with "
+									   "a majority of those of this host. Only it has: ");
+		name_nodes(detail, theirs, theirs_alone);
+		appendStringInfoString(detail, "; only this host has: ");
+		name_nodes(detail, ours, ours_alone);
+		appendStringInfoString(detail, ". ");
+		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both. ");
+	}
+	if (detail->len > 0)
+		detail->data[--detail->len] = '\0';
+	if (hint->len > 0)
+		hint->data[--hint->len] = '\0';
+}
+
+static void
+name_nodes(StringInfo text, const HostConfig *config, const bool *alone)
+{
+	int count = 0;
+
+	for (int i = 0; i < config->count; i++)
+		if (alone[i] && count++ < NODES_NAMED)
+			appendStringInfo(text, "%s%s", count > 1 ? ", " : "", config->node[i].address);
+	if (count > NODES_NAMED)
+		appendStringInfo(text, " and %d more", count - NODES_NAMED);
+	if (count == 0)
+		appendStringInfoString(text, "none");
+}

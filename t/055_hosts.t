@@ -1,0 +1,413 @@
+# Hosts know each other by the nodes, and two that could get one lock at once are told.
+#
+# Protects from: a host that is missing in redlock_hosts, or stays there when it is dead; a
+# list that is cut, or that costs a node or a broker more with each host; strangers' entries
+# by which a broker, or the list, is hurt; hosts with other nodes, databases or redlock.max_ttl
+# that share locks without being told, or refuse them when there is no reason to, or go on to
+# refuse them when they agree again; locks that are held and lost by a disagreement.
+# Takes over a minute: a host that dies is in the lists for 45 s.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes 'time';
+
+my $HOSTS = "redlock:\\0hosts";
+
+my @nodes = redis_nodes(5);
+my %host = map { $_ => redlock_cluster($_, nodes => \@nodes) } qw(a b c);
+
+sub set
+{
+	my ($host, @settings) = @_;
+
+	$host->append_conf('postgresql.conf', $_) foreach @settings;
+	$host->reload;
+	return;
+}
+
+sub names_on
+{
+	my ($host, $where) = @_;
+
+	return $host->safe_psql('postgres',
+		"SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM redlock_hosts " . ($where // ''));
+}
+
+# What the nodes have, by a script: what it returns, of each that answers.
+sub eval_on
+{
+	my ($script, @on) = @_;
+
+	return map { $_->cli('EVAL', $script, 0) } grep { $_->answers } @on;
+}
+
+sub wait_agreed
+{
+	my (@hosts) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach my $host (@hosts)
+	{
+		wait_until(sub { psql_result($host, "SELECT redlock_try('agreed')")->{state} eq '' },
+			$host->name . ' acquires locks', 70);
+	}
+	return;
+}
+
+# Waits until the host refuses; returns that error.
+sub wait_refused
+{
+	my ($host) = @_;
+	my $result;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			$result = psql_result($host, "SELECT redlock_try('refused')");
+			return $result->{state} eq '55000';
+		},
+		$host->name . ' refuses', 40);
+	return $result;
+}
+
+sub count_in_log
+{
+	my ($host, $pattern) = @_;
+
+	return scalar(() = slurp_file($host->logfile) =~ /$pattern/g);
+}
+
+subtest 'the hosts are there' => sub {
+	foreach my $host (values %host)
+	{
+		wait_until(sub { names_on($host, 'WHERE nodes = 5') eq 'a b c' }, $host->name . ' knows all hosts');
+	}
+	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'what it says of each');
+SELECT count(DISTINCT host_id) = 3 AND bool_and(host_id ~ '^[0-9a-f]{16}$'),
+       bool_and(version = (SELECT default_version FROM pg_available_extensions WHERE name = 'redlock_pg')),
+       bool_and(postgres LIKE current_setting('server_version_num')::int / 10000 || '%'),
+       bool_and(prefix = 'redlock:'),
+       bool_and(since BETWEEN now() - interval '10 min' AND now()
+                AND last_seen BETWEEN since AND clock_timestamp()),
+       bool_and(settled AND leases = 0),
+       bool_and(agrees AND disagreement IS NULL)
+  FROM redlock_hosts
+SQL
+	is($host{b}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts x JOIN redlock_hosts y USING (host_id)'),
+		'3', 'twice in one statement');
+
+	my $session = session($host{a});
+	$session->query("SELECT redlock_acquire('job', scope => 'session')");
+	my $value = $nodes[0]->cli('GET', 'redlock:job');
+	my $id = $host{b}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
+	like($value, qr/^[0-9a-f]{32}:\d{9}:$id /, 'the id is in the values of its locks');
+	wait_until(
+		sub { $host{b}->safe_psql('postgres', "SELECT leases FROM redlock_hosts WHERE name = 'a'") eq '1' },
+		'how many locks it has');
+	$session->quit;
+
+	# all at once
+	my @sessions = map { session($host{a}) } 1 .. 8;
+	$_->send('SELECT count(*) FROM redlock_hosts') foreach @sessions;
+	is(join(' ', map { $_->result->{out} } @sessions), join(' ', ('3') x 8), 'many look at once');
+	$_->quit foreach @sessions;
+};
+
+subtest 'what a beat costs does not depend on how many hosts there are' => sub {
+	my $stats = sub {
+		my ($node) = @_;
+		my %calls = $node->cli(qw(INFO commandstats)) =~ /^cmdstat_(\w+):calls=(\d+)/mg;
+		my ($sent) = $node->cli(qw(INFO stats)) =~ /^total_net_output_bytes:(\d+)/m;
+		my $commands = 0;
+		$commands += $calls{$_} // 0
+		  foreach qw(zadd zrem zrange zrangebyscore zrangebylex zscore hset hget hdel pexpire get set);
+		return { beats => $calls{zadd} / 4, commands => $commands, sent => $sent };
+	};
+	my $cost = sub {
+		my $before = $stats->($nodes[0]);
+		my $after;
+		wait_until(sub { $after = $stats->($nodes[0]); $after->{beats} >= $before->{beats} + 6 }, 'six beats');
+		my $beats = $after->{beats} - $before->{beats};
+		return map { ($after->{$_} - $before->{$_}) / $beats } qw(commands sent);
+	};
+	my ($commands, $sent) = $cost->();
+	my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'b'");
+
+	# a thousand more, as if they were like b
+	eval_on(<<LUA, @nodes);
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local facts = redis.call('HGET', '$HOSTS\\0facts', '$id')
+local users = '$HOSTS\\0users:' .. string.sub(facts, 1, 40)
+for i = 1, 1000 do
+	local id = string.format('%016x', i)
+	redis.call('ZADD', '$HOSTS', now, id)
+	redis.call('ZADD', '$HOSTS\\0ids', 0, id)
+	redis.call('ZADD', users, now, id)
+	redis.call('HSET', '$HOSTS\\0facts', id, facts)
+end
+LUA
+	is( $host{a}->safe_psql('postgres', <<'SQL'), '1003|1003|5|5|1003', 'all are listed');
+SELECT count(*), count(DISTINCT host_id), min(nodes), max(nodes), count(*) FILTER (WHERE agrees) FROM redlock_hosts
+SQL
+	my ($more_commands, $more_sent) = $cost->();
+	cmp_ok($more_commands, '<', 1.2 * $commands, "commands of a beat: $commands, then $more_commands");
+	# with what we ask for the figures
+	cmp_ok($more_sent, '<', 2 * $sent, "bytes to hosts for a beat: $sent, then $more_sent");
+	eval_on(<<LUA, @nodes);
+for i = 1, 1000 do
+	redis.call('ZADD', '$HOSTS', 0, string.format('%016x', i))
+end
+LUA
+	is(names_on($host{a}), 'a b c', 'those that were not seen lately are not listed');
+	wait_until(sub { !grep { $_ ne '3' } eval_on("return redis.call('ZCARD', '$HOSTS')", @nodes) },
+		'and forgotten', 150);
+	is(join(' ', eval_on("return redis.call('HLEN', '$HOSTS\\0facts') + redis.call('ZCARD', '$HOSTS\\0ids')", @nodes)),
+		'6 6 6 6 6', 'all of it');
+};
+
+subtest 'what strangers write' => sub {
+	my $broker = broker_pid($host{a});
+	my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'b'");
+	my $strange = <<LUA;
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local facts = redis.call('HGET', '$HOSTS\\0facts', '$id')
+local config = string.sub(facts, 1, 40)
+local number = 0
+local function add(id, score, facts)
+	redis.call('ZADD', '$HOSTS', score, id)
+	redis.call('ZADD', '$HOSTS\\0ids', 0, id)
+	redis.call('HSET', '$HOSTS\\0facts', id, facts)
+	number = number + 1
+end
+for i = 1, 500 do
+	add('zzzz' .. i, now, facts)
+	add(string.rep('\\0', i), now, facts)
+end
+add(string.rep('f', 100000), now, facts)
+add('ABCDEFABCDEFABCD', now, facts)
+add('aaaaaaaaaaaaaaa1', now, string.rep('x', 1000000))
+add('aaaaaaaaaaaaaaa2', now, config)
+add('aaaaaaaaaaaaaaa3', now, config .. 'name')
+add('aaaaaaaaaaaaaaa4', now, config .. '\\27[31m\\0001\\0002\\0003\\0001\\0005\\0')
+add('aaaaaaaaaaaaaaa5', now, config .. 'a\\0001\\0002\\000-3\\0001\\0005\\0')
+add('aaaaaaaaaaaaaaa6', now, config .. 'a\\0001\\0002\\00099999999999999999999\\0001\\0005\\0')
+add('aaaaaaaaaaaaaaa7', now, string.rep('0', 40) .. string.sub(facts, 41))
+add('aaaaaaaaaaaaaaa8', now + 3600000, facts)
+add('aaaaaaaaaaaaaaa9', '-inf', facts)
+add('aaaaaaaaaaaaaa10', '+inf', facts)
+for i = 1, 100 do
+	local config = redis.sha1hex(i)
+	local id = string.format('bbbbbbbbbbbbb%03d', i)
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now, config)
+	redis.call('ZADD', '$HOSTS\\0users:' .. config, now, id)
+	redis.call('SET', '$HOSTS\\0config:' .. config, string.rep('redlock:\\00060000\\0005\\0', i * i))
+	add(id, now, config .. string.sub(facts, 41))
+end
+return number
+LUA
+	# most keep their place: a host that is there is the least of what counts
+	eval_on($strange, @nodes[0 .. 3]);
+	wait_until(sub { psql_result($host{a}, 'SELECT FROM redlock_hosts')->{state} eq '' }, 'the list is read');
+	is(names_on($host{a}, "WHERE host_id !~ '^[ab]{13}'"), 'a b c', 'the hosts are there');
+	is(names_on($host{a}, "WHERE host_id ~ '^[ab]{13}'"), '', 'and no others');
+	my $beats = sub { ($nodes[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_hset:calls=(\d+)/m)[0] };
+	my $before = $beats->();
+	wait_until(sub { $beats->() > $before + 9 }, 'three beats of each');
+	is(broker_pid($host{a}), $broker, 'the broker lives');
+	is($host{a}->safe_psql('postgres', "SELECT redlock_try('strangers')"), 't', 'and acquires');
+	is($host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'"), '5', 'by all nodes');
+
+	# of another type
+	eval_on("redis.call('DEL', '$HOSTS') redis.call('SET', '$HOSTS', 'strange')", @nodes[0, 1]);
+	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'two nodes have no list');
+	wait_until(
+		sub { count_in_log($host{a}, 'redlock node \S+ does not keep the list of hosts: .*WRONGTYPE') == 2 },
+		'the log says so');
+	eval_on("redis.call('DEL', '$HOSTS')", @nodes[0, 1]);
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'they have it again');
+	eval_on(<<LUA, @nodes);
+for _, key in ipairs(redis.call('KEYS', '$HOSTS' .. '*')) do
+	redis.call('DEL', key)
+end
+LUA
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'and when all was deleted');
+	is(count_in_log($host{a}, 'has other settings'), 0, 'nobody has disagreed');
+};
+
+subtest 'nodes fail' => sub {
+	$nodes[4]->kill9;
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 4') eq 'a b c' }, 'one node');
+	$_->pause foreach @nodes[2, 3];
+	wait_until(sub { psql_result($host{a}, 'SELECT * FROM redlock_hosts')->{state} eq '08006' }, 'a majority');
+	my $result = psql_result($host{a}, 'SELECT * FROM redlock_hosts');
+	like($result->{message}, qr/^no quorum of redlock nodes could be reached for the list of hosts$/, 'the error');
+	like($result->{detail}, qr/${\$nodes[4]->address}: /, 'names the nodes');
+	$_->resume foreach @nodes[2, 3];
+	$nodes[4]->start;
+	wait_until(
+		sub {
+			my $result = psql_result($host{a}, 'SELECT count(*) FROM redlock_hosts WHERE nodes = 5');
+			$result->{out} eq '3';
+		},
+		'they are back');
+
+	my $broker = broker_pid($host{a});
+	kill 'STOP', $broker;
+	$result = psql_result($host{a}, 'SELECT * FROM redlock_hosts');
+	is($result->{state}, '55000', 'the broker is stopped');
+	like($result->{message}, qr/^the redlock broker has not listed the hosts in time$/, 'the error');
+	$result = psql_result($host{a}, "SET statement_timeout = '200ms'; SELECT * FROM redlock_hosts");
+	is($result->{state}, '57014', 'who asks can be cancelled');
+	kill 'CONT', $broker;
+	wait_until(sub { psql_result($host{a}, 'SELECT * FROM redlock_hosts')->{state} eq '' }, 'it goes on');
+	kill 'TERM', $broker;
+	is(names_on($host{a}), 'a b c', 'the next broker');
+};
+
+subtest 'hosts come and go' => sub {
+	my $c = $host{b}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'c'");
+
+	$host{c}->stop;
+	is(join(' ', map { "[$_]" } eval_on("return redis.call('ZSCORE', '$HOSTS', '$c')", @nodes)),
+		'[] [] [] [] []', 'one that is stopped has left');
+	is(names_on($host{a}), 'a b', 'at once');
+	$host{c}->start;
+	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'it comes again');
+	isnt($host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'c'"), $c, 'with another id');
+	my $killed_at = time;
+	$host{c}->stop('immediate');
+	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
+	wait_until(sub { names_on($host{a}) eq 'a b' }, 'until its time is over', 70);
+	cmp_ok(time - $killed_at, '<', 60, 'within a minute');
+};
+
+subtest 'another prefix' => sub {
+	set($host{b}, "redlock.key_prefix = 'other:'", "redlock.max_ttl = '30s'");
+	wait_until(sub { names_on($host{a}, "WHERE prefix = 'other:' AND agrees IS NULL AND disagreement IS NULL") eq 'b' },
+		'is told');
+	my $beats = sub { ($nodes[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_hset:calls=(\d+)/m)[0] };
+	my $before = $beats->();
+	wait_until(sub { $beats->() > $before + 6 }, 'three beats of each');
+	is($_->safe_psql('postgres', "SELECT redlock_try('job', ttl => '10 s')"), 't', $_->name . ' acquires')
+	  foreach $host{a}, $host{b};
+	is(count_in_log($_, 'has other settings'), 0, 'nobody has disagreed') foreach $host{a}, $host{b};
+};
+
+subtest 'another max_ttl' => sub {
+	my $held = session($host{a});
+	my $queued = session($host{a});
+	my $waiting = session($host{b});
+
+	$held->query("SELECT redlock_acquire('held', ttl => '1 s', scope => 'session')");
+	set($host{b}, "redlock.key_prefix = 'redlock:'");
+	$waiting->send("SELECT redlock_acquire('held')");
+	my $result = wait_refused($host{a});
+	like($result->{message}, qr/^redlock "refused" is not acquired, since host "b" has other settings and might get it too$/,
+		'the error names the host');
+	like($result->{detail}, qr/Its redlock\.max_ttl is 30000 ms, here it is 60000 ms\.$/, 'and in what it differs');
+	like($result->{hint}, qr/^Set redlock\.max_ttl to the same on both\. Locks are acquired again when/, 'and what to do');
+	wait_refused($host{b});
+	is($waiting->result->{state}, '55000', 'who waits is refused, too');
+	is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
+	is( $host{b}->safe_psql('postgres', "SELECT agrees, disagreement FROM redlock_hosts WHERE name = 'a'"),
+		'f|Its redlock.max_ttl is 60000 ms, here it is 30000 ms. Set redlock.max_ttl to the same on both.',
+		'in the view');
+	is($host{b}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 't', 'one agrees with itself');
+	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
+	$held->query("SELECT redlock_release('held')");
+
+	# the session behind it in the queue gets what the server holds
+	$queued->send("SELECT redlock_acquire('held', ttl => '1 s')");
+	wait_until(
+		sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '1' },
+		'a session is queued');
+	my $renewed = $host{a}->safe_psql('postgres', 'SELECT renewed FROM redlock_stats');
+	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT renewed > $renewed + 3 FROM redlock_stats") eq 't' },
+		'it is renewed');
+	is($held->query("SELECT redlock_check('held') > '0'"), 't', 'and held');
+	is($held->query("SELECT redlock_release('held')"), 't', 'and released');
+	is($queued->result->{state}, '55000', 'its turn was over: the nodes would have to be asked');
+	wait_until(sub { key_count('redlock:held', @nodes) == 0 }, 'its keys are gone');
+
+	foreach my $host ($host{a}, $host{b})
+	{
+		is(count_in_log($host, 'WARNING:  redlock host "[ab]" has other settings than this one, and both could get one lock'),
+			1, $host->name . ' has told it once');
+	}
+
+	# said to be no reason
+	set($_, "redlock.on_disagreement = warn") foreach $host{a}, $host{b};
+	wait_agreed($host{a}, $host{b});
+	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'they disagree still');
+	set($_, "redlock.on_disagreement = refuse") foreach $host{a}, $host{b};
+	wait_refused($host{a});
+	kill 'TERM', broker_pid($host{a});
+	my $next = wait_until(
+		sub {
+			my $state = psql_result($host{a}, "SELECT redlock_try('refused')")->{state};
+			return $state eq '' || count_in_log($host{a}, 'WARNING:  redlock host "b" has other') == 2;
+		},
+		'the next broker has found it');
+	wait_refused($host{a});
+
+	set($host{b}, "redlock.max_ttl = '60s'");
+	wait_agreed($host{a}, $host{b});
+	foreach my $host ($host{a}, $host{b})
+	{
+		wait_until(sub { count_in_log($host, 'redlock host "[ab]" has no other settings any more, or is gone') == 1 },
+			$host->name . ' says that it is over');
+	}
+	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 't', 'they agree');
+	$_->quit foreach $held, $queued, $waiting;
+};
+
+subtest 'another database' => sub {
+	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(db => 1) } @nodes) . "'");
+	my $result = wait_refused($host{a});
+	like($result->{detail}, qr/Of node \S+ it uses database 1, and this host database 0\.$/, 'the error');
+	wait_refused($host{b});
+	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
+		qr/Of node \S+ it uses database 0, and this host database 1\. Name the same database/, 'the view');
+	set($host{b}, "redlock.nodes = '" . node_urls(@nodes) . "'");
+	wait_agreed($host{a}, $host{b});
+};
+
+subtest 'other nodes' => sub {
+	# by other names, and one more
+	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
+	wait_nodes_ready($host{b}, 4);
+	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'those that have enough in common agree');
+	my $log_end = -s $host{a}->logfile;
+
+	set($host{a}, "redlock.nodes = '" . node_urls(@nodes[0, 1, 2]) . "'");
+	set($host{b}, "redlock.nodes = '" . node_urls(@nodes[2, 3, 4]) . "'");
+	my $result = wait_refused($host{a});
+	my @address = map { $_->address } @nodes;
+	like($result->{detail}, qr/Only it has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/,
+		'the error names the nodes');
+	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
+	wait_refused($host{b});
+	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
+		'the view has it, by the one node that both have', 60);
+	my %times;
+	$times{$_}++ foreach slurp_file($host{a}->logfile, $log_end) =~ /has other settings than this one.*\n.*DETAIL:  (.*)/g;
+	ok(%times && !grep { $_ > 1 } values %times, 'each difference was told once') or diag(explain(\%times));
+
+	# a node that restarts is the same
+	$nodes[2]->restart;
+	wait_nodes_ready($_, 3) foreach $host{a}, $host{b};
+	is(names_on($host{a}, 'WHERE NOT agrees'), 'b', 'also when the node has restarted');
+	is(psql_result($host{a}, "SELECT redlock_try('refused')")->{state}, '55000', 'and refuses');
+
+	# the other one dies
+	$host{b}->stop('immediate');
+	wait_agreed($host{a});
+};
+
+done_testing();

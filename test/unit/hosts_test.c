@@ -1,0 +1,409 @@
+/*
+ * hosts_test.c
+ *		Unit tests of what hosts tell each other, and whether they agree,
+ *		src/protocol/hosts.c.
+ *
+ * Protects from: two hosts that could get one lock at once and are said to agree, since
+ * their nodes have the same addresses, or are not reached just now; hosts that are refused
+ * though they use the same nodes, by other names, before and after a restart or a loss of
+ * data; a text of a stranger that is taken for a host's, or read past its end (with
+ * sanitizers, scripts/lint.sh).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "protocol/hosts.h"
+
+#include "tap.h"
+
+/* ---- agreement ---- */
+
+/*
+ * Nodes as "address:process:marker:list:database", with blanks between.  Process and
+ * marker 0: not connected; list: 1 now, 2 next, 3 both.  The last two may be left out.
+ */
+static HostConfig
+nodes(const char *text)
+{
+	HostConfig config = {.prefix = "redlock:", .max_ttl_ms = 60000, .count = 0};
+	int len = 0;
+
+	for (;; text += len)
+	{
+		HostNode *node = &config.node[config.count];
+		int process = 0;
+		int marker = 0;
+		int list = 1;
+		int db = 0;
+
+		while (*text == ' ')
+			text++;
+		if (sscanf(text, "%200[^: ]:%d:%d:%d:%d", node->address, &process, &marker, &list, &db) < 3)
+			return config;
+		len = (int) strcspn(text, " ");
+		if (process != 0)
+		{
+			sprintf(node->process, "p%d", process);
+			sprintf(node->marker, "m%d", marker);
+		}
+		node->now = list % 2 == 1;
+		node->next = list / 2 == 1;
+		node->db = db;
+		config.count++;
+	}
+}
+
+/* Both ways. */
+static unsigned
+differ(HostConfig one, HostConfig other)
+{
+	HostsDifference difference;
+	HostsDifference reverse;
+
+	hosts_compare(&one, &other, &difference);
+	hosts_compare(&other, &one, &reverse);
+	return difference.kinds == reverse.kinds ? difference.kinds : ~0u;
+}
+
+static void
+test_lists(void)
+{
+	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+
+	ok(differ(three, three) == 0, "a host agrees with one like it");
+	ok(differ(three, nodes("c:3:3 a:1:1 b:2:2")) == 0, "in any order");
+	ok(differ(three, nodes("a:1:1 b:2:2 c:3:3 d:4:4")) == 0, "one node more");
+	ok(differ(three, nodes("a:1:1 b:2:2 d:4:4")) == HOSTS_NODES, "one replaced");
+	ok(differ(three, nodes("c:3:3 d:4:4 e:5:5")) == HOSTS_NODES, "one in common");
+	ok(differ(nodes("a:1:1:3 b:2:2:3 c:3:3:1 d:4:4:2"), three) == 0, "both lists, and the old one");
+	ok(differ(nodes("a:1:1:3 b:2:2:3 c:3:3:1 d:4:4:2"), nodes("a:1:1 b:2:2 d:4:4")) == 0,
+	   "both lists, and the new one");
+	ok(differ(three, nodes("a:1:1:2 b:2:2:2 c:3:3:2 d:4:4:1")) == 0,
+	   "nodes that another host is about to use are the same");
+	ok(differ(three, nodes("")) == 0, "a host without nodes has no locks");
+}
+
+static void
+test_identity(void)
+{
+	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+
+	ok(differ(three, nodes("x:1:1 y:2:2 z:3:3")) == 0, "other names");
+	ok(differ(three, nodes("x:11:1 b:2:2 c:3:3")) == 0,
+	   "a restart that one has not noticed, under other names");
+	ok(differ(three, nodes("x:1:11 b:2:2 c:3:3")) == 0,
+	   "a loss of data that one has not noticed, under other names");
+	ok(differ(three, nodes("a:11:11 b:12:12 c:3:3")) == HOSTS_NODES,
+	   "the same addresses, as 127.0.0.1 on each host, are not the same nodes");
+	ok(differ(three, nodes("a:0:0 b:0:0 c:3:3")) == 0, "the same addresses, not connected");
+	ok(differ(three, nodes("x:0:0 b:2:2 c:3:3")) == 0,
+	   "another name, not connected: it has no vote");
+	ok(differ(three, nodes("x:0:0 y:0:0 c:3:3")) == 0, "two of them");
+	ok(differ(three, nodes("x:0:0 y:5:5 z:6:6")) == HOSTS_NODES,
+	   "those that are connected suffice to disagree");
+	ok(differ(nodes("a:1:7 b:2:7 c:3:7"), nodes("x:3:7 y:1:7 z:2:7")) == 0,
+	   "nodes that were copied, with their markers");
+	ok(differ(nodes("a:1:1 b:2:2 c:3:3"), nodes("b:1:1 c:2:2 a:3:3")) == 0,
+	   "names that are exchanged");
+}
+
+/*
+ * Of two hosts with three of five nodes each, by names of their own, of which they are
+ * connected to some: if they can have quorums that are apart, they disagree.
+ */
+static void
+test_unknown(void)
+{
+	int wrong = 0;
+	int apart = 0;
+
+	for (int sets = 0; sets < 32 * 32; sets++)
+		for (int reached = 0; reached < 32 * 32; reached++)
+		{
+			HostConfig hosts[2] = {nodes(""), nodes("")};
+			bool can_be_apart = false;
+
+			for (int bit = 0; bit < 10; bit++)
+				if (sets & 1 << bit)
+				{
+					HostConfig *host = &hosts[bit / 5];
+					HostNode *node = &host->node[host->count++];
+
+					memset(node, 0, sizeof(*node));
+					sprintf(node->address, "%d", bit);
+					node->now = true;
+					if (reached & 1 << bit)
+						sprintf(node->process, "%d", bit % 5);
+				}
+			if (hosts[0].count != 3 || hosts[1].count != 3 || (reached & ~sets) != 0)
+				continue;
+			for (int quorums = 0; quorums < 32 * 32 && !can_be_apart; quorums++)
+			{
+				int one = quorums % 32;
+				int other = quorums / 32;
+
+				/* two or more of each */
+				can_be_apart = (quorums & ~reached) == 0 && (one & other) == 0 &&
+							   (one & (one - 1)) != 0 && (other & (other - 1)) != 0;
+			}
+			apart += can_be_apart;
+			wrong += can_be_apart && differ(hosts[0], hosts[1]) != HOSTS_NODES;
+		}
+	ok(wrong == 0 && apart > 0, "no two locks, whatever is not connected (%d of %d)", wrong, apart);
+}
+
+static void
+test_other_differences(void)
+{
+	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+	HostConfig other = three;
+	HostsDifference difference;
+
+	other.max_ttl_ms = 30000;
+	ok(differ(three, other) == HOSTS_MAX_TTL, "max_ttl");
+	other = nodes("x:1:1 y:2:2:1:5 z:3:3");
+	ok(differ(three, other) == HOSTS_DATABASES, "a database");
+	hosts_compare(&three, &other, &difference);
+	ok(!difference.is_other_db[0] && difference.is_other_db[1] && difference.twin[1] == 1,
+	   "of that node");
+	other.max_ttl_ms = 30000;
+	ok(differ(three, other) == (HOSTS_MAX_TTL | HOSTS_DATABASES), "both");
+	ok(differ(three, nodes("x:0:0:1:5 b:2:2 c:3:3")) == 0, "that of a node that is not known");
+
+	other = nodes("a:0:0 b:12:2 c:3:13");
+	ok(hosts_say_the_same(&three, &other), "what they say is the same");
+	other.node[1].db = 1;
+	ok(!hosts_say_the_same(&three, &other), "... or not");
+}
+
+/* ---- texts ---- */
+
+static bool
+reads_facts(const char *text, size_t len)
+{
+	HostFacts facts;
+	char *exactly = malloc(len > 0 ? len : 1);
+	bool good;
+
+	memcpy(exactly, text, len);
+	good = hosts_read_facts(&facts, exactly, len);
+	free(exactly);
+	return good;
+}
+
+static bool
+reads_config(const char *text, size_t len)
+{
+	static HostConfig config;
+	char *exactly = malloc(len > 0 ? len : 1);
+	bool good;
+
+	memcpy(exactly, text, len);
+	good = hosts_read_config(&config, exactly, len);
+	free(exactly);
+	return good;
+}
+
+#define FACTS(text) reads_facts(text, sizeof(text) - 1)
+#define READS(text) reads_config(text, sizeof(text) - 1)
+
+static void
+test_facts(void)
+{
+	HostFacts facts = {"name of it", "0.2.0", "15.4", 7, true, 4000000000};
+	HostFacts read;
+	char text[LUA_FACTS_MAX];
+	size_t len = hosts_write_facts(&facts, text);
+	int shorter = 0;
+
+	ok(hosts_read_facts(&read, text, len) && strcmp(read.name, "name of it") == 0 &&
+		   strcmp(read.version, "0.2.0") == 0 && strcmp(read.postgres, "15.4") == 0 &&
+		   read.leases == 7 && read.settled && read.up_for_s == 4000000000,
+	   "facts are read as they were written");
+	for (size_t i = 0; i < len; i++)
+		shorter += reads_facts(text, i);
+	ok(shorter == 0, "and not if they are cut");
+	memset(&facts, 'x', sizeof(facts));
+	facts.name[HOSTS_NAME_MAX] = facts.version[HOSTS_VERSION_MAX] =
+		facts.postgres[HOSTS_VERSION_MAX] = '\0';
+	facts.leases = INT32_MAX;
+	facts.settled = true;
+	facts.up_for_s = UINT32_MAX;
+	len = hosts_write_facts(&facts, text);
+	ok(len <= LUA_FACTS_MAX && reads_facts(text, len), "the longest have room");
+	ok(FACTS("n\0001\00015\0000\0000\0000\0more\0and more\0"), "a later version may say more");
+	ok(!FACTS("n\0001\00015\0-1\0000\0000\0"), "no negative number");
+	ok(!FACTS("n\0001\00015\0002147483648\0000\0000\0"), "nor one that is too large");
+	ok(!FACTS("n\0001\00015\00099999999999999999999\0000\0000\0"), "by far");
+	ok(!FACTS("n\0001\00015\0000\0002\0000\0") && !FACTS("n\0001\00015\0\0000\0000\0") &&
+		   !FACTS("n\0001\00015\000a\0000\0000\0"),
+	   "nor what is none");
+	ok(!FACTS("\033[31m\0001\00015\0000\0000\0000\0") &&
+		   !FACTS("\xc3\xa4\0001\00015\0000\0000\0000\0"),
+	   "nor a name that does something to a terminal");
+}
+
+static void
+test_configs(void)
+{
+	HostConfig full = {.prefix = "redlock:", .max_ttl_ms = 60000, .count = HOSTS_NODES_MAX};
+	static HostConfig read;
+	char text[LUA_CONFIG_MAX];
+	size_t len;
+	int shorter = 0;
+
+	memset(full.prefix, 'p', LOCK_PREFIX_MAX);
+	for (int i = 0; i < full.count; i++)
+	{
+		HostNode *to = &full.node[i];
+
+		memset(to->address, 'a', HOSTS_ADDRESS_MAX);
+		memset(to->process, 'p', HOSTS_ID_MAX);
+		memset(to->marker, 'm', HOSTS_ID_MAX);
+		to->db = INT32_MAX;
+		to->now = to->next = true;
+	}
+	len = hosts_write_config(&full, text);
+	ok(len <= LUA_CONFIG_MAX && hosts_read_config(&read, text, len) &&
+		   memcmp(&read.node[14], &full.node[14], sizeof(HostNode)) == 0,
+	   "the longest configuration has room, and is read as it was written (%d bytes)", (int) len);
+	for (size_t i = 0; i < len; i++)
+		shorter += reads_config(text, i);
+	ok(shorter == 0, "and not if it is cut");
+
+	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0\0"), "of a node that is not connected");
+	ok(READS("p\00060000\0000\0") && READS("p\00060000\0000\0later\0"), "without nodes");
+	ok(!READS("p\00060000\00016\0"), "more nodes than there may be");
+	ok(!READS("p\00060000\0001\0000\0000\0a\0\0\0"), "a node in no list");
+	ok(!READS("p\00060000\0001\0004\0000\0a\0\0\0"), "or in another");
+	ok(!READS("p\00060000\0001\0001\0000\0\0\0\0"), "a node without address");
+	ok(!READS("p\00060000\0001\0001\0000\0a\nb\0\0\0"), "an address with a control character");
+	ok(!READS("p\00060000\0001\0001\0000\0a\00012345678901234567\0\0"),
+	   "a process that is too long");
+	ok(!READS("p\00060000\0001\0001\0000\0a\000p q\0\0"), "or has a blank");
+	ok(!READS("") && !READS("\0") && !READS("p\0") && !READS("p\00060000"), "less than that");
+}
+
+static void
+test_records(void)
+{
+	static const char good[] = "0123456789abcdef\0"
+							   "45000\0"
+							   "3\0"
+							   "a\0b"
+							   "1\0"
+							   "4\0"
+							   "conf"
+							   "fedcba9876543210\0"
+							   "0\0"
+							   "0\0"
+							   "1\0"
+							   "0\0";
+	const char *at = good;
+	const char *end = good + sizeof(good) - 1;
+	HostRecord record;
+	static const struct
+	{
+		const char *what;
+		const char *text;
+		size_t len;
+	} bad[] = {
+#define BAD(what, text) {what, text, sizeof(text) - 1}
+		BAD("nothing", ""),
+		BAD("capitals", "0123456789ABCDEF\0"
+						"0\0"
+						"0\0"
+						"1\0"
+						"0\0"),
+		BAD("a short id", "0123456789abcde\0"
+						  "0\0"
+						  "0\0"
+						  "1\0"
+						  "0\0"),
+		BAD("a long id", "0123456789abcdef0\0"
+						 "0\0"
+						 "0\0"
+						 "1\0"
+						 "0\0"),
+		BAD("one that was seen too long ago", "0123456789abcdef\0"
+											  "45001\0"
+											  "0\0"
+											  "1\0"
+											  "0\0"),
+		BAD("one that will be seen", "0123456789abcdef\0"
+									 "-1\0"
+									 "0\0"
+									 "1\0"
+									 "0\0"),
+		BAD("facts that are not there", "0123456789abcdef\0"
+										"0\0"
+										"9\0"
+										"1\0"
+										"0\0"),
+		BAD("facts that are too long", "0123456789abcdef\0"
+									   "0\0"
+									   "257\0"
+									   "1\0"
+									   "0\0"),
+		BAD("more configurations than records", "0123456789abcdef\0"
+												"0\0"
+												"0\0"
+												"101\0"
+												"0\0"),
+		BAD("a configuration that is not there", "0123456789abcdef\0"
+												 "0\0"
+												 "0\0"
+												 "1\0"
+												 "1\0"),
+		BAD("one that is too long", "0123456789abcdef\0"
+									"0\0"
+									"0\0"
+									"1\0"
+									"6001\0"),
+	};
+
+	ok(hosts_take(&at, end, &record) && record.id == 0x0123456789abcdef && record.age_ms == 45000 &&
+		   record.facts_len == 3 && memcmp(record.facts, "a\0b", 3) == 0 && record.number == 1 &&
+		   record.config_len == 4 && memcmp(record.config, "conf", 4) == 0,
+	   "a record");
+	ok(hosts_take(&at, end, &record) && record.id == 0xfedcba9876543210 && record.number == 1 &&
+		   record.config == NULL && at == end,
+	   "another one, with the same configuration");
+	ok(!hosts_take(&at, end, &record), "that was all");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+	{
+		char *exactly = malloc(bad[i].len > 0 ? bad[i].len : 1);
+
+		memcpy(exactly, bad[i].text, bad[i].len);
+		at = exactly;
+		ok(!hosts_take(&at, exactly + bad[i].len, &record), "no record: %s", bad[i].what);
+		free(exactly);
+	}
+}
+
+static void
+test_ids(void)
+{
+	char id[HOSTS_ID_MAX + 1];
+
+	hosts_set_id(id, "0123456789abcdef0123");
+	ok(strcmp(id, "0123456789abcdef") == 0, "the beginning of a process");
+	hosts_set_id(id, "0123abcd lost 123456");
+	ok(strcmp(id, "0123abcd") == 0, "a marker, whatever it tells of a loss");
+	hosts_set_id(id, "");
+	ok(strcmp(id, "") == 0, "none");
+}
+
+int
+main(void)
+{
+	test_lists();
+	test_identity();
+	test_unknown();
+	test_other_differences();
+	test_facts();
+	test_configs();
+	test_records();
+	test_ids();
+	return tap_done();
+}
