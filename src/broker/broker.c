@@ -365,8 +365,9 @@ extend(Lease *lease, int64 now_us)
 		return;
 	event.type = CORE_EXTEND;
 	event.now_us = now_us;
-	event.token = RULES_MORE_TOKENS;
-	step(lease, &event);
+	event.token = rules_more_tokens(lease->core.bound, redlock_wall_clock_us());
+	if (event.token > 0)
+		step(lease, &event);
 }
 
 /*

@@ -32,6 +32,14 @@ rules_wants_tokens(int64_t left)
 	return left <= LUA_SPAN * 3 / 4;
 }
 
+int64_t
+rules_more_tokens(int64_t bound, int64_t wall_clock_us)
+{
+	int64_t room = wall_clock_us + RULES_MORE_TOKENS - bound;
+
+	return room < 0 ? 0 : room < RULES_MORE_TOKENS ? room : RULES_MORE_TOKENS;
+}
+
 bool
 rules_asks_for_tokens(int64_t left)
 {

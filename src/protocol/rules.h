@@ -22,13 +22,20 @@ extern int64_t rules_token(int64_t first_token, int handovers);
 
 /*
  * Tokens that a grant has for holders yet to come, beside that of the present one: is it
- * time to have its bound raised by RULES_MORE_TOKENS?  That many may be counted ahead of
- * time.  A session says so once in a while (rules_asks_for_tokens), since it wakes the
- * broker by that, which may have to do it.
+ * time to have its bound raised?  A session says so once in a while
+ * (rules_asks_for_tokens), since it wakes the broker by that, which may have to do it.
  */
-#define RULES_MORE_TOKENS (64 * LUA_SPAN)
+#define RULES_MORE_TOKENS (32 * LUA_SPAN)
 extern bool rules_wants_tokens(int64_t left);
 extern bool rules_asks_for_tokens(int64_t left);
+
+/*
+ * By how many: RULES_MORE_TOKENS, but never to more than that ahead of time.  Turns that each
+ * raise the bound and use little of it must not carry the counters away from the clocks: order
+ * outlives a loss of data only if time has gone beyond all counters when the nodes vote
+ * again, after max_ttl, which is longer than that.  0: by none.
+ */
+extern int64_t rules_more_tokens(int64_t bound, int64_t wall_clock_us);
 
 /* To its owner: for how long a lease that was granted is valid yet; 0: it is not. */
 extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);

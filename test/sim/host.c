@@ -658,9 +658,10 @@ static void
 extend(int h, int s)
 {
 	slot *slot = slot_at(h, s);
-	core_event event = {.type = CORE_EXTEND, .token = RULES_MORE_TOKENS};
+	core_event event = {.type = CORE_EXTEND,
+						.token = rules_more_tokens(slot->core.bound, wall_us(h))};
 
-	if (slot->keep_idle_us > 0 && slot->granted &&
+	if (event.token > 0 && slot->keep_idle_us > 0 && slot->granted &&
 		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
 		wish_may_renew(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us,
 					   host_now_us(h)))

@@ -12,6 +12,7 @@
 #include "protocol/lua.h"
 #include "tap.h"
 
+#define NOW_US INT64_C(1700000000000000)
 #define SECOND INT64_C(1000000)
 #define TTL_US (10 * SECOND)
 
@@ -149,6 +150,12 @@ test_stay(void)
 		asked += rules_asks_for_tokens(left);
 	ok(asked == 4, "and asks for them now and then");
 	ok(!rules_wants_tokens(RULES_MORE_TOKENS), "until it has them");
+	ok(rules_more_tokens(NOW_US - 1, NOW_US) == RULES_MORE_TOKENS, "it gets a number of them");
+	ok(rules_more_tokens(NOW_US + 10, NOW_US) == RULES_MORE_TOKENS - 10,
+	   "but not more than that ahead of time");
+	ok(rules_more_tokens(NOW_US + RULES_MORE_TOKENS, NOW_US) == 0 &&
+		   rules_more_tokens(NOW_US + SECOND, NOW_US) == 0,
+	   "and none if it is ahead");
 }
 
 int

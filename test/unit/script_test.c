@@ -777,7 +777,7 @@ test_probes(void)
 			if (text[at] == '|')
 				text[at] = '\0';
 		hear(text, len, &message);
-		ok(message.word == (probes[i].count > 0 ? SCRIPT_PROBE : SCRIPT_STRANGE) &&
+		ok((message.word == SCRIPT_PROBE) == (probes[i].count > 0) &&
 			   (probes[i].count == 0 || probe->path.count == probes[i].count),
 		   "probe: %s", probes[i].what);
 	}
