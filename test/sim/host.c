@@ -357,7 +357,10 @@ host_relist(int h, int s)
 
 	step(h, s, &event);
 	if (slot_at(h, s)->core.members != before)
+	{
 		slot_at(h, s)->relisted_true_us = w.now_us;
+		seen.relisted++;
+	}
 }
 
 static void
