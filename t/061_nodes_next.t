@@ -123,8 +123,18 @@ wait_until(sub { 6 == grep { $_->cli('GET', 'redlock:kept') =~ /kept/ } @old, @n
 	'a key that is kept is at the nodes of both lists');
 is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'so nobody has to wait for its end');
 
+# the file is read while there is no broker that could put it into force
+$pid = broker_pid($host);
+my $size = -s $host->logfile;
+kill 'STOP', $pid;
+kill 'TERM', $pid;
 put($_, \@new, []) foreach $host, $other;
+wait_until(sub { substr(slurp_file($host->logfile), $size) =~ /received SIGHUP/ }, 'the file is read');
+like($host->safe_psql('postgres', "SELECT string_agg(list, ' ' ORDER BY list) FROM redlock_nodes"),
+	qr/^next next next now now now$/, 'a list that is not in force is not shown');
+kill 'CONT', $pid;
 shown($_, 'now=3 0', 'the new list') foreach $host, $other;
+isnt(broker_pid($host), $pid, 'put into force by another broker');
 is_held('the new list');
 is(key_count('redlock:held', @old), 0, 'nothing is left at the old nodes');
 $_->kill9 foreach @old;

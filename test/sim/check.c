@@ -934,6 +934,9 @@ check_freed(int h, int s, bool shell_forgives)
 {
 	const slot *slot = &hosts[h].slot[s];
 	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + slot->ttl_us;
+	bool left_long_ago = slot->relisted_true_us > 0 &&
+						 w.now_us >= slot->relisted_true_us + w.plan.answer_us + slot->ttl_us;
+	core_mask members = 0;
 
 	if (slot->secret == 0)
 		return;
@@ -945,9 +948,13 @@ check_freed(int h, int s, bool shell_forgives)
 		forgiven[slot->secret] = true;
 		return;
 	}
+	for (int n = 0; n < w.plan.places; n++)
+		if (slot->core.members & CORE_BIT(n))
+			members |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,
 			   slot->keep_us > 0 || (stained[h] & CORE_BIT(i)) ||
+				   (left_long_ago && !(members & CORE_BIT(i))) ||
 				   debt_standing(&w.server[i], slot->resource) != slot->secret,
 			   "request %u of host %c is over, and its key is still at server %d", slot->secret,
 			   HOST_NAME(h), i + 1);

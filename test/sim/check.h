@@ -93,6 +93,9 @@ typedef struct statistics
 	int64_t longer;         /* requests with a ttl that was too long before max_ttl was raised */
 	int64_t moved;          /* requests that went to the new nodes */
 	int64_t left;           /* nodes that left when their last lease ended */
+	int64_t relisted;       /* held leases that got other lists */
+	int64_t settled;        /* changes by two lists where all hosts came to have both */
+	int64_t replaced_lists; /* ... and then the new one */
 	int64_t mixed;          /* calls of the script with commands of several */
 	int64_t collided;       /* requests for a name whose hash is that of another */
 	int64_t beside_lost;    /* requests while a lost lease of the same host has not been given up */

@@ -359,7 +359,10 @@ host_relist(int h, int s)
 
 	step(h, s, &event);
 	if (slot_at(h, s)->core.members != before)
+	{
 		slot_at(h, s)->relisted_true_us = w.now_us;
+		seen.relisted++;
+	}
 }
 
 void
@@ -820,6 +823,7 @@ ask(int h, int s)
 	slot->granted = false;
 	slot->forgiven = false;
 	slot->keep_until_us = 0;
+	slot->relisted_true_us = 0;
 	hurry_releases_of(h, w.plan.gate[slot->resource]);
 	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
 		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");

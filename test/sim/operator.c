@@ -29,6 +29,13 @@
 /* Of addresses: those from here on are other names of the servers. */
 #define ALIAS SERVERS_MAX
 
+enum
+{
+	OLD,
+	NEW,
+	BOTH
+};
+
 static struct
 {
 	list lists[3]; /* before the step, and after it; both */
@@ -228,6 +235,7 @@ static void
 end_step(void)
 {
 	nodes.under_way = false;
+	seen.replaced_lists += w.plan.joint && nodes.aim == NEW;
 	nodes.lists[0] = nodes.lists[nodes.aim];
 	for (int h = 0; h < w.plan.hosts; h++)
 		nodes.has[h] = 0;
@@ -249,13 +257,6 @@ all_have_aim(void)
 	return true;
 }
 
-enum
-{
-	OLD,
-	NEW,
-	BOTH
-};
-
 static void
 change_jointly(void)
 {
@@ -272,6 +273,7 @@ change_jointly(void)
 		if (!all_settled())
 			return;
 		tell("operator: all leases are on both lists");
+		seen.settled++;
 		nodes.settled = true;
 		nodes.aim = -1;
 		check_relisted(); /* those of the new list may be asked alone from now on */

@@ -384,8 +384,10 @@ print_statistics(const statistics *sum, double seconds)
 		", for a name with the hash of another %" PRId64
 		"; calls of the script for several locks %" PRId64 "\n# requests with a longer ttl %" PRId64
 		", that went to new nodes %" PRId64 ", nodes that left %" PRId64
-		", lists that waited for slots %" PRId64 "\n# stored behind the fence %" PRId64
-		", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
+		", lists that waited for slots %" PRId64 "\n# changes by two lists: on both %" PRId64
+		", done %" PRId64 "; held leases that got other lists %" PRId64
+		"\n# stored behind the fence %" PRId64 ", overtaken %" PRId64
+		"; writers whose clock deceived them %" PRId64 "\n",
 		sum->schedules, seconds, (double) sum->schedules / seconds,
 		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		sum->renamed, sum->granted, sum->handed_over, sum->taken_idle, sum->stays_over,
@@ -393,8 +395,8 @@ print_statistics(const statistics *sum, double seconds)
 		sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines, sum->fooled, sum->writes,
 		sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled, sum->too_late,
 		sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost, sum->collided, sum->mixed,
-		sum->longer, sum->moved, sum->left, sum->short_of_slots, sum->stored, sum->passed,
-		sum->deceived);
+		sum->longer, sum->moved, sum->left, sum->short_of_slots, sum->settled,
+		sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -437,7 +439,8 @@ print_tap(const statistics *sum, int broken, bool enough)
 		   sum->repairs > 0 && sum->cancelled > 0 && sum->too_late > 0 && sum->vanished > 0 &&
 		   sum->sent_again > 0 && sum->replaced > 0 && sum->beside_lost > 0 && sum->collided > 0 &&
 		   sum->mixed > 0 && sum->short_of_slots > 0 && sum->longer > 0 && sum->moved > 0 &&
-		   sum->left > 0 && sum->stored > 0 && sum->passed > 0,
+		   sum->left > 0 && sum->relisted > 0 && sum->settled > 0 && sum->replaced_lists > 0 &&
+		   sum->stored > 0 && sum->passed > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64
