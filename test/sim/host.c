@@ -830,7 +830,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 	{
 		if (answer->told)
 			hosts[h].others_seen_us[w.plan.turn[w.plan.gate[slot->resource]]] = host_now_us(h);
-		if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO && chance(2))
+		if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO &&
+			w.plan.keep_idle_us > 0 && chance(2))
 			tell_want(answer->holder);
 		story_answer("->", command, answer, n);
 		check_answered(h, command->slot, n, command, answer);
