@@ -46,7 +46,6 @@ plan_make(plan *plan, uint64_t seed)
 	if (plan->hosts == 1 && !chance(4))
 		plan->hosts = 2;
 	plan->span = spans[dice(4)];
-	plan->spent = chance(4) ? LUA_SPAN - 1 - (int) dice(3) : 0;
 	plan->asks = 3 + (int) dice(9);
 	plan->releases_max = 1 + (int) dice(3);
 	plan->write_odds = 1 + (int) dice(4);
@@ -85,6 +84,7 @@ plan_make(plan *plan, uint64_t seed)
 	choose_times(plan);
 	if (plan->rolling)
 		roll(plan);
+	plan->spent = plan->keep_idle_us > 0 && chance(2) ? LUA_SPAN - 1 - (int) dice(3) : 0;
 	choose_persistence(plan);
 
 	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
@@ -188,7 +188,7 @@ choose_times(plan *plan)
 	plan->length_us = plan->ttl_us * (3 + dice(6));
 	if (plan->faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_TTL)))
 		plan->length_us += 4 * plan->max_ttl_us * plan->longer;
-	plan->keep_idle_us = chance(2) ? plan->ttl_us / 10 + dice_us(3 * plan->ttl_us) : 0;
+	plan->keep_idle_us = chance(3) ? plan->ttl_us / 10 + dice_us(3 * plan->ttl_us) : 0;
 	plan->crowd_us = chance(3) ? plan->delay_us * (1 + dice(8)) : 0;
 	plan->fault_every_us = plan->length_us / (1 + dice(14));
 }
