@@ -4,8 +4,6 @@
  */
 #include "protocol/waiters.h"
 
-#include <string.h>
-
 static void drop(Waiters *waiters, int from, int count);
 
 void
@@ -22,10 +20,9 @@ waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us)
 		return;
 	if (waiters->count == WAITERS_MAX)
 		waiters->count--;
-	memmove(&waiters->waiter[at + 1], &waiters->waiter[at],
-			(size_t) (waiters->count - at) * sizeof(Waiter));
+	for (int i = waiters->count++; i > at; i--)
+		waiters->waiter[i] = waiters->waiter[i - 1];
 	waiters->waiter[at] = newcomer;
-	waiters->count++;
 }
 
 int
@@ -51,7 +48,7 @@ waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token
 {
 	if (token > 0 && token < *ended)
 		return false;
-	if (token > *ended && token != -*ended)
+	if ((token > *ended && token != -*ended) || (token == 0 && (*nodes & node) != 0))
 		*nodes = 0;
 	if (token > 0)
 		*ended = token;
@@ -72,6 +69,6 @@ static void
 drop(Waiters *waiters, int from, int count)
 {
 	waiters->count -= count;
-	memmove(&waiters->waiter[from], &waiters->waiter[from + count],
-			(size_t) (waiters->count - from) * sizeof(Waiter));
+	for (int i = from; i < waiters->count; i++)
+		waiters->waiter[i] = waiters->waiter[i + count];
 }

@@ -46,8 +46,9 @@ extern void waiters_pass(Waiters *waiters, uint64_t self);
  * Releases that a waiter hears of, each from several nodes.  `nodes` have told of the one of
  * the lease with the token `ended`, which is negative when the waiter has asked since.
  *
- * A node tells of the lease with this token (0: of an unknown one).  True: that is counted.
- * False: it has told of it before, or it is slow, and tells of an earlier one.
+ * A node tells of the lease with this token (0: an unknown one, which is another each
+ * time).  True: that is counted.  False: it has told of it before, or it is slow, and tells
+ * of an earlier one.
  */
 extern bool waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token);
 

@@ -727,6 +727,7 @@ test_crowd(void)
 				   .warm_up_us = 60 * SECOND};
 	double seconds = 60;
 	int dead = -1;
+	int served = 0;
 
 	begin(&story, seed);
 	run_until(60 * SECOND + (int64_t) (seconds * SECOND));
@@ -753,6 +754,9 @@ test_crowd(void)
 		  "of %d hosts %.1f ask for each release", s.hosts,
 		  (double) seen.rounds / (seen.releases + 1e-9));
 	check(seen.grants > 600, "and %d of 1200 turns of 5 ms are used", seen.grants);
+	for (int h = 0; h < s.hosts; h++)
+		served += hosts[h].grants > 0;
+	check(served > seen.grants / 2, "by %d hosts", served);
 }
 
 int

@@ -132,7 +132,10 @@ test_told(void)
 
 	ok(waiters_count_told(&nodes, &ended, 2, 0) && nodes == 3 && ended == 400,
 	   "of an unknown lease: whichever is counted");
-	ok(!waiters_count_told(&nodes, &ended, 2, 0), "once");
+	ok(waiters_count_told(&nodes, &ended, 4, 0) && nodes == 7, "a plain client's release");
+	ok(waiters_count_told(&nodes, &ended, 2, 0) && waiters_count_told(&nodes, &ended, 4, 0) &&
+		   nodes == 6,
+	   "and its next");
 }
 
 int
