@@ -147,6 +147,8 @@ sub calls_work
 		redlock_nodes        => [ "SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND votes_yes > 0", '3' ],
 		redlock_node_rows    => [ 'SELECT count(*) FROM redlock_node_rows()', '3' ],
 		redlock_node_list_rows => [ "SELECT count(*) FROM redlock_node_list_rows() WHERE list = 'now'", '3' ],
+		redlock_hosts        => [ 'SELECT prefix, nodes, agrees FROM redlock_hosts', 'redlock:|3|t' ],
+		redlock_host_rows    => [ 'SELECT nodes FROM redlock_host_rows()', '3' ],
 		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
 		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
 		redlock_unsettled_row => [ 'SELECT unsettled FROM redlock_unsettled_row()', '0' ],
@@ -166,7 +168,8 @@ sub calls_work
 	my @order = qw(redlock_acquire redlock_try redlock_check redlock_token redlock_fence redlock_locks
 	  redlock_lease_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
-	  redlock_run redlock_release redlock_release_all redlock_release_idle redlock_fence_merge redlock_scope);
+	  redlock_run redlock_release redlock_release_all redlock_release_idle redlock_fence_merge redlock_scope
+	  redlock_hosts redlock_host_rows);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid

@@ -38,8 +38,11 @@
 /* No sooner after the one before, whatever has changed. */
 #define BEAT_LEAST_US INT64CONST(1000000)
 
-/* A dispute is told when so many beats in a row have found it. */
-#define BEATS_TO_TELL 2
+/*
+ * A dispute is told when all beats have found it for so long.  A host that has noticed a
+ * change of a node, or of its own settings, says so within BEAT_LEAST_US.
+ */
+#define DISPUTE_US INT64CONST(2500000)
 
 /* How long the list that sessions were told of stays in shared memory. */
 #define KEEP_LIST_US INT64CONST(10000000)
@@ -73,8 +76,8 @@ typedef struct Dispute
 	HostFacts facts; /* of a host that has it */
 	uint64 host;
 	HostsDifference difference;
-	bool found; /* by the beat that is looked at */
-	int beats;  /* in a row that found it */
+	bool found;     /* by the beat that is looked at */
+	int64 since_us; /* all beats since then have found it */
 	bool told;
 } Dispute;
 
@@ -115,6 +118,7 @@ static int64 beat_us; /* the last */
 static core_mask beat_out;
 static bool changed = false;
 static bool begun = false; /* each node was asked, or can't be */
+static int64 looked_us;    /* for disputes */
 static bool left = false;
 
 static HostConfig own;
@@ -470,6 +474,7 @@ find_disputes(int64 now_us)
 	int kept = 0;
 
 	begun = true;
+	looked_us = now_us;
 	compared_count = seen_count = 0;
 	for (int i = 0; i < dispute_count; i++)
 		disputes[i].found = false;
@@ -482,9 +487,7 @@ find_disputes(int64 now_us)
 	{
 		Dispute *dispute = &disputes[i];
 
-		if (dispute->found)
-			dispute->beats++;
-		else if (!more) /* it may be among those that a node left out */
+		if (!dispute->found && !more) /* it may be among those that a node left out */
 		{
 			if (dispute->told)
 				ereport(LOG, (errmsg("redlock host \"%s\" has no other settings any more, or is "
@@ -492,7 +495,7 @@ find_disputes(int64 now_us)
 									 dispute->facts.name)));
 			continue;
 		}
-		if (dispute->beats >= BEATS_TO_TELL && !dispute->told)
+		if (dispute->found && now_us - dispute->since_us >= DISPUTE_US && !dispute->told)
 			tell(dispute);
 		if (kept != i)
 			disputes[kept] = *dispute;
@@ -564,7 +567,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (i == dispute_count)
 	{
 		memset(dispute, 0, sizeof(*dispute));
-		dispute->beats = in_dispute ? BEATS_TO_TELL - 1 : 0;
+		dispute->since_us = in_dispute ? looked_us - DISPUTE_US : looked_us;
 		dispute_count++;
 	}
 	dispute->config = theirs;

@@ -5,7 +5,7 @@
  *
  * Every few seconds, and soon after something has changed, the host writes itself into the
  * list of each node, and is told which other configurations are in use with its prefix.
- * One by which both hosts could get one lock is a dispute, if it is there at the next beat,
+ * One by which both hosts could get one lock is a dispute, if it is there some seconds later,
  * too: who changes its list on all hosts, or restarts a node, should not be told of each
  * moment between.  The log tells, and shared memory: see redlock.on_disagreement.
  *

@@ -312,8 +312,7 @@ hosts_compare(const HostConfig *ours, const HostConfig *theirs, HostsDifference 
 	}
 	for (int i = 0; i < theirs->count; i++)
 		add_node(&their_lists, &theirs->node[i], bit_of[i] >= 0 ? bit_of[i] : bits++);
-	/* a host without nodes has no locks */
-	if (our_lists.now != 0 && their_lists.now != 0 && !quorums_meet(our_lists, their_lists))
+	if (!quorums_meet(our_lists, their_lists))
 		difference->kinds |= HOSTS_NODES;
 }
 

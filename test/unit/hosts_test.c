@@ -103,6 +103,8 @@ test_identity(void)
 	   "those that are connected suffice to disagree");
 	ok(differ(nodes("a:1:7 b:2:7 c:3:7"), nodes("x:3:7 y:1:7 z:2:7")) == 0,
 	   "nodes that were copied, with their markers");
+	ok(differ(nodes("a:1:7:1:1 b:2:7:1:2 c:3:3"), nodes("x:2:7:1:2 y:1:7:1:1 z:3:3")) == 0,
+	   "each of them is the one with its process");
 	ok(differ(nodes("a:1:1 b:2:2 c:3:3"), nodes("b:1:1 c:2:2 a:3:3")) == 0,
 	   "names that are exchanged");
 }
