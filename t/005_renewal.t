@@ -274,7 +274,7 @@ $_->resume foreach @nodes[ 0 .. 2 ];
 
 # ---- what is said of a node that failed long before ----
 
-my $host_c = redlock_cluster('c', nodes => [ @nodes[ 0 .. 2 ] ], conf => "redlock.node_timeout = '8s'");
+my $host_c = redlock_cluster('c', nodes => [ @nodes[ 0 .. 2 ] ], conf => "redlock.node_timeout = '8s'\nredlock.on_disagreement = warn");
 $nodes[1]->kill9;
 wait_until(
 	sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'backing off'") eq '1' },

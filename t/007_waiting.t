@@ -383,8 +383,8 @@ SQL
 # Each place where a waiter may be terminated when the lease has just been left for it.
 # The broker would look at an idle lease when its renewal is due, in 20 minutes.
 {
-	$host_a->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'");
-	$host_a->reload;
+	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
+	$_->reload foreach $host_a, $host_b;
 	$host_a->poll_query_until('postgres', "SELECT current_setting('redlock.max_ttl') = '1h'");
 	foreach my $wait ('', ", wait => '10 min'")
 	{

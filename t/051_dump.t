@@ -78,7 +78,7 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present');
-is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 19, 'privileges of all functions and relations are compared');
+is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 21, 'privileges of all functions and relations are compared');
 
 # somebody has passed a fence, and is not done
 my $session = session($host, dbname => 'present');
