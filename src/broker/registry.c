@@ -365,7 +365,13 @@ call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvl
 	size_t len[lengthof(all)];
 	int count = 4;
 
-	if (what != CALL_LIST)
+	if (what == CALL_LIST)
+	{
+		/* rare, and not to be repeated for a node that has restarted and lacks the script */
+		all[0] = "EVAL";
+		all[1] = lua_hosts_script;
+	}
+	else
 	{
 		snprintf(id, sizeof(id), "%016" INT64_MODIFIER "x", lease_table->host_id);
 		all[count++] = id;
@@ -682,7 +688,7 @@ begin_reading(int64 now_us)
 	describe_self();
 	describe_config();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)) && told[i].sha[0] != '\0')
+		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			reading.out |= CORE_BIT(i);
 			ask_page(node_at(i), "", 0, now_us);
@@ -708,13 +714,10 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (!(reading.out & bit))
 		return;
 	host_list_step();
-	if (reply != NULL && !lacks_script(node, reply))
-	{
-		if (!is_answer(reply) || reply->element[0]->len > HOSTS_AFTER_MAX)
-			complain(node, reply);
-		else if (read_page(node, reply->element[1], now_us))
-			next = reply->element[0];
-	}
+	if (reply != NULL && (!is_answer(reply) || reply->element[0]->len > HOSTS_AFTER_MAX))
+		complain(node, reply);
+	else if (reply != NULL && read_page(node, reply->element[1], now_us))
+		next = reply->element[0];
 	if (next != NULL && next->len > 0 && node_can_send(node) &&
 		(!(reading.later & bit) || strcmp(next->str, after[node->slot]) > 0))
 	{
