@@ -37,6 +37,17 @@ sub drop_connections
 	return;
 }
 
+# Each host hears each node by a connection of its own.
+sub hears_nodes
+{
+	my ($hosts) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { !grep { $hosts != (() = $_->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=/mg) } @redis },
+		"the nodes are heard by $hosts");
+	return;
+}
+
 # A new broker, with new connections, which has not yet doubted any.
 sub begin
 {
@@ -47,6 +58,8 @@ sub begin
 	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'a new broker');
 	$host->poll_query_until('postgres', 'SELECT broker_pid IS NOT NULL FROM redlock_stats');
 	wait_nodes_ready($host, 3);
+	$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # also that of the former one
+	hears_nodes(1);
 	return;
 }
 
@@ -55,6 +68,8 @@ sub connected_since
 	my ($since) = @_;
 	return $host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND since > '$since'");
 }
+
+sub last_subscriber { return ($_[0]->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=(\d+)/mg)[-1] // ''; }
 
 sub clock { return $host->safe_psql('postgres', 'SELECT clock_timestamp()'); }
 
@@ -65,7 +80,7 @@ foreach my $call ("redlock_try('a', scope => 'session')",
 	"redlock_acquire('a', wait => '0', scope => 'session') > 0")
 {
 	begin();
-	drop_connections(1);
+	drop_connections(2);
 	my $began  = clock();
 	my $result = $s->run("SELECT $call");
 	is("$result->{out}$result->{err}", 't', "$call is granted");
@@ -79,7 +94,7 @@ foreach my $call ("redlock_try('a', scope => 'session')",
 # ---- nobody asks for anything: found and replaced all the same ----
 
 begin();
-drop_connections(1);
+drop_connections(2);
 my $dropped = clock();
 wait_until(sub { connected_since($dropped) == 3 }, 'quiet connections that died are replaced');
 is($s->query("SELECT redlock_try('b')"), 't', 'the first request finds them well');
@@ -94,11 +109,12 @@ my $listens = sub { scalar grep { $_->cli(qw(PUBSUB NUMSUB redlock:c)) =~ /\n1$/
 $holder->query("SELECT redlock_acquire('c', scope => 'session')");
 $waiter->send("SELECT redlock_acquire('c', scope => 'session') > 0");
 wait_until(sub { $listens->() == 3 }, 'B waits for A, with a subscription at each node');
-my @first = map { $_->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=(\d+)/ ? $1 : '' } @redis;
-drop_connections(3);
+my @first = map { last_subscriber($_) } @redis;
+hears_nodes(2);
+drop_connections(4);
 $_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # the node has given it up already
 wait_until(sub { $listens->() == 3 }, 'B subscribes again at all nodes');
-my @second = map { $_->cli(qw(CLIENT LIST TYPE pubsub)) =~ /^id=(\d+)/ ? $1 : '' } @redis;
+my @second = map { last_subscriber($_) } @redis;
 isnt($second[$_], $first[$_], 'on a new connection') foreach 0 .. 2;
 $holder->query("SELECT redlock_release('c')");
 is($waiter->result->{out}, 't', 'and gets the lock when A gives it back');

@@ -109,7 +109,7 @@ kill 'TERM', $pid;
 wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 shown($host, 'next=3 now=3 0', 'its successor has both lists');
 is_held('another broker');
-is(key_count('redlock:held', @old, @new), 6, 'each node has its key');
+wait_until(sub { key_count('redlock:held', @old, @new) == 6 }, 'each node has its key');
 shown($other, 'next=3 now=3 0', 'two lists on the other host');
 ok(!$t->done, 'the session that waits goes on waiting');
 unlike($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes; SHOW redlock.nodes_next'), qr/$secret/,

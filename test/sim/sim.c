@@ -395,8 +395,8 @@ print_statistics(const statistics *sum, double seconds)
 		sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines, sum->fooled, sum->writes,
 		sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled, sum->too_late,
 		sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost, sum->collided, sum->mixed,
-		sum->longer, sum->moved, sum->left, sum->short_of_slots, sum->settled,
-		sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
+		sum->longer, sum->moved, sum->left, sum->short_of_slots, sum->settled, sum->replaced_lists,
+		sum->relisted, sum->stored, sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
