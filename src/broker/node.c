@@ -285,23 +285,6 @@ node_subscribe(RedisNode *node, const char *channel, size_t len, bool join)
 	node->flush_wanted = true;
 }
 
-void
-node_say(RedisNode *node, const char *channel, size_t channel_len, const char *text, size_t len,
-		 int64 now_us)
-{
-	const char *argv[] = {"PUBLISH", channel, text};
-	size_t argvlen[] = {7, channel_len, len};
-	InFlight said = {.call = NODE_SAID, .last = true, .sent_us = now_us};
-
-	Assert(node_can_send(node));
-
-	if (node->batch->count > 0)
-		end_batch(node);
-	append(node, lengthof(argv), argv, argvlen);
-	node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = said;
-	node->flush_wanted = true;
-}
-
 bool
 node_flush(RedisNode *node, int64 now_us)
 {

@@ -66,7 +66,7 @@ typedef enum NodeState
 	NODE_REFUSED
 } NodeState;
 
-/* InFlight.call of node_say: nobody waits for the answer */
+/* InFlight.call, where nobody waits for the answer */
 #define NODE_SAID (-1)
 
 /* A command in flight: what the broker needs to know when the reply comes. */
@@ -231,10 +231,6 @@ extern void node_call(RedisNode *node, int call, int argc, const char **argv, co
 
 /* Subscribe to, or leave, a channel.  READY subscribers only. */
 extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);
-
-/* Have the node tell those who listen to a channel something.  It must be able to send. */
-extern void node_say(RedisNode *node, const char *channel, size_t channel_len, const char *text,
-					 size_t len, int64 now_us);
 
 /*
  * Write what can be written without waiting.  False: the connection broke; what the

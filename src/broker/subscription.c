@@ -143,8 +143,9 @@ subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe
 {
 	char text[SCRIPT_PROBE_MAX];
 	char channel[CHANNEL_SIZE];
-	size_t channel_len = channel_of(host, channel);
-	size_t len = script_write_probe(text, key, key_len, probe);
+	const char *argv[] = {"PUBLISH", channel, text};
+	size_t argvlen[] = {7, channel_of(host, channel),
+						script_write_probe(text, key, key_len, probe)};
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -152,7 +153,7 @@ subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe
 
 		if (!node_can_send(node))
 			continue;
-		node_say(node, channel, channel_len, text, len, now_us);
+		node_call(node, NODE_SAID, lengthof(argv), argv, argvlen, now_us);
 		return;
 	}
 }
