@@ -332,8 +332,7 @@ wait_for_answer(const LockRequest *request, int64 deadline_us)
 		LeaseState state = lease_state(asking);
 		int64 now_us;
 
-		if (asking->handovers == 0)
-			refuse_in_dispute(request);
+		refuse_in_dispute(request);
 		if (state == LEASE_HELD && lease_validity_us(asking) == 0)
 			return LEASE_LOST; /* whatever the broker has noticed */
 		if (state != LEASE_WAITING)

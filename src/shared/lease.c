@@ -145,11 +145,9 @@ init_table(void)
 	for (int i = 0; i < COUNTERS; i++)
 		pg_atomic_init_u64(&lease_table->counters[i], 0);
 	for (int i = 0; i < CYCLES; i++)
-		lease_table->cycle[i].slot = -1;
+		lease_table->cycle_slot[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
-	{
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
-	}
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
@@ -576,24 +574,25 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
 	bool idle = waiting != NULL;
-	int others = 0;
 
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
-	if (waiting != NULL)
-		others = waiting(lease->gate);
-	lease->returns = others > 0;
+	lease->returns = false;
 	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
 					   tokens_of(lease)))
 		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
-	else
-		idle = idle &&
-			   rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
+	else if (idle)
+	{
+		int others = waiting(lease->gate);
+
+		lease->returns = others > 0;
+		idle = rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
 								   now_us - lease->turn_began_us, lease->handovers,
 								   redlock_handover_limit) &&
 			   rules_turn_lasts(lease->wanted, lease->handovers, others);
+	}
 	if (idle)
 	{
 		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
@@ -714,13 +713,14 @@ lease_want(Lease *lease)
 {
 	bool stays;
 
+	/* it is told again and again, by each node: without the lock then */
+	if (lease->wanted)
+		return;
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	lease->wanted = true;
 	stays = lease_stays(lease);
 	if (stays)
-	{
 		free_name(lease);
-	}
 	LWLockRelease(lock_of(lease->hash));
 	if (stays)
 	{
@@ -951,12 +951,10 @@ lease_tell_deadlock(Lease *lease, const char *text)
 {
 	for (int i = 0; i < CYCLES; i++)
 	{
-		Cycle *cycle = &lease_table->cycle[i];
-
-		if (cycle->slot >= 0)
+		if (lease_table->cycle_slot[i] >= 0)
 			continue;
-		strlcpy(cycle->text, text, CYCLE_SIZE);
-		cycle->slot = lease_slot(lease);
+		strlcpy(lease_table->cycle[i], text, CYCLE_SIZE);
+		lease_table->cycle_slot[i] = lease_slot(lease);
 		lease_set_state(lease, LEASE_DEADLOCKED);
 		return true;
 	}
@@ -967,8 +965,8 @@ const char *
 lease_cycle_text(Lease *lease)
 {
 	for (int i = 0; i < CYCLES; i++)
-		if (lease_table->cycle[i].slot == lease_slot(lease))
-			return lease_table->cycle[i].text;
+		if (lease_table->cycle_slot[i] == lease_slot(lease))
+			return lease_table->cycle[i];
 	return "";
 }
 
@@ -1052,8 +1050,8 @@ lease_free(Lease *lease)
 	lease->in_use = false;
 	seqlock_end_write(&lease->version);
 	for (int i = 0; i < CYCLES; i++)
-		if (lease_table->cycle[i].slot == lease_slot(lease))
-			lease_table->cycle[i].slot = -1;
+		if (lease_table->cycle_slot[i] == lease_slot(lease))
+			lease_table->cycle_slot[i] = -1;
 	lease->generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	LWLockRelease(lock_of(lease->hash));

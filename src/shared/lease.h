@@ -187,15 +187,9 @@ typedef enum LeaseCounter
 /* Table locks, as many as PostgreSQL's own lock table has. */
 #define LEASE_PARTITIONS 16
 
-/* The cycle of a deadlock, until the slot of its lease is freed. */
+/* Texts of deadlocks, each until the slot of its lease is freed. */
 #define CYCLES 16
-#define CYCLE_SIZE 8192
-
-typedef struct Cycle
-{
-	int slot; /* written by the broker; -1: not in use */
-	char text[CYCLE_SIZE];
-} Cycle;
+#define CYCLE_SIZE 12288
 
 typedef struct LeaseTable
 {
@@ -224,7 +218,8 @@ typedef struct LeaseTable
 	pg_atomic_uint32 unsettled;          /* leases that do not rest on the lists in force;
 										  * LEASE_UNSETTLED_UNKNOWN: these are to change */
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
-	Cycle cycle[CYCLES];
+	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
+	char cycle[CYCLES][CYCLE_SIZE];
 	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
 								* last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
