@@ -20,7 +20,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
-	broker/subscription broker/tls broker/trouble broker/turns \
+	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
 	session/fence session/gate session/list_hosts session/loss session/request session/session)
 
 EXTENSION = redlock_pg

@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include "common/pg_prng.h"
-#include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -36,6 +35,7 @@
 #include "broker/node.h"
 #include "broker/registry.h"
 #include "broker/subscription.h"
+#include "broker/timers.h"
 #include "broker/tls.h"
 #include "broker/trouble.h"
 #include "broker/turns.h"
@@ -72,13 +72,7 @@
 
 StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
-typedef struct LeaseTimer
-{
-	pairingheap_node heap_node;
-	int64 at_us; /* 0: not in the heap */
-} LeaseTimer;
-
-static LeaseTimer *timers; /* one for each slot of the lease table */
+static Timer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
 static ReleaseQueue releases;
 static bool settled = false; /* each node was tried once: acquires may begin */
@@ -117,7 +111,6 @@ static void hurry_release(Lease *lease, int64 now_us);
 static void hurry_releases_of(uint64 hash, int64 now_us);
 static void forget_debts(int64 now_us);
 static void take(const ReleaseStep *next, int64 now_us);
-static int compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void adopt_leases(int64 now_us);
 static void configure_nodes(int64 now_us);
 static void move_askers(int64 now_us);
@@ -171,9 +164,9 @@ redlock_broker_main(Datum arg)
 	ConfigReloadPending = ConfigReloadPending || !lease_had_broker();
 
 	before_shmem_exit(detach, (Datum) 0);
-	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(LeaseTimer),
+	timers = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Timer),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	timer_heap = pairingheap_allocate(compare_timers, NULL);
+	timer_heap = timers_make();
 	init_releases();
 	subscription_init();
 	turns_init();
@@ -285,12 +278,11 @@ run_timers(int64 now_us, int64 looked_us)
 {
 	for (int i = 0; i < TIMERS_PER_PASS; i++)
 	{
-		LeaseTimer *timer;
+		Timer *timer = timers_first(timer_heap);
 		Lease *lease;
 
-		if (pairingheap_is_empty(timer_heap))
+		if (timer == NULL)
 			return PG_INT64_MAX;
-		timer = pairingheap_container(LeaseTimer, heap_node, pairingheap_first(timer_heap));
 		if (timer->at_us > looked_us)
 			return timer->at_us;
 
@@ -730,7 +722,6 @@ publish_votes(Lease *lease)
 static void
 set_timer(Lease *lease)
 {
-	LeaseTimer *timer = &timers[lease_slot(lease)];
 	int64 at_us = release_queue_wake_at_us(&releases, lease_slot(lease), &lease->core);
 	int64 grain_us = lease->ttl_ms; /* a thousandth of the ttl */
 
@@ -743,23 +734,7 @@ set_timer(Lease *lease)
 		at_us = look_at_us;
 		at_us += grain_us - at_us % grain_us;
 	}
-	if (timer->at_us == at_us)
-		return;
-	if (timer->at_us != 0)
-		pairingheap_remove(timer_heap, &timer->heap_node);
-	timer->at_us = at_us;
-	if (timer->at_us != 0)
-		pairingheap_add(timer_heap, &timer->heap_node);
-}
-
-/* The pairing heap has its largest element first; we want the earliest. */
-static int
-compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	int64 a_us = pairingheap_const_container(LeaseTimer, heap_node, a)->at_us;
-	int64 b_us = pairingheap_const_container(LeaseTimer, heap_node, b)->at_us;
-
-	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
+	timers_set(timer_heap, &timers[lease_slot(lease)], at_us);
 }
 
 static void

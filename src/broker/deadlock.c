@@ -4,27 +4,24 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
-#include "lib/pairingheap.h"
 #include "lib/stringinfo.h"
-#include "postmaster/postmaster.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "broker/deadlock.h"
-#include "broker/node.h"
+#include "broker/registry.h"
 #include "broker/subscription.h"
+#include "broker/timers.h"
 #include "shared/text.h"
 
-/* Probes that are looked at, sent or received, in a second: each may ask for all locks. */
-#define PROBES_PER_S 200
+/* Probes in a second, sent or received, and looks at the lock manager, each of which locks all of
+ * it. */
+#define LOOKS_PER_S 200
 
 /*
  * Who queues at a gate waits for the lock, as the session before it does that asks for it.
@@ -40,9 +37,8 @@
 /* What is known of a request that waits; a place for each slot of the lease table. */
 typedef struct Wait
 {
-	pairingheap_node heap_node;
-	int64 probe_at_us; /* 0: not in the heap */
-	uint64 held_by;    /* the host that has the lock; 0: unknown */
+	Timer timer;    /* of the next probe: set while the request waits; comes first */
+	uint64 held_by; /* the host that has the lock; 0: unknown */
 	ProbeMemory memory;
 } Wait;
 
@@ -62,12 +58,13 @@ typedef struct Visit
 } Visit;
 
 static Wait *waits;
-static pairingheap *wait_heap;
-static int tokens = PROBES_PER_S; /* probes that may be looked at now */
-static int64 tokens_at_us = 0;
+static pairingheap *timers;
+StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
+				 "the longest cycle can be told");
 
-static int compare_waits(const pairingheap_node *a, const pairingheap_node *b, void *arg);
-static void probe_at(Wait *wait, int64 at_us);
+static int looks_left = LOOKS_PER_S;
+static int64 looks_since_us = 0;
+
 static bool may_look(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
@@ -80,34 +77,13 @@ static bool local_wait(int pid, LocalWait *wait);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
-static const char *server_name(void);
 
 void
 deadlock_init(void)
 {
 	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	wait_heap = pairingheap_allocate(compare_waits, NULL);
-}
-
-/* The pairing heap has its largest element first; we want the earliest. */
-static int
-compare_waits(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	int64 a_us = pairingheap_const_container(Wait, heap_node, a)->probe_at_us;
-	int64 b_us = pairingheap_const_container(Wait, heap_node, b)->probe_at_us;
-
-	return a_us < b_us ? 1 : a_us > b_us ? -1 : 0;
-}
-
-static void
-probe_at(Wait *wait, int64 at_us)
-{
-	if (wait->probe_at_us != 0)
-		pairingheap_remove(wait_heap, &wait->heap_node);
-	wait->probe_at_us = at_us;
-	if (at_us != 0)
-		pairingheap_add(wait_heap, &wait->heap_node);
+	timers = timers_make();
 }
 
 void
@@ -115,8 +91,8 @@ deadlock_wait(Lease *lease, int64 now_us)
 {
 	Wait *wait = &waits[lease_slot(lease)];
 
-	if (wait->probe_at_us == 0)
-		probe_at(wait, now_us + DeadlockTimeout * INT64CONST(1000));
+	if (wait->timer.at_us == 0)
+		timers_set(timers, &wait->timer, now_us + DeadlockTimeout * INT64CONST(1000));
 }
 
 void
@@ -125,9 +101,9 @@ deadlock_end(Lease *lease)
 	Wait *wait = &waits[lease_slot(lease)];
 
 	wait->held_by = 0;
-	if (wait->probe_at_us == 0)
+	if (wait->timer.at_us == 0)
 		return;
-	probe_at(wait, 0);
+	timers_set(timers, &wait->timer, 0);
 	memset(&wait->memory, 0, sizeof(wait->memory));
 }
 
@@ -140,31 +116,30 @@ deadlock_held_by(Lease *lease, uint64 host)
 int64
 deadlock_on_time(int64 now_us)
 {
-	while (!pairingheap_is_empty(wait_heap))
-	{
-		Wait *wait = pairingheap_container(Wait, heap_node, pairingheap_first(wait_heap));
-		Lease *lease = lease_at(wait - waits);
+	Timer *timer;
 
-		if (wait->probe_at_us > now_us)
-			return wait->probe_at_us;
-		probe_at(wait, now_us + probe_again_us(lease->core.waiting));
+	while ((timer = timers_first(timers)) != NULL && timer->at_us <= now_us)
+	{
+		Lease *lease = lease_at((Wait *) timer - waits);
+
+		timers_set(timers, timer, now_us + probe_again_us(lease->core.waiting));
 		send_probe(lease, now_us);
 	}
-	return PG_INT64_MAX;
+	return timer != NULL ? timer->at_us : PG_INT64_MAX;
 }
 
 /* Hosts may be many, or hostile; what is not looked at comes again. */
 static bool
 may_look(int64 now_us)
 {
-	if (now_us >= tokens_at_us + INT64CONST(1000000))
+	if (now_us >= looks_since_us + INT64CONST(1000000))
 	{
-		tokens = PROBES_PER_S;
-		tokens_at_us = now_us;
+		looks_left = LOOKS_PER_S;
+		looks_since_us = now_us;
 	}
-	if (tokens == 0)
+	if (looks_left == 0)
 		return false;
-	tokens--;
+	looks_left--;
 	return true;
 }
 
@@ -249,6 +224,8 @@ explore(ScriptProbe *probe, int pid, int64 now_us)
 				send_on(&visit->probe, lease, now_us);
 			continue;
 		}
+		if (!may_look(now_us))
+			break;
 		if (!local_wait(visit->pid, &wait) ||
 			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
 			continue;
@@ -288,7 +265,7 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 	if (probe_visit(&probe->path, &step) != PROBE_GO_ON)
 		return false;
 	text->pid = pid;
-	text_to_printable(text->server, sizeof(text->server), server_name(), strlen(server_name()));
+	strlcpy(text->server, registry_name(), sizeof(text->server));
 	text_to_printable(text->what, sizeof(text->what), what, strlen(what));
 	return true;
 }
@@ -301,7 +278,7 @@ wait_of(int pid)
 	{
 		Lease *lease = lease_at(i);
 
-		if (waits[i].probe_at_us != 0 && lease->owner_pid == pid &&
+		if (waits[i].timer.at_us != 0 && lease->owner_pid == pid &&
 			pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING)
 			return lease;
 	}
@@ -353,7 +330,7 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 			continue;
 		resetStringInfo(&text);
 		appendStringInfo(&text, "redlock \"%s\"", lease->key + lease->prefix_len);
-		if (waits[i].probe_at_us != 0 && lease_state(lease) == LEASE_WAITING)
+		if (waits[i].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
 			wait->request = lease;
 	}
 	strlcpy(wait->what, text.data, sizeof(wait->what));
@@ -397,16 +374,4 @@ cycle_text(const ScriptProbe *probe)
 						 next->server);
 	}
 	return text.data;
-}
-
-/* For people: cluster_name, or the name of the machine. */
-static const char *
-server_name(void)
-{
-	static char host[64];
-
-	if (cluster_name != NULL && cluster_name[0] != '\0')
-		return cluster_name;
-	gethostname(host, sizeof(host) - 1);
-	return host;
 }

@@ -244,6 +244,20 @@ registry_leave(int64 now_us)
 	return done;
 }
 
+const char *
+registry_name(void)
+{
+	static char printable[HOSTS_NAME_MAX + 1];
+	char name[HOSTS_NAME_MAX + 1] = "";
+
+	if (cluster_name[0] != '\0')
+		strlcpy(name, cluster_name, sizeof(name));
+	else
+		gethostname(name, sizeof(name) - 1);
+	text_to_printable(printable, sizeof(printable), name, strlen(name));
+	return printable;
+}
+
 /*
  * Beats
  */
@@ -289,16 +303,11 @@ static void
 describe_self(void)
 {
 	HostFacts facts = {.version = REDLOCK_VERSION, .postgres = PG_VERSION};
-	char name[HOSTS_NAME_MAX + 1] = "";
 	int releasing;
 	int unsettled;
 	int64 kept_until_us;
 
-	if (cluster_name[0] != '\0')
-		strlcpy(name, cluster_name, sizeof(name));
-	else
-		gethostname(name, sizeof(name) - 1);
-	text_to_printable(facts.name, sizeof(facts.name), name, strlen(name));
+	strlcpy(facts.name, registry_name(), sizeof(facts.name));
 	lease_usage(&facts.leases, &releasing);
 	facts.settled =
 		lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 && kept_until_us == 0;

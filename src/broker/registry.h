@@ -23,6 +23,9 @@ extern void registry_init(void);
 /* Something that other hosts should know has changed. */
 extern void registry_changed(void);
 
+/* For people: cluster_name, or the name of the machine; printable. */
+extern const char *registry_name(void);
+
 /* Sends what is due; returns when to be called again. */
 extern int64 registry_on_time(int64 now_us);
 
