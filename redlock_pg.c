@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
+
 #include "access/htup_details.h"
 #include "access/parallel.h"
 #include "catalog/namespace.h"
@@ -816,7 +818,7 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	appendStringInfo(&disagreement, " %s", hint.data);
 
 	values[0] = CStringGetTextDatum(facts.name);
-	values[1] = CStringGetTextDatum(psprintf("%016" INT64_MODIFIER "x", host->id));
+	values[1] = CStringGetTextDatum(psprintf("%016" PRIx64, host->id));
 	values[2] = CStringGetTextDatum(facts.version);
 	values[3] = CStringGetTextDatum(facts.postgres);
 	values[4] = CStringGetTextDatum(prefix);

@@ -125,6 +125,14 @@ spinlocks_are_short()
         close ARGV if eof' redlock_pg.c src/*/*.c | grep .
 }
 
+# Names that not all supported servers have belong into compat.h: CI builds against two of
+# these servers only.
+names_are_everywhere()
+{
+    ! grep -nE '\b(INT64_MODIFIER|pg_(attribute_)?noreturn|ShmemInitHash)\b' redlock_pg.c src/*/*.[ch] |
+        grep -v '^src/shared/compat.h:'
+}
+
 # The flags of the compiler that PostgreSQL was built with may be unknown to
 # clang; that is no fault of ours.
 builds_with_clang()
@@ -154,6 +162,7 @@ check "includes point down, and the pure rooms include C99 headers only" include
 check "the protocol calls no allocator, clock or file" protocol_calls_nothing
 check "the tables of rooms in src/README.md" rooms_are_described
 check "spinlocks are held for a few instructions" spinlocks_are_short
+check "names that all supported servers have" names_are_everywhere
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects

@@ -29,12 +29,19 @@ sub set
 	return;
 }
 
+# Where nodes are too slow to tell the list, it is read again.
 sub names_on
 {
 	my ($host, $where) = @_;
+	my $result;
 
-	return $host->safe_psql('postgres',
-		"SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM redlock_hosts " . ($where // ''));
+	foreach my $time (1 .. 50)
+	{
+		$result = psql_result($host,
+			"SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM redlock_hosts " . ($where // ''));
+		last if $result->{state} ne '08006';
+	}
+	return $result->{state} eq '' ? $result->{out} : "error $result->{state}";
 }
 
 # What the nodes have, by a script: what it returns, of each that answers.

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
 #include <unistd.h>
 
 #include "common/hashfn.h"
@@ -382,7 +383,7 @@ call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvl
 	}
 	else
 	{
-		snprintf(id, sizeof(id), "%016" INT64_MODIFIER "x", lease_table->host_id);
+		snprintf(id, sizeof(id), "%016" PRIx64, lease_table->host_id);
 		all[count++] = id;
 	}
 	for (int i = 0; i < count; i++)
@@ -667,8 +668,8 @@ explain(const Dispute *dispute, HostDispute *words)
 	memset(words, 0, sizeof(*words));
 	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
 			sizeof(words->name));
-	snprintf(words->detail, sizeof(words->detail), "Its id is %016" INT64_MODIFIER "x. %s",
-			 dispute->host, detail.data);
+	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
+			 detail.data);
 	strlcpy(words->hint, hint.data, sizeof(words->hint));
 	pfree(detail.data);
 	pfree(hint.data);

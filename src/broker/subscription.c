@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
+
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
@@ -133,7 +135,7 @@ static size_t
 channel_of(uint64 host, char channel[CHANNEL_SIZE])
 {
 	memcpy(channel, LUA_HOST, CHANNEL_HEAD);
-	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" INT64_MODIFIER "x", host);
+	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" PRIx64, host);
 	return CHANNEL_SIZE - 1;
 }
 
