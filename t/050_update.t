@@ -252,15 +252,15 @@ SELECT has_function_privilege('public', 'redlock_release_all()', 'EXECUTE'),
        has_function_privilege('worker', 'redlock_release_all()', 'EXECUTE')
 SQL
 	is($host->safe_psql($db, <<'SQL'), <<'SQL' =~ s/\n$//r, "$version: also of functions that have further arguments now, as a dump has them");
-SELECT p.proname, p.proowner::regrole, a.grantee::regrole, a.is_grantable, i.initprivs
+SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::regrole::text END, a.grantee::regrole, a.is_grantable, i.initprivs
   FROM pg_proc p LEFT JOIN aclexplode(p.proacl) a ON true
   LEFT JOIN pg_init_privs i ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
  WHERE p.proname IN ('redlock_acquire', 'redlock_run') OR (p.proname = 'redlock_try' AND a.grantee <> a.grantor)
  ORDER BY 1
 SQL
-redlock_acquire|postgres|||
+redlock_acquire|superuser|||
 redlock_run|worker|||
-redlock_try|postgres|worker|t|
+redlock_try|superuser|worker|t|
 SQL
 	$holder->quit;
 	calls_work($db, "$version after the update");
