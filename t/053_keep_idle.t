@@ -149,6 +149,33 @@ is($s->query("SELECT redlock_release_all()"), 16, 'they are released');
 is($host->safe_psql('postgres', "SELECT locks FROM redlock_stats"), 16, 'and stay');
 is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 16, 'all of them');
 
+# ---- a try of another host ----
+
+pair($s, 'tried', "keep_idle => '10 min'");
+my $recalled = stat_of('recalled');
+is($b->query("SELECT redlock_try('tried', scope => 'session')"), 't', 'a try of another host gets an idle lock');
+is(stat_of('recalled') - $recalled, 1, 'which was given up for it');
+is($s->query("SELECT redlock_try('tried')"), 'f', 'another try does not get it back from its holder');
+$b->query("SELECT redlock_release('tried')");
+
+my $held = $s->query("SELECT redlock_acquire('tried', scope => 'session', keep_idle => '10 min')");
+is($b->query("SELECT redlock_try('tried')"), 'f', 'a try is refused while a session holds the lock');
+is($b->query("SELECT redlock_try('tried')"), 'f', 'each time');
+is($s->query("SELECT redlock_token('tried') = $held, redlock_release('tried')"), 't|t', 'which does not disturb it');
+is(state_of('tried'), $idle, 'nor keep the lock from staying, as nobody waits');
+is($b->query("SELECT redlock_try('tried', scope => 'session')"), 't', 'then a try gets it');
+$b->query("SELECT redlock_release('tried')");
+
+# What was asked for without keep_idle does not stay: tries could not tell.
+$s->query("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '0')");
+$t->send("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '10 min')");
+wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'unannounced' AND state = 'queued'") == 1 },
+	'another session waits');
+$s->query("SELECT redlock_release('unannounced')");
+like($t->result->{out}, qr/^\d+$/, 'and takes it over');
+$t->query("SELECT redlock_release('unannounced')");
+is_given_up('unannounced', 'the nodes were not told that it may stay');
+
 # ---- many takes ----
 
 sub switches

@@ -402,7 +402,9 @@ ask(Lease *lease, int64 now_us)
 	event.once = lease->once;
 	event.ttl_us = lease->ttl_ms * INT64CONST(1000);
 	event.answer_us = node_timeout_us;
-	event.patience_us = lease->patient ? PG_INT64_MAX : 2 * node_timeout_us;
+	event.patience_us = lease->once      ? turns_recall_us()
+						: lease->patient ? PG_INT64_MAX
+										 : 2 * node_timeout_us;
 	event.retry_us = RETRY_US;
 	event.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
 	event.not_before_us = turns_begin(lease, now_us);
@@ -582,8 +584,8 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->key = lease->key;
 	command->key_len = lease->key_len;
 	command->value = value;
-	command->value_len =
-		script_value(value, lease->secret, lease_table->host_id, lease_holder(lease));
+	command->value_len = script_value(value, lease->secret, lease_table->host_id, lease->may_stay,
+									  lease_holder(lease));
 	command->wall_clock_us = redlock_wall_clock_us();
 	command->ttl_ms = lease->ttl_ms;
 	if (op == CORE_OP_RELEASE)
@@ -631,7 +633,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			subscription_begin(lease);
-			if (core->unreachable_since_us == 0)
+			if (core->unreachable_since_us == 0 && !core->once)
 				deadlock_wait(lease, now_us);
 			break;
 		case CORE_GRANTED:
@@ -762,7 +764,9 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 		if (message.word != SCRIPT_WANT)
 			return;
 		lease = subscription_lease(message.key, message.key_len);
-		if (lease != NULL)
+		if (lease != NULL && message.waiters.count == 0)
+			lease_recall(lease);
+		else if (lease != NULL)
 			turns_want(lease, &message.waiters.waiter[0], now_us);
 		return;
 	}
@@ -922,6 +926,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	event.waiting = answer->waiting;
 	event.holder = answer->holder;
 	event.silent = !answer->ours;
+	event.may_stay = answer->may_stay;
 	event.token = answer->token;
 	step(lease, &event);
 }

@@ -66,11 +66,13 @@ static bool take_number(const char **at, const char *end, int64 most, int64 *num
 static bool take_text(const char **at, const char *end, char *text, size_t size);
 static bool take_probe(const char **at, const char *end, ScriptProbe *probe);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
+static bool is_try(const char *at, const char *end);
 
 static const char digits[] = "0123456789abcdef";
 
 size_t
-script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, const char *holder)
+script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bool may_stay,
+			 const char *holder)
 {
 	size_t holder_len = strlen(holder);
 	char *out = value;
@@ -84,7 +86,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, co
 	out += ATTEMPT_DIGITS;
 	*out++ = ':';
 	out = put_host(out, host);
-	*out++ = ' ';
+	*out++ = may_stay ? LUA_MAY_STAY[0] : ' ';
 	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
 	memcpy(out, holder, holder_len);
 	return out - value + holder_len;
@@ -115,7 +117,8 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 		case CORE_OP_ACQUIRE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->wall_clock_us);
-			at = command->waited_ms >= 0 ? put_number(at, command->waited_ms) : put_word(at, "", 0);
+			at = command->waited_ms >= 0 ? put_number(at, command->waited_ms)
+										 : put_word(at, LUA_TRY, strlen(LUA_TRY));
 			break;
 		case CORE_OP_CONFIRM:
 			at = put_number(at, command->core.counter);
@@ -299,10 +302,12 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 				   strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
 				   from[HOST_AT - 1] == ':' &&
 				   strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
-				   from[VALUE_HEAD - 1] == ' ';
+				   (from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0]);
 	if (answer->ours)
 		from += VALUE_HEAD;
 	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
+	answer->may_stay =
+		answer->ours && !answer->kept && reply->str[VALUE_HEAD - 1] == LUA_MAY_STAY[0];
 	if (answer->ours && !answer->kept)
 		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
 	if (answer->kept)
@@ -340,7 +345,7 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 			   take_waiter(&text, end, now_us, &message->waiters))
 			;
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
-		take_waiter(&text, end, now_us, &message->waiters))
+		(take_waiter(&text, end, now_us, &message->waiters) || is_try(text, end)))
 		message->word = SCRIPT_WANT;
 	else if (strcmp(word, "probe") == 0 && take_probe(&text, end, &message->probe))
 		message->word = SCRIPT_PROBE;
@@ -364,13 +369,27 @@ take_word(const char **at, const char *end, const char **word, size_t *len)
 static bool
 take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 {
+	const char *next = *at;
 	uint64 host;
 	int64 waited_ms;
 
-	if (!take_host(at, end, &host) || !take_number(at, end, WAITED_MAX_MS, &waited_ms))
+	if (!take_host(&next, end, &host) || !take_number(&next, end, WAITED_MAX_MS, &waited_ms))
 		return false;
 	waiters_add(waiters, host, waited_ms * 1000, now_us);
+	*at = next;
 	return true;
+}
+
+/* A host that does not wait. */
+static bool
+is_try(const char *at, const char *end)
+{
+	uint64 host;
+	const char *word;
+	size_t len;
+
+	return take_host(&at, end, &host) && take_word(&at, end, &word, &len) &&
+		   strcmp(word, LUA_TRY) == 0;
 }
 
 static bool

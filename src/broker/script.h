@@ -27,7 +27,7 @@ typedef struct ScriptCommand
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
-	int64 waited_ms;        /* acquire: what the holder's host is told; -1: nothing */
+	int64 waited_ms;        /* acquire: what the holder's host is told; -1: it is a try */
 	int64 token;            /* release: of the lease, as its waiters are told; 0: none */
 	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
 	int64 now_us;           /* release: on the clock of the waiters */
@@ -65,6 +65,7 @@ typedef struct ScriptAnswer
 									 * its release will be told */
 	bool kept;                      /* a refused acquire: it was released, and is kept
 									 * by its hold_at_least */
+	bool may_stay;                  /* a refused acquire: nobody may have it */
 	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */
@@ -72,7 +73,7 @@ typedef struct ScriptAnswer
 
 /* Writes the value but for its attempt into `value`, returns its length. */
 extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host,
-						   const char *holder);
+						   bool may_stay, const char *holder);
 
 extern void script_set_attempt(char *value, uint32 attempt);
 
@@ -125,7 +126,7 @@ typedef struct ScriptMessage
 {
 	ScriptWord word;
 	int64 token;     /* FREE: of the lease that was released; 0: not told */
-	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one */
+	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one, or a try: nobody */
 	const char *key; /* WANT */
 	size_t key_len;
 	ScriptProbe probe; /* PROBE */

@@ -27,6 +27,7 @@ static int64 begin_us[PLACES];
 
 static Waiters *waiters_of(const Lease *lease);
 static int64 hold_back_us(void);
+static int64 round_trip_us(void);
 
 void
 turns_init(void)
@@ -119,9 +120,21 @@ turns_forget(const Lease *lease)
 	*turn = (Turn){NULL, 0};
 }
 
-/* By the round trip of the median node. */
 static int64
 hold_back_us(void)
+{
+	return rules_hold_back_us(round_trip_us());
+}
+
+int64
+turns_recall_us(void)
+{
+	return rules_recall_us(round_trip_us());
+}
+
+/* That of the median node. */
+static int64
+round_trip_us(void)
 {
 	int64 rtt_us[CORE_NODES_MAX];
 	int count = 0;
@@ -138,5 +151,5 @@ hold_back_us(void)
 		rtt_us[at] = rtt;
 		count++;
 	}
-	return rules_hold_back_us(count > 0 ? rtt_us[count / 2] : 0);
+	return count > 0 ? rtt_us[count / 2] : 0;
 }

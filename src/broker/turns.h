@@ -32,6 +32,9 @@ extern void turns_end(Lease *lease, int64 now_us);
 /* It is asked for.  Returns when it may ask; 0: at once. */
 extern int64 turns_begin(const Lease *lease, int64 now_us);
 
+/* For how long a try of this host waits for a lease that another has for nobody. */
+extern int64 turns_recall_us(void);
+
 /* For how long it has been. */
 extern int64 turns_waited_ms(const Lease *lease, int64 now_us);
 

@@ -61,6 +61,9 @@
 /* Waiters ask this much apart when the keys of a dead holder expire. */
 #define EXPIRY_SPREAD_US 10000
 
+/* A try waits for so long, then longer and longer, for a host to give up what it has for nobody. */
+#define RECALL_US 500
+
 /* The more hosts wait for a lock, the less often each asks, once they are so many. */
 #define CROWD 16
 
@@ -76,6 +79,7 @@ static void confirm(core_lease *lease, const core_event *event, core_out *out);
 static core_mask agreed_nodes(const core_lease *lease);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
 						 core_out *out);
+static bool awaits_recall(core_lease *lease, const core_event *event);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
@@ -139,6 +143,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->retry_us = lease->unheard_us = event->retry_us;
 			lease->hold_at_most_us = event->hold_at_most_us;
 			lease->unreachable_since_us = 0;
+			lease->recall_until_us = 0;
 			lease->splits = 0;
 			lease->waiting = 0;
 			lease->not_before_us = event->not_before_us;
@@ -508,8 +513,9 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	else if (lease->unreachable_since_us == 0)
 		lease->unreachable_since_us = lease->round_began_us;
 
-	if (lease->once ||
-		(unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us))
+	if (lease->once
+			? unreachable || !awaits_recall(lease, event)
+			: unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us)
 	{
 		begin_release(lease, event, out);
 		out->outcome = unreachable ? CORE_UNREACHABLE : CORE_REFUSED;
@@ -520,12 +526,30 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 		event->now_us + crowd * (retry_us / 2 + event->random % (uint32_t) (retry_us + 1));
 	if (!unreachable && lease->woken)
 		lease->next_at_us = max_us(event->now_us, lease->not_before_us);
+	else if (lease->once)
+		lease->next_at_us =
+			min_us(lease->recall_until_us,
+				   event->now_us + (int64_t) RECALL_US * lease->attempt * lease->attempt);
 	else if (!unreachable && split)
 		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % spread_us);
 	out->outcome = CORE_MUST_WAIT;
+}
+
+/*
+ * A try is refused by the first round, unless its rival may have the lock for nobody.  Such a
+ * host gives it up at once when it hears of the try, which may just have been in vain.
+ */
+static bool
+awaits_recall(core_lease *lease, const core_event *event)
+{
+	if (lease->rival_lead <= 0 || !lease->rival_may_stay)
+		return false;
+	if (lease->recall_until_us == 0)
+		lease->recall_until_us = event->now_us + lease->patience_us;
+	return event->now_us < lease->recall_until_us;
 }
 
 static uint32_t
@@ -805,6 +829,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_OP_ACQUIRE:
 			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
 				return; /* undone already, after it on the wire */
+			if (node->attempt != lease->attempt - lease->renewed)
+				return; /* a renewal was sent after it, which may have set the key */
 			if (event->reply == CORE_REPLY_YES)
 			{
 				assert(event->token > 0);
@@ -874,6 +900,7 @@ on_refusal(core_lease *lease, const core_event *event)
 	{
 		lease->rival = event->holder;
 		lease->rival_is_silent = event->silent;
+		lease->rival_may_stay = event->may_stay;
 	}
 	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }

@@ -117,11 +117,12 @@ typedef struct core_lease
 	bool settled;         /* HELD, or was: a majority of each list has had the key
 						   * since it is there.  Until then `lists.now` alone counts
 						   * for renewals */
-	bool once;            /* one round only: a "try" */
+	bool once;            /* a "try": one round only, but see recall_until_us */
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
 	bool woken;           /* ASKING: a wake came after this round began */
 	bool rival_is_silent; /* ASKING: it tells no release */
+	bool rival_may_stay;  /* ASKING: it gives up what it has for nobody when that is wanted */
 	int8_t rival_lead;    /* ASKING: by how many more than all others it seems to hold: at
 						   * most all nodes */
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes */
@@ -137,12 +138,15 @@ typedef struct core_lease
 						   * reply is under way for 2^32 rounds */
 	int64_t ttl_us;
 	int64_t answer_us;   /* a round is decided this long after it began */
-	int64_t patience_us; /* how long "no quorum reachable" is retried */
+	int64_t patience_us; /* how long "no quorum reachable" is retried; by a try, how long a
+						  * rival that may stay */
 	int64_t retry_us;    /* mean pause between two asking rounds */
 	int64_t unheard_us;  /* ... while no release may be told: a silent rival holds the lock, or
 						  * it is not sure that anybody does */
 	int64_t round_began_us;
 	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
+	int64_t recall_until_us;          /* a try is refused from then on, whoever the rival is; 0:
+									   * none was met that may stay */
 	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
 	int64_t hold_until_us;            /* HELD: when that is; 0: never */
 	int64_t not_before_us;            /* BUSY: another host has its turn until then; a wake
@@ -227,6 +231,7 @@ typedef struct core_event
 							* that of this node, and of no other */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value in its way */
 	bool silent;           /* REPLY, a refused acquire: whose release will not be told */
+	bool may_stay;         /* REPLY, a refused acquire: whose host may have the lock for nobody */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a
 							* refused renewal: the same if that is why, else 0.
 							* EXTEND: see there */

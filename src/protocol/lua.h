@@ -65,6 +65,12 @@
 /* In the value of a key that is kept after its release. */
 #define LUA_KEPT "kept "
 
+/* Before who holds the lock, else ' ': by keep_idle nobody may, and the host gives it up then. */
+#define LUA_MAY_STAY "~"
+
+/* In place of the time for which an acquire has waited. */
+#define LUA_TRY "try"
+
 /* Errors of the acquire begin with these. */
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"

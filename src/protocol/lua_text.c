@@ -11,7 +11,7 @@
 /* clang-format off */
 
 const char lua_script[] =
-	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
+	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
 	"local call, try, arguments = redis.call, redis.pcall, ARGV\n"
 	"local sub, read_words = string.sub, struct.unpack\n"
 	"local known_marker = arguments[1]\n"
@@ -72,7 +72,7 @@ const char lua_script[] =
 	"break\n"
 	"end\n"
 	"if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then\n"
-	"if word6 ~= '' and sub(held, 43, 43) == ':' then\n"
+	"if sub(held, 43, 43) == ':' and (word6 ~= " TEXT(LUA_TRY) " or sub(held, 60, 60) == " TEXT(LUA_MAY_STAY) ") then\n"
 	"try('PUBLISH', " TEXT(LUA_HOST) " .. sub(held, 44, 59),\n"
 	"'want\\0' .. key .. '\\0' .. sub(value, 44, 59) .. '\\0' .. word6 .. '\\0')\n"
 	"end\n"

@@ -11,8 +11,9 @@
 --
 --	 key       prefix || name in UTF-8
 --	 value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
---			   digits, ' ', who holds it.  Characters 1 to 33 say which request it is of, 34 to
---			   42 which attempt of that, 44 to 59 the server on which it was asked for.
+--			   digits, ' ' or LUA_MAY_STAY, who holds it.  Characters 1 to 33 say which request
+--			   it is of, 34 to 42 which attempt of that, 44 to 59 the server on which it was
+--			   asked for.
 --	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
 --			   without leading zeros; expires some more than a day after it was granted
 --	 marker    LUA_MARKER, one for each node: see marker.lua
@@ -29,8 +30,8 @@
 --	 to the channel with the key's name, at a release that says so:
 --			   free, and what the release says behind its sixth word
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
---	 that host has the key:
---			   want key, the id of the host that asks, what its acquire says of it
+--	 that host has the key; of a try only where its value says LUA_MAY_STAY:
+--			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
 --
 -- Who may not publish can ask and release all the same.
 --
@@ -38,13 +39,13 @@
 -- ------
 --
 -- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument after
--- it a command: six words or more, a NUL after each, of which the sixth may be empty.  They
--- are executed in order, and the reply is an array of what each returns.
+-- it a command: six words or more, a NUL after each.  They are executed in order, and the reply
+-- is an array of what each returns.
 --
---	 acquire key value ttl proposal wanted
---			  ttl in ms; proposal: the client's wall clock in us; wanted: for how many ms it
---			  has been, or empty: the holder is not told.  Returns the counter as text, or
---			  {ttl left in ms, value in the way, how many hosts wait for its release}.
+--	 acquire key value ttl proposal waited
+--			  ttl in ms; proposal: the client's wall clock in us; waited: for how many ms it
+--			  has, or LUA_TRY: it does not wait.  Returns the counter as text, or {ttl left in
+--			  ms, value in the way, how many hosts wait for its release}.
 --	 confirm key value counter token keep
 --			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
 --			  there any more.
@@ -163,7 +164,7 @@ for i = 2, #arguments do
 					break
 				end
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
-					if word6 ~= '' and sub(held, 43, 43) == ':' then
+					if sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
 							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
 					end

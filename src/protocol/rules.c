@@ -9,6 +9,7 @@
 #define TURN_ROUNDS 3
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
+#define RECALL_US 10000
 #define ASK_OF_A_CROWD 4
 
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
@@ -117,6 +118,14 @@ int64_t
 rules_hold_back_us(int64_t round_trip_us)
 {
 	int64_t us = 2 * round_trip_us + HOLD_BACK_US;
+
+	return us < HOLD_BACK_MAX_US ? us : HOLD_BACK_MAX_US;
+}
+
+int64_t
+rules_recall_us(int64_t round_trip_us)
+{
+	int64_t us = 2 * round_trip_us + RECALL_US;
 
 	return us < HOLD_BACK_MAX_US ? us : HOLD_BACK_MAX_US;
 }

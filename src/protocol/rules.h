@@ -87,6 +87,12 @@ extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64
 extern int64_t rules_hold_back_us(int64_t round_trip_us);
 
 /*
+ * For so long a try waits for a host to give up what it has for nobody: no more than a tenth
+ * of a second, too, since most often somebody has the lock.
+ */
+extern int64_t rules_recall_us(int64_t round_trip_us);
+
+/*
  * A release named so many hosts, in the order of their turns (waiters.h).  How long does
  * the one in this place hold back, or one that was not named, which has place `named`?
  * -1: it does not ask because of the release.  So many hosts wait.

@@ -476,6 +476,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->keep_idle_ms = terms->keep_idle_ms;
+	lease->may_stay = terms->keep_idle_ms > 0 && !is_limited(lease);
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
@@ -579,7 +580,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	lease->returns = false;
-	if (idle && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
+	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
 					   tokens_of(lease)))
 		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
@@ -711,22 +712,20 @@ lease_end_all_stays(void)
 void
 lease_want(Lease *lease)
 {
-	bool stays;
-
 	/* it is told again and again, by each node: without the lock then */
 	if (lease->wanted)
 		return;
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	lease->wanted = true;
-	stays = lease_stays(lease);
-	if (stays)
-		free_name(lease);
 	LWLockRelease(lock_of(lease->hash));
-	if (stays)
-	{
+	lease_recall(lease);
+}
+
+void
+lease_recall(Lease *lease)
+{
+	if (lease_give_up_stay(lease))
 		lease_count(COUNT_RECALLED);
-		push(lease);
-	}
 }
 
 /*

@@ -109,6 +109,7 @@ typedef struct Lease
 	Oid owner_database;
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
 	bool wanted;      /* by another host: it must not stay */
+	bool may_stay;    /* as the nodes were told when it was asked for */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -303,7 +304,8 @@ extern bool lease_release_orphan(Lease *lease);                /* if its owner h
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
 extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
 extern void lease_end_all_stays(void);                         /* no lease stays from now on */
-extern void lease_want(Lease *lease);                          /* another host wants it */
+extern void lease_want(Lease *lease);                          /* another host waits for it */
+extern void lease_recall(Lease *lease);                        /* ... or tried to have it */
 extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);

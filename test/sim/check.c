@@ -39,6 +39,7 @@
 #include "protocol/lua.h"
 #include "story.h"
 #include "wire.h"
+#include "word.h"
 
 /* The published bound for drift; said here again, not asked from the core. */
 #define VALIDITY_US(ttl_us) ((ttl_us) - (ttl_us) / 100 - 2000)
@@ -89,6 +90,7 @@ static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token);
 static void check_alone(int host, int slot);
+static void check_refused_try(int host, int slot);
 static bool is_quorum(int host, int slot, core_lists lists, core_mask servers);
 static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
@@ -349,6 +351,30 @@ check_stay(int h, int s)
 		   "host %c keeps request %u, which has no token left", HOST_NAME(h), slot->secret);
 }
 
+/* What nobody uses is given up for a try. */
+static void
+check_refused_try(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+	int64_t asked_us = host_true_time_us(h, slot->asked_us);
+
+	if (!w.plan.faultless || !slot->once)
+		return;
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < w.plan.slots; k++)
+		{
+			const struct slot *other = &hosts[i].slot[k];
+
+			demand(
+				13,
+				i == h || !other->in_use || other->resource != slot->resource ||
+					!host_stays(other) ||
+					host_true_time_us(i, other->idle_until_us - other->keep_idle_us) > asked_us,
+				"request %u of host %c, a try, is refused, and host %c keeps the lock for nobody",
+				slot->secret, HOST_NAME(h), HOST_NAME(i));
+		}
+}
+
 /* Its broker looks soon, when it can: clocks that jump are none of its faults. */
 void
 check_stays(int h)
@@ -382,7 +408,13 @@ check_outcome(int h, int s, core_outcome outcome)
 	switch (outcome)
 	{
 		case CORE_NOTHING:
+			break;
 		case CORE_MUST_WAIT:
+			seen.recalls += slot->once;
+			demand(12,
+				   !slot->once || !w.plan.faultless ||
+					   host_now_us(h) < slot->asked_us + 2 * w.plan.answer_us + word_recall_us(),
+				   "request %u of host %c, a try, waits for too long", slot->secret, HOST_NAME(h));
 			break;
 		case CORE_GRANTED:
 			check_granted(h, s);
@@ -393,6 +425,7 @@ check_outcome(int h, int s, core_outcome outcome)
 			demand(12, !w.plan.faultless || !slot->check.alone,
 				   "request %u of host %c is refused, though nobody else is there", slot->secret,
 				   HOST_NAME(h));
+			check_refused_try(h, s);
 			break;
 		case CORE_UNREACHABLE:
 			seen.unreachable++;

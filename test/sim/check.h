@@ -75,6 +75,7 @@ typedef struct statistics
 	int64_t taken_idle; /* of these, after a stay with nobody */
 	int64_t stays_over; /* leases that stayed with nobody until the end of that */
 	int64_t recalled;   /* ... until another host wanted them */
+	int64_t recalls;    /* rounds of tries that were refused by a host that gives up its stays */
 	int64_t beyond;     /* tokens given out beyond those of the grant */
 	int64_t cancelled;  /* grants whose owner gave up before it knew */
 	int64_t sent_again; /* commands after NOSCRIPT */

@@ -390,6 +390,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 					   .secret = slot->secret,
 					   .ttl_ms = slot->ttl_us / 1000,
 					   .host = h,
+					   .may_stay = slot->may_stay,
 					   .slot = s,
 					   .generation = slot->generation,
 					   .round = round,
@@ -811,7 +812,7 @@ ask(int h, int s)
 						.once = slot->once,
 						.ttl_us = slot->ttl_us,
 						.answer_us = w.plan.answer_us,
-						.patience_us = 2 * w.plan.answer_us,
+						.patience_us = slot->once ? word_recall_us() : 2 * w.plan.answer_us,
 						.retry_us = w.plan.retry_us,
 						.hold_at_most_us = slot->hold_at_most_us};
 
@@ -844,6 +845,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.token = answer->token,
 						.holder = answer->holder,
 						.silent = fault_is_plain(answer->holder),
+						.may_stay = answer->may_stay,
 						.busy_us = answer->busy_ms * 1000,
 						.waiting = answer->waiting};
 

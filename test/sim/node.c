@@ -90,7 +90,8 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = ttl_left_ms(data, now_us);
 		answer->holder = data->secret;
-		if (command->waited_ms >= 0 && data->host != 0)
+		answer->may_stay = data->may_stay && !data->kept;
+		if (data->host != 0 && (command->waited_ms >= 0 || data->may_stay))
 		{
 			answer->tells = TELLS_WANT;
 			answer->holder_host = data->host;
@@ -223,6 +224,7 @@ node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms)
 	data->secret = secret;
 	data->attempt = 0;
 	data->host = 0;
+	data->may_stay = false;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + ttl_ms;
 	return true;
@@ -292,6 +294,7 @@ set_key(node_data *data, int64_t now_us, const command *command)
 	data->secret = command->secret;
 	data->attempt = command->attempt;
 	data->host = command->host + 1;
+	data->may_stay = command->may_stay;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }

@@ -33,6 +33,7 @@ typedef struct node_data
 	uint32_t attempt;   /* of the key's value */
 	bool kept;          /* and that it was released */
 	int host;           /* its id; 0: a plain client's value has none */
+	bool may_stay;      /* and that the host may have it for nobody */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
@@ -64,12 +65,13 @@ typedef struct command
 	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
 	int64_t token;    /* confirm; renew: what the bound becomes */
 	int64_t keep_ms;
-	int64_t waited_ms; /* acquire: what the holder's host is told; -1: nothing */
+	int64_t waited_ms; /* acquire: what the holder's host is told; -1: it is a try */
 	int64_t ended;     /* release: the token of the lease, as waiters are told; 0: none */
 	int waiting;       /* release: so many of them are named */
 	told_waiter waiter[WAITERS_MAX];
 	/* what the shell remembers of it */
-	int host; /* its id, less one, is in the value */
+	int host;      /* its id, less one, is in the value */
+	bool may_stay; /* so is this */
 	int slot;
 	uint32_t generation;
 	uint32_t round;
@@ -102,6 +104,7 @@ typedef struct answer
 	int64_t token;   /* a granted acquire; a renewal that the counter refuses */
 	int64_t busy_ms; /* a refused acquire */
 	uint32_t holder; /* a refused acquire: the secret in the way */
+	bool may_stay;   /* a refused acquire: of what is in the way */
 	int waiting;     /* a refused acquire: as many hosts wait for the release */
 	tells tells;     /* it publishes */
 	int holder_host; /* ... to this one, by its id */

@@ -131,6 +131,7 @@ open_slot(int h, int resource, bool last)
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
 	slot->handovers = w.plan.spent;
 	slot->keep_idle_us = last ? 0 : keep_idle_us();
+	slot->may_stay = slot->keep_idle_us > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0;
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
 	slot->wanted = slot->returns = false;
@@ -240,7 +241,7 @@ end_holding(int h, int s)
 	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (slot->keep_idle_us > 0 && !w.calm &&
+	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
 		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
 					   tokens(slot)))
 	{
@@ -395,9 +396,16 @@ session_on_take(const event *event)
 void
 session_want(int h, int s)
 {
+	slot_at(h, s)->wanted = true;
+	session_recall(h, s);
+}
+
+/* lease_recall of lease.c */
+void
+session_recall(int h, int s)
+{
 	slot *slot = slot_at(h, s);
 
-	slot->wanted = true;
 	if (!host_stays(slot))
 		return;
 	seen.recalled++;

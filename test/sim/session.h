@@ -17,8 +17,9 @@ extern void session_lost(int host, int slot);
 /* For the broker: nobody has it.  It is no longer found by the name of the lock. */
 extern void session_disown(int host, int slot);
 
-/* The broker hears that another host wants it. */
+/* The broker hears that another host waits for it, or tried to have it. */
 extern void session_want(int host, int slot);
+extern void session_recall(int host, int slot);
 
 extern void session_asks_last(int host, int64_t at_us);
 extern void session_crash(int host); /* who holds the lock, or asks for it */

@@ -65,7 +65,7 @@ word_tell(int server, const command *command, const answer *answer)
 			break;
 		case TELLS_WANT:
 			word.want = true;
-			word.count = 1;
+			word.count = command->waited_ms >= 0;
 			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_ms};
 			send_word(answer->holder_host - 1, &word);
 			break;
@@ -130,7 +130,7 @@ forge(int server)
 
 	seen.fault[FAULT_WORD]++;
 	if (word.want)
-		word.count = 1;
+		word.count = (int) dice(2);
 	for (int i = 0; i < word.count; i++)
 		word.waiter[i] =
 			(told_waiter){1 + dice((uint32_t) w.plan.hosts + STRANGERS), (int64_t) dice(1000000)};
@@ -181,6 +181,12 @@ hear_want(int h, const word *word)
 
 	if (s < 0 || slot_at(h, s)->resource != word->resource)
 		return;
+	if (waiters.count == 0)
+	{
+		tell("host %c hears of a try for lock %d", HOST_NAME(h), word->resource + 1);
+		session_recall(h, s);
+		return;
+	}
 	tell("host %c hears that lock %d is wanted by host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
 	waiters_add(&slot_at(h, s)->waiters, waiters.waiter[0].host,
@@ -283,6 +289,12 @@ node_of(int h, int server, core_mask members)
 		if ((members & CORE_BIT(n)) && w.server_of[h][n] == server)
 			return n;
 	return -1;
+}
+
+int64_t
+word_recall_us(void)
+{
+	return rules_recall_us(2 * w.plan.delay_us);
 }
 
 static int64_t

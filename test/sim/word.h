@@ -23,6 +23,9 @@ extern int word_waiting(int resource);
 /* Events */
 extern void word_on_hear(const event *event);
 
+/* For how long a try waits for a lease that another host has for nobody. */
+extern int64_t word_recall_us(void);
+
 /* The turn of this host is over. */
 extern void word_end_turn(int host, int slot);
 

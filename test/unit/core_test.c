@@ -234,6 +234,19 @@ refused_by(const char *nodes)
 	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_NO);
 }
 
+/* By a host that may have it for nobody. */
+static void
+refused_by_stay(const char *nodes)
+{
+	for (; *nodes != '\0'; nodes++)
+		happens((core_event){.type = CORE_REPLY,
+							 .node = *nodes - '0',
+							 .op = CORE_OP_ACQUIRE,
+							 .reply = CORE_REPLY_NO,
+							 .round = lease.round,
+							 .may_stay = true});
+}
+
 static void
 acquire_fails_at(const char *nodes)
 {
@@ -2127,6 +2140,78 @@ test_replaced_connections(void)
 	ok(out.outcome == CORE_REFUSED, "then the round ends without it");
 }
 
+static void
+test_late_refusals(void)
+{
+	start(3);
+	acquire_once();
+	granted_by("01");
+	happens((core_event){.type = CORE_NODE_READY, .node = 2});
+	ok(lease.state == CORE_HELD && out.renew == set("2"),
+	   "a node that is ready again is renewed at");
+	refused_by("2");
+	ok(lease.node[2].key == CORE_KEY_MAYBE && lease.node[2].vote == CORE_VOTE_PENDING,
+	   "its no to the acquire says nothing of the renewal");
+	release();
+	ok(out.release == set("012"), "invariant 7: and what that may set is released");
+}
+
+static void
+test_recalls(void)
+{
+	int64_t asked_us;
+
+	start(3);
+	acquire_once();
+	refused_by_stay("01");
+	ok(out.outcome == CORE_MUST_WAIT && lease.state == CORE_BUSY,
+	   "a try whose rival may have the lock for nobody waits for that to be given up");
+	ok(lease.wake_at_us == now_us + 500, "for half a millisecond");
+	asked_us = now_us;
+	tick_at(lease.wake_at_us);
+	ok(out.acquire == set("012") && lease.state == CORE_ASKING, "and asks again");
+	granted_by("02");
+	ok(out.outcome == CORE_GRANTED, "it is given up");
+
+	start(3);
+	acquire_once();
+	refused_by_stay("01");
+	asked_us = now_us;
+	for (int rounds = 1; lease.state == CORE_BUSY && rounds < 100; rounds++)
+	{
+		tick_at(lease.wake_at_us);
+		refused_by_stay("01");
+	}
+	ok(out.outcome == CORE_REFUSED && now_us == asked_us + PATIENCE_US,
+	   "it is refused when its patience is over, since somebody has the lock");
+	ok(lease.attempt < 40, "after a few rounds (%u)", lease.attempt);
+
+	start(3);
+	acquire_once();
+	refused_by_stay("01");
+	tick_at(lease.wake_at_us);
+	refused_by("12");
+	ok(out.outcome == CORE_REFUSED, "and at once when the rival is another that can't");
+
+	start(3);
+	acquire_once();
+	refused_by_stay("01");
+	happens((core_event){.type = CORE_WAKE});
+	ok(out.acquire == set("012"), "a release wakes it");
+	happens((core_event){.type = CORE_WAKE});
+	refused_by_stay("01");
+	ok(lease.wake_at_us == now_us, "also while it asks");
+	tick();
+	acquire_fails_at("01");
+	ok(out.outcome == CORE_UNREACHABLE, "that no quorum answers is told at once");
+
+	start(3);
+	acquire_waiting();
+	refused_by_stay("01");
+	ok(out.outcome == CORE_MUST_WAIT && lease.wake_at_us > now_us + 500,
+	   "a request that waits anyway waits for a release");
+}
+
 /* An answer by a process that is known since then. */
 static void
 answer_by(int node, int64_t met_us, core_op op, core_reply reply)
@@ -3929,6 +4014,8 @@ main(void)
 	test_debt_after_an_error();
 	test_debt_of_a_node_that_stays_away();
 	test_replaced_connections();
+	test_late_refusals();
+	test_recalls();
 	test_process_met_in_a_round();
 	test_no_room_for_releases();
 	test_debt_while_busy();

@@ -107,6 +107,9 @@ test_turns(void)
 	ok(rules_hold_back_us(500) == 3000, "others hold back for two round trips and 2 ms");
 	ok(rules_hold_back_us(60 * SECOND) == 100000, "but not for longer than a tenth of a second");
 
+	ok(rules_recall_us(500) == 11000, "a try waits for two round trips and 10 ms");
+	ok(rules_recall_us(60 * SECOND) == 100000, "but not for longer than a tenth of a second, too");
+
 	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us) == 0, "who is next asks at once");
 	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us) == hold_back_us, "the second holds back");
 	ok(rules_turn_after_us(2, 8, 8, 0, hold_back_us) == 4 * hold_back_us &&

@@ -84,6 +84,14 @@ static const struct
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST " kept host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
+	{"a lock that may stay with nobody",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1500\r\n$66\r\n" SECRET ":000000001:" HOST "~host a\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_stay = true, .text = "host a"}},
+	{"one that is kept",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST "~kept host a\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
 	{"a holder without a name",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1\r\n$60\r\n" SECRET ":000000001:" HOST " \r\n:0\r\n",
@@ -398,9 +406,9 @@ static const struct
 	{"acquire",
 	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = 37},
 	 "10000|1700000000000000|37|"},
-	{"try, of which the holder is not told",
+	{"try",
 	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = -1},
-	 "10000|1700000000000000||"},
+	 "10000|1700000000000000|try|"},
 	{"confirm a token of now",
 	 {.op = CORE_OP_CONFIRM,
 	  .wall_clock_us = NOW_US,
@@ -610,21 +618,22 @@ test_values(void)
 
 	for (int i = 0; i < lengthof(attempts); i++)
 	{
-		len = script_value(written, secret, 0xc0ffee00c0ffee, "host a");
+		len = script_value(written, secret, 0xc0ffee00c0ffee, i == 0, "host a");
 		script_set_attempt(written, attempts[i].attempt);
-		snprintf(text, sizeof(text), SECRET ":%s:" HOST " host a", attempts[i].digits);
+		snprintf(text, sizeof(text), SECRET ":%s:" HOST "%chost a", attempts[i].digits,
+				 i == 0 ? '~' : ' ');
 		ok(len == strlen(text) && memcmp(written, text, len) == 0, "the value of attempt %u",
 		   attempts[i].attempt);
 	}
 
 	memset(holder, 'h', LOCK_HOLDER_MAX);
 	holder[LOCK_HOLDER_MAX] = '\0';
-	len = script_value(written, secret, PG_UINT64_MAX, holder);
+	len = script_value(written, secret, PG_UINT64_MAX, true, holder);
 	script_set_attempt(written, 1);
 	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$%d\r\n%.*s\r\n:0\r\n", (int) len, (int) len,
 			 written);
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &answer);
-	ok(answer.ours && !answer.kept && strcmp(answer.text, holder) == 0,
+	ok(answer.ours && answer.may_stay && !answer.kept && strcmp(answer.text, holder) == 0,
 	   "the longest holder is told");
 	free(written);
 }
@@ -668,6 +677,9 @@ static const struct
 	{"a longer one", "free|17|" A "|1000000000000|", SCRIPT_FREE, 17, 0, {0}},
 	{"an empty time", "free|17|" A "||", SCRIPT_FREE, 17, 0, {0}},
 	{"a want", "want|redlock:job|" A "|5|", SCRIPT_WANT, 0, 1, {10}},
+	{"a try", "want|redlock:job|" A "|try|", SCRIPT_WANT, 0, 0, {0}},
+	{"a try of nobody", "want|redlock:job|try|", SCRIPT_FREE, 0, 0, {0}},
+	{"another word for it", "want|redlock:job|" A "|tries|", SCRIPT_FREE, 0, 0, {0}},
 	{"a want without a host", "want|redlock:job|", SCRIPT_FREE, 0, 0, {0}},
 	{"a want without a time", "want|redlock:job|" A "|", SCRIPT_FREE, 0, 0, {0}},
 	{"a want cut short", "want|redlock:job|" A "|5", SCRIPT_FREE, 0, 0, {0}},
