@@ -5,6 +5,7 @@
 #   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make crowd              many hosts that want one lock: fair, and not all at once?
+#   make deadlock           sessions of many hosts that wait for each other
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
@@ -55,7 +56,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(fi
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -131,12 +132,15 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host reload peer session operator fault check debt
 SIM_PURE = core guard release_queue rules settling slots waiters wish
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core rules waiters) $(SIM_HEADERS)
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
+test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
@@ -148,10 +152,13 @@ sim: test/sim/sim
 crowd: test/sim/crowd
 	prove -e '' test/sim/crowd
 
+deadlock: test/sim/deadlock
+	prove -e '' test/sim/deadlock
+
 mutants:
 	prove test/sim/mutants.pl :: --cc "$(CC)"
 
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim crowd mutants conformance
+.PHONY: sim crowd deadlock mutants conformance

@@ -28,6 +28,7 @@
 
 #include <hiredis/hiredis.h>
 
+#include "../unit/dice.h"
 #include "../unit/tap.h"
 #include "node.h"
 #include "protocol/lua.h"
@@ -49,7 +50,6 @@ static char socket_path[64];
 static pid_t server;
 static redisContext *redis;
 static redisContext *subscriber; /* to the lock's channel and those of the hosts */
-static uint64_t state;
 
 static node_data data;
 static node_mark its_mark;
@@ -99,7 +99,6 @@ static void differ(const char *format, ...) __attribute__((format(printf, 1, 2))
 static redisReply *call(const char *format, ...);
 static redisReply *must_reply(redisReply *reply);
 static int64_t server_time_us(void);
-static uint32_t dice(uint32_t sides);
 
 int
 main(void)
@@ -108,9 +107,9 @@ main(void)
 	const char *seed = getenv("SEED");
 	int count = sequences ? atoi(sequences) : 400;
 
-	state = seed ? strtoull(seed, NULL, 10) : 20240607;
-	printf("# SEED=%" PRIu64 " SEQUENCES=%d\n", state, count);
-	state = (state + 1) * UINT64_C(0x9E3779B97F4A7C15);
+	dice_state = seed ? strtoull(seed, NULL, 10) : 20240607;
+	printf("# SEED=%" PRIu64 " SEQUENCES=%d\n", dice_state, count);
+	dice_begin(dice_state);
 	atexit(stop_server);
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
@@ -878,13 +877,4 @@ server_time_us(void)
 
 	freeReplyObject(reply);
 	return us;
-}
-
-static uint32_t
-dice(uint32_t sides)
-{
-	state ^= state >> 12;
-	state ^= state << 25;
-	state ^= state >> 27;
-	return (uint32_t) (((state * UINT64_C(0x2545F4914F6CDD1D) >> 32) * sides) >> 32);
 }

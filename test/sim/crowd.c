@@ -18,7 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../unit/tap.h"
+#include "../unit/dice.h"
+#include "invariant.h"
 #include "node.h"
 #include "protocol/rules.h"
 #include "protocol/waiters.h"
@@ -120,7 +121,6 @@ static host hosts[HOSTS_MAX];
 static node_data nodes[NODES];
 static node_mark mark;
 static int64_t now_us;
-static uint64_t state;
 static uint32_t secrets;
 static event queue[EVENTS_MAX];
 static int events;
@@ -142,15 +142,6 @@ static struct
 } seen;
 
 /* ---- the world ---- */
-
-static uint32_t
-dice(uint32_t sides)
-{
-	state ^= state >> 12;
-	state ^= state << 25;
-	state ^= state >> 27;
-	return (uint32_t) (((state * UINT64_C(0x2545F4914F6CDD1D) >> 32) * sides) >> 32);
-}
 
 static bool
 is_counted(void)
@@ -546,7 +537,7 @@ static void
 begin(const story *story, uint64_t seed)
 {
 	s = *story;
-	state = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);
+	dice_begin(seed);
 	memset(hosts, 0, sizeof(hosts));
 	memset(nodes, 0, sizeof(nodes));
 	memset(&seen, 0, sizeof(seen));
@@ -589,18 +580,7 @@ run_until(int64_t until_us)
 
 static const uint64_t seed = 1;
 
-#define check(good, ...)                                                                           \
-	do                                                                                             \
-	{                                                                                              \
-		bool is_good = (good);                                                                     \
-		ok(is_good, __VA_ARGS__);                                                                  \
-		if (!is_good)                                                                              \
-		{                                                                                          \
-			printf("# seed %" PRIu64 " violates invariant 18: ", seed);                            \
-			printf(__VA_ARGS__);                                                                   \
-			printf("\n");                                                                          \
-		}                                                                                          \
-	} while (0)
+#define check(good, ...) check_invariant(18, seed, good, __VA_ARGS__)
 
 static double
 jain(void)

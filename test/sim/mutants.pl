@@ -5,7 +5,8 @@
 #
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
-# A mutant of "program: crowd" is for crowd.c, the others are for the simulator.
+# A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, the
+# others are for the simulator.
 #
 # Works in a temporary directory with copies; the table is mutants.txt.  A mutant
 # is compiled without the assertions of core and guard, so that it is the
@@ -29,7 +30,7 @@ my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
   guard release_queue rules settling slots waiters wish);
-my @crowd = qw(crowd node core rules waiters);
+my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 
@@ -41,7 +42,8 @@ if (@ARGV)
 }
 die "no such mutant\n" unless @mutants;
 
-foreach my $unit (@units, 'crowd')
+my %compiled = map { $_ => 1 } @units, map { @$_ } values %program;
+foreach my $unit (sort keys %compiled)
 {
 	compile(source($unit), "$dir/$unit.o") or die "$unit.c does not compile\n";
 }
@@ -143,18 +145,18 @@ sub try_mutant
 	print $out $text;
 	close($out);
 	compile("$name.c", "$name.o") or return "it does not compile";
-	my $is_crowd = ($mutant->{program} // '') eq 'crowd';
-	my @objects = map { $_ eq $unit ? "$name.o" : "$dir/$_.o" } $is_crowd ? @crowd : @units;
+	my $other   = $mutant->{program} ? $program{ $mutant->{program} } : undef;
+	my @objects = map { $_ eq $unit ? "$name.o" : "$dir/$_.o" } $other ? @$other : @units;
 	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
 
 	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
 	# what the world sees of it, not the laws of the core (17)
-	my $options = $is_crowd ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
+	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
 	my $said = `$name $options 2>&1`;
 	my $taken = sprintf('%.1f', time() - $began);
 	return "seed $1 invariant $2 seconds $taken"
 	  if $said =~ /^# seed (\d+) violates invariant (\d+):/m;
-	return "it survives" if $said =~ /^\d+ passed, 0 failed/m or $is_crowd;
+	return "it survives" if $said =~ /^\d+ passed, 0 failed/m or $other;
 	return "it fails otherwise: " . substr($said, -300);
 }
 
