@@ -6,6 +6,7 @@ client.h.  What the nodes and the broker use meanwhile is read by a thread that
 looks at them five times a second.
 """
 
+import csv
 import json
 import math
 import os
@@ -360,9 +361,11 @@ def together(found):
 
 
 class Rig:
-    def __init__(self, tmp, csv):
+    def __init__(self, tmp, file):
         self.tmp = tmp
-        self.csv = csv
+        self.file = file
+        self.csv = csv.writer(file, lineterminator="\n")
+        self.csv.writerow(["workload", "contender", "clients", "round", "metric", "value"])
         self.nodes = []
         self.hosts = {}
         self.unused = {}  # servers on which nobody takes a lock
@@ -401,8 +404,8 @@ class Rig:
 
     def record(self, workload, contender, clients, round_, **metrics):
         for metric, value in metrics.items():
-            self.csv.write(f"{workload},{contender},{clients},{round_},{metric},{value:.6g}\n")
-        self.csv.flush()
+            self.csv.writerow([workload, contender, clients, round_, metric, f"{value:.6g}"])
+        self.file.flush()
 
     def problem(self, text, counts=True):
         print("could not measure: " + text, flush=True)

@@ -9,6 +9,7 @@ import glob
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -418,6 +419,68 @@ END;
                         to_40P01_ms=float(re.search(r"Time: ([\d.]+) ms", victims[0]).group(1)),
                         deadlock_timeout_ms=self.deadlock_timeout_ms)
 
+    def deadlock_hosts(self, round_):
+        """Cycles of two and of three hosts, of redlocks alone and with a row lock in the middle:
+        from the last wait to 40P01."""
+        hosts = [self.rig.hosts[f"fair{i}"] for i in range(1, 4)]
+        for host in hosts:
+            host.set("deadlock_timeout", 200)
+            host.sql("DROP TABLE IF EXISTS deadlock", "CREATE TABLE deadlock AS SELECT 0 AS n")
+        row = "UPDATE deadlock SET n = n + 1"
+        trip_ms = quantile(self.round_trips_ms(hosts[0].node_ports[0]), .5)
+        for count in (2, 3):
+            locks = [f"SELECT redlock_acquire('cycle:{i}')" for i in range(count)]
+            for rows in (False, True):
+                # what each session has, and then wants
+                steps = [(hosts[i], locks[i], locks[(i + 1) % count]) for i in range(count)]
+                if rows:
+                    steps[0:1] = [(hosts[0], locks[0], row), (hosts[0], row, locks[1])]
+                cycles = [self.cycle(steps, at) for at in range(5 if self.quick else 100)]
+                found = sorted(ms for ms, victims in cycles)
+                limit_ms = 200 + 10 * trip_ms + 500
+                self.rig.record("deadlock_hosts", f"{count} hosts" + (", a row lock" if rows else ""), len(steps), round_,
+                                cycles=len(cycles), in_time=sum(ms <= limit_ms for ms in found),
+                                one_victim=sum(victims == 1 for ms, victims in cycles), p50_ms=quantile(found, .5),
+                                longest_ms=found[-1], limit_ms=limit_ms)
+        for host in hosts:
+            host.set("deadlock_timeout", None)
+
+    def cycle(self, steps, at):
+        """Each session has one thing and wants the next, another one last each time.  How long the
+        last waited until somebody was told, in ms, and how many were."""
+        steps = steps[at % len(steps):] + steps[:at % len(steps)]
+        sessions = []
+        for host, has, _ in steps:
+            psql = host.psql("-v", "ON_ERROR_STOP=0", "-v", "VERBOSITY=sqlstate", stdin=subprocess.PIPE)
+            sessions.append(psql)
+            psql.stdin.write(f"BEGIN;\n{has} \\g /dev/null\n\\echo has the first\n")
+            psql.stdin.flush()
+            while (line := psql.stdout.readline().strip()) != "has the first":
+                if not line and psql.poll() is not None:
+                    raise Missing("deadlock_hosts: psql ended")
+        for number, (psql, (_, _, wants)) in enumerate(zip(sessions, steps), 1):
+            began = time.monotonic()
+            psql.stdin.write(f"{wants} \\g /dev/null\n\\echo state :SQLSTATE\nROLLBACK;\n")
+            psql.stdin.close()
+            if number < len(steps):
+                wait_until("others to wait", lambda: number == sum(int(host.sql("""
+                    SELECT count(*) FROM pg_stat_activity a
+                     WHERE wait_event_type = 'Lock' OR pid IN (SELECT pid FROM redlock_locks WHERE state = 'waiting')"""))
+                    for host in {step[0] for step in steps}))
+        told, victims = None, 0
+        waiting = {psql.stdout: psql for psql in sessions}
+        while waiting:
+            for out in select.select(list(waiting), [], [], 60)[0] or [None]:
+                if out is None:
+                    raise Missing("deadlock_hosts: nobody was told")
+                line = out.readline()
+                if "state 40P01" in line:
+                    told = told or time.monotonic()
+                    victims += 1
+                if line == "":
+                    waiting.pop(out).wait()
+        return ((told or float("inf")) - began) * 1000, victims
+
     # ---- held leases ----
 
     def leases(self, round_):
@@ -493,9 +556,8 @@ def main():
 
     # its name tells that it is complete
     part, whole = given.tmp + "/results/run.part", given.tmp + "/results/run.csv"
-    with open(part, "w") as csv:
-        csv.write("workload,contender,clients,round,metric,value\n")
-        rig = Rig(given.tmp, csv)
+    with open(part, "w", newline="") as file:
+        rig = Rig(given.tmp, file)
         all_of_them = Workloads(rig, given.peers, given.quick, given.deadlock_timeout_ms)
         for name in given.workloads:
             began = time.monotonic()
