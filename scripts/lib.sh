@@ -254,7 +254,7 @@ run_in_private_copy()
     fi
 
     # how many at a time, and the long forms of some tests
-    for name in TAP_JOBS TOKENS LOCKS; do
+    for name in TAP_JOBS TOKENS LOCKS COMMITS; do
         [ -z "${!name-}" ] || more+=("$name=${!name}")
     done
     # its own libraries are not where it was built to look for them

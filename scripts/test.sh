@@ -243,7 +243,7 @@ run_tap_file()
             grep -E '^ok .*# *skip' "$log" || true
         else
             printf '%-28s FAILED, %s s\n' "$file" $((SECONDS - seconds))
-            grep -E -B 8 -A 12 '^not ok' "$log" || true
+            grep -E -B 8 -A 12 '^ *not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
             show_findings "$dir"/tmp_check/log/*.log

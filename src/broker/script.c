@@ -35,7 +35,7 @@
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* Of a value: the secret, ':', the attempt, ':', the host, ' '. */
+/* Of a value: the secret, ':', the attempt, ':', the host, ' ' or LUA_MAY_STAY. */
 #define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 #define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
 
@@ -237,14 +237,7 @@ script_read(core_op op, const redisReply *reply, int i, int count, ScriptAnswer 
 static void
 read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
-	answer->unknown_script = false;
-	answer->forgot = answer->demoted = false;
-	answer->token = 0;
-	answer->busy_ms = 0;
-	answer->holder = 0;
-	answer->ours = answer->kept = false;
-	answer->host = 0;
-	answer->waiting = 0;
+	memset(answer, 0, offsetof(ScriptAnswer, text)); /* which is long */
 	answer->text[0] = '\0';
 
 	if ((op == CORE_OP_ACQUIRE || op == CORE_OP_RENEW) && reply->type == REDIS_REPLY_STRING)
@@ -270,8 +263,6 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = Max(reply->element[0]->integer, 0);
 		answer->waiting = Min(Max(reply->element[2]->integer, 0), WAITING_MAX);
-		answer->holder =
-			hash_bytes((const unsigned char *) reply->element[1]->str, reply->element[1]->len);
 		read_holder(reply->element[1], answer);
 	}
 	else if (reply->type == REDIS_REPLY_ERROR)
@@ -303,6 +294,9 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 				   from[HOST_AT - 1] == ':' &&
 				   strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
 				   (from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0]);
+	/* whatever attempt of a request a node has */
+	answer->holder =
+		hash_bytes((const unsigned char *) from, answer->ours ? secret : (size_t) reply->len);
 	if (answer->ours)
 		from += VALUE_HEAD;
 	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;

@@ -58,7 +58,7 @@ typedef struct ScriptAnswer
 									 * renewal: the same if that is why, else 0 */
 	int64 busy_ms;                  /* a refused acquire: time to live of the key
 									 * in its way; 0: none, or unknown */
-	uint32 holder;                  /* a refused acquire: hash of the value in its way */
+	uint32 holder;                  /* a refused acquire: hash of the request in its way */
 	uint64 host;                    /* ... and the host that has it; 0: unknown, or nobody
 									 * has it any more */
 	bool ours;                      /* a refused acquire: it is of this extension, so

@@ -146,8 +146,8 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			lease->recall_until_us = 0;
 			lease->splits = 0;
 			lease->waiting = 0;
-			lease->not_before_us = event->not_before_us;
-			if (event->now_us < event->not_before_us && !event->once)
+			lease->not_before_us = event->once ? 0 : event->not_before_us;
+			if (event->now_us < lease->not_before_us)
 			{
 				lease->state = CORE_BUSY;
 				lease->next_at_us = event->not_before_us;
@@ -164,7 +164,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_WAKE:
 			if (event->retry_us > 0)
 				lease->retry_us = event->retry_us;
-			if (event->not_before_us > 0 &&
+			if (event->not_before_us > 0 && !lease->once &&
 				(lease->state == CORE_BUSY || lease->state == CORE_ASKING))
 				lease->not_before_us = event->not_before_us;
 			if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
@@ -518,7 +518,8 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 			: unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us)
 	{
 		begin_release(lease, event, out);
-		out->outcome = unreachable ? CORE_UNREACHABLE : CORE_REFUSED;
+		/* a try that waits for a recall was refused by a quorum before */
+		out->outcome = unreachable && lease->recall_until_us == 0 ? CORE_UNREACHABLE : CORE_REFUSED;
 		return;
 	}
 	lease->state = CORE_BUSY;

@@ -150,7 +150,7 @@ typedef struct core_lease
 	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
 	int64_t hold_until_us;            /* HELD: when that is; 0: never */
 	int64_t not_before_us;            /* BUSY: another host has its turn until then; a wake
-									   * that says so changes it */
+									   * that says so changes it.  Not of a try: 0 */
 	int64_t free_at_us;               /* ASKING: the holder's keys have expired by then, if
 									   * it does not renew them; 0: unknown */
 	int64_t next_at_us;               /* HELD: next round of renewals; BUSY: next round

@@ -149,6 +149,10 @@ ask(const LockRequest *request, int64 deadline_us)
 	if (opened != LEASE_TAKEN)
 	{
 		state = wait_for_answer(request, deadline_us);
+		/* the nodes have refused it, and it waits for a recall */
+		if (state == LEASE_WAITING && request->terms.once &&
+			pg_atomic_read_u32(&asking->silent_nodes) == 0)
+			state = LEASE_REFUSED;
 		if (state == LEASE_UNREACHABLE)
 			fail_unreachable(request, asking);
 		if (state == LEASE_DEADLOCKED)
@@ -380,7 +384,7 @@ deadline_of(const LockRequest *request)
 	if (ends_by_lock_timeout(request))
 		wait_ms = LockTimeout;
 	else if (request->terms.once)
-		return PG_INT64_MAX; /* bounded by the node timeout, if there is a broker */
+		return PG_INT64_MAX; /* bounded by the core, if there is a broker */
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
 	return redlock_clock_us() + wait_ms * 1000;

@@ -138,7 +138,7 @@ class Worker(threading.Thread):
         """As SQL."""
         limit, ms = record_terms["limit"], record_terms["limit_ms"]
         arguments = f", wait => '{ms} ms'" if limit in ("wait", "zero") else ""
-        for name in ("ttl", "hold_at_least", "hold_at_most"):
+        for name in ("ttl", "hold_at_least", "hold_at_most", "keep_idle"):
             if record_terms.get(name):
                 arguments += f", {name} => '{record_terms[name]} ms'"
         return arguments
@@ -151,6 +151,8 @@ class Worker(threading.Thread):
             terms["hold_at_least"] = self.draw.choice([100, 500, 1200])
         if self.draw.random() < 0.06:
             terms["hold_at_most"] = self.draw.choice([1300, 2500])
+        if "hold_at_least" not in terms and "hold_at_most" not in terms and self.draw.random() < 0.4:
+            terms["keep_idle"] = self.draw.choice([50, 500, 4000])
         return terms
 
     def set_limit(self, terms):
@@ -297,10 +299,11 @@ class Worker(threading.Thread):
         terms = {"limit": "wait", "limit_ms": self.draw.choice([0, 200, 1500])} | self.hold_terms()
         self.begin("run" if runs else "call", resource, **terms)
         ms = {name: f"'{terms[name]} ms'" if terms.get(name) else "NULL"
-              for name in ("ttl", "hold_at_least", "hold_at_most")}
+              for name in ("ttl", "hold_at_least", "hold_at_most", "keep_idle")}
         if runs:
             self.sql(f"CALL redlock_run('{resource}', 'CALL chaos_work(''{resource}'', {pieces}, {fenced})', "
-                     f"'{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, {ms['hold_at_most']})")
+                     f"'{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, {ms['hold_at_most']}, "
+                     f"{ms['keep_idle']})")
         else:
             self.sql(f"CALL chaos_call('{resource}', '{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, "
                      f"{ms['hold_at_most']}, {pieces}, {fenced})")

@@ -413,7 +413,8 @@ check_outcome(int h, int s, core_outcome outcome)
 			seen.recalls += slot->once;
 			demand(12,
 				   !slot->once || !w.plan.faultless ||
-					   host_now_us(h) < slot->asked_us + 2 * w.plan.answer_us + word_recall_us(),
+					   slot->core.wake_at_us <=
+						   slot->asked_us + w.plan.answer_us + word_recall_us(),
 				   "request %u of host %c, a try, waits for too long", slot->secret, HOST_NAME(h));
 			break;
 		case CORE_GRANTED:

@@ -2203,7 +2203,16 @@ test_recalls(void)
 	ok(lease.wake_at_us == now_us, "also while it asks");
 	tick();
 	acquire_fails_at("01");
-	ok(out.outcome == CORE_UNREACHABLE, "that no quorum answers is told at once");
+	ok(out.outcome == CORE_REFUSED,
+	   "that no quorum answers any more is no news: one has refused it");
+
+	start(3);
+	acquire_not_before(now_us + SECOND, true);
+	happens((core_event){.type = CORE_WAKE});
+	refused_by_stay("01");
+	ok(lease.wake_at_us == now_us, "a try heeds no turn of another host, which it was told before");
+	happens((core_event){.type = CORE_WAKE, .not_before_us = now_us + SECOND});
+	ok(out.acquire == set("012"), "nor when it is woken");
 
 	start(3);
 	acquire_waiting();

@@ -294,7 +294,7 @@ same(const ScriptAnswer *a, const ScriptAnswer *b)
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
 		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
 		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
-		   a->waiting == b->waiting && strcmp(a->text, b->text) == 0;
+		   a->may_stay == b->may_stay && a->waiting == b->waiting && strcmp(a->text, b->text) == 0;
 }
 
 static void

@@ -1,0 +1,104 @@
+# Work in one order has no deadlock: sessions of three hosts take redlocks, and row locks
+# between them, in the same order; their waits time out, they are cancelled and terminated.
+#
+# Protects from: a session that is ended with 40P01 though it is in no cycle.
+# COMMITS in the environment is how many transactions there are: half an hour of work is some
+# 30,000.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my $commits = $ENV{COMMITS} // 300;
+my $LOCKS   = 6;
+
+# Probes are sent for nearly each wait.
+my @nodes = redis_nodes(3);
+my $conf  = "redlock.ttl = '60s'\ndeadlock_timeout = '5ms'\nmax_connections = 40";
+my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);
+
+foreach my $host (@hosts)
+{
+	$host->safe_psql('postgres', <<SQL);
+CREATE TABLE stop (id int);
+CREATE TABLE victims (detail text);
+CREATE TABLE shared_rows AS SELECT id, 0 AS n FROM generate_series(1, $LOCKS) id;
+CREATE SEQUENCE done;
+CREATE SEQUENCE failed;
+CREATE PROCEDURE work() LANGUAGE plpgsql AS \$\$
+DECLARE
+    told text;
+    lock int;
+BEGIN
+    WHILE NOT EXISTS (SELECT FROM stop) LOOP
+        BEGIN
+            PERFORM set_config('lock_timeout', (1 + random() * 1000)::int || ' ms', true);
+            FOR lock IN SELECT id FROM generate_series(1, $LOCKS) id WHERE random() < 0.4 ORDER BY id LOOP
+                PERFORM redlock_acquire('order ' || lock, wait => CASE WHEN random() < 0.2 THEN '20 ms'::interval END);
+                PERFORM pg_sleep(random() * 0.02);
+                IF random() < 0.5 THEN
+                    UPDATE shared_rows SET n = n + 1 WHERE id = lock;
+                END IF;
+            END LOOP;
+            PERFORM nextval('done');
+        EXCEPTION
+            WHEN deadlock_detected THEN
+                GET STACKED DIAGNOSTICS told = PG_EXCEPTION_DETAIL;
+                INSERT INTO victims VALUES (told);
+            WHEN lock_not_available OR query_canceled THEN
+                PERFORM nextval('failed');
+        END;
+        COMMIT;
+    END LOOP;
+END \$\$;
+SQL
+}
+
+sub total
+{
+	my ($sequence) = @_;
+	my $sum = 0;
+
+	$sum += $_->safe_psql('postgres', "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM $sequence") foreach @hosts;
+	return $sum;
+}
+
+my @workers = map { { host => $_ } } (@hosts) x 4;
+my ($done, $seen, $cancelled, $terminated) = (0, 0, 0, 0);
+while ($done < $commits)
+{
+	foreach my $worker (@workers)
+	{
+		next if $worker->{session} and not $worker->{session}->done;
+		$worker->{session}->quit if $worker->{session};
+		$worker->{session} = session($worker->{host});
+		$worker->{session}->send('CALL work()');
+	}
+	my $victim = $workers[ rand @workers ];
+	if (rand() < 0.9)
+	{
+		$cancelled++;
+		$victim->{host}->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $victim->{session}->pid . ')');
+	}
+	else
+	{
+		$terminated++;
+		$victim->{host}->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $victim->{session}->pid . ', 10000)');
+	}
+	$done = total('done');
+}
+$_->safe_psql('postgres', 'INSERT INTO stop VALUES (1)') foreach @hosts;
+$_->{session}->quit foreach @workers;
+
+note("$done transactions, " . total('failed') . " that gave up, $cancelled cancelled, $terminated terminated");
+cmp_ok(total('failed'), '>', 0, 'some waits end without the lock');
+cmp_ok($terminated + $cancelled, '>', 0, 'some are ended from outside');
+foreach my $host (@hosts)
+{
+	is($host->safe_psql('postgres', 'SELECT count(*), max(detail) FROM victims'), '0|', $host->name . ': nobody was in a deadlock');
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') == 0 }, $host->name . ': all is released');
+}
+
+done_testing();
