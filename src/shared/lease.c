@@ -476,7 +476,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->keep_idle_ms = terms->keep_idle_ms;
-	lease->may_stay = terms->keep_idle_ms > 0 && !is_limited(lease);
+	lease->may_stay = terms->keep_idle_ms > 0;
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;

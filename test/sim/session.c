@@ -131,7 +131,7 @@ open_slot(int h, int resource, bool last)
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
 	slot->handovers = w.plan.spent;
 	slot->keep_idle_us = last ? 0 : keep_idle_us();
-	slot->may_stay = slot->keep_idle_us > 0 && slot->keep_us == 0 && slot->hold_at_most_us == 0;
+	slot->may_stay = slot->keep_idle_us > 0;
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
 	slot->wanted = slot->returns = false;
