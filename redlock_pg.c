@@ -98,7 +98,7 @@ static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static Datum counter_datum(LeaseCounter counter);
 static void host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list,
-					 const HostRow *host, const HostConfig *ours);
+					 const HostRow *host);
 static text *resource_text(const char *utf8);
 
 void
@@ -767,7 +767,6 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext row_context;
-	HostConfig ours;
 	HostList *list;
 
 	lease_require_preload();
@@ -775,14 +774,12 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 	if (redlock_nodes()->count == 0)
 		return (Datum) 0;
 	list = list_hosts();
-	if (!hosts_read_config(&ours, (char *) list + list->config_at, list->config_len))
-		elog(ERROR, "the configuration of this host can't be read");
 	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
 	for (int i = 0; i < list->count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(row_context);
-		host_row(rsinfo->setResult, rsinfo->setDesc, list, &list->row[i], &ours);
+		host_row(rsinfo->setResult, rsinfo->setDesc, list, &list->row[i]);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(row_context);
 	}
@@ -792,9 +789,9 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 
 /* What is not as a host writes it was not written by one. */
 static void
-host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host,
-		 const HostConfig *ours)
+host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host)
 {
+	const HostConfig *ours = &list->own;
 	Datum values[12] = {0};
 	bool nulls[12] = {0};
 	HostFacts facts;
@@ -813,7 +810,7 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	initStringInfo(&disagreement);
 	initStringInfo(&hint);
 	text_to_printable(prefix, sizeof(prefix), theirs.prefix, strlen(theirs.prefix));
-	hosts_compare(ours, &theirs, &difference);
+	hosts_compare(ours, &theirs, host->seen_us, &difference);
 	host_list_explain(ours, &theirs, &difference, &disagreement, &hint);
 	appendStringInfo(&disagreement, " %s", hint.data);
 

@@ -290,8 +290,16 @@ subtest 'hosts come and go' => sub {
 	my $killed_at = time;
 	$host{c}->stop('immediate');
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
+
+	# what it wrote names processes that end after it
+	my $disputes = count_in_log($host{a}, 'has other settings than this one');
+	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
+	is(names_on($host{a}, 'WHERE NOT agrees'), '', 'all agree');
 	wait_until(sub { names_on($host{a}) eq 'a b' }, 'until its time is over', 70);
 	cmp_ok(time - $killed_at, '<', 60, 'within a minute');
+	is(count_in_log($host{a}, 'has other settings than this one'), $disputes, 'nobody was said to disagree');
+	wait_nodes_ready($_, 5) foreach $host{a}, $host{b};
 };
 
 subtest 'another prefix' => sub {

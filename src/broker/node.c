@@ -742,11 +742,13 @@ static void
 ask_guard(RedisNode *node)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
+	int64 now_us = redlock_clock_us();
 
 	node->facts.durable = is_durable(node);
+	node->started_us = now_us - node->facts.uptime_s * 1000000;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
-	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, redlock_clock_us()));
+	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, now_us));
 }
 
 /* redlock.nodes may say what a node does not tell, and that it forgets whatever it tells. */
@@ -844,7 +846,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 				return "its INFO server has no run_id";
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
 				return "its INFO server has no uptime_in_seconds";
-			node->facts.uptime_s = strtoll(value, NULL, 10);
+			node->facts.uptime_s = Max(0, Min(strtoll(value, NULL, 10), PG_INT32_MAX));
 			/* Valkey has another name for it */
 			if ((info_value(reply, "redis_mode", value, sizeof(value)) ||
 				 info_value(reply, "server_mode", value, sizeof(value))) &&

@@ -167,7 +167,7 @@ static void see(const HostRecord *record, int64 seen_us);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
 static int find_dispute(uint64 host, const HostConfig *config);
-static bool was_compared(const HostRecord *record);
+static bool was_compared(const HostRecord *record, int64 seen_us);
 static void tell(Dispute *dispute);
 static void publish(void);
 static void explain(const Dispute *dispute, HostDispute *words);
@@ -348,6 +348,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	{
 		hosts_set_id(node->process, from->guard->run_id);
 		hosts_set_id(node->marker, from->guard->marker);
+		node->started_us = from->started_us;
 	}
 }
 
@@ -563,22 +564,29 @@ look_at(const HostRecord *record, int64 seen_us)
 	HostsDifference difference;
 	HostFacts facts;
 	Dispute *dispute;
+	bool same;
 	int i;
 
 	if (record->id == lease_table->host_id || record->config == NULL ||
 		is_outdated(record, seen_us) ||
 		!hosts_read_facts(&facts, record->facts, record->facts_len) ||
 		!hosts_read_config(&theirs, record->config, record->config_len) ||
-		strcmp(theirs.prefix, own.prefix) != 0 || was_compared(record))
+		strcmp(theirs.prefix, own.prefix) != 0 || was_compared(record, seen_us))
 		return;
-	hosts_compare(&own, &theirs, &difference);
-	if (difference.kinds == 0)
-		return;
+	hosts_compare(&own, &theirs, seen_us, &difference);
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
 	dispute = &disputes[i];
-	if (i < dispute_count && !hosts_say_the_same(&dispute->config, &theirs))
+	same = i < dispute_count && hosts_say_the_same(&dispute->config, &theirs);
+	if (difference.kinds == 0)
+	{
+		/* a restart of nodes ends no dispute: that host may not have written since */
+		if (same && hosts_started_since(&own, seen_us) > 0)
+			dispute->found = true;
+		return;
+	}
+	if (i < dispute_count && !same)
 		dispute->told = false; /* not with these words */
 	if (i == dispute_count)
 	{
@@ -606,12 +614,12 @@ find_dispute(uint64 host, const HostConfig *config)
 	return dispute_count;
 }
 
-/* By what another node told; or there were too many. */
+/* With the same nodes of ours known, by what another node told; or there were too many. */
 static bool
-was_compared(const HostRecord *record)
+was_compared(const HostRecord *record, int64 seen_us)
 {
-	uint64 hash =
-		hash_bytes_extended((const unsigned char *) record->config, record->config_len, 0);
+	uint64 hash = hash_bytes_extended((const unsigned char *) record->config, record->config_len,
+									  hosts_started_since(&own, seen_us));
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)
@@ -831,7 +839,7 @@ make_list(int64 now_us)
 	dsm_segment *volatile segment = NULL;
 	MemoryContext context = CurrentMemoryContext;
 	long count = hash_get_num_entries(reading.hosts);
-	Size size = offsetof(HostList, row) + count * sizeof(HostRow) + own_len;
+	Size size = offsetof(HostList, row) + count * sizeof(HostRow);
 	uint32 at = offsetof(HostList, row) + count * sizeof(HostRow);
 	HASH_SEQ_STATUS status;
 	ReadConfig *config;
@@ -863,8 +871,7 @@ make_list(int64 now_us)
 	to->size = size;
 	to->made_us = now_us;
 	to->count = 0;
-	to->config_at = put_text(to, &at, own_text, own_len);
-	to->config_len = own_len;
+	to->own = own;
 	hash_seq_init(&status, reading.configs);
 	while ((config = hash_seq_search(&status)) != NULL)
 		config->at = put_text(to, &at, config->text, config->len);

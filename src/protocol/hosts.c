@@ -11,6 +11,11 @@
  * the marker, a loss without restart keeps the process.  Who has not yet noticed either is
  * about to lose its connection.
  *
+ * What was written before a node started, by a host that may have died since, can't name
+ * its process, nor its marker if it lost its data.  So it does not tell whether the node is
+ * one of that host's: the node is then taken for one that is not known.  Who is alive
+ * writes again within seconds.
+ *
  * A node that a host can't send to has no vote for it, so it need not be known: it is
  * taken for the one with the same address, or for any that the other host has more.  A
  * quorum that is granted something has none of these nodes, so it meets one of the other
@@ -21,6 +26,9 @@
 #include <string.h>
 
 #include "protocol/overlap.h"
+
+/* In that time after the start of a node a host may not have noticed it. */
+#define UNNOTICED_US INT64_C(1000000)
 
 static char *put_word(char *at, const char *word);
 static char *put_number(char *at, int64_t number);
@@ -33,6 +41,7 @@ static bool take_node(const char **at, const char *end, HostNode *node);
 static bool is_printable(const char *text, char first);
 static bool is_id(const char *text);
 static bool is_digit(char c, unsigned *value);
+static bool may_be_newer(const HostNode *node, int64_t seen_us);
 static bool is_known(const HostNode *node);
 static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
@@ -131,6 +140,7 @@ take_node(const char **at, const char *end, HostNode *node)
 	node->now = lists % 2 == 1;
 	node->next = lists / 2 == 1;
 	node->db = (int32_t) db;
+	node->started_us = 0;
 	return true;
 }
 
@@ -277,13 +287,19 @@ is_id(const char *text)
 }
 
 void
-hosts_compare(const HostConfig *ours, const HostConfig *theirs, HostsDifference *difference)
+hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
+			  HostsDifference *difference)
 {
+	HostConfig then = *now;
+	const HostConfig *ours = &then;
 	core_lists our_lists = {0};
 	core_lists their_lists = {0};
 	int bit_of[HOSTS_NODES_MAX]; /* of theirs */
 	int bits = 0;
 
+	for (int i = 0; i < then.count; i++)
+		if (may_be_newer(&then.node[i], seen_us))
+			then.node[i].process[0] = then.node[i].marker[0] = '\0';
 	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
 	{
@@ -314,6 +330,22 @@ hosts_compare(const HostConfig *ours, const HostConfig *theirs, HostsDifference 
 		add_node(&their_lists, &theirs->node[i], bit_of[i] >= 0 ? bit_of[i] : bits++);
 	if (!quorums_meet(our_lists, their_lists))
 		difference->kinds |= HOSTS_NODES;
+}
+
+int
+hosts_started_since(const HostConfig *ours, int64_t seen_us)
+{
+	int count = 0;
+
+	for (int i = 0; i < ours->count; i++)
+		count += may_be_newer(&ours->node[i], seen_us);
+	return count;
+}
+
+static bool
+may_be_newer(const HostNode *node, int64_t seen_us)
+{
+	return node->started_us + UNNOTICED_US > seen_us;
 }
 
 static void

@@ -44,6 +44,7 @@ typedef struct HostNode
 	/* of a node that it can send to: what no other node has */
 	char process[HOSTS_ID_MAX + 1];
 	char marker[HOSTS_ID_MAX + 1];
+	int64_t started_us; /* no later; of the host's own process, not in the text */
 } HostNode;
 
 /* What the hosts that share locks must agree about. */
@@ -94,8 +95,12 @@ typedef struct HostsDifference
 	bool is_other_db[HOSTS_NODES_MAX];
 } HostsDifference;
 
-extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs,
+/* seen_us: when they wrote it, by the clock of ours->node[].started_us. */
+extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 						  HostsDifference *difference);
+
+/* How many of our nodes have started since then, or may have. */
+extern int hosts_started_since(const HostConfig *ours, int64_t seen_us);
 
 /* Do they say the same, whatever is known of their nodes? */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);

@@ -51,10 +51,9 @@ typedef struct HostRow
 
 typedef struct HostList
 {
-	Size size;        /* of all of it */
-	int64 made_us;    /* redlock_clock_us() time */
-	uint32 config_at; /* this host's */
-	uint32 config_len;
+	Size size;      /* of all of it */
+	int64 made_us;  /* redlock_clock_us() time */
+	HostConfig own; /* of this host */
 	int count;
 	HostRow row[FLEXIBLE_ARRAY_MEMBER];
 } HostList;

@@ -6,8 +6,8 @@
  * Protects from: two hosts that could get one lock at once and are said to agree, since
  * their nodes have the same addresses, or are not reached just now; hosts that are refused
  * though they use the same nodes, by other names, before and after a restart or a loss of
- * data; a text of a stranger that is taken for a host's, or read past its end (with
- * sanitizers, scripts/lint.sh).
+ * data, be it after the death of one of them; a text of a stranger that is taken for a host's, or
+ *read past its end (with sanitizers, scripts/lint.sh).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,9 @@
 #include "tap.h"
 
 /* ---- agreement ---- */
+
+/* When hosts were seen; nodes started at 0. */
+#define LATELY 5000000
 
 /*
  * Nodes as "address:process:marker:list:database", with blanks between.  Process and
@@ -60,8 +63,8 @@ differ(HostConfig one, HostConfig other)
 	HostsDifference difference;
 	HostsDifference reverse;
 
-	hosts_compare(&one, &other, &difference);
-	hosts_compare(&other, &one, &reverse);
+	hosts_compare(&one, &other, LATELY, &difference);
+	hosts_compare(&other, &one, LATELY, &reverse);
 	return difference.kinds == reverse.kinds ? difference.kinds : ~0u;
 }
 
@@ -154,6 +157,34 @@ test_unknown(void)
 	ok(wrong == 0 && apart > 0, "no two locks, whatever is not connected (%d of %d)", wrong, apart);
 }
 
+/* To the host that reads it. */
+static unsigned
+as_seen(HostConfig ours, HostConfig theirs)
+{
+	HostsDifference difference;
+
+	hosts_compare(&ours, &theirs, LATELY, &difference);
+	return difference.kinds;
+}
+
+/* What a host wrote before nodes started, of which it may never hear. */
+static void
+test_restarts(void)
+{
+	HostConfig three = nodes("a:11:11 b:12:12 c:3:3");
+	HostConfig before = nodes("a:1:1 b:2:2 c:3:3");
+
+	three.node[0].started_us = three.node[1].started_us = LATELY + 1;
+	ok(as_seen(three, before) == 0, "nodes that lost their data since");
+	ok(hosts_started_since(&three, LATELY) == 2, "two are newer");
+	ok(as_seen(three, nodes("x:1:1 y:2:2 c:3:3")) == 0, "under other names");
+	ok(as_seen(three, nodes("x:4:4 y:5:5 z:6:6")) == HOSTS_NODES, "the third tells other nodes");
+	three.node[0].started_us = LATELY - 1;
+	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
+	three.node[0].started_us = 0;
+	ok(as_seen(three, before) == HOSTS_NODES, "long before: it is another one");
+}
+
 static void
 test_other_differences(void)
 {
@@ -165,7 +196,7 @@ test_other_differences(void)
 	ok(differ(three, other) == HOSTS_MAX_TTL, "max_ttl");
 	other = nodes("x:1:1 y:2:2:1:5 z:3:3");
 	ok(differ(three, other) == HOSTS_DATABASES, "a database");
-	hosts_compare(&three, &other, &difference);
+	hosts_compare(&three, &other, LATELY, &difference);
 	ok(!difference.is_other_db[0] && difference.is_other_db[1] && difference.twin[1] == 1,
 	   "of that node");
 	other.max_ttl_ms = 30000;
@@ -402,6 +433,7 @@ main(void)
 	test_lists();
 	test_identity();
 	test_unknown();
+	test_restarts();
 	test_other_differences();
 	test_facts();
 	test_configs();
