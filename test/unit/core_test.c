@@ -197,17 +197,25 @@ granted_by(const char *nodes)
 	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_YES);
 }
 
+/* The same, but with what else an answer says. */
+static void
+reply_with(const char *nodes, core_event event)
+{
+	event.type = CORE_REPLY;
+	event.round = lease.round;
+	for (; *nodes != '\0'; nodes++)
+	{
+		event.node = *nodes - '0';
+		happens(event);
+	}
+}
+
 /* Granted, and the node's counter is now that. */
 static void
 granted_with(const char *nodes, int64_t counter)
 {
-	for (; *nodes != '\0'; nodes++)
-		happens((core_event){.type = CORE_REPLY,
-							 .node = *nodes - '0',
-							 .op = CORE_OP_ACQUIRE,
-							 .reply = CORE_REPLY_YES,
-							 .round = lease.round,
-							 .token = counter});
+	reply_with(nodes,
+			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_YES, .token = counter});
 }
 
 static void
@@ -238,13 +246,8 @@ refused_by(const char *nodes)
 static void
 refused_by_stay(const char *nodes)
 {
-	for (; *nodes != '\0'; nodes++)
-		happens((core_event){.type = CORE_REPLY,
-							 .node = *nodes - '0',
-							 .op = CORE_OP_ACQUIRE,
-							 .reply = CORE_REPLY_NO,
-							 .round = lease.round,
-							 .may_stay = true});
+	reply_with(nodes,
+			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .may_stay = true});
 }
 
 static void
