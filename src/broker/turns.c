@@ -20,6 +20,7 @@ typedef struct Turn
 {
 	Waiters *waiters; /* NULL: nobody waits */
 	int64 asked_us;   /* it began to ask; 0: of an earlier broker */
+	int64 heard_us;   /* of the last release since then, or that */
 } Turn;
 
 static Turn *turns;
@@ -64,9 +65,12 @@ int64
 turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 {
 	int place = waiters_place(named, lease_table->host_id);
-	int64 after_us = rules_turn_after_us(place, named->count, lease->core.waiting,
-										 pg_prng_uint32(&pg_global_prng_state), hold_back_us());
+	int64 turn_us = now_us - turns[lease_slot(lease)].heard_us;
+	int64 after_us =
+		rules_turn_after_us(place, named->count, lease->core.waiting,
+							pg_prng_uint32(&pg_global_prng_state), hold_back_us(), turn_us);
 
+	turns[lease_slot(lease)].heard_us = now_us;
 	if (named->count > 0)
 	{
 		*waiters_of(lease) = *named;
@@ -90,7 +94,8 @@ turns_end(Lease *lease, int64 now_us)
 
 	if (own == NULL || own->count == 0)
 		return;
-	begin_us[lease->hash % PLACES] = now_us + own->count * hold_back_us();
+	begin_us[lease->hash % PLACES] =
+		now_us + rules_pause_us(own->count, hold_back_us(), now_us - lease->turn_began_us);
 	if (lease->returns)
 		waiters_add(own, lease_table->host_id, 0, now_us);
 }
@@ -98,7 +103,7 @@ turns_end(Lease *lease, int64 now_us)
 int64
 turns_begin(const Lease *lease, int64 now_us)
 {
-	turns[lease_slot(lease)].asked_us = now_us;
+	turns[lease_slot(lease)].asked_us = turns[lease_slot(lease)].heard_us = now_us;
 	return begin_us[lease->hash % PLACES];
 }
 
@@ -117,7 +122,7 @@ turns_forget(const Lease *lease)
 
 	if (turn->waiters != NULL)
 		pfree(turn->waiters);
-	*turn = (Turn){NULL, 0};
+	*turn = (Turn){NULL, 0, 0};
 }
 
 static int64

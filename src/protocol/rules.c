@@ -10,8 +10,10 @@
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
 #define RECALL_US 10000
+#define SHORT_TURN_US 10000
 #define ASK_OF_A_CROWD 4
 
+static int64_t while_next_us(int64_t turn_us);
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 
 /* The nodes counted LUA_SPAN for it. */
@@ -138,7 +140,8 @@ rules_recall_us(int64_t round_trip_us)
  * one who always asks when a turn ends would come before the next one each time.
  */
 int64_t
-rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us)
+rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us,
+					int64_t turn_us)
 {
 	bool crowd = waiting > WAITERS_MAX;
 	int asking = crowd ? ASK_OF_A_CROWD : waiting;
@@ -153,7 +156,25 @@ rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t 
 		return 0;
 	if (place == named)
 		us = 2 * hold_back_us;
-	return (us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US) + random % hold_back_us;
+	us = us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US;
+	return us + while_next_us(turn_us) + random % hold_back_us;
+}
+
+int64_t
+rules_pause_us(int named, int64_t hold_back_us, int64_t turn_us)
+{
+	return named * hold_back_us + while_next_us(turn_us);
+}
+
+/*
+ * If turns are short, who holds back does so until the next is over, too: it hears of that,
+ * and to ask in vain would cost about as much as the turn.  If they are long it costs little,
+ * and waiting for a host that does not come would cost much.
+ */
+static int64_t
+while_next_us(int64_t turn_us)
+{
+	return turn_us <= SHORT_TURN_US ? turn_us + turn_us / 4 : 0;
 }
 
 /* It was renewed less than half its ttl ago. */

@@ -95,9 +95,13 @@ extern int64_t rules_recall_us(int64_t round_trip_us);
 /*
  * A release named so many hosts, in the order of their turns (waiters.h).  How long does
  * the one in this place hold back, or one that was not named, which has place `named`?
- * -1: it does not ask because of the release.  So many hosts wait.
+ * -1: it does not ask because of the release.  So many hosts wait, and the turn before took
+ * so long, the way to it included.
  */
 extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t random,
-								   int64_t hold_back_us);
+								   int64_t hold_back_us, int64_t turn_us);
+
+/* A host's turn is over, and took so long: when may it ask again, if so many wait? */
+extern int64_t rules_pause_us(int named, int64_t hold_back_us, int64_t turn_us);
 
 #endif /* REDLOCK_RULES_H */

@@ -40,7 +40,7 @@ waiters_pass(Waiters *waiters, uint64_t self)
 {
 	int place = waiters_place(waiters, self);
 
-	drop(waiters, 0, place < waiters->count ? place + 1 : place);
+	drop(waiters, 0, place < waiters->count ? place + 1 : place > 0);
 }
 
 bool

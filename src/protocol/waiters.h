@@ -36,9 +36,10 @@ extern void waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int6
 extern int waiters_place(const Waiters *waiters, uint64_t host);
 
 /*
- * A release named these.  What of them is left when this host has the lock: those behind
- * it.  Who is before it, all if it is not among them, was named and did not come, or asks
- * again.
+ * A release named these.  What of them is left when this host has the lock: those behind it;
+ * who is before it did not come, or asks again.  If it is not among them it came between, and
+ * only the first had to come until then: were all forgotten, there would be no order for
+ * long where hosts that were not named come often.
  */
 extern void waiters_pass(Waiters *waiters, uint64_t self);
 

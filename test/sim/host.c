@@ -817,7 +817,7 @@ ask(int h, int s)
 						.hold_at_most_us = slot->hold_at_most_us};
 
 	event.not_before_us = word_begin_us(h, slot->resource);
-	slot->asked_us = host_now_us(h);
+	slot->asked_us = slot->heard_us = host_now_us(h);
 	slot->announced = 0;
 	slot->ended = 0;
 	slot->secret = ++w.secrets;

@@ -58,6 +58,7 @@ typedef struct slot
 	bool wanted;           /* ... and as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */
 	int64_t asked_us;      /* the broker began to ask */
+	int64_t heard_us;      /* of a release since then, or that */
 	int session;           /* who holds it; -1: nobody yet, or nobody any more */
 	core_mask announced;
 	int64_t ended;       /* of which lease that is: see waiters_count_told */

@@ -222,9 +222,11 @@ hear_turn(int h, int s, const Waiters *named)
 	slot *slot = slot_at(h, s);
 	int64_t now_us = host_now_us(h);
 	int place = waiters_place(named, (uint64_t) h + 1);
-	int64_t after_us = rules_turn_after_us(place, named->count, slot->core.waiting,
-										   dice(UINT32_MAX), hold_back_us());
+	int64_t after_us =
+		rules_turn_after_us(place, named->count, slot->core.waiting, dice(UINT32_MAX),
+							hold_back_us(), now_us - slot->heard_us);
 
+	slot->heard_us = now_us;
 	if (named->count > 0)
 	{
 		slot->waiters = *named;
@@ -259,7 +261,8 @@ word_end_turn(int h, int s)
 	if (slot->waiters.count == 0)
 		return;
 	hosts[h].turn_begins_us[w.plan.turn[w.plan.gate[slot->resource]]] =
-		host_now_us(h) + slot->waiters.count * hold_back_us();
+		host_now_us(h) +
+		rules_pause_us(slot->waiters.count, hold_back_us(), host_now_us(h) - slot->turn_began_us);
 	if (slot->returns)
 		waiters_add(&slot->waiters, (uint64_t) h + 1, 0, host_now_us(h));
 }

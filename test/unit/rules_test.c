@@ -95,6 +95,7 @@ static void
 test_turns(void)
 {
 	const int64_t hold_back_us = 3000;
+	const int64_t long_us = SECOND;
 	int64_t latest_us = 0;
 	int asked = 0;
 
@@ -110,27 +111,40 @@ test_turns(void)
 	ok(rules_recall_us(500) == 11000, "a try waits for two round trips and 10 ms");
 	ok(rules_recall_us(60 * SECOND) == 100000, "but not for longer than a tenth of a second, too");
 
-	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us) == 0, "who is next asks at once");
-	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us) == hold_back_us, "the second holds back");
-	ok(rules_turn_after_us(2, 8, 8, 0, hold_back_us) == 4 * hold_back_us &&
-		   rules_turn_after_us(3, 8, 8, 0, hold_back_us) == 9 * hold_back_us,
+	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us, long_us) == 0, "who is next asks at once");
+	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, long_us) == hold_back_us,
+	   "the second holds back");
+	ok(rules_turn_after_us(2, 8, 8, 0, hold_back_us, long_us) == 4 * hold_back_us &&
+		   rules_turn_after_us(3, 8, 8, 0, hold_back_us, long_us) == 9 * hold_back_us,
 	   "those behind for longer and longer");
-	ok(rules_turn_after_us(7, 8, 8, 0, 100000) == 700000, "with a limit");
-	ok(rules_turn_after_us(1, 8, 8, 1024u * 2999, hold_back_us) == 2 * hold_back_us - 1 &&
-		   rules_turn_after_us(1, 8, 8, 1024 * 3000, hold_back_us) == hold_back_us,
+	ok(rules_turn_after_us(7, 8, 8, 0, 100000, long_us) == 700000, "with a limit");
+	ok(rules_turn_after_us(1, 8, 8, 1024u * 2999, hold_back_us, long_us) == 2 * hold_back_us - 1 &&
+		   rules_turn_after_us(1, 8, 8, 1024 * 3000, hold_back_us, long_us) == hold_back_us,
 	   "up to once more, by chance");
-	ok(rules_turn_after_us(1, 1, 8, 0, hold_back_us) == 2 * hold_back_us &&
-		   rules_turn_after_us(5, 5, 8, 0, hold_back_us) == 2 * hold_back_us,
+	ok(rules_turn_after_us(1, 1, 8, 0, hold_back_us, long_us) == 2 * hold_back_us &&
+		   rules_turn_after_us(5, 5, 8, 0, hold_back_us, long_us) == 2 * hold_back_us,
 	   "who is not named comes after the second");
-	ok(rules_turn_after_us(0, 0, 1, UINT32_MAX, hold_back_us) == 0,
+	ok(rules_turn_after_us(0, 0, 1, UINT32_MAX, hold_back_us, long_us) == 0,
 	   "at once, if it is alone and nobody is named");
 	for (uint32_t i = 0; i < 1000; i++)
-		latest_us = max_us(latest_us, rules_turn_after_us(0, 0, 8, i * 4294967, hold_back_us));
+		latest_us =
+			max_us(latest_us, rules_turn_after_us(0, 0, 8, i * 4294967, hold_back_us, long_us));
 	ok(latest_us > hold_back_us && latest_us < 2 * hold_back_us, "if several are, not all at once");
 	for (uint32_t i = 0; i < 1000; i++)
-		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us) >= 0;
+		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us, long_us) >= 0;
 	ok(asked == 4, "a handful of a crowd");
-	ok(rules_turn_after_us(0, 8, 1000, 999, hold_back_us) == 0, "and those who are named");
+	ok(rules_turn_after_us(0, 8, 1000, 999, hold_back_us, long_us) == 0, "and those who are named");
+
+	ok(rules_turn_after_us(0, 8, 8, 0, hold_back_us, 4000) == 0,
+	   "after short turns the next asks at once, too");
+	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, 4000) == hold_back_us + 5000,
+	   "the second holds back until the turn of the next is over, too");
+	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, 10000) == hold_back_us + 12500 &&
+		   rules_turn_after_us(1, 8, 8, 0, hold_back_us, 10001) == hold_back_us,
+	   "but not for a long one");
+	ok(rules_pause_us(3, hold_back_us, long_us) == 3 * hold_back_us,
+	   "who had its turn pauses for each that waits");
+	ok(rules_pause_us(3, hold_back_us, 4000) == 3 * hold_back_us + 5000, "and for a short turn");
 }
 
 static void
