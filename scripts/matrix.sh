@@ -17,7 +17,8 @@
 #
 # In trixie-sanitize PostgreSQL and the extension are built with the address and the
 # undefined-behaviour sanitizer (scripts/build_postgres.sh): what they find ends the process,
-# and a test fails.  Its tests are those of the other rows; there is no pg_cron.
+# and a test fails.  Its tests are those of the other rows, fewer at a time, since they are
+# slow; there is no pg_cron.
 #
 # Must run as root.  Prints one line a row, and ends with "N passed, N failed", which
 # counts rows.
@@ -43,7 +44,7 @@ describe_row()
     trixie-sanitize)
         RELEASE=trixie
         ENVIRONMENT=(PG_CONFIG=/opt/sanitize/pg_config ASAN_OPTIONS=detect_leaks=0
-            PG_TEST_TIMEOUT_DEFAULT=300)
+            PG_TEST_TIMEOUT_DEFAULT=300 TAP_JOBS=2)
         ;;
     experimental)
         RELEASE=sid

@@ -116,7 +116,7 @@ sub restart
 	{
 		my $why = quotemeta $cases{$what}{why};
 
-		ok(node_is($cases{$what}{node}, "state = 'quarantined' AND quarantine = last_error"), "$what: does not vote");
+		wait_for_node($cases{$what}{node}, "state = 'quarantined' AND quarantine = last_error", "$what: does not vote");
 		like($host->safe_psql('postgres', "SELECT quarantine FROM redlock_nodes WHERE node = '@{[$cases{$what}{node}->address]}'"),
 			qr/^it restarted at .* and may have forgotten leases: $why$/, "$what: the view says why");
 	}
