@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import gone
 import pauses
 from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
 
@@ -52,7 +53,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -378,6 +379,10 @@ END;
                     self.rig.record("fair", f"hold {hold_ms} ms" + (place and ", nodes " + place), 4 * count, round_,
                                     grants_per_s=len(waits) / (end - begin), fairness=jain([len(grant) for grant in grants]),
                                     mean_wait_ms=mean, longest_wait_ms=max(waits), longest_to_mean=max(waits) / mean)
+
+    def gone(self, round_):
+        for kind in gone.KINDS:
+            gone.measure(self.rig, kind, 1 if self.quick else 10, round_)
 
     def use_nodes(self, host, ports):
         urls = ",".join(f"redis://127.0.0.1:{port}" for port in ports)
