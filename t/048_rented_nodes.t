@@ -58,10 +58,10 @@ sub told
 sub restart
 {
 	my ($node) = @_;
-	my $before = $host->safe_psql('postgres', 'SELECT clock_timestamp()');
+	my $before = told($node, '(is ready|does not vote)');
 
 	$node->restart;
-	wait_for_node($node, "since > '$before' AND state IN ('ready', 'quarantined')", 'a node restarts');
+	wait_until(sub { told($node, '(is ready|does not vote)') > $before }, 'a node restarts');
 	return;
 }
 
