@@ -120,6 +120,16 @@ COMMENT ON TABLE redlock_fences IS
 COMMENT ON VIEW redlock_locks IS
 'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them';
 
+COMMENT ON COLUMN redlock_locks.resource IS
+'Name of the lock';
+COMMENT ON COLUMN redlock_locks.scope IS
+'The widest at which it is held: session, call or transaction; null while queued or idle';
+COMMENT ON COLUMN redlock_locks.pid IS
+'Process of the session; null while idle';
+COMMENT ON COLUMN redlock_locks.database IS
+'Database of the session; null while queued or idle';
+COMMENT ON COLUMN redlock_locks.ttl IS
+'For how long each renewal makes it last';
 COMMENT ON COLUMN redlock_locks.state IS
 'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 
@@ -138,6 +148,24 @@ COMMENT ON COLUMN redlock_stats.locks IS
 COMMENT ON COLUMN redlock_stats.releasing IS
 'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
 
+COMMENT ON COLUMN redlock_stats.granted IS
+'Leases granted by the nodes';
+COMMENT ON COLUMN redlock_stats.refused IS
+'Tries that the nodes refused';
+COMMENT ON COLUMN redlock_stats.unreachable IS
+'Requests that failed without a quorum';
+COMMENT ON COLUMN redlock_stats.renewed IS
+'Rounds of renewals that succeeded';
+COMMENT ON COLUMN redlock_stats.unrenewed IS
+'Rounds of renewals that failed; tried again while the lease is valid';
+COMMENT ON COLUMN redlock_stats.lost IS
+'Leases lost, those included that ended by hold_at_most';
+COMMENT ON COLUMN redlock_stats.released IS
+'Leases released, and requests given up';
+COMMENT ON COLUMN redlock_stats.handed_over IS
+'Times that a session took a lease over from another session of this server';
+COMMENT ON COLUMN redlock_stats.woken IS
+'Times that a session that waits here was told of a release on another server';
 COMMENT ON COLUMN redlock_stats.taken_idle IS
 'Times that a session took a lock that this server kept by keep_idle, without asking the nodes; not counted in granted';
 
@@ -165,6 +193,18 @@ CREATE OR REPLACE VIEW redlock_nodes AS
            n.votes_error, n.since, n.quarantine, n.quarantined_for, l.list
       FROM redlock_node_rows() n
       LEFT JOIN redlock_node_list_rows() l ON l.node = n.node;
+COMMENT ON COLUMN redlock_nodes.node IS
+'Address, without user and password';
+COMMENT ON COLUMN redlock_nodes.last_error IS
+'Why it is not ready, or what its last error was; stays when it is ready again, but for the reason of a quarantine';
+COMMENT ON COLUMN redlock_nodes.votes_yes IS
+'Acquires, writings of their tokens, and renewals that it granted';
+COMMENT ON COLUMN redlock_nodes.votes_no IS
+'Those that it refused, since another holds the lock';
+COMMENT ON COLUMN redlock_nodes.votes_error IS
+'Those that were errors, or had no answer in time';
+COMMENT ON COLUMN redlock_nodes.since IS
+'When its state began';
 COMMENT ON COLUMN redlock_nodes.state IS
 'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes or redlock.nodes_next, but some lease was granted by it)';
 COMMENT ON COLUMN redlock_nodes.list IS
@@ -202,12 +242,16 @@ COMMENT ON COLUMN redlock_hosts.name IS
 'cluster_name of the server, or the name of its machine';
 COMMENT ON COLUMN redlock_hosts.host_id IS
 'Random, for the life of the server''s shared memory; it stands in the values of its locks';
+COMMENT ON COLUMN redlock_hosts.version IS
+'Of redlock_pg';
+COMMENT ON COLUMN redlock_hosts.postgres IS
+'Version of PostgreSQL';
 COMMENT ON COLUMN redlock_hosts.prefix IS
 'redlock.key_prefix: servers with different ones share no locks';
 COMMENT ON COLUMN redlock_hosts.leases IS
-'Locks that it holds or asks for, at last_seen';
+'Locks that it holds, keeps idle, or asks for, at last_seen';
 COMMENT ON COLUMN redlock_hosts.since IS
-'When its shared memory was made';
+'About when its shared memory was made; what changes then for certain is host_id';
 COMMENT ON COLUMN redlock_hosts.last_seen IS
 'When it last told a node that it is there, by the clock of that node; a server that has not done so for 45 seconds is left out';
 COMMENT ON COLUMN redlock_hosts.nodes IS

@@ -50,7 +50,7 @@ my $state = q{
 		FROM (SELECT list, count(*) AS n FROM redlock_nodes GROUP BY list) l),
 		'unsettled ' || coalesce(unsettled::text, 'null'), 'kept_until ' || kept_until) FROM redlock_stats};
 my $is_settled = "unsettled = 0 AND kept_until IS NULL AND (SELECT count(*) FROM redlock_nodes "
-  . "WHERE list IN ('next', 'both')) = $count FROM redlock_stats";
+  . "WHERE list IN ('next', 'both') AND state = 'ready') = $count FROM redlock_stats";
 my $is_done = "unsettled = 0 AND kept_until IS NULL AND (SELECT count(*) FILTER (WHERE list = 'now') "
   . "= $count AND count(*) = $count FROM redlock_nodes) FROM redlock_stats";
 

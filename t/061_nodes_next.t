@@ -182,6 +182,19 @@ shown($host, 'now=3 0', 'until it ends');
 
 is($host->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), '0', 'no lease was lost');
 $_->quit foreach $s, $t;
+
+# ---- a server that starts with lists that can't be in force ----
+
+put($other, \@new, \@dead);
+$other->restart;
+my $none = psql_result($other, "SELECT redlock_try('new')");
+is($none->{state}, '55000', 'without a list in force nothing is asked for');
+like($none->{message}, qr/no list of nodes is in force/, 'which the error says');
+put($other, [], []);
+$other->restart;
+like(psql_result($other, "SELECT redlock_try('new')")->{message}, qr/redlock\.nodes is not set/,
+	'it stops, though it has nobody to tell of that; nor has one without nodes');
+$other->restart;
 $_->stop foreach $host, $other;
 unlike(slurp_file($_->logfile), qr/$secret/, 'no password in the log') foreach $host, $other;
 done_testing();

@@ -96,7 +96,8 @@ members_configure(int64 now_us)
 				 errdetail("They name %d nodes together, and may name %d.", listed.count,
 						   URL_NODES_MAX),
 				 errhint("Change one list to the other in two steps. Until then the lists that "
-						 "were in force before stay so.")));
+						 "were in force before stay so; at a start there are none, and no lock is "
+						 "acquired.")));
 		return false;
 	}
 	if (!assign_slots(&listed, slot, now_us))

@@ -236,12 +236,15 @@ registry_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 bool
 registry_leave(int64 now_us)
 {
-	bool done = left;
+	bool done = true;
 
-	left = true;
-	for (int i = 0; i < CORE_NODES_MAX && !done; i++)
+	for (int i = 0; i < CORE_NODES_MAX && !left; i++)
 		if (node_can_send(node_at(i)) && told[i].sha[0] != '\0')
+		{
 			call(node_at(i), CALL_LEAVE, 0, NULL, NULL, now_us);
+			done = false;
+		}
+	left = true;
 	return done;
 }
 
@@ -507,7 +510,7 @@ find_disputes(int64 now_us)
 		if (!dispute->found && !more) /* it may be among those that a node left out */
 		{
 			if (dispute->told)
-				ereport(LOG, (errmsg("redlock host \"%s\" has no other settings any more, or is "
+				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
 									 "gone",
 									 dispute->facts.name)));
 			continue;

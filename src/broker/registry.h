@@ -32,7 +32,7 @@ extern int64 registry_on_time(int64 now_us);
 /* NodeHandler.called */
 extern void registry_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us);
 
-/* The server stops: leave the lists.  True: that was done before. */
+/* The server stops: leave the lists.  True: that was done before, or there is none to leave. */
 extern bool registry_leave(int64 now_us);
 
 #endif /* REDLOCK_REGISTRY_H */

@@ -28,6 +28,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
+#include "shared/node_status.h"
 #include "shared/text.h"
 
 /* How often a waiter looks whether there still is a broker. */
@@ -468,15 +469,20 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 {
 	char *nodes = lease_missing_nodes(lease);
 
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_CONNECTION_FAILURE),
-		 errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
-		 nodes[0] != '\0'
-			 ? errdetail("No usable answer from: %s.", nodes)
-			 : errdetail("The answers came too late for a ttl of %d ms.", request->terms.ttl_ms),
-		 errhint(
-			 "See the view redlock_nodes. A quorum is a majority of all nodes in redlock.nodes.")));
+	if (!node_status_listed())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
+						request->name),
+				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
+	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
+					errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
+					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
+									 : errdetail("The answers came too late for a ttl of %d ms.",
+												 request->terms.ttl_ms),
+					errhint("See the view redlock_nodes. A quorum is a majority of all nodes in "
+							"redlock.nodes, and "
+							"of all in redlock.nodes_next while that is set.")));
 }
 
 static void
@@ -486,8 +492,9 @@ fail_deadlock(const LockRequest *request, Lease *lease)
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected while waiting for redlock \"%s\"", request->name),
 			 errdetail_internal("%s", lease_cycle_text(lease)),
-			 errhint("Roll back, and run the transaction again. Deadlocks do not occur where all "
-					 "take their locks in the same order.")));
+			 errhint("Roll back, release the locks that are held at session scope, and run the "
+					 "transaction again. Deadlocks do not occur where all take their locks in the "
+					 "same order.")));
 }
 
 static void

@@ -171,8 +171,8 @@ guc_define(void)
 
 	DefineCustomStringVariable(
 		"redlock.tls_key_file", "Private key of redlock.tls_cert_file.",
-		"A file in PEM format, without a passphrase, that only the database user or root can "
-		"change.",
+		"A file in PEM format, without a passphrase, that nobody but the database user and root "
+		"may read.",
 		&redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL, NULL);
 
 	DefineCustomEnumVariable(

@@ -66,6 +66,15 @@ explains_silence(const NodeStatus *status)
 		   (strcmp(status->state, "ready") != 0 || status->last_error_at > status->since);
 }
 
+bool
+node_status_listed(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_status[i].in_use && node_status[i].now)
+			return true;
+	return false;
+}
+
 char *
 node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 {

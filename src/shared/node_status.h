@@ -51,6 +51,9 @@ extern void node_status_set_up(void);
  */
 extern bool node_status_copy(int node, NodeStatus *copy);
 
+/* Is a list of nodes in force? */
+extern bool node_status_listed(void);
+
 /*
  * What these nodes said of a lease, and why some said nothing, as a part of a
  * sentence; palloc'd.  Empty: there are none.
