@@ -29,7 +29,7 @@
 --
 --	 beat id prefix facts configuration
 --			  This host is there.  Returns {'', records}, a record for each other configuration
---			  in use with this prefix, of one host that uses it; or {'more', records}.
+--			  in use with this prefix, of the host that used it last; or {'more', records}.
 --	 leave id
 --			  It is gone.
 --	 list after
@@ -171,7 +171,8 @@ local used = call('ZRANGE', configs, -2 - LUA_CONFIGS_MAX, -1)
 for i = #used, 1, -1 do
 	local other = used[i]
 	if other ~= config then
-		local user = call('ZRANGEBYSCORE', users_of(other), oldest, now, 'LIMIT', 0, 1)[1]
+		-- who was seen last is alive, if any is, and still has this configuration
+		local user = call('ZRANGE', users_of(other), -1, -1)[1]
 		local seen, entry
 		if user then
 			seen, entry = seen_and_entry(user)

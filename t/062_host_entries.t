@@ -1,0 +1,81 @@
+# What a host makes of the entries of hosts with the same settings, of which some are dead.
+#
+# Protects from: a host that is dead, or has other settings by now, in the place of those that
+# live, so that nobody is told of these.
+# The other hosts are entries that this test writes.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my $HOSTS = "redlock:\\0hosts";
+
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes);
+
+# Writes at the nodes by a script that has "now", "own", the words of the host's settings, and
+# "enter", which makes an entry of a host with such words.
+sub write_at
+{
+	my ($script, @on) = @_;
+
+	foreach my $node (@on)
+	{
+		my $reply = $node->cli('EVAL', <<LUA, 0);
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local own_id = '${\$host->safe_psql('postgres', 'SELECT host_id FROM redlock_hosts')}'
+local facts = redis.call('HGET', '$HOSTS\\0facts', own_id)
+local own = {}
+for word in string.gmatch(redis.call('GET', '$HOSTS\\0config:' .. string.sub(facts, 1, 40)), '([^%z]*)%z') do
+	own[#own + 1] = word
+end
+local function enter(id, seen, words)
+	local text = table.concat(words, '\\0') .. '\\0'
+	local config = redis.sha1hex(text)
+	redis.call('SET', '$HOSTS\\0config:' .. config, text)
+	redis.call('ZADD', '$HOSTS', seen, id)
+	redis.call('HSET', '$HOSTS\\0facts', id, config .. string.sub(facts, 41))
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now, config)
+	redis.call('ZADD', '$HOSTS\\0users:' .. config, seen, id)
+end
+local function other_nodes()
+	local words = {unpack(own)}
+	for node = 0, 1 do
+		for word = 6, 8 do
+			words[5 * node + word] = 'other' .. node
+		end
+	end
+	return words
+end
+$script
+return 'done'
+LUA
+		is($reply, 'done', 'entries are written') if $reply ne 'done';
+	}
+	return;
+}
+
+sub state_of_try { return psql_result($host, "SELECT redlock_try('tried')")->{state}; }
+
+wait_until(sub { (psql_result($host, 'SELECT nodes FROM redlock_hosts')->{out} // '') eq '3' }, 'the host is there');
+
+# Before the nodes started, one host was seen; another one, with the same settings, lives on.
+my $dead = 'd' x 16;
+my $alive = 'e' x 16;
+my $entered = 0;
+wait_until(
+	sub {
+		write_at("enter('$dead', now - 20000, other_nodes())", $nodes[2]) unless $entered++;
+		write_at("enter('$alive', now, other_nodes())", $nodes[2]);
+		return state_of_try() eq '55000';
+	},
+	'a host that lives and has other nodes is told of', 40);
+is($nodes[2]->cli('EVAL', <<LUA, 0), '1', 'while one that died before it could tell is still in the list');
+local time = redis.call('TIME')
+return redis.call('ZCOUNT', '$HOSTS', time[1] * 1000 - 44000, time[1] * 1000 - 15000)
+LUA
+
+done_testing();
