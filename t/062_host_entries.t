@@ -1,7 +1,9 @@
-# What a host makes of the entries of hosts with the same settings, of which some are dead.
+# What a host makes of the entries of others: of hosts with the same settings, of which some are
+# dead, and of more settings than a node tells of.
 #
 # Protects from: a host that is dead, or has other settings by now, in the place of those that
-# live, so that nobody is told of these.
+# live, so that nobody is told of these; a disagreement that never ends since a node has more
+# to tell than it may.
 # The other hosts are entries that this test writes.
 
 use strict;
@@ -53,7 +55,7 @@ end
 $script
 return 'done'
 LUA
-		is($reply, 'done', 'entries are written') if $reply ne 'done';
+		is($reply, "done", "entries are written") if $reply ne "done";
 	}
 	return;
 }
@@ -77,5 +79,28 @@ is($nodes[2]->cli('EVAL', <<LUA, 0), '1', 'while one that died before it could t
 local time = redis.call('TIME')
 return redis.call('ZCOUNT', '$HOSTS', time[1] * 1000 - 44000, time[1] * 1000 - 15000)
 LUA
+
+# The node has more configurations to tell of than it may, all of which agree, and one that does not.
+my $crowd = <<'LUA';
+for i = 1, 20 do
+	local words = {unpack(own)}
+	words[6] = 'name' .. i
+	enter(string.format('%016x', i), now, words)
+end
+LUA
+wait_until(
+	sub {
+		write_at("enter('$alive', now, other_nodes())\n$crowd", $nodes[2]);
+		return state_of_try() eq '55000';
+	},
+	'among many that agree', 40);
+write_at(<<LUA, $nodes[2]);
+for _, key in ipairs(redis.call('KEYS', '$HOSTS\\0users:*')) do
+	redis.call('ZREM', key, '$alive')
+end
+redis.call('HDEL', '$HOSTS\\0facts', '$alive')
+redis.call('ZREM', '$HOSTS', '$alive')
+LUA
+wait_until(sub { write_at($crowd, $nodes[2]); return state_of_try() eq '' }, 'it leaves, and they stay', 90);
 
 done_testing();

@@ -77,8 +77,8 @@ typedef struct Dispute
 	HostFacts facts; /* of a host that has it */
 	uint64 host;
 	HostsDifference difference;
-	bool found;     /* by the beat that is looked at */
-	int64 since_us; /* all beats since then have found it */
+	int64 found_us; /* by the last beat that did */
+	int64 since_us; /* all beats since then have found it, or may have missed it */
 	bool told;
 } Dispute;
 
@@ -496,8 +496,6 @@ find_disputes(int64 now_us)
 	begun = true;
 	looked_us = now_us;
 	compared_count = seen_count = 0;
-	for (int i = 0; i < dispute_count; i++)
-		disputes[i].found = false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		more = read_told(i, now_us, see) || more;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -506,8 +504,10 @@ find_disputes(int64 now_us)
 	for (int i = 0; i < dispute_count; i++)
 	{
 		Dispute *dispute = &disputes[i];
+		bool found = dispute->found_us == looked_us;
 
-		if (!dispute->found && !more) /* it may be among those that a node left out */
+		/* it may be among those that a node left out, but not for ever */
+		if (!found && (!more || now_us - dispute->found_us > LUA_HOST_LIVES_MS * INT64CONST(1000)))
 		{
 			if (dispute->told)
 				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
@@ -515,7 +515,7 @@ find_disputes(int64 now_us)
 									 dispute->facts.name)));
 			continue;
 		}
-		if (dispute->found && now_us - dispute->since_us >= DISPUTE_US && !dispute->told)
+		if (found && now_us - dispute->since_us >= DISPUTE_US && !dispute->told)
 			tell(dispute);
 		if (kept != i)
 			disputes[kept] = *dispute;
@@ -586,7 +586,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	{
 		/* a restart of nodes ends no dispute: that host may not have written since */
 		if (same && hosts_started_since(&own, seen_us) > 0)
-			dispute->found = true;
+			dispute->found_us = looked_us;
 		return;
 	}
 	if (i < dispute_count && !same)
@@ -601,7 +601,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->facts = facts;
 	dispute->host = record->id;
 	dispute->difference = difference;
-	dispute->found = true;
+	dispute->found_us = looked_us;
 }
 
 /* With hosts of this configuration; or with this one, which had another.  Else a new one. */
@@ -612,7 +612,7 @@ find_dispute(uint64 host, const HostConfig *config)
 		if (hosts_say_the_same(&disputes[i].config, config))
 			return i;
 	for (int i = 0; i < dispute_count; i++)
-		if (disputes[i].host == host && !disputes[i].found)
+		if (disputes[i].host == host && disputes[i].found_us != looked_us)
 			return i;
 	return dispute_count;
 }
