@@ -834,7 +834,7 @@ configure_nodes(int64 now_us)
 {
 	pg_atomic_write_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	registry_changed();
-	if (!members_configure(now_us))
+	if (!members_configure(now_us, registry_may_leave))
 		return;
 	move_askers(now_us);
 	relist(now_us);

@@ -32,6 +32,8 @@ static core_mask outdated;          /* their connections may be by former settin
 static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before */
 
 static void read_lists(Listed *listed);
+static bool leaves_list(const Listed *listed, const int *slot, core_lists *to);
+static void find_slots(const Listed *listed, int *slot);
 static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
 static void open_nodes(const Listed *listed, const int *slot, int64 now_us);
 static SlotUse slot_use(void);
@@ -80,10 +82,11 @@ members_adopt(int64 now_us)
 }
 
 bool
-members_configure(int64 now_us)
+members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 now_us))
 {
 	static bool short_of_slots = false;
 	Listed listed;
+	core_lists to;
 	int slot[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
@@ -98,6 +101,12 @@ members_configure(int64 now_us)
 				 errhint("Change one list to the other in two steps. Until then the lists that "
 						 "were in force before stay so; at a start there are none, and no lock is "
 						 "acquired.")));
+		return false;
+	}
+	find_slots(&listed, slot);
+	if (leaves_list(&listed, slot, &to) && !may_leave(to, now_us))
+	{
+		due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
 	if (!assign_slots(&listed, slot, now_us))
@@ -144,7 +153,37 @@ read_lists(Listed *listed)
 	}
 }
 
-/* Find or reserve a slot for each node, and tell in which lists each is. */
+/* Those that nodes have; -1: none yet. */
+static void
+find_slots(const Listed *listed, int *slot)
+{
+	for (int u = 0; u < listed->count; u++)
+	{
+		slot[u] = -1;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (node_status[i].in_use &&
+				strcmp(node_status[i].url.address, listed->node[u].url->address) == 0)
+				slot[u] = i;
+	}
+}
+
+/* Does the next list take the place of the other?  Tells by which nodes this host votes then. */
+static bool
+leaves_list(const Listed *listed, const int *slot, core_lists *to)
+{
+	*to = (core_lists){0};
+	for (int u = 0; u < listed->count; u++)
+	{
+		if (!listed->node[u].now)
+			continue;
+		if (slot[u] < 0)
+			return false;
+		to->now |= CORE_BIT(slot[u]);
+	}
+	return to->now == lists.next && lists.next != 0 && lists.next != lists.now;
+}
+
+/* Reserve a slot for each node that has none, and tell in which lists each is. */
 static bool
 assign_slots(const Listed *listed, int *slot, int64 now_us)
 {
@@ -152,14 +191,6 @@ assign_slots(const Listed *listed, int *slot, int64 now_us)
 	core_mask listed_slots;
 	core_mask replaced = 0;
 
-	for (int u = 0; u < listed->count; u++)
-	{
-		slot[u] = -1;
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (status[i].in_use &&
-				strcmp(status[i].url.address, listed->node[u].url->address) == 0)
-				slot[u] = i;
-	}
 	if (!slots_assign(slot_use(), CORE_NODES_MAX, slot, listed->count, &listed_slots))
 		return false;
 	for (int u = 0; u < listed->count; u++)

@@ -30,10 +30,11 @@ extern void members_adopt(int64 now_us);
 
 /*
  * Put both lists into force; members_close_left is to follow, when what moves has moved.
- * False: not yet, since too many nodes that have left still serve leases; or not at all,
- * since they are too many.
+ * False: not yet, since too many nodes that have left still serve leases, or the next list
+ * would take the place of the other and may_leave says no; or not at all, since they are too
+ * many.
  */
-extern bool members_configure(int64 now_us);
+extern bool members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 now_us));
 extern void members_close_left(int64 now_us);
 
 /*

@@ -132,6 +132,11 @@ static Dispute *disputes; /* LUA_CONFIGS_MAX */
 static int dispute_count = 0;
 static bool in_dispute = false; /* by an earlier broker, or this one */
 
+/* While a list is to be left: this host's configuration then, and a host that is behind. */
+static HostConfig own_then;
+static HostFacts behind;
+static uint64 behind_id; /* 0: none */
+
 static struct
 {
 	uint64 host;
@@ -149,7 +154,7 @@ static int64 drop_list_us;
 static void beat(int64 now_us);
 static void meet(const RedisNode *node);
 static void describe_self(void);
-static void describe_config(void);
+static void describe_config(HostConfig *config, core_lists lists);
 static void describe_node(HostNode *node, const RedisNode *from, core_lists lists);
 static void send_beat(RedisNode *node, int64 now_us);
 static void call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
@@ -161,11 +166,16 @@ static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
+static bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 static bool read_told(int node, int64 now_us,
 					  void (*read)(const HostRecord *record, int64 seen_us));
 static void see(const HostRecord *record, int64 seen_us);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
+static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
+					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
+static bool knows_one_of(const HostConfig *config);
+static void look_behind(const HostRecord *record, int64 seen_us);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
 static void tell(Dispute *dispute);
@@ -274,7 +284,8 @@ beat(int64 now_us)
 	beat_us = now_us;
 	beat_at_us = now_us + (dispute_count > 0 ? BEAT_IN_DISPUTE_US : BEAT_US);
 	describe_self();
-	describe_config();
+	describe_config(&own, members_lists());
+	own_len = hosts_write_config(&own, own_text);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *node = node_at(i);
@@ -319,18 +330,16 @@ describe_self(void)
 	facts_len = hosts_write_facts(&facts, facts_text);
 }
 
+/* This host's, with these lists. */
 static void
-describe_config(void)
+describe_config(HostConfig *config, core_lists lists)
 {
-	core_lists lists = members_lists();
-
-	memset(&own, 0, sizeof(own));
-	strlcpy(own.prefix, redlock_key_prefix, sizeof(own.prefix));
-	own.max_ttl_ms = redlock_max_ttl_ms;
+	memset(config, 0, sizeof(*config));
+	strlcpy(config->prefix, redlock_key_prefix, sizeof(config->prefix));
+	config->max_ttl_ms = redlock_max_ttl_ms;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
-			describe_node(&own.node[own.count++], node_at(i), lists);
-	own_len = hosts_write_config(&own, own_text);
+			describe_node(&config->node[config->count++], node_at(i), lists);
 }
 
 static void
@@ -490,17 +499,12 @@ end_beat(RedisNode *node, int64 now_us)
 static void
 find_disputes(int64 now_us)
 {
-	bool more = false;
+	bool more;
 	int kept = 0;
 
 	begun = true;
 	looked_us = now_us;
-	compared_count = seen_count = 0;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		more = read_told(i, now_us, see) || more;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		(void) read_told(i, now_us, look_at);
-	more = more || compared_count == COMPARED_MAX;
+	more = read_all_told(now_us, look_at);
 	for (int i = 0; i < dispute_count; i++)
 	{
 		Dispute *dispute = &disputes[i];
@@ -525,6 +529,20 @@ find_disputes(int64 now_us)
 	publish();
 	if (dispute_count > 0)
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
+}
+
+/* Returns whether there is more than what was read. */
+static bool
+read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
+{
+	bool more = false;
+
+	compared_count = seen_count = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		more = read_told(i, now_us, see) || more;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		(void) read_told(i, now_us, read);
+	return more || compared_count == COMPARED_MAX;
 }
 
 /* Returns whether there is more than the node told. */
@@ -559,6 +577,17 @@ is_outdated(const HostRecord *record, int64 seen_us)
 	return false;
 }
 
+/* Another host's, with this prefix and a configuration that was not yet compared? */
+static bool
+read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig *theirs)
+{
+	return record->id != lease_table->host_id && record->config != NULL &&
+		   !is_outdated(record, seen_us) &&
+		   hosts_read_facts(facts, record->facts, record->facts_len) &&
+		   hosts_read_config(theirs, record->config, record->config_len) &&
+		   strcmp(theirs->prefix, own.prefix) == 0 && !was_compared(record, seen_us);
+}
+
 /* Is that a configuration by which both hosts could get one lock? */
 static void
 look_at(const HostRecord *record, int64 seen_us)
@@ -570,11 +599,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	bool same;
 	int i;
 
-	if (record->id == lease_table->host_id || record->config == NULL ||
-		is_outdated(record, seen_us) ||
-		!hosts_read_facts(&facts, record->facts, record->facts_len) ||
-		!hosts_read_config(&theirs, record->config, record->config_len) ||
-		strcmp(theirs.prefix, own.prefix) != 0 || was_compared(record, seen_us))
+	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own, &theirs, seen_us, &difference);
 	i = find_dispute(record->id, &theirs);
@@ -631,6 +656,56 @@ was_compared(const HostRecord *record, int64 seen_us)
 		return true;
 	compared[compared_count++] = hash;
 	return false;
+}
+
+bool
+registry_may_leave(core_lists to, int64 now_us)
+{
+	static uint64 told_of = 0;
+
+	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
+		return true;
+	describe_config(&own_then, to);
+	if (!begun || !knows_one_of(&own_then))
+		return false; /* it can't be told yet */
+	behind_id = 0;
+	(void) read_all_told(now_us, look_behind);
+	if (behind_id != 0 && behind_id != told_of)
+		ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
+					  errdetail(
+						  "Host \"%s\" has the former nodes, and with the new ones alone this host "
+						  "could get a lock that is held there. Its id is %016" PRIx64 ".",
+						  behind.name, behind_id),
+					  errhint("Give it the new nodes in redlock.nodes_next, or stop it.")));
+	told_of = behind_id;
+	return behind_id == 0;
+}
+
+/* Nodes of which nothing is known might be those of any host. */
+static bool
+knows_one_of(const HostConfig *config)
+{
+	for (int i = 0; i < config->count; i++)
+		if (config->node[i].process[0] != '\0')
+			return true;
+	return false;
+}
+
+/* In doubt whether it has the new nodes, since they have restarted, it has not. */
+static void
+look_behind(const HostRecord *record, int64 seen_us)
+{
+	static HostConfig theirs;
+	HostsDifference difference;
+	HostFacts facts;
+
+	if (behind_id != 0 || !read_other(record, seen_us, &facts, &theirs))
+		return;
+	hosts_compare(&own_then, &theirs, PG_INT64_MAX, &difference);
+	if (!(difference.kinds & HOSTS_NODES))
+		return;
+	behind = facts;
+	behind_id = record->id;
 }
 
 static void
@@ -707,7 +782,8 @@ begin_reading(int64 now_us)
 								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	host_list_step();
 	describe_self();
-	describe_config();
+	describe_config(&own, members_lists());
+	own_len = hosts_write_config(&own, own_text);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{

@@ -23,6 +23,12 @@ extern void registry_init(void);
 /* Something that other hosts should know has changed. */
 extern void registry_changed(void);
 
+/*
+ * May this host have these lists, and leave the one that they lack?  Not while there is a
+ * host that only that one keeps apart from it: see redlock.on_disagreement.
+ */
+extern bool registry_may_leave(core_lists to, int64 now_us);
+
 /* For people: cluster_name, or the name of the machine; printable. */
 extern const char *registry_name(void);
 

@@ -1,0 +1,75 @@
+# A host that is left behind while all nodes are replaced, see docs/replacing_nodes.md.
+#
+# Protects from: two holders of one lock, on a host that has the new nodes alone and on one
+# that has the old ones alone, which don't see each other; a change that goes on without a host
+# that is only slow, or that never goes on.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @old = redis_nodes(3);
+my @new = redis_nodes(3);
+my %host = map { $_ => redlock_cluster($_, nodes => \@old) } qw(a b);
+my $is_new = "SELECT count(*) = 3 AND bool_and(list = 'now') FROM redlock_nodes WHERE list <> 'leaving'";
+my $is_settled =
+  "SELECT unsettled = 0 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats";
+
+sub give
+{
+	my ($name, $nodes, $next) = @_;
+
+	$host{$name}->append_conf('postgresql.conf',
+		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
+	$host{$name}->reload;
+	return;
+}
+
+sub is_so { return $host{ $_[0] }->safe_psql('postgres', $_[1]) eq 't'; }
+
+sub waits { return slurp_file($host{a}->logfile) =~ /redlock\.nodes is not yet in force\n.*Host "b" /; }
+
+# May b get a lock that a has?
+sub excludes
+{
+	my ($what) = @_;
+	my $session = session($host{a});
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->run("SELECT redlock_try('job', scope => 'session')")->{out}, 't', "$what: a has the lock");
+	is(psql_result($host{b}, "SELECT redlock_try('job', scope => 'session')")->{out}, 'f', "$what: b does not get it");
+	$session->quit;
+	return;
+}
+
+wait_nodes_ready($_, 3) foreach values %host;
+wait_until(
+	sub { $host{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE nodes = 3') eq '2' },
+	'the hosts see each other');
+give('a', \@old, \@new);
+wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
+
+give('a', \@new, []);
+wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
+excludes('left behind');
+ok(!is_so('a', $is_new), 'a has not left the old nodes');
+is($host{a}->safe_psql('postgres', 'SELECT unsettled FROM redlock_stats'), '', 'the change is not done, as is told');
+
+# the next broker knows as much
+my $broker = broker_pid($host{a});
+kill 'TERM', $broker;
+wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broker }, 'the next broker');
+wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
+excludes('the next broker');
+
+give('b', \@old, \@new);
+wait_until(sub { is_so('a', $is_new) }, 'when b has both lists, a leaves the old nodes');
+excludes('one has both, one the new list');
+give('b', \@new, []);
+wait_until(sub { is_so('b', $is_new) }, 'so does b');
+excludes('the new list');
+
+done_testing();
