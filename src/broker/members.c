@@ -82,9 +82,10 @@ members_adopt(int64 now_us)
 }
 
 bool
-members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 now_us))
+members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us, int64 now_us))
 {
 	static bool short_of_slots = false;
+	static int64 leaving_us = 0; /* since when that is wanted; 0: it is not */
 	Listed listed;
 	core_lists to;
 	int slot[URL_NODES_MAX];
@@ -104,7 +105,11 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 now_us))
 		return false;
 	}
 	find_slots(&listed, slot);
-	if (leaves_list(&listed, slot, &to) && !may_leave(to, now_us))
+	if (!leaves_list(&listed, slot, &to))
+		leaving_us = 0;
+	else if (leaving_us == 0)
+		leaving_us = now_us;
+	if (leaving_us != 0 && !may_leave(to, leaving_us, now_us))
 	{
 		due_us = now_us + RECONFIGURE_US;
 		return false;

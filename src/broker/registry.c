@@ -118,8 +118,9 @@ static int64 beat_at_us = 0;
 static int64 beat_us; /* the last */
 static core_mask beat_out;
 static bool changed = false;
-static bool begun = false; /* each node was asked, or can't be */
-static int64 looked_us;    /* for disputes */
+static bool begun = false;       /* each node was asked, or can't be */
+static int64 looked_us;          /* for disputes, */
+static int64 looked_beat_us = 0; /* ... in what that beat was told */
 static bool left = false;
 
 static HostConfig own;
@@ -504,6 +505,7 @@ find_disputes(int64 now_us)
 
 	begun = true;
 	looked_us = now_us;
+	looked_beat_us = beat_us;
 	more = read_all_told(now_us, look_at);
 	for (int i = 0; i < dispute_count; i++)
 	{
@@ -659,14 +661,14 @@ was_compared(const HostRecord *record, int64 seen_us)
 }
 
 bool
-registry_may_leave(core_lists to, int64 now_us)
+registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 {
 	static uint64 told_of = 0;
 
 	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
 		return true;
 	describe_config(&own_then, to);
-	if (!begun || !knows_one_of(&own_then))
+	if (looked_beat_us <= since_us || !knows_one_of(&own_then))
 		return false; /* it can't be told yet */
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);

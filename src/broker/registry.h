@@ -25,9 +25,10 @@ extern void registry_changed(void);
 
 /*
  * May this host have these lists, and leave the one that they lack?  Not while there is a
- * host that only that one keeps apart from it: see redlock.on_disagreement.
+ * host that only that one keeps apart from it: see redlock.on_disagreement.  A beat since
+ * then must have looked for such hosts.
  */
-extern bool registry_may_leave(core_lists to, int64 now_us);
+extern bool registry_may_leave(core_lists to, int64 since_us, int64 now_us);
 
 /* For people: cluster_name, or the name of the machine; printable. */
 extern const char *registry_name(void);
