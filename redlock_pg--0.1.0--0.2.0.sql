@@ -257,7 +257,7 @@ COMMENT ON COLUMN redlock_hosts.last_seen IS
 COMMENT ON COLUMN redlock_hosts.nodes IS
 'How many nodes of this server know it';
 COMMENT ON COLUMN redlock_hosts.settled IS
-'All its leases are on all its lists of nodes';
+'All its leases are on all its lists of nodes, among these the redlock.nodes_next of this server, if it has one';
 COMMENT ON COLUMN redlock_hosts.agrees IS
 'False: it and this server could get one lock at the same time; null: it has another prefix';
 COMMENT ON COLUMN redlock_hosts.disagreement IS

@@ -99,6 +99,7 @@ static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static Datum counter_datum(LeaseCounter counter);
 static void host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list,
 					 const HostRow *host);
+static bool has_next(const HostConfig *ours, const HostConfig *theirs);
 static text *resource_text(const char *utf8);
 
 void
@@ -823,12 +824,33 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	values[6] = TimestampTzGetDatum(seen_at - facts.up_for_s * USECS_PER_SEC);
 	values[7] = TimestampTzGetDatum(seen_at);
 	values[8] = Int32GetDatum(host->nodes);
-	values[9] = BoolGetDatum(facts.settled);
+	values[9] = BoolGetDatum(facts.settled && has_next(ours, &theirs));
 	nulls[10] = strcmp(theirs.prefix, ours->prefix) != 0;
 	values[10] = BoolGetDatum(host->id == lease_table->host_id || difference.kinds == 0);
 	nulls[11] = nulls[10] || DatumGetBool(values[10]);
 	values[11] = CStringGetTextDatum(disagreement.data);
 	tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+/* Would the next list of this host, if it has one, alone keep that one apart from it? */
+static bool
+has_next(const HostConfig *ours, const HostConfig *theirs)
+{
+	HostConfig next = *ours;
+	HostsDifference difference;
+
+	next.count = 0;
+	for (int i = 0; i < ours->count; i++)
+		if (ours->node[i].next && strcmp(ours->prefix, theirs->prefix) == 0)
+		{
+			next.node[next.count] = ours->node[i];
+			next.node[next.count].now = true;
+			next.node[next.count++].next = false;
+		}
+	if (next.count == 0)
+		return true;
+	hosts_compare(&next, theirs, PG_INT64_MAX, &difference);
+	return !(difference.kinds & HOSTS_NODES);
 }
 
 Datum

@@ -1,8 +1,9 @@
 # A host that is left behind while all nodes are replaced, see docs/replacing_nodes.md.
 #
 # Protects from: two holders of one lock, on a host that has the new nodes alone and on one
-# that has the old ones alone, which don't see each other; a change that goes on without a host
-# that is only slow, or that never goes on.
+# that has the old ones alone, which don't see each other; a host that is said to be settled and
+# has the old list alone; a change that goes on without a host that is only slow, or that never
+# goes on.
 
 use strict;
 use warnings;
@@ -51,6 +52,8 @@ wait_until(
 	'the hosts see each other');
 give('a', \@old, \@new);
 wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
+
+is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
 give('a', \@new, []);
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
