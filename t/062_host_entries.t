@@ -46,8 +46,8 @@ end
 local function other_nodes()
 	local words = {unpack(own)}
 	for node = 0, 1 do
-		for word = 6, 8 do
-			words[5 * node + word] = 'other' .. node
+		for word = 6, 7 do
+			words[4 * node + word] = 'other' .. node
 		end
 	end
 	return words

@@ -1,9 +1,10 @@
-# A host that is left behind while all nodes are replaced, see docs/replacing_nodes.md.
+# A host that is left behind while all nodes are replaced, see docs/replacing_nodes.md; one
+# whose wrong list of nodes is set right while it holds locks.
 #
 # Protects from: two holders of one lock, on a host that has the new nodes alone and on one
 # that has the old ones alone, which don't see each other; a host that is said to be settled and
 # has the old list alone; a change that goes on without a host that is only slow, or that never
-# goes on.
+# goes on; locks that were granted by former nodes, which hosts with the present ones get.
 
 use strict;
 use warnings;
@@ -74,5 +75,31 @@ excludes('one has both, one the new list');
 give('b', \@new, []);
 wait_until(sub { is_so('b', $is_new) }, 'so does b');
 excludes('the new list');
+
+# ---- a wrong list that is set right at once ----
+
+my @wrong = (@old[ 0, 1 ], $new[0]);
+$host{b}->append_conf('postgresql.conf', "redlock.on_disagreement = 'warn'");
+give('b', \@wrong, []);
+wait_until(
+	sub { is_so('b', "SELECT count(*) = 3 FROM redlock_nodes WHERE list = 'now' AND state = 'ready'") },
+	'b has other nodes');
+my $s = session($host{b});
+like($s->query("SELECT redlock_acquire('held', scope => 'session')"), qr/^\d+$/, 'and a lock by these');
+wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{state} eq '55000' }, 'a is told', 60);
+give('b', \@new, []);
+my ($result, $both) = ({}, 0);
+wait_until(
+	sub {
+		$result = psql_result($host{a}, "SELECT redlock_try('held')");
+		$both++ if $result->{out} eq 't';
+		return $both || $result->{detail} =~ /It holds locks by other lists of nodes/;
+	},
+	'b has the right nodes', 60);
+is($both, 0, 'a does not get what b has by its former nodes');
+like($result->{hint}, qr/^Wait until these locks are released; or set redlock\.nodes of that host back/, 'and is told what to do');
+is(psql_result($host{a}, "SELECT name FROM redlock_hosts WHERE NOT agrees")->{out}, 'b', 'the view has it');
+is($s->query("SELECT redlock_check('held') > '0', redlock_release('held')"), 't|t', 'b had it all the time');
+wait_until(sub { psql_result($host{a}, "SELECT redlock_try('held')")->{out} eq 't' }, 'then a gets it', 60);
 
 done_testing();

@@ -156,6 +156,9 @@ static void beat(int64 now_us);
 static void meet(const RedisNode *node);
 static void describe_self(void);
 static void describe_config(HostConfig *config, core_lists lists);
+static void describe_held(HostConfig *config, core_lists lists);
+static bool find_held(core_lists held[HOSTS_HELD_MAX]);
+static bool is_of_held(const core_lists held[HOSTS_HELD_MAX], int node);
 static void describe_node(HostNode *node, const RedisNode *from, core_lists lists);
 static void send_beat(RedisNode *node, int64 now_us);
 static void call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
@@ -341,6 +344,75 @@ describe_config(HostConfig *config, core_lists lists)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
 			describe_node(&config->node[config->count++], node_at(i), lists);
+	describe_held(config, lists);
+}
+
+/*
+ * While leases are not held by the lists in force: also the lists by which they are, and
+ * the nodes of these that were left.
+ */
+static void
+describe_held(HostConfig *config, core_lists lists)
+{
+	core_lists held[HOSTS_HELD_MAX] = {0};
+	int slot_of[HOSTS_NODES_MAX];
+	int count = 0;
+	int unsettled;
+	int64 kept_until_us;
+
+	if ((lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0) || !find_held(held))
+		return;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lists.now | lists.next) & CORE_BIT(i))
+			slot_of[count++] = i;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (!((lists.now | lists.next) & CORE_BIT(i)) && is_of_held(held, i))
+		{
+			describe_node(&config->node[config->count++], node_at(i), lists);
+			slot_of[count++] = i;
+		}
+	for (int i = 0; i < config->count; i++)
+		for (int list = 0; list < HOSTS_HELD_MAX; list++)
+		{
+			config->node[i].held |= (held[list].now >> slot_of[i] & 1) << 2 * list;
+			config->node[i].held |= (held[list].next >> slot_of[i] & 1) << (2 * list + 1);
+		}
+}
+
+/* False: all leases are held by the lists in force. */
+static bool
+find_held(core_lists held[HOSTS_HELD_MAX])
+{
+	int count = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		const core_lease *lease = &lease_at(i)->core;
+		core_lists lists = lease->lists;
+		int at = 0;
+
+		if (!lease_at(i)->in_use || settling_has(&lease_table->settling, lease))
+			continue;
+		if (!lease->settled)
+			lists.next = 0; /* that list does not have it yet */
+		while (at < count && (held[at].now != lists.now || held[at].next != lists.next))
+			at++;
+		if (at == HOSTS_HELD_MAX)
+			/* too many: one node that each quorum would have to have stands for them */
+			held[HOSTS_HELD_MAX - 1] = (core_lists){held[0].now & -held[0].now, 0};
+		else if (at == count)
+			held[count++] = lists;
+	}
+	return count > 0;
+}
+
+static bool
+is_of_held(const core_lists held[HOSTS_HELD_MAX], int node)
+{
+	for (int i = 0; i < HOSTS_HELD_MAX; i++)
+		if ((held[i].now | held[i].next) & CORE_BIT(node))
+			return true;
+	return false;
 }
 
 static void
@@ -360,7 +432,6 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	if (node_is_on_duty(from))
 	{
 		hosts_set_id(node->process, from->guard->run_id);
-		hosts_set_id(node->marker, from->guard->marker);
 		node->started_us = from->started_us;
 	}
 }
@@ -673,12 +744,15 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);
 	if (behind_id != 0 && behind_id != told_of)
-		ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
-					  errdetail(
-						  "Host \"%s\" has the former nodes, and with the new ones alone this host "
-						  "could get a lock that is held there. Its id is %016" PRIx64 ".",
-						  behind.name, behind_id),
-					  errhint("Give it the new nodes in redlock.nodes_next, or stop it.")));
+		ereport(
+			LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail("Host \"%s\" has the former nodes, or leases at these alone, and with the "
+					   "new ones alone this host could get a lock that is held there. Its id is "
+					   "%016" PRIx64 ".",
+					   behind.name, behind_id),
+			 errhint("Give it the new nodes in redlock.nodes_next and wait until it is settled, or "
+					 "stop it.")));
 	told_of = behind_id;
 	return behind_id == 0;
 }
@@ -704,7 +778,7 @@ look_behind(const HostRecord *record, int64 seen_us)
 	if (behind_id != 0 || !read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own_then, &theirs, PG_INT64_MAX, &difference);
-	if (!(difference.kinds & HOSTS_NODES))
+	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
 		return;
 	behind = facts;
 	behind_id = record->id;

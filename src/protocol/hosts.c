@@ -6,15 +6,13 @@
  * -------------------------------------
  *
  * Addresses don't tell: each host may have a name of its own for a node, and 127.0.0.1 is
- * another node on each.  A node that a host is connected to is known by its process and by
- * its marker, of which one survives where the other is new: a restart without loss keeps
- * the marker, a loss without restart keeps the process.  Who has not yet noticed either is
- * about to lose its connection.
+ * another node on each.  A node that a host is connected to is known by its process.  Its
+ * data, or what is in it, is not enough: a copy of it has the same.  Who has not yet noticed
+ * that a node has restarted is about to lose its connection.
  *
  * What was written before a node started, by a host that may have died since, can't name
- * its process, nor its marker if it lost its data.  So it does not tell whether the node is
- * one of that host's: the node is then taken for one that is not known.  Who is alive
- * writes again within seconds.
+ * its process.  So it does not tell whether the node is one of that host's: the node is then
+ * taken for one that is not known.  Who is alive writes again within seconds.
  *
  * A node that a host can't send to has no vote for it, so it need not be known: it is
  * taken for the one with the same address, or for any that the other host has more.  A
@@ -46,11 +44,10 @@ static bool is_known(const HostNode *node);
 static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
 static bool is_same_address(const HostNode *one, const HostNode *other);
-static bool is_same_marker(const HostNode *one, const HostNode *other);
 static bool may_be_same(const HostNode *one, const HostNode *other);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
-static void add_node(core_lists *lists, const HostNode *node, int bit);
+static void add_node(core_lists *lists, const HostNode *node, int list, int bit);
 
 size_t
 hosts_write_facts(const HostFacts *facts, char *text)
@@ -99,11 +96,10 @@ hosts_write_config(const HostConfig *config, char *text)
 	{
 		const HostNode *node = &config->node[i];
 
-		at = put_number(at, node->now + 2 * node->next);
+		at = put_number(at, node->now + 2 * node->next + 4 * node->held);
 		at = put_number(at, node->db);
 		at = put_word(at, node->address);
 		at = put_word(at, node->process);
-		at = put_word(at, node->marker);
 	}
 	return (size_t) (at - text);
 }
@@ -131,14 +127,14 @@ take_node(const char **at, const char *end, HostNode *node)
 	int64_t lists;
 	int64_t db;
 
-	if (!take_number(at, end, 3, &lists) || lists == 0 || !take_number(at, end, INT32_MAX, &db) ||
+	if (!take_number(at, end, 255, &lists) || lists == 0 || !take_number(at, end, INT32_MAX, &db) ||
 		!take_word(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
 		!is_printable(node->address, ' ') ||
-		!take_word(at, end, node->process, sizeof(node->process)) || !is_id(node->process) ||
-		!take_word(at, end, node->marker, sizeof(node->marker)) || !is_id(node->marker))
+		!take_word(at, end, node->process, sizeof(node->process)) || !is_id(node->process))
 		return false;
 	node->now = lists % 2 == 1;
-	node->next = lists / 2 == 1;
+	node->next = lists / 2 % 2 == 1;
+	node->held = (uint8_t) (lists / 4);
 	node->db = (int32_t) db;
 	node->started_us = 0;
 	return true;
@@ -293,13 +289,12 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	HostConfig then = *now;
 	const HostConfig *ours = &then;
 	core_lists our_lists = {0};
-	core_lists their_lists = {0};
 	int bit_of[HOSTS_NODES_MAX]; /* of theirs */
 	int bits = 0;
 
 	for (int i = 0; i < then.count; i++)
 		if (may_be_newer(&then.node[i], seen_us))
-			then.node[i].process[0] = then.node[i].marker[0] = '\0';
+			then.node[i].process[0] = '\0';
 	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
 	{
@@ -308,7 +303,6 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	}
 	pair(ours, theirs, difference->twin, is_same_process);
 	pair(ours, theirs, difference->twin, is_same_address);
-	pair(ours, theirs, difference->twin, is_same_marker);
 	for (int i = 0; i < ours->count; i++)
 	{
 		int twin = difference->twin[i];
@@ -324,12 +318,20 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	{
 		if (difference->twin[i] >= 0)
 			bit_of[difference->twin[i]] = bits;
-		add_node(&our_lists, &ours->node[i], bits++);
+		add_node(&our_lists, &ours->node[i], 0, bits++);
 	}
 	for (int i = 0; i < theirs->count; i++)
-		add_node(&their_lists, &theirs->node[i], bit_of[i] >= 0 ? bit_of[i] : bits++);
-	if (!quorums_meet(our_lists, their_lists))
-		difference->kinds |= HOSTS_NODES;
+		if (bit_of[i] < 0)
+			bit_of[i] = bits++;
+	for (int list = 0; list <= HOSTS_HELD_MAX; list++)
+	{
+		core_lists their_lists = {0};
+
+		for (int i = 0; i < theirs->count; i++)
+			add_node(&their_lists, &theirs->node[i], list, bit_of[i]);
+		if ((list == 0 || their_lists.now != 0) && !quorums_meet(our_lists, their_lists))
+			difference->kinds |= list == 0 ? HOSTS_NODES : HOSTS_HELD;
+	}
 }
 
 int
@@ -348,11 +350,14 @@ may_be_newer(const HostNode *node, int64_t seen_us)
 	return node->started_us + UNNOTICED_US > seen_us;
 }
 
+/* list: 0: those in force, else which of `held` */
 static void
-add_node(core_lists *lists, const HostNode *node, int bit)
+add_node(core_lists *lists, const HostNode *node, int list, int bit)
 {
-	lists->now |= node->now ? CORE_BIT(bit) : 0;
-	lists->next |= node->next ? CORE_BIT(bit) : 0;
+	unsigned in = (unsigned) node->now | (unsigned) node->next << 1 | (unsigned) node->held << 2;
+
+	lists->now |= in >> 2 * list & 1 ? CORE_BIT(bit) : 0;
+	lists->next |= in >> 2 * list & 2 ? CORE_BIT(bit) : 0;
 }
 
 /* Each node that has no twin yet gets one, if there is one. */
@@ -395,14 +400,7 @@ is_same_process(const HostNode *one, const HostNode *other)
 static bool
 is_same_address(const HostNode *one, const HostNode *other)
 {
-	return strcmp(one->address, other->address) == 0 &&
-		   (!is_known(one) || !is_known(other) || is_same_marker(one, other));
-}
-
-static bool
-is_same_marker(const HostNode *one, const HostNode *other)
-{
-	return has_same(one->marker, other->marker);
+	return strcmp(one->address, other->address) == 0 && (!is_known(one) || !is_known(other));
 }
 
 static bool
@@ -420,7 +418,7 @@ hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 	for (int i = 0; i < one->count; i++)
 		if (strcmp(one->node[i].address, other->node[i].address) != 0 ||
 			one->node[i].db != other->node[i].db || one->node[i].now != other->node[i].now ||
-			one->node[i].next != other->node[i].next)
+			one->node[i].next != other->node[i].next || one->node[i].held != other->node[i].held)
 			return false;
 	return true;
 }

@@ -16,9 +16,10 @@
 #include "protocol/core.h"
 #include "protocol/lua.h"
 
-#define HOSTS_NODES_MAX 15    /* of both lists of a host */
+#define HOSTS_NODES_MAX CORE_NODES_MAX
+#define HOSTS_HELD_MAX 3      /* former lists by which a host holds leases */
 #define HOSTS_ADDRESS_MAX 255 /* bytes of a node's */
-#define HOSTS_ID_MAX 16       /* bytes that tell one process, or one marker, from others */
+#define HOSTS_ID_MAX 16       /* bytes that tell one process from others */
 #define HOSTS_NAME_MAX 63
 #define HOSTS_VERSION_MAX 31
 #define HOSTS_AFTER_MAX 64 /* bytes of where a page ends */
@@ -41,10 +42,10 @@ typedef struct HostNode
 	int32_t db;
 	bool now;  /* in its list, */
 	bool next; /* or in that which is to take its place */
-	/* of a node that it can send to: what no other node has */
-	char process[HOSTS_ID_MAX + 1];
-	char marker[HOSTS_ID_MAX + 1];
-	int64_t started_us; /* no later; of the host's own process, not in the text */
+	/* in those by which it holds leases that are not by these: of each two bits, as above */
+	uint8_t held;
+	char process[HOSTS_ID_MAX + 1]; /* of a node that it can send to: what no other node has */
+	int64_t started_us;             /* no later; of the host's own process, not in the text */
 } HostNode;
 
 /* What the hosts that share locks must agree about. */
@@ -53,7 +54,7 @@ typedef struct HostConfig
 	char prefix[LOCK_PREFIX_MAX + 1];
 	int64_t max_ttl_ms;
 	int count;
-	HostNode node[HOSTS_NODES_MAX];
+	HostNode node[HOSTS_NODES_MAX]; /* those that are only of `held` come last */
 } HostConfig;
 
 /* They return the length of the text, whose size is LUA_FACTS_MAX, LUA_CONFIG_MAX. */
@@ -63,7 +64,7 @@ extern size_t hosts_write_config(const HostConfig *config, char *text);
 extern bool hosts_read_facts(HostFacts *facts, const char *text, size_t len);
 extern bool hosts_read_config(HostConfig *config, const char *text, size_t len);
 
-/* An id, or a marker, as far as it goes into a HostNode. */
+/* An id, as far as it goes into a HostNode. */
 extern void hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text);
 
 /* One host, as a node tells it. */
@@ -84,7 +85,8 @@ extern bool hosts_take(const char **at, const char *end, HostRecord *record);
 /* In what two hosts with the same prefix differ, such that they must not share locks. */
 #define HOSTS_MAX_TTL 1
 #define HOSTS_DATABASES 2
-#define HOSTS_NODES 4 /* a quorum of the one need not meet one of the other */
+#define HOSTS_NODES 4 /* a quorum of the one need not meet one of the other, */
+#define HOSTS_HELD 8  /* ... or one of ours need not meet one by which it holds a lease */
 
 typedef struct HostsDifference
 {

@@ -9,8 +9,7 @@
 
 /*
  * Is there a node in common in any quorum of the one host and any quorum of the other?
- * Here a bit is one server for both hosts, whatever slot it has in either.  A host has
- * 15 nodes at most.
+ * Here a bit is one server for both hosts, whatever slot it has in either.
  */
 extern bool quorums_meet(core_lists one, core_lists other);
 

@@ -216,6 +216,19 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 		appendStringInfoString(detail, ". ");
 		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both. ");
 	}
+	if (difference->kinds & HOSTS_HELD)
+	{
+		for (int j = 0; j < theirs->count; j++)
+			theirs_alone[j] = theirs->node[j].held != 0;
+		appendStringInfoString(detail,
+							   "It holds locks by other lists of nodes than those that it "
+							   "asks for new ones, and this host need not see them there: ");
+		name_nodes(detail, theirs, theirs_alone);
+		appendStringInfoString(detail, ". ");
+		appendStringInfoString(hint, "Wait until these locks are released; or set redlock.nodes of "
+									 "that host back to the nodes that have them, and the right "
+									 "nodes as redlock.nodes_next, until it is settled. ");
+	}
 	if (detail->len > 0)
 		detail->data[--detail->len] = '\0';
 	if (hint->len > 0)

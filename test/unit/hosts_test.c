@@ -22,8 +22,8 @@
 #define LATELY 5000000
 
 /*
- * Nodes as "address:process:marker:list:database", with blanks between.  Process and
- * marker 0: not connected; list: 1 now, 2 next, 3 both.  The last two may be left out.
+ * Nodes as "address:process:list:database", with blanks between.  Process 0: not connected;
+ * list: 1 now, 2 next, 3 both, and more: of leases.  The last two may be left out.
  */
 static HostConfig
 nodes(const char *text)
@@ -35,22 +35,19 @@ nodes(const char *text)
 	{
 		HostNode *node = &config.node[config.count];
 		int process = 0;
-		int marker = 0;
 		int list = 1;
 		int db = 0;
 
 		while (*text == ' ')
 			text++;
-		if (sscanf(text, "%200[^: ]:%d:%d:%d:%d", node->address, &process, &marker, &list, &db) < 3)
+		if (sscanf(text, "%200[^: ]:%d:%d:%d", node->address, &process, &list, &db) < 2)
 			return config;
 		len = (int) strcspn(text, " ");
 		if (process != 0)
-		{
 			sprintf(node->process, "p%d", process);
-			sprintf(node->marker, "m%d", marker);
-		}
 		node->now = list % 2 == 1;
-		node->next = list / 2 == 1;
+		node->next = list / 2 % 2 == 1;
+		node->held = (uint8_t) (list / 4);
 		node->db = db;
 		config.count++;
 	}
@@ -71,17 +68,17 @@ differ(HostConfig one, HostConfig other)
 static void
 test_lists(void)
 {
-	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+	HostConfig three = nodes("a:1 b:2 c:3");
 
 	ok(differ(three, three) == 0, "a host agrees with one like it");
-	ok(differ(three, nodes("c:3:3 a:1:1 b:2:2")) == 0, "in any order");
-	ok(differ(three, nodes("a:1:1 b:2:2 c:3:3 d:4:4")) == 0, "one node more");
-	ok(differ(three, nodes("a:1:1 b:2:2 d:4:4")) == HOSTS_NODES, "one replaced");
-	ok(differ(three, nodes("c:3:3 d:4:4 e:5:5")) == HOSTS_NODES, "one in common");
-	ok(differ(nodes("a:1:1:3 b:2:2:3 c:3:3:1 d:4:4:2"), three) == 0, "both lists, and the old one");
-	ok(differ(nodes("a:1:1:3 b:2:2:3 c:3:3:1 d:4:4:2"), nodes("a:1:1 b:2:2 d:4:4")) == 0,
+	ok(differ(three, nodes("c:3 a:1 b:2")) == 0, "in any order");
+	ok(differ(three, nodes("a:1 b:2 c:3 d:4")) == 0, "one node more");
+	ok(differ(three, nodes("a:1 b:2 d:4")) == HOSTS_NODES, "one replaced");
+	ok(differ(three, nodes("c:3 d:4 e:5")) == HOSTS_NODES, "one in common");
+	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), three) == 0, "both lists, and the old one");
+	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), nodes("a:1 b:2 d:4")) == 0,
 	   "both lists, and the new one");
-	ok(differ(three, nodes("a:1:1:2 b:2:2:2 c:3:3:2 d:4:4:1")) == 0,
+	ok(differ(three, nodes("a:1:2 b:2:2 c:3:2 d:4:1")) == 0,
 	   "nodes that another host is about to use are the same");
 	ok(differ(three, nodes("")) == 0, "a host without nodes has no locks");
 }
@@ -89,27 +86,19 @@ test_lists(void)
 static void
 test_identity(void)
 {
-	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+	HostConfig three = nodes("a:1 b:2 c:3");
 
-	ok(differ(three, nodes("x:1:1 y:2:2 z:3:3")) == 0, "other names");
-	ok(differ(three, nodes("x:11:1 b:2:2 c:3:3")) == 0,
-	   "a restart that one has not noticed, under other names");
-	ok(differ(three, nodes("x:1:11 b:2:2 c:3:3")) == 0,
-	   "a loss of data that one has not noticed, under other names");
-	ok(differ(three, nodes("a:11:11 b:12:12 c:3:3")) == HOSTS_NODES,
+	ok(differ(three, nodes("x:1 y:2 z:3")) == 0, "other names");
+	ok(differ(three, nodes("a:11 b:12 c:3")) == HOSTS_NODES,
 	   "the same addresses, as 127.0.0.1 on each host, are not the same nodes");
-	ok(differ(three, nodes("a:0:0 b:0:0 c:3:3")) == 0, "the same addresses, not connected");
-	ok(differ(three, nodes("x:0:0 b:2:2 c:3:3")) == 0,
-	   "another name, not connected: it has no vote");
-	ok(differ(three, nodes("x:0:0 y:0:0 c:3:3")) == 0, "two of them");
-	ok(differ(three, nodes("x:0:0 y:5:5 z:6:6")) == HOSTS_NODES,
+	ok(differ(three, nodes("a:0 b:0 c:3")) == 0, "the same addresses, not connected");
+	ok(differ(three, nodes("x:0 b:2 c:3")) == 0, "another name, not connected: it has no vote");
+	ok(differ(three, nodes("x:0 y:0 c:3")) == 0, "two of them");
+	ok(differ(three, nodes("x:0 y:5 z:6")) == HOSTS_NODES,
 	   "those that are connected suffice to disagree");
-	ok(differ(nodes("a:1:7 b:2:7 c:3:7"), nodes("x:3:7 y:1:7 z:2:7")) == 0,
-	   "nodes that were copied, with their markers");
-	ok(differ(nodes("a:1:7:1:1 b:2:7:1:2 c:3:3"), nodes("x:2:7:1:2 y:1:7:1:1 z:3:3")) == 0,
+	ok(differ(nodes("a:1:1:1 b:2:1:2 c:3"), nodes("x:2:1:2 y:1:1:1 z:3")) == 0,
 	   "each of them is the one with its process");
-	ok(differ(nodes("a:1:1 b:2:2 c:3:3"), nodes("b:1:1 c:2:2 a:3:3")) == 0,
-	   "names that are exchanged");
+	ok(differ(nodes("a:1 b:2 c:3"), nodes("b:1 c:2 a:3")) == 0, "names that are exchanged");
 }
 
 /*
@@ -171,39 +160,60 @@ as_seen(HostConfig ours, HostConfig theirs)
 static void
 test_restarts(void)
 {
-	HostConfig three = nodes("a:11:11 b:12:12 c:3:3");
-	HostConfig before = nodes("a:1:1 b:2:2 c:3:3");
+	HostConfig three = nodes("a:11 b:12 c:3");
+	HostConfig before = nodes("a:1 b:2 c:3");
 
 	three.node[0].started_us = three.node[1].started_us = LATELY + 1;
 	ok(as_seen(three, before) == 0, "nodes that lost their data since");
 	ok(hosts_started_since(&three, LATELY) == 2, "two are newer");
-	ok(as_seen(three, nodes("x:1:1 y:2:2 c:3:3")) == 0, "under other names");
-	ok(as_seen(three, nodes("x:4:4 y:5:5 z:6:6")) == HOSTS_NODES, "the third tells other nodes");
+	ok(as_seen(three, nodes("x:1 y:2 c:3")) == 0, "under other names");
+	ok(as_seen(three, nodes("x:4 y:5 z:6")) == HOSTS_NODES, "the third tells other nodes");
 	three.node[0].started_us = LATELY - 1;
 	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
 	three.node[0].started_us = 0;
 	ok(as_seen(three, before) == HOSTS_NODES, "long before: it is another one");
 }
 
+/* Leases that are held by other lists than those in force. */
+static void
+test_held(void)
+{
+	HostConfig three = nodes("a:1 b:2 c:3");
+
+	ok(as_seen(three, nodes("a:1 b:2 c:3 x:4:4 y:5:4 z:6:4")) == HOSTS_HELD,
+	   "a lease that was granted by other nodes");
+	ok(as_seen(nodes("a:1 b:2 c:3 x:4:4 y:5:4 z:6:4"), three) == 0, "the other one sees ours");
+	ok(as_seen(three, nodes("a:1:5 b:2:5 c:3:5 x:4:4")) == 0, "by one node more");
+	ok(as_seen(three, nodes("a:1 b:2 c:3 x:4:12 y:5:12 z:6:4 u:7:8 v:8:8")) == HOSTS_HELD,
+	   "by two lists");
+	ok(as_seen(three, nodes("a:1:9 b:2:9 c:3:9 x:4:4 y:5:4 z:6:4")) == 0, "of which one is ours");
+	ok(as_seen(three, nodes("a:1:21 b:2:21 c:3:21 x:4:64 y:5:64 z:6:64")) == HOSTS_HELD,
+	   "by the third list");
+	ok(as_seen(nodes("x:4 y:5 z:6"), nodes("a:1:5 b:2:5 c:3:5 x:4:2 y:5:2 z:6:2")) == HOSTS_HELD,
+	   "by one list of two, to a host that has the other alone");
+	ok(!hosts_say_the_same(&three, &(HostConfig[]){nodes("a:1:5 b:2 c:3")}[0]),
+	   "what it holds is a part of what it says");
+}
+
 static void
 test_other_differences(void)
 {
-	HostConfig three = nodes("a:1:1 b:2:2 c:3:3");
+	HostConfig three = nodes("a:1 b:2 c:3");
 	HostConfig other = three;
 	HostsDifference difference;
 
 	other.max_ttl_ms = 30000;
 	ok(differ(three, other) == HOSTS_MAX_TTL, "max_ttl");
-	other = nodes("x:1:1 y:2:2:1:5 z:3:3");
+	other = nodes("x:1 y:2:1:5 z:3");
 	ok(differ(three, other) == HOSTS_DATABASES, "a database");
 	hosts_compare(&three, &other, LATELY, &difference);
 	ok(!difference.is_other_db[0] && difference.is_other_db[1] && difference.twin[1] == 1,
 	   "of that node");
 	other.max_ttl_ms = 30000;
 	ok(differ(three, other) == (HOSTS_MAX_TTL | HOSTS_DATABASES), "both");
-	ok(differ(three, nodes("x:0:0:1:5 b:2:2 c:3:3")) == 0, "that of a node that is not known");
+	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
 
-	other = nodes("a:0:0 b:12:2 c:3:13");
+	other = nodes("a:0 b:12 c:3");
 	ok(hosts_say_the_same(&three, &other), "what they say is the same");
 	other.node[1].db = 1;
 	ok(!hosts_say_the_same(&three, &other), "... or not");
@@ -292,7 +302,7 @@ test_configs(void)
 
 		memset(to->address, 'a', HOSTS_ADDRESS_MAX);
 		memset(to->process, 'p', HOSTS_ID_MAX);
-		memset(to->marker, 'm', HOSTS_ID_MAX);
+		to->held = 63;
 		to->db = INT32_MAX;
 		to->now = to->next = true;
 	}
@@ -306,9 +316,9 @@ test_configs(void)
 
 	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0\0"), "of a node that is not connected");
 	ok(READS("p\00060000\0000\0") && READS("p\00060000\0000\0later\0"), "without nodes");
-	ok(!READS("p\00060000\00016\0"), "more nodes than there may be");
+	ok(!READS("p\00060000\00017\0"), "more nodes than there may be");
 	ok(!READS("p\00060000\0001\0000\0000\0a\0\0\0"), "a node in no list");
-	ok(!READS("p\00060000\0001\0004\0000\0a\0\0\0"), "or in another");
+	ok(!READS("p\00060000\0001\000256\0000\0a\0\0\0"), "or in another");
 	ok(!READS("p\00060000\0001\0001\0000\0\0\0\0"), "a node without address");
 	ok(!READS("p\00060000\0001\0001\0000\0a\nb\0\0\0"), "an address with a control character");
 	ok(!READS("p\00060000\0001\0001\0000\0a\00012345678901234567\0\0"),
@@ -422,7 +432,7 @@ test_ids(void)
 	hosts_set_id(id, "0123456789abcdef0123");
 	ok(strcmp(id, "0123456789abcdef") == 0, "the beginning of a process");
 	hosts_set_id(id, "0123abcd lost 123456");
-	ok(strcmp(id, "0123abcd") == 0, "a marker, whatever it tells of a loss");
+	ok(strcmp(id, "0123abcd") == 0, "up to a blank");
 	hosts_set_id(id, "");
 	ok(strcmp(id, "") == 0, "none");
 }
@@ -434,6 +444,7 @@ main(void)
 	test_identity();
 	test_unknown();
 	test_restarts();
+	test_held();
 	test_other_differences();
 	test_facts();
 	test_configs();
