@@ -19,7 +19,7 @@ my $secret = 'S3cr3t';
 my @old = redis_nodes(3);
 my @new = (redis_nodes(2), redis_node(password => $secret));
 my ($host, $other) = map {
-	redlock_cluster($_, nodes => \@old, conf => "redlock.ttl = '3s'\nredlock.max_ttl = '30s'")
+	redlock_cluster($_, nodes => \@old, conf => "redlock.ttl = '6s'\nredlock.max_ttl = '30s'")
 } qw(host other);
 my ($s, $t) = map { session($_) } $host, $other;
 
