@@ -10,7 +10,7 @@
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
 #define RECALL_US 10000
-#define SHORT_TURN_US 10000
+#define SHORT_TURN_US 30000
 #define ASK_OF_A_CROWD 4
 
 static int64_t while_next_us(int64_t turn_us);
@@ -167,9 +167,10 @@ rules_pause_us(int named, int64_t hold_back_us, int64_t turn_us)
 }
 
 /*
- * If turns are short, who holds back does so until the next is over, too: it hears of that,
- * and to ask in vain would cost about as much as the turn.  If they are long it costs little,
- * and waiting for a host that does not come would cost much.
+ * If turns are short, who holds back does so until the next is over, too: it hears of that.
+ * To ask in vain would cost about as much as the turn; and one who asks as that ends comes
+ * between, and breaks the order.  If they are long that is rare, and waiting for a host
+ * that does not come would cost much.
  */
 static int64_t
 while_next_us(int64_t turn_us)

@@ -619,7 +619,7 @@ mean_wait_ms(double *longest_ms)
 static void
 test_fair(void)
 {
-	static const int64_t holds_us[] = {100, 300, 5 * MS};
+	static const int64_t holds_us[] = {100, 600, 5 * MS};
 	static const int64_t delays_us[] = {50, 250, 5 * MS};
 	static const int sizes[][2] = {{2, 1}, {4, 4}, {8, 4}, {8, 1}};
 

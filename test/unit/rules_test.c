@@ -139,8 +139,8 @@ test_turns(void)
 	   "after short turns the next asks at once, too");
 	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, 4000) == hold_back_us + 5000,
 	   "the second holds back until the turn of the next is over, too");
-	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, 10000) == hold_back_us + 12500 &&
-		   rules_turn_after_us(1, 8, 8, 0, hold_back_us, 10001) == hold_back_us,
+	ok(rules_turn_after_us(1, 8, 8, 0, hold_back_us, 30000) == hold_back_us + 37500 &&
+		   rules_turn_after_us(1, 8, 8, 0, hold_back_us, 30001) == hold_back_us,
 	   "but not for a long one");
 	ok(rules_pause_us(3, hold_back_us, long_us) == 3 * hold_back_us,
 	   "who had its turn pauses for each that waits");
