@@ -849,7 +849,7 @@ has_next(const HostConfig *ours, const HostConfig *theirs)
 		}
 	if (next.count == 0)
 		return true;
-	hosts_compare(&next, theirs, PG_INT64_MAX, &difference);
+	hosts_compare(&next, theirs, HOSTS_NO_DOUBT, &difference);
 	return !(difference.kinds & HOSTS_NODES);
 }
 

@@ -433,6 +433,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	{
 		hosts_set_id(node->process, from->guard->run_id);
 		node->started_us = from->started_us;
+		node->heard_us = from->heard_us;
 	}
 }
 
@@ -577,6 +578,7 @@ find_disputes(int64 now_us)
 	begun = true;
 	looked_us = now_us;
 	looked_beat_us = beat_us;
+	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
 	more = read_all_told(now_us, look_at);
 	for (int i = 0; i < dispute_count; i++)
 	{
@@ -683,7 +685,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (difference.kinds == 0)
 	{
 		/* a restart of nodes ends no dispute: that host may not have written since */
-		if (same && hosts_started_since(&own, seen_us) > 0)
+		if (same && hosts_in_doubt(&own, seen_us) > 0)
 			dispute->found_us = looked_us;
 		return;
 	}
@@ -720,7 +722,7 @@ static bool
 was_compared(const HostRecord *record, int64 seen_us)
 {
 	uint64 hash = hash_bytes_extended((const unsigned char *) record->config, record->config_len,
-									  hosts_started_since(&own, seen_us));
+									  hosts_in_doubt(&own, seen_us));
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)
@@ -777,7 +779,7 @@ look_behind(const HostRecord *record, int64 seen_us)
 
 	if (behind_id != 0 || !read_other(record, seen_us, &facts, &theirs))
 		return;
-	hosts_compare(&own_then, &theirs, PG_INT64_MAX, &difference);
+	hosts_compare(&own_then, &theirs, HOSTS_NO_DOUBT, &difference);
 	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
 		return;
 	behind = facts;
@@ -1026,7 +1028,7 @@ make_list(int64 now_us)
 	to->size = size;
 	to->made_us = now_us;
 	to->count = 0;
-	to->own = own;
+	describe_config(&to->own, members_lists());
 	hash_seq_init(&status, reading.configs);
 	while ((config = hash_seq_search(&status)) != NULL)
 		config->at = put_text(to, &at, config->text, config->len);

@@ -7,12 +7,13 @@
  *
  * Addresses don't tell: each host may have a name of its own for a node, and 127.0.0.1 is
  * another node on each.  A node that a host is connected to is known by its process.  Its
- * data, or what is in it, is not enough: a copy of it has the same.  Who has not yet noticed
- * that a node has restarted is about to lose its connection.
+ * data, or what is in it, is not enough: a copy of it has the same.
  *
  * What was written before a node started, by a host that may have died since, can't name
  * its process.  So it does not tell whether the node is one of that host's: the node is then
- * taken for one that is not known.  Who is alive writes again within seconds.
+ * taken for one that is not known.  Nor does it tell if it was written after we heard of the
+ * node last: that may have restarted since, and we have not noticed.  Who is alive writes
+ * again within seconds, and we ask again.
  *
  * A node that a host can't send to has no vote for it, so it need not be known: it is
  * taken for the one with the same address, or for any that the other host has more.  A
@@ -25,8 +26,11 @@
 
 #include "protocol/overlap.h"
 
-/* In that time after the start of a node a host may not have noticed it. */
-#define UNNOTICED_US INT64_C(1000000)
+/*
+ * In that time after the start of a node a host may not have noticed it: where the end of a
+ * connection is not told, it is found by a check.
+ */
+#define UNNOTICED_US INT64_C(10000000)
 
 static char *put_word(char *at, const char *word);
 static char *put_number(char *at, int64_t number);
@@ -39,7 +43,7 @@ static bool take_node(const char **at, const char *end, HostNode *node);
 static bool is_printable(const char *text, char first);
 static bool is_id(const char *text);
 static bool is_digit(char c, unsigned *value);
-static bool may_be_newer(const HostNode *node, int64_t seen_us);
+static bool is_in_doubt(const HostNode *node, int64_t seen_us);
 static bool is_known(const HostNode *node);
 static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
@@ -136,7 +140,7 @@ take_node(const char **at, const char *end, HostNode *node)
 	node->next = lists / 2 % 2 == 1;
 	node->held = (uint8_t) (lists / 4);
 	node->db = (int32_t) db;
-	node->started_us = 0;
+	node->started_us = node->heard_us = 0;
 	return true;
 }
 
@@ -293,7 +297,7 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	int bits = 0;
 
 	for (int i = 0; i < then.count; i++)
-		if (may_be_newer(&then.node[i], seen_us))
+		if (is_in_doubt(&then.node[i], seen_us))
 			then.node[i].process[0] = '\0';
 	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
@@ -335,19 +339,20 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 }
 
 int
-hosts_started_since(const HostConfig *ours, int64_t seen_us)
+hosts_in_doubt(const HostConfig *ours, int64_t seen_us)
 {
 	int count = 0;
 
 	for (int i = 0; i < ours->count; i++)
-		count += may_be_newer(&ours->node[i], seen_us);
+		count += is_in_doubt(&ours->node[i], seen_us);
 	return count;
 }
 
 static bool
-may_be_newer(const HostNode *node, int64_t seen_us)
+is_in_doubt(const HostNode *node, int64_t seen_us)
 {
-	return node->started_us + UNNOTICED_US > seen_us;
+	return seen_us != HOSTS_NO_DOUBT &&
+		   (node->started_us + UNNOTICED_US > seen_us || node->heard_us < seen_us);
 }
 
 /* list: 0: those in force, else which of `held` */

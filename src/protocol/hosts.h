@@ -45,7 +45,9 @@ typedef struct HostNode
 	/* in those by which it holds leases that are not by these: of each two bits, as above */
 	uint8_t held;
 	char process[HOSTS_ID_MAX + 1]; /* of a node that it can send to: what no other node has */
-	int64_t started_us;             /* no later; of the host's own process, not in the text */
+	/* of this host's own nodes, not in the text: the process started then, no later, */
+	int64_t started_us;
+	int64_t heard_us; /* ... and it was heard of last */
 } HostNode;
 
 /* What the hosts that share locks must agree about. */
@@ -97,12 +99,15 @@ typedef struct HostsDifference
 	bool is_other_db[HOSTS_NODES_MAX];
 } HostsDifference;
 
+/* seen_us, below: what is known of ours counts, whenever theirs was written. */
+#define HOSTS_NO_DOUBT INT64_MAX
+
 /* seen_us: when they wrote it, by the clock of ours->node[].started_us. */
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 						  HostsDifference *difference);
 
-/* How many of our nodes have started since then, or may have. */
-extern int hosts_started_since(const HostConfig *ours, int64_t seen_us);
+/* Of how many of our nodes is it not known what they were then? */
+extern int hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 
 /* Do they say the same, whatever is known of their nodes? */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);

@@ -18,8 +18,8 @@
 
 /* ---- agreement ---- */
 
-/* When hosts were seen; nodes started at 0. */
-#define LATELY 5000000
+/* When hosts were seen; nodes started at 0, and were heard of since. */
+#define LATELY 50000000
 
 /*
  * Nodes as "address:process:list:database", with blanks between.  Process 0: not connected;
@@ -48,6 +48,7 @@ nodes(const char *text)
 		node->now = list % 2 == 1;
 		node->next = list / 2 % 2 == 1;
 		node->held = (uint8_t) (list / 4);
+		node->heard_us = LATELY;
 		node->db = db;
 		config.count++;
 	}
@@ -126,6 +127,7 @@ test_unknown(void)
 					memset(node, 0, sizeof(*node));
 					sprintf(node->address, "%d", bit);
 					node->now = true;
+					node->heard_us = LATELY;
 					if (reached & 1 << bit)
 						sprintf(node->process, "%d", bit % 5);
 				}
@@ -165,13 +167,15 @@ test_restarts(void)
 
 	three.node[0].started_us = three.node[1].started_us = LATELY + 1;
 	ok(as_seen(three, before) == 0, "nodes that lost their data since");
-	ok(hosts_started_since(&three, LATELY) == 2, "two are newer");
+	ok(hosts_in_doubt(&three, LATELY) == 2, "two are newer");
 	ok(as_seen(three, nodes("x:1 y:2 c:3")) == 0, "under other names");
 	ok(as_seen(three, nodes("x:4 y:5 z:6")) == HOSTS_NODES, "the third tells other nodes");
 	three.node[0].started_us = LATELY - 1;
 	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
 	three.node[0].started_us = 0;
 	ok(as_seen(three, before) == HOSTS_NODES, "long before: it is another one");
+	three.node[0].heard_us = LATELY - 1;
+	ok(as_seen(three, before) == 0, "which was not heard of since: it may have restarted");
 }
 
 /* Leases that are held by other lists than those in force. */
