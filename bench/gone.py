@@ -49,11 +49,7 @@ class Releases:
         self.connection.close()
 
 
-def processes(data_directory):
-    """Of the server: the first, which makes no others once it is stopped, and the others."""
-    with open(data_directory + "/postmaster.pid") as f:
-        first = int(f.readline())
-    os.kill(first, signal.SIGSTOP)
+def children(first):
     others = []
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
@@ -63,7 +59,7 @@ def processes(data_directory):
             continue
         if int(rest.rsplit(") ", 1)[1].split()[1]) == first:
             others.append(int(pid))
-    return [first] + others
+    return others
 
 
 def load(rig, hosts, seconds):
@@ -110,23 +106,28 @@ def once(rig, hosts, kind):
     releases.close()
     gone = by_id[named[1]]
     directory = f"{rig.tmp}/pg.{gone.directory}"
+    with open(directory + "/postmaster.pid") as f:
+        pids = [int(f.readline())]
     stopped_at = time.time()
-    pids = processes(directory)
-    for pid in pids:
-        os.kill(pid, KINDS[kind])
-    had_it = False
-    watch_until = time.monotonic() + CALM_S
-    while time.monotonic() < watch_until:
-        had_it = had_it or node.ask(f"GETRANGE redlock:{KEY} 43 58").strip() == named[1]
-        time.sleep(0.01)
+    try:
+        os.kill(pids[0], signal.SIGSTOP)  # it makes no others
+        pids += children(pids[0])
+        for pid in pids:
+            os.kill(pid, KINDS[kind])
+        had_it = False
+        watch_until = time.monotonic() + CALM_S
+        while time.monotonic() < watch_until:
+            had_it = had_it or node.ask(f"GETRANGE redlock:{KEY} 43 58").strip() == named[1]
+            time.sleep(0.01)
+    finally:
+        if kind == "stopped":
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
     if kind == "killed":
         wait_until("its processes to be gone", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
         subprocess.run(["pg_ctl", "-w", "-D", directory, "-l", directory + ".log", "-o",
                         f"--cluster-name={gone.name}", "start"],
                        stdout=subprocess.DEVNULL, check=True)
-    else:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
     for pgbench in running:
         pgbench.wait()
     at = commits(rig)

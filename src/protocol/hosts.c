@@ -338,14 +338,14 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	}
 }
 
-int
+core_mask
 hosts_in_doubt(const HostConfig *ours, int64_t seen_us)
 {
-	int count = 0;
+	core_mask doubt = 0;
 
 	for (int i = 0; i < ours->count; i++)
-		count += is_in_doubt(&ours->node[i], seen_us);
-	return count;
+		doubt |= is_in_doubt(&ours->node[i], seen_us) ? CORE_BIT(i) : 0;
+	return doubt;
 }
 
 static bool

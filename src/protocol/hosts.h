@@ -106,8 +106,8 @@ typedef struct HostsDifference
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 						  HostsDifference *difference);
 
-/* Of how many of our nodes is it not known what they were then? */
-extern int hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
+/* Of which of our nodes is it not known what they were then?  A bit is a place in ours->node. */
+extern core_mask hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 
 /* Do they say the same, whatever is known of their nodes? */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);

@@ -481,8 +481,7 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 									 : errdetail("The answers came too late for a ttl of %d ms.",
 												 request->terms.ttl_ms),
 					errhint("See the view redlock_nodes. A quorum is a majority of all nodes in "
-							"redlock.nodes, and "
-							"of all in redlock.nodes_next while that is set.")));
+							"redlock.nodes, and of all in redlock.nodes_next while that is set.")));
 }
 
 static void
