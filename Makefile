@@ -6,6 +6,7 @@
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make crowd              many hosts that want one lock: fair, and not all at once?
 #   make deadlock           sessions of many hosts that wait for each other
+#   make together           sessions that acquire several locks at once
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
@@ -15,8 +16,8 @@
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
-	protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/slots \
-	protocol/waiters protocol/wish \
+	protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
+	protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/text \
 	shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
@@ -28,7 +29,7 @@ EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments acquire token fence scopes views settings advisory call_scope warnings hold keep_idle run parallel privileges
+REGRESS = install arguments acquire token fence scopes views settings several advisory call_scope warnings hold keep_idle run parallel privileges
 ISOLATION = exclude wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
@@ -56,7 +57,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(fi
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -92,7 +93,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap probe release_queue rules script settling slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap probe release_queue rules script settling several slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
@@ -105,6 +106,7 @@ test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c
 test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
 test/unit/settling_test: src/protocol/settling.c src/protocol/core.c
+test/unit/several_test: src/protocol/several.c
 test/unit/slots_test: src/protocol/slots.c
 test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c
@@ -143,6 +145,9 @@ test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,c
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
+test/sim/together: test/sim/together.c src/protocol/several.c src/protocol/several.h test/sim/invariant.h test/unit/dice.h
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
@@ -155,10 +160,13 @@ crowd: test/sim/crowd
 deadlock: test/sim/deadlock
 	prove -e '' test/sim/deadlock
 
+together: test/sim/together
+	prove -e '' test/sim/together
+
 mutants:
 	prove test/sim/mutants.pl :: --cc "$(CC)"
 
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim crowd deadlock mutants conformance
+.PHONY: sim crowd deadlock together mutants conformance

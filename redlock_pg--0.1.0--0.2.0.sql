@@ -3,8 +3,8 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
--- These three have one argument more.  Functions with other arguments are other functions,
--- so the privileges of the old ones are given to the new ones.
+-- These three have one argument more, and two of them are there for arrays, too.  Functions with
+-- other arguments are other functions, so the privileges of the old ones are given to the new ones.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -39,6 +39,31 @@ AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
+
+CREATE FUNCTION redlock_acquire(resources text[],
+                                wait interval DEFAULT NULL,
+                                ttl interval DEFAULT NULL,
+                                scope redlock_scope DEFAULT 'transaction',
+                                hold_at_least interval DEFAULT NULL,
+                                hold_at_most interval DEFAULT NULL,
+                                keep_idle interval DEFAULT NULL)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'redlock_acquire_several'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval) IS
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so never deadlock with each other';
+
+CREATE FUNCTION redlock_try(resources text[],
+                            ttl interval DEFAULT NULL,
+                            scope redlock_scope DEFAULT 'transaction',
+                            hold_at_least interval DEFAULT NULL,
+                            hold_at_most interval DEFAULT NULL,
+                            keep_idle interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_try_several'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try(text[], interval, redlock_scope, interval, interval, interval) IS
+'Acquires the distributed locks on up to 64 resources if all of them are free, and returns true; returns false, acquires none and does not wait, if another session holds one or asks for it';
 
 DROP PROCEDURE redlock_run(text, text, interval, interval, interval, interval);
 CREATE PROCEDURE redlock_run(resource text, command text,

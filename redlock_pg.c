@@ -21,6 +21,7 @@
 #include "nodes/parsenodes.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -46,8 +47,10 @@ PGDLLEXPORT void _PG_init(void);
 
 PG_FUNCTION_INFO_V1(redlock_acquire);
 PG_FUNCTION_INFO_V1(redlock_acquire_0_2);
+PG_FUNCTION_INFO_V1(redlock_acquire_several);
 PG_FUNCTION_INFO_V1(redlock_try);
 PG_FUNCTION_INFO_V1(redlock_try_0_2);
+PG_FUNCTION_INFO_V1(redlock_try_several);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_release_idle);
@@ -80,7 +83,12 @@ typedef struct RunContext
 static void check_command(const char *command);
 static void explain_run(void *arg);
 static void require_session(void);
-static void get_name(FunctionCallInfo fcinfo, LockRequest *request);
+static void get_name(FunctionCallInfo fcinfo, LockName *name);
+static void check_name(char *name, LockName *checked);
+static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
+static int compare_names(const void *one, const void *other);
+static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
+static void get_try(FunctionCallInfo fcinfo, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static int64 get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name);
@@ -117,17 +125,13 @@ _PG_init(void)
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1};
 
-	get_name(fcinfo, &request);
-	request.wait_ms = get_wait_ms(fcinfo, 1);
-	request.terms.once = request.wait_ms == 0;
-	request.terms.patient = request.wait_ms > 0;
-	request.terms.ttl_ms = get_ttl_ms(fcinfo, 2);
-	request.scope = get_scope(fcinfo, 3);
-	get_hold_limits(fcinfo, 4, &request.terms);
-	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
-	PG_RETURN_INT64(session_acquire(&request));
+	get_name(fcinfo, &name);
+	get_acquire(fcinfo, &request);
+	(void) session_acquire(&request);
+	PG_RETURN_INT64(session_token(name.hash, name.name));
 }
 
 /* Since 0.2.0 these three have keep_idle; that of 0.1.0 works, too: get_keep_idle_ms. */
@@ -137,20 +141,68 @@ redlock_acquire_0_2(PG_FUNCTION_ARGS)
 	return redlock_acquire(fcinfo);
 }
 
+/* redlock_acquire(resources, wait, ...): the tokens, in the order of the names */
+Datum
+redlock_acquire_several(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	int count;
+	LockName *given = get_names(fcinfo, &request, &count);
+	Datum *tokens = palloc(count * sizeof(Datum));
+
+	get_acquire(fcinfo, &request);
+	(void) session_acquire(&request);
+	for (int i = 0; i < count; i++)
+		tokens[i] = Int64GetDatum(session_token(given[i].hash, given[i].name));
+	PG_RETURN_ARRAYTYPE_P(
+		construct_array(tokens, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+static void
+get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
+{
+	request->wait_ms = get_wait_ms(fcinfo, 1);
+	request->terms.once = request->wait_ms == 0;
+	request->terms.patient = request->wait_ms > 0;
+	request->terms.ttl_ms = get_ttl_ms(fcinfo, 2);
+	request->scope = get_scope(fcinfo, 3);
+	get_hold_limits(fcinfo, 4, &request->terms);
+	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
+}
+
 /* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1};
 
-	get_name(fcinfo, &request);
-	request.wait_ms = -1;
-	request.terms.once = true;
-	request.terms.ttl_ms = get_ttl_ms(fcinfo, 1);
-	request.scope = get_scope(fcinfo, 2);
-	get_hold_limits(fcinfo, 3, &request.terms);
-	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request.terms);
-	PG_RETURN_BOOL(session_acquire(&request) != 0);
+	get_name(fcinfo, &name);
+	get_try(fcinfo, &request);
+	PG_RETURN_BOOL(session_acquire(&request));
+}
+
+/* redlock_try(resources, ttl, ...) */
+Datum
+redlock_try_several(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	int count;
+
+	(void) get_names(fcinfo, &request, &count);
+	get_try(fcinfo, &request);
+	PG_RETURN_BOOL(session_acquire(&request));
+}
+
+static void
+get_try(FunctionCallInfo fcinfo, LockRequest *request)
+{
+	request->wait_ms = -1;
+	request->terms.once = true;
+	request->terms.ttl_ms = get_ttl_ms(fcinfo, 1);
+	request->scope = get_scope(fcinfo, 2);
+	get_hold_limits(fcinfo, 3, &request->terms);
+	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
 }
 
 Datum
@@ -163,10 +215,10 @@ redlock_try_0_2(PG_FUNCTION_ARGS)
 Datum
 redlock_release(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
 
-	get_name(fcinfo, &request);
-	PG_RETURN_BOOL(session_release(request.hash, request.name));
+	get_name(fcinfo, &name);
+	PG_RETURN_BOOL(session_release(name.hash, name.name));
 }
 
 /* redlock_release_all() */
@@ -189,21 +241,21 @@ redlock_release_idle(PG_FUNCTION_ARGS)
 Datum
 redlock_check(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
 
-	get_name(fcinfo, &request);
-	PG_RETURN_INTERVAL_P(make_interval_us(session_check(request.hash, request.name)));
+	get_name(fcinfo, &name);
+	PG_RETURN_INTERVAL_P(make_interval_us(session_check(name.hash, name.name)));
 }
 
 /* redlock_token(resource) */
 Datum
 redlock_token(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
 	int64 token;
 
-	get_name(fcinfo, &request);
-	token = session_token(request.hash, request.name);
+	get_name(fcinfo, &name);
+	token = session_token(name.hash, name.name);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
@@ -213,13 +265,12 @@ redlock_token(PG_FUNCTION_ARGS)
 Datum
 redlock_fence(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
 	int64 token;
 
-	get_name(fcinfo, &request);
-	token = session_valid_token(request.hash, request.name);
-	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), request.name,
-				 token);
+	get_name(fcinfo, &name);
+	token = session_valid_token(name.hash, name.name);
+	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), name.name, token);
 	PG_RETURN_INT64(token);
 }
 
@@ -242,7 +293,8 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 Datum
 redlock_run(PG_FUNCTION_ARGS)
 {
-	LockRequest request = {0};
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1};
 	bool atomic =
 		!IsA(fcinfo->context, CallContext) || castNode(CallContext, fcinfo->context)->atomic;
 	ErrorContextCallback context;
@@ -250,11 +302,11 @@ redlock_run(PG_FUNCTION_ARGS)
 	char *command;
 	int rc;
 
-	get_name(fcinfo, &request);
+	get_name(fcinfo, &name);
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("the command to run under redlock \"%s\" must not be null", request.name)));
+				 errmsg("the command to run under redlock \"%s\" must not be null", name.name)));
 	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	request.wait_ms = get_wait_ms(fcinfo, 2);
 	request.terms.once = request.wait_ms == 0;
@@ -267,7 +319,7 @@ redlock_run(PG_FUNCTION_ARGS)
 
 	context.callback = explain_run;
 	context.arg = &run;
-	run.name = request.name;
+	run.name = name.name;
 	run.command = command;
 
 	context.previous = error_context_stack;
@@ -275,9 +327,9 @@ redlock_run(PG_FUNCTION_ARGS)
 	check_command(command);
 	error_context_stack = context.previous;
 
-	if (session_acquire(&request) == 0)
+	if (!session_acquire(&request))
 	{
-		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request.name)));
+		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
 		return (Datum) 0;
 	}
 
@@ -357,19 +409,23 @@ require_session(void)
 						errhint("Mark the function that calls this one as PARALLEL UNSAFE.")));
 }
 
-/* The name goes into the key in UTF-8, whatever encoding this database has. */
 static void
-get_name(FunctionCallInfo fcinfo, LockRequest *request)
+get_name(FunctionCallInfo fcinfo, LockName *name)
 {
-	char *name;
-	char *utf8;
-	const unsigned char *control;
-
 	require_session();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the name of a redlock must not be null")));
-	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), name);
+}
+
+/* The name goes into the key in UTF-8, whatever encoding this database has. */
+static void
+check_name(char *name, LockName *checked)
+{
+	char *utf8;
+	const unsigned char *control;
+
 	if (name[0] == '\0')
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the name of a redlock must not be empty")));
@@ -384,10 +440,70 @@ get_name(FunctionCallInfo fcinfo, LockRequest *request)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the name of a redlock must not contain control characters"),
 				 errdetail("It contains U+%04X.", *control == 0xc2 ? control[1] : control[0])));
-	request->name = name;
-	request->utf8 = utf8;
-	request->utf8_len = strlen(utf8);
-	request->hash = lease_hash(utf8, request->utf8_len);
+	checked->name = name;
+	checked->utf8 = utf8;
+	checked->utf8_len = strlen(utf8);
+	checked->hash = lease_hash(utf8, checked->utf8_len);
+}
+
+/* Returns them as they were given, *count; the request gets each once, in the order of all hosts.
+ */
+static LockName *
+get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
+{
+	ArrayType *array;
+	Datum *elements;
+	bool *nulls;
+	LockName *given;
+	LockName *names;
+
+	require_session();
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the array of redlock names must not be null")));
+	array = PG_GETARG_ARRAYTYPE_P(0);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR, (errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+						errmsg("the array of redlock names must have one dimension")));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
+	if (*count == 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the array of redlock names must not be empty"),
+						errhint("Give at least one name.")));
+
+	given = palloc(*count * sizeof(LockName));
+	names = palloc(*count * sizeof(LockName));
+	for (int i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+							errmsg("the name of a redlock must not be null"),
+							errdetail("Element %d of the array is null.", i + 1)));
+		check_name(TextDatumGetCString(elements[i]), &given[i]);
+		names[i] = given[i];
+	}
+	qsort(names, *count, sizeof(LockName), compare_names);
+	request->names = names;
+	for (int i = 0; i < *count; i++)
+		if (i == 0 || compare_names(&names[i], &names[request->count - 1]) != 0)
+			names[request->count++] = names[i];
+	if (request->count > SEVERAL_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many redlocks are asked for at once"),
+				 errdetail("There are %d names; the limit is %d.", request->count, SEVERAL_MAX),
+				 errhint("Acquire one lock that stands for all, or acquire them in several "
+						 "calls, on all hosts in the same order.")));
+	return given;
+}
+
+static int
+compare_names(const void *one, const void *other)
+{
+	const LockName *a = one;
+	const LockName *b = other;
+
+	return several_compare(a->utf8, a->utf8_len, b->utf8, b->utf8_len);
 }
 
 /* In whole milliseconds, rounded up; -1: as long as it takes */

@@ -53,7 +53,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -356,21 +356,7 @@ END;
                     with open(script, "w") as f:
                         f.write("SELECT bench_redlock('fair');\n" if hold_ms == 0 else
                                 f"BEGIN;\nSELECT redlock_acquire('fair');\nSELECT pg_sleep({hold_ms / 1000});\nCOMMIT;\n")
-                    logs = [f"{self.rig.tmp}/fair.{host.name}" for host in hosts[:count]]
-                    running = [subprocess.Popen(
-                        ["pgbench", "-n", *host.connection, "-c", "4", "-T", str(seconds), "-M", "prepared", "-l",
-                         "--log-prefix", log, "-f", script, "postgres"], stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL) for host, log in zip(hosts, logs)]
-                    failed = [pgbench.args for pgbench in running if pgbench.wait()]
-                    grants = []  # of each host: when, and the wait for it in ms
-                    for log in logs:
-                        files = glob.glob(log + ".*")
-                        rows = [line.split() for name in files for line in open(name)]
-                        grants.append([(int(row[4]) + int(row[5]) / 1e6, int(row[2]) / 1000 - hold_ms) for row in rows])
-                        for name in files:
-                            os.unlink(name)
-                    if failed or not all(grants):
-                        raise Missing("fair: a host has nothing")
+                    grants = self.pgbench_grants(hosts[:count], seconds, script, hold_ms)
                     begin = max(min(grant)[0] for grant in grants) + 1
                     end = min(max(grant)[0] for grant in grants)
                     grants = [[wait for at, wait in grant if begin <= at <= end] for grant in grants]
@@ -379,6 +365,79 @@ END;
                     self.rig.record("fair", f"hold {hold_ms} ms" + (place and ", nodes " + place), 4 * count, round_,
                                     grants_per_s=len(waits) / (end - begin), fairness=jain([len(grant) for grant in grants]),
                                     mean_wait_ms=mean, longest_wait_ms=max(waits), longest_to_mean=max(waits) / mean)
+
+    def several(self, round_):
+        """One lock and ten at once, by turns, nodes 0.5 ms away; then hosts whose sessions take any
+        three of ten again and again, in any order."""
+        near = self.rig.hosts["near"]
+        near.sql("""
+            CREATE OR REPLACE FUNCTION bench_several(times int) RETURNS json LANGUAGE plpgsql AS $$
+            DECLARE
+                names text[] := ARRAY(SELECT 'several:' || i FROM generate_series(1, 10) i);
+                began timestamptz;
+                one_us float8[];
+                ten_us float8[];
+            BEGIN
+                FOR i IN 1 .. 2 * times LOOP
+                    began := clock_timestamp();
+                    IF i % 2 = 0 THEN
+                        PERFORM redlock_acquire('several:1', scope => 'session');
+                        one_us := one_us || extract(epoch FROM clock_timestamp() - began)::float8 * 1e6;
+                    ELSE
+                        PERFORM redlock_acquire(names, scope => 'session');
+                        ten_us := ten_us || extract(epoch FROM clock_timestamp() - began)::float8 * 1e6;
+                    END IF;
+                    PERFORM redlock_release_all();
+                    PERFORM pg_sleep(0.005); -- until the nodes have been told
+                END LOOP;
+                RETURN json_build_array(bench_percentiles(one_us), bench_percentiles(ten_us));
+            END $$""")
+        one, ten = json.loads(near.sql(f"SELECT bench_several({100 if self.quick else 500})"))
+        self.rig.record("several", "free locks, nodes 0.5 ms away", 1, round_, one_p50_us=one["p50"],
+                        ten_p50_us=ten["p50"], ten_to_one=ten["p50"] / one["p50"])
+
+        hosts = [self.rig.hosts[f"fair{i}"] for i in range(1, 5)]
+        hold_ms = 5
+        for host in hosts:
+            host.sql("""
+                CREATE OR REPLACE FUNCTION bench_any() RETURNS void LANGUAGE plpgsql AS $$
+                BEGIN
+                    PERFORM redlock_acquire(ARRAY(SELECT 'any:' || i FROM generate_series(1, 10) i
+                                                   ORDER BY random() LIMIT 3));
+                END $$""")
+        script = f"{self.rig.tmp}/several.sql"
+        with open(script, "w") as f:
+            f.write(f"BEGIN;\nSELECT bench_any();\nSELECT pg_sleep({hold_ms / 1000});\nCOMMIT;\n")
+        grants = self.pgbench_grants(hosts, 5 if self.quick else 600, script, hold_ms)
+        waits = [wait for grant in grants for _, wait in grant]
+        mean = sum(waits) / len(waits)
+        wait_until("the last releases", lambda: all(
+            host.sql("SELECT count(*) FROM redlock_locks") == "0" for host in hosts))
+        left = sum(len(node.ask("KEYS redlock:any:*").split()) for node in self.rig.nodes)
+        deadlocks = sum(int(host.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"))
+                        for host in hosts)
+        self.rig.record("several", "any 3 of 10", 16, round_, grants=len(waits), fairness=jain([len(g) for g in grants]),
+                        mean_wait_ms=mean, longest_wait_ms=max(waits), longest_to_mean=max(waits) / mean,
+                        deadlocks=deadlocks, left_behind=left)
+
+    def pgbench_grants(self, hosts, seconds, script, hold_ms):
+        """Four sessions on each host; of each host a list: when, and the wait in ms."""
+        logs = [f"{self.rig.tmp}/{os.path.basename(script)}.{host.name}" for host in hosts]
+        running = [subprocess.Popen(
+            ["pgbench", "-n", *host.connection, "-c", "4", "-T", str(seconds), "-M", "prepared", "-l",
+             "--log-prefix", log, "-f", script, "postgres"], stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL) for host, log in zip(hosts, logs)]
+        failed = [pgbench.args for pgbench in running if pgbench.wait()]
+        grants = []
+        for log in logs:
+            files = glob.glob(log + ".*")
+            rows = [line.split() for name in files for line in open(name)]
+            grants.append([(int(row[4]) + int(row[5]) / 1e6, int(row[2]) / 1000 - hold_ms) for row in rows])
+            for name in files:
+                os.unlink(name)
+        if failed or not all(grants):
+            raise Missing(os.path.basename(script) + ": a host has nothing")
+        return grants
 
     def gone(self, round_):
         for kind in gone.KINDS:

@@ -31,7 +31,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments,
        pg_get_function_result(p.oid) AS result
   FROM members m JOIN pg_proc p ON m.objid = p.oid
  WHERE m.classid = 'pg_proc'::regclass AND p.proname !~ '_rows?$'
- ORDER BY p.proname;
+ ORDER BY p.proname, arguments COLLATE "C";
 
 -- What takes or frees a lock is volatile and never runs in a parallel worker; no
 -- function is strict.  Only the fence runs with the rights of another, for the
@@ -41,7 +41,7 @@ SELECT p.proname, p.provolatile AS volatile, p.proparallel AS parallel,
        p.proretset AS set
   FROM members m JOIN pg_proc p ON m.objid = p.oid
  WHERE m.classid = 'pg_proc'::regclass
- ORDER BY p.proname;
+ ORDER BY p.proname, p.oid::regprocedure::text COLLATE "C";
 
 -- its table: everybody may look, and nobody write
 SELECT r.privilege_type, has_table_privilege('public', 'redlock_fences', r.privilege_type) AS public

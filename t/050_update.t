@@ -261,7 +261,9 @@ SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::re
  ORDER BY 1
 SQL
 redlock_acquire|superuser|||
+redlock_acquire|superuser|||
 redlock_run|worker|||
+redlock_try|superuser|worker|t|
 redlock_try|superuser|worker|t|
 SQL
 	$holder->quit;

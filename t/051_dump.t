@@ -38,10 +38,20 @@ sub furnish
 	my ($db) = @_;
 
 	$host->safe_psql($db, <<'SQL');
-REVOKE EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
-    redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
-GRANT EXECUTE ON ROUTINE redlock_acquire, redlock_try, redlock_run, redlock_release,
-    redlock_release_all, redlock_check, redlock_token, redlock_fence TO batch;
+REVOKE EXECUTE ON ROUTINE
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
+    redlock_run, redlock_release, redlock_release_all, redlock_check, redlock_token,
+    redlock_fence FROM PUBLIC;
+GRANT EXECUTE ON ROUTINE
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
+    redlock_run, redlock_release, redlock_release_all, redlock_check, redlock_token,
+    redlock_fence TO batch;
 REVOKE SELECT ON redlock_nodes, redlock_fences FROM PUBLIC;
 CREATE VIEW my_locks AS SELECT resource, state, valid_for FROM redlock_locks;
 CREATE TABLE my_scopes (scope redlock_scope DEFAULT 'session', done boolean);

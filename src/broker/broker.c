@@ -634,7 +634,10 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			subscription_begin(lease);
 			if (core->unreachable_since_us == 0 && !core->once)
+			{
+				lease_tell_refused(lease);
 				deadlock_wait(lease, now_us);
+			}
 			break;
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);

@@ -123,7 +123,8 @@ deadlock_on_time(int64 now_us)
 		Lease *lease = lease_at((Wait *) timer - waits);
 
 		timers_set(timers, timer, now_us + probe_again_us(lease->core.waiting));
-		send_probe(lease, now_us);
+		if (pg_atomic_read_u32(&lease->company) == LEASE_ALONE)
+			send_probe(lease, now_us);
 	}
 	return timer != NULL ? timer->at_us : PG_INT64_MAX;
 }
@@ -270,7 +271,10 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 	return true;
 }
 
-/* The request with which this process waits for the nodes, or NULL. */
+/*
+ * The request with which this process waits for the nodes, or NULL.  Of several it may give
+ * some back, and does not wait before it has.
+ */
 static Lease *
 wait_of(int pid)
 {
@@ -279,6 +283,7 @@ wait_of(int pid)
 		Lease *lease = lease_at(i);
 
 		if (waits[i].timer.at_us != 0 && lease->owner_pid == pid &&
+			pg_atomic_read_u32(&lease->company) == LEASE_ALONE &&
 			pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING)
 			return lease;
 	}

@@ -5,7 +5,8 @@
  * First through the gate, where the sessions of this server queue; then into the
  * lease table, by a hand-over or by asking the nodes; then the broker's answer.  What
  * is under way is given up on each way out that is not a grant: an error, a time that
- * is over, the end of the session.
+ * is over, the end of the session.  protocol/several.c decides in which order several
+ * locks are asked for, kept and given back.
  */
 #include "postgres.h"
 
@@ -42,177 +43,297 @@
 /* How often a waiter looks whether it still has a client. */
 #define CLIENT_CHECK_MS 1000
 
-/*
- * A lease asked for and not yet taken by the caller; the gate that was entered for it; when
- * the call began, and it was asked for.
- */
-static Lease *asking = NULL;
-static uint64 asking_gate;
+/* A name of the request, in its order: the gate that was entered, and the lease asked for. */
+typedef struct Asked
+{
+	uint64 gate;
+	bool at_gate;
+	Lease *lease; /* NULL: not yet asked for, or the caller's */
+} Asked;
+
+static Asked asked[SEVERAL_MAX];
+static int asked_count = 0; /* the first ones of the request */
+static int taken_count;     /* of which the caller has taken so many */
+static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
-static int64 asked_us;
+static int64 asked_us;             /* last */
+static int64 broker_seen_us;       /* since then */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
 static uint32 wait_event = 0;
 static bool watching = false; /* whether there still is a client */
 
-static LeaseState ask(const LockRequest *request, int64 deadline_us);
-static void give_up(const LockRequest *request, bool at_gate);
-static bool enter_gate(const LockRequest *request, int64 deadline_us);
+static bool acquire_all(const LockRequest *request, int64 deadline_us);
+static several_state look_at(const LockRequest *request, int name);
+static bool ask(const LockRequest *request, int from, int64 deadline_us);
+static void ask_nodes(const LockRequest *request, int from, const bool *opened,
+					  LeaseCompany company);
+static void give_up_on(const LockRequest *request, int name);
+static void give_back(const LockRequest *request, int from);
+static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
 static void watch_client(void);
 static void unwatch_client(void);
-static LeaseOpened open_lease(const LockRequest *request, int64 deadline_us);
+static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
 static void describe_holder(Lease *lease);
 static void refuse_in_dispute(const LockRequest *request);
-static LeaseState wait_for_answer(const LockRequest *request, int64 deadline_us);
+static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static int64 deadline_of(const LockRequest *request);
 static bool ends_by_lock_timeout(const LockRequest *request);
-static void fail_held(const LockRequest *request, Lease *lease);
-static void time_out(const LockRequest *request, Lease *lease);
+static void fail_held(const LockRequest *request, int name);
+static void time_out(const LockRequest *request, int name);
+static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static char *holder_text(Lease *lease);
-static void fail_unreachable(const LockRequest *request, Lease *lease);
-static void fail_silent_broker(const LockRequest *request);
-static void fail_deadlock(const LockRequest *request, Lease *lease);
+static void fail_unreachable(const LockRequest *request, int name);
+static void fail_silent_broker(const LockRequest *request, int name);
+static void fail_deadlock(const LockRequest *request, int name);
 static void fail_table_full(void);
 
-/* First through the gate, then ask the nodes. */
-int64
-request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *request))
+bool
+request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
+				const LockRequest *whole)
 {
-	int64 deadline_us;
-	volatile int64 token = 0;
-	volatile bool at_gate = false;
+	volatile bool granted = false;
 
 	call_began_us = redlock_clock_us();
-	deadline_us = deadline_of(request);
+	taken_count = 0;
+	asks_nodes = false;
 	PG_TRY();
 	{
-		LeaseState state;
-
-		do
-		{
-			at_gate = enter_gate(request, deadline_us);
-			state = at_gate ? ask(request, deadline_us) : LEASE_REFUSED;
-			if (state == LEASE_HELD)
-				token = hold(request);
-			else
-				give_up(request, at_gate);
-			at_gate = false;
-			if (state == LEASE_WAITING)
-				wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
-		} while (state == LEASE_WAITING);
+		granted = acquire_all(request, deadline_of(request));
+		if (granted)
+			hold(whole);
+		give_back(request, 0);
 	}
 	PG_CATCH();
 	{
-		give_up(request, at_gate);
+		give_back(request, 0);
 		unwatch_client();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	unwatch_client();
-	return token;
+	return granted;
 }
 
 Lease *
 request_take(uint64 *gate)
 {
-	Lease *lease = asking;
+	Asked *next = &asked[taken_count++];
+	Lease *lease = next->lease;
 
-	*gate = asking_gate;
-	asking = NULL;
+	*gate = next->gate;
+	next->at_gate = false;
+	next->lease = NULL;
 	return lease;
 }
 
 void
 request_give_up(void)
 {
-	if (asking != NULL)
-		lease_release(asking, NULL);
-	asking = NULL;
+	for (int i = 0; i < asked_count; i++)
+		if (asked[i].lease != NULL)
+			lease_release(asked[i].lease, NULL);
+	asked_count = 0;
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
 }
 
-/*
- * At the gate.  LEASE_HELD: `asking` was granted.  LEASE_REFUSED: the caller has
- * time for no more.  LEASE_WAITING: the owner holds the lock and has lost its gate
- * (to pg_advisory_unlock_all); come back when it could enter it again.
- */
-static LeaseState
-ask(const LockRequest *request, int64 deadline_us)
+/* False: another has one of them, and the caller has time for no more. */
+static bool
+acquire_all(const LockRequest *request, int64 deadline_us)
 {
-	LeaseState state = LEASE_WAITING;
-	LeaseOpened opened = open_lease(request, deadline_us);
-
-	if (opened == LEASE_HANDED_OVER)
-		return LEASE_HELD; /* and seen to be valid just now */
-	if (opened != LEASE_TAKEN)
+	for (;;)
 	{
-		state = wait_for_answer(request, deadline_us);
-		/* the nodes have refused it, and it waits for a recall */
-		if (state == LEASE_WAITING && request->terms.once &&
-			pg_atomic_read_u32(&asking->silent_nodes) == 0)
-			state = LEASE_REFUSED;
-		if (state == LEASE_UNREACHABLE)
-			fail_unreachable(request, asking);
-		if (state == LEASE_DEADLOCKED)
-			fail_deadlock(request, asking);
-		if (state == LEASE_LOST)
-			loss_fail(request->name, asking, " right after it was granted");
-	}
-	else if (!request->terms.once && redlock_clock_us() < deadline_us)
-		return LEASE_WAITING;
-	else if (request->terms.once)
-		state = LEASE_REFUSED;
+		several_state state[SEVERAL_MAX];
+		int first = asked_count; /* that is not granted */
+		int from;
 
-	if (state == LEASE_WAITING)
-		time_out(request, asking);
-	else if (state == LEASE_REFUSED && request->wait_ms == 0)
-		fail_held(request, asking);
-	return state == LEASE_HELD ? LEASE_HELD : LEASE_REFUSED;
+		if (asks_nodes)
+			refuse_in_dispute(request);
+		for (int i = asked_count - 1; i >= 0; i--)
+		{
+			state[i] = look_at(request, i);
+			if (state[i] != SEVERAL_GRANTED)
+				first = i;
+			if (state[i] != SEVERAL_REFUSED || !request->terms.once)
+				continue;
+			fail_held(request, i);
+			return false;
+		}
+		switch (several_next(state, asked_count, request->count, &from))
+		{
+			case SEVERAL_DONE:
+				return true;
+			case SEVERAL_ASK:
+				if (!ask(request, from, deadline_us))
+					return false;
+				break;
+			case SEVERAL_GIVE_BACK:
+				give_back(request, from);
+				break;
+			case SEVERAL_WAIT_FOR_LAST:
+				pg_atomic_write_u32(&asked[first].lease->company, LEASE_ALONE);
+				if (!wait_for_answer(request, first, deadline_us))
+					return false;
+				break;
+			case SEVERAL_WAIT:
+				if (!wait_for_answer(request, first, deadline_us))
+					return false;
+				break;
+		}
+	}
 }
 
-static void
-give_up(const LockRequest *request, bool at_gate)
+static several_state
+look_at(const LockRequest *request, int name)
 {
-	if (asking != NULL)
-		lease_release(asking, NULL);
-	asking = NULL;
-	if (at_gate)
-		gate_leave(asking_gate, request->scope != SCOPE_TRANSACTION);
+	Lease *lease = asked[name].lease;
+	LeaseState state = lease_state(lease);
+
+	if (state == LEASE_HELD && lease_validity_us(lease) == 0)
+		state = LEASE_LOST; /* whatever the broker has noticed */
+	switch (state)
+	{
+		case LEASE_WAITING:
+			break;
+		case LEASE_HELD:
+			return SEVERAL_GRANTED;
+		case LEASE_REFUSED:
+			return SEVERAL_REFUSED;
+		case LEASE_UNREACHABLE:
+			fail_unreachable(request, name);
+			break;
+		case LEASE_DEADLOCKED:
+			fail_deadlock(request, name);
+			break;
+		case LEASE_LOST:
+			loss_fail(request->names[name].name, lease, " right after it was granted");
+			break;
+	}
+	return pg_atomic_read_u32(&lease->company) == LEASE_AMONG_REFUSED ? SEVERAL_REFUSED
+																	  : SEVERAL_ASKED;
+}
+
+/*
+ * First through all gates, then ask for all.  Fewer are asked for where the owner of one
+ * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
+ * that one could enter the gate again.  False: the caller has time for no more.
+ */
+static bool
+ask(const LockRequest *request, int from, int64 deadline_us)
+{
+	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
+	bool opened[SEVERAL_MAX];
+	bool any_opened = false;
+
+	for (int i = from; i < request->count; i++)
+		if (!enter_gate(request, i, deadline_us))
+			return false;
+	for (int i = from; i < request->count; i++)
+	{
+		LeaseOpened how = open_lease(request, i, deadline_us);
+
+		opened[i] = how == LEASE_OPENED;
+		any_opened = any_opened || opened[i];
+		if (how == LEASE_TAKEN && !request->terms.once && redlock_clock_us() < deadline_us)
+		{
+			give_back(request, i);
+			break;
+		}
+		if (how == LEASE_TAKEN)
+		{
+			give_up_on(request, i);
+			return false;
+		}
+	}
+	if (any_opened)
+		ask_nodes(request, from, opened, company);
+	if (asked_count < request->count)
+		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
+	return true;
+}
+
+/* For those of which a slot was opened; all of them can travel together. */
+static void
+ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
+{
+	asks_nodes = true;
+	refuse_in_dispute(request);
+	asked_us = broker_seen_us = redlock_clock_us();
+	for (int i = from; i < asked_count; i++)
+	{
+		Lease *lease = asked[i].lease;
+
+		if (!opened[i])
+			continue;
+		lease->scope = request->scope;
+		pg_atomic_write_u32(&lease->company, company);
+		describe_holder(lease);
+		lease_ask(lease);
+	}
+}
+
+/* A try is in vain, or the time is over, and another session of this server has the lock. */
+static void
+give_up_on(const LockRequest *request, int name)
+{
+	if (request->terms.once)
+		fail_held(request, name);
+	else
+		time_out(request, name);
+}
+
+/* Those from this one on. */
+static void
+give_back(const LockRequest *request, int from)
+{
+	for (; asked_count > from; asked_count--)
+	{
+		Asked *last = &asked[asked_count - 1];
+
+		if (last->lease != NULL)
+			lease_release(last->lease, NULL);
+		if (last->at_gate)
+			gate_leave(last->gate, request->scope != SCOPE_TRANSACTION);
+	}
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
 static bool
-enter_gate(const LockRequest *request, int64 deadline_us)
+enter_gate(const LockRequest *request, int name, int64 deadline_us)
 {
+	uint64 hash = request->names[name].hash;
+	Asked *next = &asked[name];
 	bool entered;
 
+	Assert(name == asked_count);
 	PG_TRY();
 	{
-		waiting_at_gate = request->hash;
-		entered = gate_enter(request->hash, request->scope != SCOPE_TRANSACTION,
+		waiting_at_gate = hash;
+		entered = gate_enter(hash, request->scope != SCOPE_TRANSACTION,
 							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, watch_client,
-							 &asking_gate);
+							 &next->gate);
 	}
 	PG_CATCH();
 	{
 		waiting_at_gate = 0;
-		lease_release_idle(request->hash);
+		lease_release_idle(hash);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	waiting_at_gate = 0;
 	if (entered)
-		return true;
-	if (!request->terms.once)
 	{
-		lease_release_idle(request->hash);
-		time_out(request, NULL);
+		next->at_gate = true;
+		next->lease = NULL;
+		asked_count++;
+		return true;
 	}
-	else if (request->wait_ms == 0)
-		fail_held(request, NULL);
+	if (!request->terms.once)
+		lease_release_idle(hash);
+	give_up_on(request, name);
 	return false;
 }
 
@@ -242,23 +363,21 @@ unwatch_client(void)
 	watching = false;
 }
 
-/*
- * Take a slot of the lease table and ask.  Sets `asking`, unless the name is in use:
- * LEASE_TAKEN.
- */
+/* Take a slot of the lease table, unless the name is in use: LEASE_TAKEN. */
 static LeaseOpened
-open_lease(const LockRequest *request, int64 deadline_us)
+open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
+	const LockName *wanted = &request->names[name];
 	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
 	int prefix_len = strlen(redlock_key_prefix);
 	LeaseOpened opened;
 
 	memcpy(key, redlock_key_prefix, prefix_len);
-	memcpy(key + prefix_len, request->utf8, request->utf8_len);
+	memcpy(key + prefix_len, wanted->utf8, wanted->utf8_len);
 
-	while ((opened = lease_open(request->hash, asking_gate, key, prefix_len,
-								prefix_len + request->utf8_len, &request->terms, &asking)) ==
-		   LEASE_NO_SLOT)
+	while ((opened = lease_open(wanted->hash, asked[name].gate, key, prefix_len,
+								prefix_len + wanted->utf8_len, &request->terms,
+								&asked[name].lease)) == LEASE_NO_SLOT)
 	{
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* nobody frees what is released */
@@ -266,17 +385,9 @@ open_lease(const LockRequest *request, int64 deadline_us)
 			break;
 		wait_a_moment(deadline_us, 1);
 	}
-	if (opened == LEASE_HANDED_OVER || opened == LEASE_TAKEN)
-		return opened;
-	if (opened != LEASE_OPENED)
+	if (opened == LEASE_NO_SLOT || opened == LEASE_TABLE_FULL)
 		fail_table_full();
-
-	refuse_in_dispute(request);
-	asking->scope = request->scope;
-	describe_holder(asking);
-	asked_us = redlock_clock_us();
-	lease_ask(asking);
-	return LEASE_OPENED;
+	return opened;
 }
 
 /* For people who look at the key with redis-cli. */
@@ -318,50 +429,47 @@ refuse_in_dispute(const LockRequest *request)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
 					"might get it too",
-					request->name, dispute.name),
+					request->names[0].name, dispute.name),
 			 errdetail_internal("%s", dispute.detail),
 			 errhint("%s Locks are acquired again when the hosts agree, or that one has been gone "
 					 "for a minute; see the view redlock_hosts.",
 					 dispute.hint)));
 }
 
-/* Returns LEASE_WAITING if the time is over. */
-static LeaseState
-wait_for_answer(const LockRequest *request, int64 deadline_us)
+/*
+ * For a while.  `name`: the first that is not granted.  False: another has it, and the
+ * caller has time for no more.
+ */
+static bool
+wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 {
-	int64 began_us = redlock_clock_us();
-	int64 broker_seen_us = began_us;
+	int64 now_us = redlock_clock_us();
 
-	for (;;)
+	if (now_us >= deadline_us)
 	{
-		LeaseState state = lease_state(asking);
-		int64 now_us;
-
-		refuse_in_dispute(request);
-		if (state == LEASE_HELD && lease_validity_us(asking) == 0)
-			return LEASE_LOST; /* whatever the broker has noticed */
-		if (state != LEASE_WAITING)
-			return state;
-
-		now_us = redlock_clock_us();
-		if (now_us >= deadline_us)
-			return LEASE_WAITING;
-		if (lease_broker_pid() != 0)
-			broker_seen_us = now_us;
-		if (request->wait_ms <= 0)
-		{
-			/* no time was given that would bound this */
-			if (now_us - broker_seen_us > BROKER_MISSING_US)
-				request_fail_no_broker();
-			if (now_us - began_us > BROKER_SILENT_US &&
-				(request->terms.once ||
-				 pg_atomic_read_u32(&asking->silent_nodes) == LEASE_NOT_ASKED))
-				fail_silent_broker(request);
-		}
-		if (!request->terms.once)
-			watch_client();
-		wait_a_moment(deadline_us, BROKER_CHECK_MS);
+		/* the nodes have refused it, and it waits for a recall */
+		if (request->terms.once && pg_atomic_read_u32(&asked[name].lease->silent_nodes) == 0)
+			fail_held(request, name);
+		else
+			time_out(request, name);
+		return false;
 	}
+	if (lease_broker_pid() != 0)
+		broker_seen_us = now_us;
+	if (request->wait_ms <= 0)
+	{
+		/* no time was given that would bound this */
+		if (now_us - broker_seen_us > BROKER_MISSING_US)
+			request_fail_no_broker();
+		if (now_us - asked_us > BROKER_SILENT_US &&
+			(request->terms.once ||
+			 pg_atomic_read_u32(&asked[name].lease->silent_nodes) == LEASE_NOT_ASKED))
+			fail_silent_broker(request, name);
+	}
+	if (!request->terms.once)
+		watch_client();
+	wait_a_moment(deadline_us, BROKER_CHECK_MS);
+	return true;
 }
 
 static void
@@ -402,20 +510,22 @@ ends_by_lock_timeout(const LockRequest *request)
  * Errors
  */
 
+/* A try that was in vain: no error, unless the caller wants one. */
 static void
-fail_held(const LockRequest *request, Lease *lease)
+fail_held(const LockRequest *request, int name)
 {
-	if (request->skip)
+	if (request->skip || request->wait_ms != 0)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					errmsg("redlock \"%s\" is held by another", request->name),
-					errdetail_internal("%s", holder_text(lease))));
+					errmsg("redlock \"%s\" is held by another", request->names[name].name),
+					errdetail_internal("%s", holder_text(lease_of(name)))));
 }
 
 static void
-time_out(const LockRequest *request, Lease *lease)
+time_out(const LockRequest *request, int name)
 {
 	bool by_lock_timeout = ends_by_lock_timeout(request);
+	Lease *lease = lease_of(name);
 
 	/* these are never called busy, nor skipped */
 	if (lease != NULL && lease_broker_pid() == 0)
@@ -425,17 +535,25 @@ time_out(const LockRequest *request, Lease *lease)
 		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
 
 		if (silent == LEASE_NOT_ASKED)
-			fail_silent_broker(request);
+			fail_silent_broker(request, name);
 		if (silent != 0)
-			fail_unreachable(request, lease);
+			fail_unreachable(request, name);
 	}
 	if (request->skip)
 		return;
-	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->name,
-						   by_lock_timeout ? LockTimeout : (int) request->wait_ms,
-						   by_lock_timeout ? "lock_timeout" : "wait"),
-					errdetail_internal("%s", holder_text(lease))));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
+					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
+					by_lock_timeout ? "lock_timeout" : "wait"),
+			 errdetail_internal("%s", holder_text(lease))));
+}
+
+/* NULL: it is not asked for, since another session of this server is before us. */
+static Lease *
+lease_of(int name)
+{
+	return name < asked_count ? asked[name].lease : NULL;
 }
 
 /*
@@ -465,18 +583,19 @@ holder_text(Lease *lease)
 }
 
 static void
-fail_unreachable(const LockRequest *request, Lease *lease)
+fail_unreachable(const LockRequest *request, int name)
 {
-	char *nodes = lease_missing_nodes(lease);
+	char *nodes = lease_missing_nodes(asked[name].lease);
 
 	if (!node_status_listed())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
-						request->name),
+						request->names[name].name),
 				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
 	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
-					errmsg("no quorum of redlock nodes could be reached for \"%s\"", request->name),
+					errmsg("no quorum of redlock nodes could be reached for \"%s\"",
+						   request->names[name].name),
 					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
 									 : errdetail("The answers came too late for a ttl of %d ms.",
 												 request->terms.ttl_ms),
@@ -485,22 +604,24 @@ fail_unreachable(const LockRequest *request, Lease *lease)
 }
 
 static void
-fail_deadlock(const LockRequest *request, Lease *lease)
+fail_deadlock(const LockRequest *request, int name)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected while waiting for redlock \"%s\"", request->name),
-			 errdetail_internal("%s", lease_cycle_text(lease)),
-			 errhint("Roll back, release the locks that are held at session scope, and run the "
-					 "transaction again. Deadlocks do not occur where all take their locks in the "
-					 "same order.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[name].name),
+		 errdetail_internal("%s", lease_cycle_text(asked[name].lease)),
+		 errhint("Roll back, release the locks that are held at session scope, and run the "
+				 "transaction again. Deadlocks do not occur where all take their locks in the "
+				 "same order.")));
 }
 
 static void
-fail_silent_broker(const LockRequest *request)
+fail_silent_broker(const LockRequest *request, int name)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					errmsg("the redlock broker has not asked for \"%s\" in time", request->name),
+					errmsg("the redlock broker has not asked for \"%s\" in time",
+						   request->names[name].name),
 					errdetail("It is stopped or overloaded, or has started just now and is still "
 							  "connecting to the nodes."),
 					errhint("Try again. If the error stays, see the server log and process %d.",

@@ -7,30 +7,39 @@
 #ifndef REDLOCK_REQUEST_H
 #define REDLOCK_REQUEST_H
 
+#include "protocol/several.h"
 #include "shared/lease.h"
 
-typedef struct LockRequest
+typedef struct LockName
 {
 	const char *name; /* in the server encoding, for messages */
 	const char *utf8; /* in UTF-8, for the key */
 	int utf8_len;
 	uint64 hash; /* of the UTF-8 */
+} LockName;
+
+/* All or none of the names. */
+typedef struct LockRequest
+{
+	const LockName *names; /* different, and in the order of several_compare */
+	int count;             /* up to SEVERAL_MAX */
 	LockScope scope;
 	LeaseTerms terms; /* once: never waits for another holder */
 	int64 wait_ms;    /* -1: as long as it takes */
-	bool skip;        /* waited in vain: return 0, no error */
+	bool skip;        /* waited in vain: return false, no error */
 } LockRequest;
 
 /*
- * Ask for a lease.  When it is granted, returns what `hold` makes of it, which must
- * take it first (request_take).  Returns 0 if `once`, and another holds it, or if
- * `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001 it was
- * lost right after the grant, 53400 the lease table is full, 55000 no broker, or another
- * host with which this one does not agree.
+ * Ask for leases on all names.  When all are granted, `hold` is called, with `whole`: it takes
+ * each of them (request_take), in the order of the names.  Returns false if `once`, and another
+ * holds one, or if `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001
+ * it was lost right after the grant, 40P01 a deadlock, 53400 the lease table is full, 55000 no
+ * broker, or another host with which this one does not agree.
  */
-extern int64 request_acquire(const LockRequest *request, int64 (*hold)(const LockRequest *request));
+extern bool request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
+							const LockRequest *whole);
 
-/* The lease that was granted, and the gate that was entered for it, are the caller's now. */
+/* The next lease that was granted, and the gate that was entered for it, are the caller's now. */
 extern Lease *request_take(uint64 *gate);
 
 /* The session ends; what is under way is given up.  Never fails. */

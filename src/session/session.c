@@ -103,16 +103,19 @@ static void warn_of_scope(const LockRequest *request);
 static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
-static void check_limit(void);
-static int64 acquire_again(Holding *holding, const LockRequest *request);
+static void check_limit(int more);
 static bool keep_gate(Holding *holding);
 static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
-static int64 hold(const LockRequest *request);
+static void hold_all(const LockRequest *request);
+static void hold_again(Holding *holding, LockScope scope);
+static Holding *take(const LockName *name, LockScope scope);
+static void undo(const LockName *name, LockScope scope, bool counted);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
 static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
+static void fail_same_hash(const char *name, const char *other);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
 static bool is_valid(const Holding *holding, int64 margin_us);
@@ -149,31 +152,41 @@ session_install_hooks(void)
  * Acquiring
  */
 
-int64
+bool
 session_acquire(const LockRequest *request)
 {
-	Holding *holding;
-	int64 token;
+	LockName missing[SEVERAL_MAX];
+	LockRequest ask = *request;
 
 	check_ready();
 	if (request->scope == SCOPE_CALL && call_depth == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
-						request->name),
+						request->names[0].name),
 				 errhint("Use the scope \"transaction\" or \"session\".")));
 	start_session();
-	holding = find_holding(request->hash, request->name);
-	if (holding != NULL)
-		token = acquire_again(holding, request);
-	else
+	ask.names = missing;
+	ask.count = 0;
+	for (int i = 0; i < request->count; i++)
 	{
-		check_limit();
-		token = request_acquire(request, hold);
+		Holding *holding = find_holding(request->names[i].hash, request->names[i].name);
+
+		for (int j = 0; j < ask.count; j++)
+			if (missing[j].hash == request->names[i].hash)
+				fail_same_hash(request->names[i].name, missing[j].name);
+		if (holding == NULL)
+			missing[ask.count++] = request->names[i];
+		else if (!is_valid(holding, 0))
+			loss_fail(holding->name, holding->lease, "");
 	}
-	if (token != 0)
-		warn_of_scope(request);
-	return token;
+	check_limit(ask.count);
+	if (ask.count == 0)
+		hold_all(request);
+	else if (!request_acquire(&ask, hold_all, request))
+		return false;
+	warn_of_scope(request);
+	return true;
 }
 
 /* What is legal and hardly meant; once a statement of the client. */
@@ -190,7 +203,7 @@ warn_of_scope(const LockRequest *request)
 		warned_statement = statement;
 		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 						  errmsg("redlock \"%s\" will be released at the end of this statement",
-								 request->name),
+								 request->names[0].name),
 						  errhint("Acquire it in a transaction block, or at the scope "
 								  "\"session\".")));
 	}
@@ -201,7 +214,7 @@ warn_of_scope(const LockRequest *request)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"",
-						request->name),
+						request->names[0].name),
 				 errdetail("What the last holder committed may not be visible to this "
 						   "transaction."),
 				 errhint("Use READ COMMITTED, or acquire the lock before the transaction at "
@@ -266,41 +279,72 @@ check_ready(void)
 }
 
 static void
-check_limit(void)
+check_limit(int more)
 {
-	if (hash_get_num_entries(holding_index) >= redlock_max_locks_per_session)
-		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						errmsg("this session holds too many redlocks"),
-						errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
-								  redlock_max_locks_per_session),
-						errhint("Release some, or let a superuser raise "
-								"redlock.max_locks_per_session.")));
+	int held = (int) hash_get_num_entries(holding_index);
+
+	if (more == 0 || held + more <= redlock_max_locks_per_session)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("this session holds too many redlocks"),
+			 more == 1 ? errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
+								   redlock_max_locks_per_session)
+					   : errdetail("It holds %d and asks for %d more; the limit of "
+								   "redlock.max_locks_per_session is %d.",
+								   held, more, redlock_max_locks_per_session),
+			 errhint("Release some, or let a superuser raise redlock.max_locks_per_session.")));
 }
 
-static int64
-acquire_again(Holding *holding, const LockRequest *request)
+/* What was not held yet has been granted.  All or none. */
+static void
+hold_all(const LockRequest *request)
 {
-	if (!is_valid(holding, 0))
-		loss_fail(holding->name, holding->lease, "");
+	volatile int done = 0;
 
-	/* in vain only after pg_advisory_unlock_all; the lease is ours all the same */
-	if (request->scope != SCOPE_TRANSACTION)
+	PG_TRY();
+	{
+		for (; done < request->count; done++)
+		{
+			const LockName *name = &request->names[done];
+			Holding *holding = find_holding(name->hash, name->name);
+
+			if (holding != NULL)
+				hold_again(holding, request->scope);
+			else
+				holding = take(name, request->scope);
+			count_up(holding, request->scope);
+			set_alarm_for(holding);
+		}
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i <= done; i++)
+			undo(&request->names[i], request->scope, i < done);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/* In vain only after pg_advisory_unlock_all; the lease is ours all the same. */
+static void
+hold_again(Holding *holding, LockScope scope)
+{
+	if (scope != SCOPE_TRANSACTION)
 		(void) keep_gate(holding);
 	else if (!holds_in_subxact(holding))
 		(void) gate_enter_again(holding->gate, false);
-	count_up(holding, request->scope);
-	return holding->lease->token;
 }
 
-/* It was granted: make it a holding.  Returns the token. */
-static int64
-hold(const LockRequest *request)
+/* It was granted: make it a holding, with nothing counted on it. */
+static Holding *
+take(const LockName *granted, LockScope scope)
 {
-	char *name = MemoryContextStrdup(TopMemoryContext, request->name);
+	char *name = MemoryContextStrdup(TopMemoryContext, granted->name);
 	Holding *holding;
 	bool found;
 
-	holding = hash_search(holding_index, &request->hash, HASH_ENTER, &found);
+	holding = hash_search(holding_index, &granted->hash, HASH_ENTER, &found);
 	Assert(!found);
 	holding->lease = request_take(&holding->gate);
 	holding->lease->token = lease_token(holding->lease);
@@ -314,24 +358,27 @@ hold(const LockRequest *request)
 	holding->call_count = 0;
 	holding->ended_count = 0;
 	holding->xact_holds = NULL;
-	holding->gate_era = request->scope != SCOPE_TRANSACTION ? gate_era() : 0;
+	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	holding->loss_signalled = false;
 	change_holdings(false);
 	dlist_push_tail(&holdings, &holding->link);
 	change_holdings(true);
+	return holding;
+}
 
-	PG_TRY();
-	{
-		count_up(holding, request->scope);
-	}
-	PG_CATCH();
-	{
-		release_holding(holding);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	set_alarm_for(holding);
-	return holding->lease->token;
+/* After an error: what is held at transaction scope is given back with the transaction. */
+static void
+undo(const LockName *name, LockScope scope, bool counted)
+{
+	Holding *holding = find_holding(name->hash, name->name);
+
+	if (holding == NULL)
+		return;
+	if (counted && scope == SCOPE_SESSION)
+		holding->session_count--;
+	else if (counted && scope == SCOPE_CALL)
+		holding->call_count--;
+	release_holding(holding);
 }
 
 static void
@@ -492,13 +539,18 @@ find_holding(uint64 hash, const char *name)
 	if (holding_index != NULL)
 		holding = hash_search(holding_index, &hash, HASH_FIND, NULL);
 	if (holding != NULL && strcmp(holding->name, name) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("redlock \"%s\" can't be used while this session holds \"%s\", which has "
-						"the same hash",
-						name, holding->name),
-				 errhint("Choose another name.")));
+		fail_same_hash(name, holding->name);
 	return holding;
+}
+
+static void
+fail_same_hash(const char *name, const char *other)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+					errmsg("redlock \"%s\" can't be used while this session holds \"%s\", which "
+						   "has the same hash",
+						   name, other),
+					errhint("Choose another name.")));
 }
 
 /*

@@ -11,11 +11,11 @@
 extern void session_install_hooks(void);
 
 /*
- * Take the lock.  Returns the fencing token, or 0 if `once` and another holds
- * it.  Errors: 55P03 waited in vain, 08006 no quorum, 40001 the lease that this
- * session held was lost, 53400 the lease table is full, 55000 not set up.
+ * Take all the locks; session_token tells their tokens.  Returns false if `once` and another
+ * holds one.  Errors: 55P03 waited in vain, 08006 no quorum, 40001 a lease that this session
+ * held was lost, 53400 the lease table is full, 55000 not set up.
  */
-extern int64 session_acquire(const LockRequest *request);
+extern bool session_acquire(const LockRequest *request);
 
 /* Give back one acquisition of session scope, or else of call scope.  Returns whether it was valid.
  */

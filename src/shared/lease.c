@@ -178,6 +178,7 @@ init_table(void)
 		pg_atomic_init_u64(&lease->last_token, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
+		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
 	}
 }
 
@@ -1068,6 +1069,17 @@ lease_set_state(Lease *lease, LeaseState state)
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 	if (state == LEASE_LOST)
 		tell_loss(lease);
+}
+
+void
+lease_tell_refused(Lease *lease)
+{
+	uint32 company = LEASE_AMONG;
+
+	if (pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
+		pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED) &&
+		lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 }
 
 /*

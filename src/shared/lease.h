@@ -18,7 +18,7 @@
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
- *	 atomics (a)		   one writer each: the owner writes `wish` and
+ *	 atomics (a)		   one writer each: the owner writes `wish`, `company` and
  *						   `idle_until_us`, the broker all others
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
@@ -81,6 +81,14 @@ typedef enum LeaseState
 	LEASE_LOST         /* was held; validity ran out; final */
 } LeaseState;
 
+/* Asked for together with others, of which some may be given back (protocol/several.h). */
+typedef enum LeaseCompany
+{
+	LEASE_ALONE = 0,    /* the owner waits for this one, and gives nothing back meanwhile */
+	LEASE_AMONG,        /* it does not yet know for which it will wait */
+	LEASE_AMONG_REFUSED /* ... and another host has this one, or is to have it first */
+} LeaseCompany;
+
 typedef enum LockScope
 {
 	SCOPE_TRANSACTION, /* released after commit or abort, or after
@@ -127,8 +135,8 @@ typedef struct Lease
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
-	int64 turn_began_us;  /* granted by the nodes then, */
-	int handovers;        /* and handed over so often since */
+	int handovers;        /* so often handed over since the nodes granted it */
+	int64 turn_began_us;  /* ... then */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -144,6 +152,8 @@ typedef struct Lease
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
+	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
+									  * LEASE_AMONG_REFUSED */
 
 	/* (g) */
 	int64 first_token; /* and then one more for each hand-over, up to last_token */
@@ -292,6 +302,7 @@ extern void lease_wake_broker(void);
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern void lease_tell_refused(Lease *lease); /* the owner may be waiting to give others back */
 /* False: too many owners have not yet looked. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
 extern bool lease_had_broker(void);            /* since the server started */

@@ -5,8 +5,8 @@
 #
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
-# A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, the
-# others are for the simulator.
+# A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, one of
+# "program: together" for together.c, the others are for the simulator.
 #
 # Works in a temporary directory with copies; the table is mutants.txt.  A mutant
 # is compiled without the assertions of core and guard, so that it is the
@@ -30,7 +30,7 @@ my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
   guard release_queue rules settling slots waiters wish);
-my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)]);
+my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 

@@ -1,0 +1,41 @@
+/*
+ * several.c
+ *		Acquiring several locks at once; see several.h.
+ */
+#include "protocol/several.h"
+
+#include <string.h>
+
+int
+several_compare(const char *one, size_t one_len, const char *other, size_t other_len)
+{
+	int order = memcmp(one, other, one_len < other_len ? one_len : other_len);
+
+	if (order != 0)
+		return order;
+	return (one_len > other_len) - (one_len < other_len);
+}
+
+several_step
+several_next(const several_state *state, int asked, int count, int *from)
+{
+	int first = 0; /* that is not granted */
+
+	while (first < asked && state[first] == SEVERAL_GRANTED)
+		first++;
+	if (first == asked && asked == count)
+		return SEVERAL_DONE;
+	if (first == asked)
+	{
+		*from = asked;
+		return SEVERAL_ASK;
+	}
+	/* what is before a refused one may yet be granted, or be refused, too */
+	for (int i = first; i < asked - 1; i++)
+		if (state[i] == SEVERAL_REFUSED)
+		{
+			*from = i + 1;
+			return SEVERAL_GIVE_BACK;
+		}
+	return first == asked - 1 ? SEVERAL_WAIT_FOR_LAST : SEVERAL_WAIT;
+}

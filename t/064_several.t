@@ -1,0 +1,250 @@
+# Several locks in one call, on several hosts: all or none, and no deadlock.
+#
+# Protects from: a lock that is kept behind the one that is waited for; a part that is left
+# behind by a wait that ended; hosts that wait for each other in a circle, or a session that
+# is ended for one that is none; a real circle that nobody breaks; a part that was lost while
+# the rest is waited for, and passes for the whole.
+#
+# COMMITS in the environment is how many transactions in any order there are.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my $commits = $ENV{COMMITS} // 300;
+my @nodes   = redis_nodes(3);
+my $conf    = "redlock.ttl = '60s'\ndeadlock_timeout = '20ms'\nmax_connections = 40";
+my @hosts   = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);
+my ($host_a, $host_b) = @hosts;
+my $session_a = session($host_a);
+my $session_b = session($host_b);
+my $other_b   = session($host_b);
+
+# What a host's sessions have: "name state", with blanks between.
+sub locks
+{
+	my ($host) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT coalesce(string_agg(resource || ' ' || state, ', ' ORDER BY resource COLLATE \"C\"), '') FROM redlock_locks WHERE state <> 'releasing'");
+}
+
+sub nothing_is_left
+{
+	my ($after) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$_->query('SELECT redlock_release_all()') foreach $session_a, $session_b;
+	wait_until(sub { !grep { locks($_) ne '' } @hosts }, "$after: nothing is left");
+	wait_until(sub { !grep { $_->cli('KEYS', 'redlock:[a-z]') ne '' } @nodes }, "$after: at no node");
+}
+
+# ---- what is kept, what is given back, and what is waited for ----
+
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
+is($session_a->query("SELECT redlock_try(ARRAY['p', 'z'], scope => 'session')"), 't', 'which others can have');
+is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
+is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
+wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
+$session_a->query("SELECT redlock_release('p')");
+wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'one after the other');
+$session_a->query("SELECT redlock_release('z')");
+my $tokens = $session_b->result->{out};
+is($session_b->query("SELECT ARRAY[redlock_token('z'), redlock_token('m'), redlock_token('a'), redlock_token('p')]"),
+	$tokens, 'all are held, with the tokens in the order given');
+nothing_is_left('after a wait');
+
+# ---- at the gate: another session of this host has one ----
+
+$other_b->query("SELECT redlock_acquire('m', scope => 'session')");
+$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
+is($session_a->query("SELECT redlock_try(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
+$other_b->query("SELECT redlock_release('m')");
+wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
+$session_a->query('SELECT redlock_release_all()');
+isnt($session_b->result->{out}, '', 'and gets all');
+nothing_is_left('after a gate');
+
+# its owner has lost the gate, and is not in the way of the others
+$other_b->query("SELECT redlock_acquire('m', scope => 'session')");
+$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
+$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+wait_until(sub { locks($host_b) =~ /a held/ }, 'a lock whose owner lost its gate is waited for');
+ok(!$session_b->done, 'as long as it is held');
+is($session_b->pid > 0 && $session_a->query("SELECT redlock_try('z', scope => 'session')"), 't', 'with what is behind it free');
+$session_a->query("SELECT redlock_release('z')");
+$other_b->query("SELECT redlock_release('m'); COMMIT");
+isnt($session_b->result->{out}, '', 'then all are held');
+nothing_is_left('after a lost gate');
+
+# ---- tries ----
+
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+is($session_b->query("SELECT redlock_try(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
+is($session_b->query("SELECT redlock_try(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in its own way');
+is($session_b->query("SELECT redlock_try(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
+is($session_b->query("SELECT redlock_release('a'), redlock_release('z')"), 't|t', 'which are counted as before');
+$other_b->query("SELECT redlock_acquire('n', scope => 'session')");
+is($session_b->query("SELECT redlock_try(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
+my $refused = $session_b->run("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], wait => '0')");
+is($refused->{state}, '55P03', 'wait => 0 is an error');
+is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
+like($refused->{detail}, qr/^It is held by: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
+$other_b->query('SELECT redlock_release_all()');
+
+# ---- waits that end without the locks ----
+
+my $late = $session_b->run("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], wait => '300 ms')");
+is($late->{state}, '55P03', 'the time is over');
+is($late->{message}, 'could not acquire redlock "m" within 300 ms (wait)', 'the error names what was waited for');
+$late = $session_b->run("SET lock_timeout = '200 ms'; SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+is($late->{message}, 'could not acquire redlock "m" within 200 ms (lock_timeout)', 'lock_timeout counts for all together');
+$session_b->query('RESET lock_timeout');
+is(locks($host_b), '', 'nothing is held');
+
+foreach my $end ('cancel', 'terminate')
+{
+	my $victim = session($host_b);
+
+	$victim->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session', hold_at_least => '10 min')");
+	wait_until(sub { locks($host_b) eq 'a held, m waiting' }, "$end: it waits");
+	$host_b->safe_psql('postgres', "SELECT pg_${end}_backend(" . $victim->pid . ')');
+	$victim->result;
+	$victim->quit;
+	wait_until(sub { locks($host_b) eq '' }, "$end: what it had is given back");
+	wait_until(sub { key_count('redlock:a', @nodes) + key_count('redlock:z', @nodes) == 0 },
+		"$end: and not kept by hold_at_least, as nobody held it");
+}
+nothing_is_left('after waits in vain');
+
+# ---- an idle lease ----
+
+$session_b->query("SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
+my $granted = $host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats');
+$session_b->query("SELECT redlock_acquire(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
+is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'those that stay are not asked for');
+$session_b->query('SELECT redlock_release_all()');
+$host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
+nothing_is_left('after idle leases');
+
+# ---- the table is full ----
+
+restart_with($hosts[2], nodes => \@nodes, conf => 'redlock.max_locks = 16');
+my $session_c = session($hosts[2]);
+is($session_c->run("SELECT redlock_acquire(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
+	'53400', 'no room for all of them');
+is($session_c->query("SELECT redlock_try(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
+	't', 'leaves room for those that fit');
+$session_c->quit;
+
+# ---- a broker that is replaced ----
+
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'a session waits');
+$host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(broker_pid) FROM redlock_stats');
+wait_nodes_ready($host_b, 3);
+$session_a->query("SELECT redlock_release('m')");
+isnt($session_b->result->{out}, '', 'and gets its locks by the next broker');
+nothing_is_left('after a broker');
+
+# ---- a part is lost ----
+
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the other waited for');
+$_->pause foreach @nodes;
+my $lost = $session_b->result;
+is($lost->{state}, '40001', 'the one that is held is lost');
+is($lost->{message}, 'the lease on redlock "a" was lost right after it was granted', 'which is told');
+$_->resume foreach @nodes;
+wait_nodes_ready($host_b, 3);
+nothing_is_left('after a loss');
+
+# ---- a real deadlock: what is held from before is in no order ----
+
+$session_a->query("SELECT redlock_acquire('z', scope => 'session')");
+$session_b->send("SELECT redlock_acquire(ARRAY['c', 'z', 'b'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'b held, c held, z waiting' }, 'B has some and waits for A');
+my $deadlock = $session_a->run("SELECT redlock_acquire(ARRAY['d', 'b', 'a'], scope => 'session')");
+$deadlock = $session_b->result if $deadlock->{state} eq '';
+is($deadlock->{state}, '40P01', 'A waits for B: one of them is ended');
+like($deadlock->{detail}, qr/waits for redlock "b"/, 'with the circle');
+like($deadlock->{detail}, qr/waits for redlock "z"/, '... all of it');
+$session_a->query('SELECT redlock_release_all()');
+$session_b->result if $session_b->{mark};
+nothing_is_left('after a deadlock');
+
+# ---- in any order, on all hosts ----
+
+foreach my $host (@hosts)
+{
+	$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE stop (id int);
+CREATE TABLE victims (detail text);
+CREATE SEQUENCE done;
+CREATE SEQUENCE failed;
+CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
+DECLARE
+    told text;
+    names text[];
+BEGIN
+    WHILE NOT EXISTS (SELECT FROM stop) LOOP
+        SELECT array_agg(chr(97 + i)) INTO names
+          FROM (SELECT i FROM generate_series(0, 7) i ORDER BY random() LIMIT 1 + 3 * random()) i;
+        BEGIN
+            PERFORM redlock_acquire(names, wait => CASE WHEN random() < 0.1 THEN '20 ms'::interval END);
+            PERFORM pg_sleep(random() * 0.01);
+            IF (SELECT count(*) FROM unnest(names) n WHERE redlock_check(n) > '0') = cardinality(names) THEN
+                PERFORM nextval('done');
+            END IF;
+        EXCEPTION
+            WHEN deadlock_detected THEN
+                GET STACKED DIAGNOSTICS told = PG_EXCEPTION_DETAIL;
+                INSERT INTO victims VALUES (told);
+            WHEN lock_not_available OR query_canceled THEN
+                PERFORM nextval('failed');
+        END;
+        COMMIT;
+    END LOOP;
+END $$;
+SQL
+}
+
+sub total
+{
+	my ($sequence) = @_;
+	my $sum = 0;
+
+	$sum += $_->safe_psql('postgres', "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM $sequence") foreach @hosts;
+	return $sum;
+}
+
+my @workers = map { { host => $_ } } (@hosts) x 4;
+while (total('done') < $commits)
+{
+	foreach my $worker (@workers)
+	{
+		next if $worker->{session} and not $worker->{session}->done;
+		$worker->{session}->quit if $worker->{session};
+		$worker->{session} = session($worker->{host});
+		$worker->{session}->send('CALL work()');
+	}
+	my $victim = $workers[ rand @workers ];
+	my $how    = rand() < 0.9 ? 'cancel' : 'terminate';
+	$victim->{host}->safe_psql('postgres', "SELECT pg_${how}_backend(" . $victim->{session}->pid . ')');
+}
+$_->safe_psql('postgres', 'INSERT INTO stop VALUES (1)') foreach @hosts;
+$_->{session}->quit foreach @workers;
+note(total('done') . ' times all were held, ' . total('failed') . ' times given up');
+foreach my $host (@hosts)
+{
+	is($host->safe_psql('postgres', 'SELECT count(*), max(detail) FROM victims'), '0|', $host->name . ': nobody was in a deadlock');
+}
+nothing_is_left('after all');
+
+done_testing();
