@@ -268,13 +268,21 @@ sub names_of_parameters
 	return join ', ', map { /^(\w+)/ } split /, /, $_[0];
 }
 
+# Functions of one name differ in their first parameter.
+sub overload
+{
+	my ($name, $parameters) = @_;
+
+	return "$name(" . ($parameters =~ /^(\w+)/ ? $1 : '') . ')';
+}
+
 sub objects
 {
 	my $sql = content_of($script);
 	my (%functions, %columns, %objects);
 
 	$sql =~ s/--.*$//mg;
-	while ($sql =~ /^CREATE (FUNCTION|PROCEDURE) (\w+)\(([^;]*?)\)\s*(?:RETURNS (\w+)(?: \w+)?\s*)?AS /mg)
+	while ($sql =~ /^CREATE (FUNCTION|PROCEDURE) (\w+)\(([^;]*?)\)\s*(?:RETURNS ([\w\[\]]+)(?: \w+)?\s*)?AS /mg)
 	{
 		my ($kind, $name, $parameters, $returns) = ($1, $2, normal_parameters($3), $4 // '');
 
@@ -286,7 +294,7 @@ sub objects
 			next;
 		}
 		next if $returns eq 'trigger';
-		$functions{$name} = { kind => $kind, parameters => $parameters, returns => $returns };
+		$functions{ overload($name, $parameters) } = { kind => $kind, parameters => $parameters, returns => $returns };
 	}
 	while ($sql =~ /^CREATE VIEW (\w+) AS\s+SELECT (.*?)\s+FROM (\w+)/msg)
 	{
@@ -309,14 +317,14 @@ sub objects
 	# their reference
 	my $reference = content_of('docs/functions.md');
 	my %described;
-	while ($reference =~ /^## (\w+)\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → (\w+))?\n```/msg)
+	while ($reference =~ /^## (\w+)[^\n]*\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → ([\w\[\]]+))?\n```/msg)
 	{
 		my ($title, $call, $name, $parameters, $returns) =
 		  ($1, $2, $3, normal_parameters($4), $5 // '');
-		my $function = $functions{$name};
+		my $function = $functions{ overload($name, $parameters) };
 
 		complain("docs/functions.md: $name under the heading $title") if $title ne $name;
-		$described{$name} = 1;
+		$described{ overload($name, $parameters) } = 1;
 		next unless $function;
 		complain("docs/functions.md: $name has other parameters: $function->{parameters}")
 		  if $parameters ne $function->{parameters};
@@ -331,13 +339,13 @@ sub objects
 	my %row;
 	foreach (section_of('README.md', 'Functions') =~ /^(\| \[`.*)$/mg)
 	{
-		/^\| \[`(?:CALL )?(\w+)\(([^)]*)\)`\]\(docs\/functions\.md#(\w+)\) \| (?:`(\w+)`)? *\|/
+		/^\| \[`(?:CALL )?(\w+)\(([^)]*)\)`\]\(docs\/functions\.md#(\w+)[\w-]*\) \| (?:`([\w\[\]]+)`)? *\|/
 		  or complain("README.md: what is this row? $_"), next;
 		my ($name, $parameters, $anchor, $returns) = ($1, $2, $3, $4 // '');
-		my $function = $functions{$name};
+		my $function = $functions{ overload($name, $parameters) };
 
 		complain("README.md: $name leads to $anchor") if $name ne $anchor;
-		$row{$name} = 1;
+		$row{ overload($name, $parameters) } = 1;
 		next unless $function;
 		complain("README.md: $name has other parameters: $function->{parameters}")
 		  if $parameters ne names_of_parameters($function->{parameters});

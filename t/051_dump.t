@@ -35,32 +35,22 @@ my $trigger = "SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock
 # What users make of it, with the statements of docs/operations.md.
 sub furnish
 {
-	my ($db) = @_;
+	my ($db, $takers) = @_;
 
-	$host->safe_psql($db, <<'SQL');
-REVOKE EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
-    redlock_run, redlock_release, redlock_release_all, redlock_check, redlock_token,
-    redlock_fence FROM PUBLIC;
-GRANT EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
-    redlock_run, redlock_release, redlock_release_all, redlock_check, redlock_token,
-    redlock_fence TO batch;
+	$host->safe_psql($db, <<"SQL");
+REVOKE EXECUTE ON ROUTINE $takers, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
+GRANT EXECUTE ON ROUTINE $takers, redlock_run, redlock_release,
+    redlock_release_all, redlock_check, redlock_token, redlock_fence TO batch;
 REVOKE SELECT ON redlock_nodes, redlock_fences FROM PUBLIC;
 CREATE VIEW my_locks AS SELECT resource, state, valid_for FROM redlock_locks;
 CREATE TABLE my_scopes (scope redlock_scope DEFAULT 'session', done boolean);
 INSERT INTO my_scopes VALUES ('call', true);
-CREATE PROCEDURE my_job() LANGUAGE plpgsql AS $$
+CREATE PROCEDURE my_job() LANGUAGE plpgsql AS \$\$
 BEGIN
     PERFORM redlock_fence('job');
     INSERT INTO my_scopes VALUES (DEFAULT, true);
-END $$;
+END \$\$;
 SQL
 	$host->safe_psql($db, "CALL redlock_run('job', 'CALL my_job()')");
 	return;
@@ -87,8 +77,13 @@ sub move
 
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
-furnish('present');
-is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 21, 'privileges of all functions and relations are compared');
+furnish('present', <<'SQL');
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval)
+SQL
+is($host->safe_psql('present', $privileges) =~ tr/\n// + 1, 23, 'privileges of all functions and relations are compared');
 
 # somebody has passed a fence, and is not done
 my $session = session($host, dbname => 'present');
@@ -112,7 +107,7 @@ like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr
 # of an earlier release, as docs/operations.md says
 $host->safe_psql('postgres', 'CREATE DATABASE earlier');
 $host->safe_psql('earlier', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
-furnish('earlier');
+furnish('earlier', 'redlock_acquire, redlock_try');
 move('earlier', $host, 'updated', '0.1.0');
 $host->safe_psql('updated', 'ALTER EXTENSION redlock_pg UPDATE');
 is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
