@@ -196,7 +196,9 @@ LUA
 	$on_b->query("SELECT redlock_release('flood')");
 	foreach my $on ($on_a, $on_b)
 	{
-		is($on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')"), 't', 'the lock is as any other');
+		# the nodes may not have been told yet of the last release
+		wait_until(sub { $on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')") eq 't' },
+			'the lock is as any other');
 	}
 	$_->quit foreach $on_a, $on_b;
 }
