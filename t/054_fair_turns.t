@@ -191,11 +191,14 @@ LUA
 	$on_a->query("SELECT redlock_release('flood')");
 	is($on_b->result->{out}, 't', 'the next has it when it is released, though others were named');
 	is_deeply([ map { broker_pid($_) } @hosts ], \@brokers, 'no broker failed');
-	cmp_ok($rss->() - $before, '<', 4096, 'nor grew');
+	# a sanitizer's malloc keeps much of what is freed, still less than a flood brings
+	cmp_ok($rss->() - $before, '<', ($ENV{ASAN_OPTIONS} ? 64 : 4) * 1024, 'nor grew');
 	$on_b->query("SELECT redlock_release('flood')");
 	foreach my $on ($on_a, $on_b)
 	{
-		is($on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')"), 't', 'the lock is as any other');
+		# the nodes may not have been told yet of the last release
+		wait_until(sub { $on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')") eq 't' },
+			'the lock is as any other');
 	}
 	$_->quit foreach $on_a, $on_b;
 }
