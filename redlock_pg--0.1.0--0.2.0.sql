@@ -3,8 +3,9 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
--- These three have one argument more, and two of them are there for arrays, too.  Functions with
--- other arguments are other functions, so the privileges of the old ones are given to the new ones.
+-- These three have further arguments, and two of them are there for arrays, too.  Functions with
+-- other arguments are other functions, so the privileges of the old ones are given to the new ones;
+-- redlock_lock, which acquires as well, has those of redlock_acquire.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -71,11 +72,24 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              ttl interval DEFAULT NULL,
                              hold_at_least interval DEFAULT NULL,
                              hold_at_most interval DEFAULT NULL,
-                             keep_idle interval DEFAULT NULL)
+                             keep_idle interval DEFAULT NULL,
+                             fence boolean DEFAULT false)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote';
+
+CREATE PROCEDURE redlock_lock(resource text,
+                              wait interval DEFAULT NULL,
+                              ttl interval DEFAULT NULL,
+                              scope redlock_scope DEFAULT 'session',
+                              hold_at_least interval DEFAULT NULL,
+                              hold_at_most interval DEFAULT NULL,
+                              keep_idle interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_lock'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval) IS
+'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
 DO LANGUAGE plpgsql $$
 DECLARE
@@ -84,7 +98,8 @@ DECLARE
 BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
-          FROM redlock_update u JOIN pg_proc p USING (proname)
+          FROM redlock_update u
+          JOIN pg_proc p ON u.proname = CASE p.proname WHEN 'redlock_lock' THEN 'redlock_acquire' ELSE p.proname END
          WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
     LOOP
         IF changed.proacl IS NOT NULL THEN

@@ -140,11 +140,24 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              ttl interval DEFAULT NULL,
                              hold_at_least interval DEFAULT NULL,
                              hold_at_most interval DEFAULT NULL,
-                             keep_idle interval DEFAULT NULL)
+                             keep_idle interval DEFAULT NULL,
+                             fence boolean DEFAULT false)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits';
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote';
+
+CREATE PROCEDURE redlock_lock(resource text,
+                              wait interval DEFAULT NULL,
+                              ttl interval DEFAULT NULL,
+                              scope redlock_scope DEFAULT 'session',
+                              hold_at_least interval DEFAULT NULL,
+                              hold_at_most interval DEFAULT NULL,
+                              keep_idle interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'redlock_lock'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval) IS
+'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
 --
 -- Looking at them

@@ -19,6 +19,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
@@ -26,6 +27,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -60,6 +62,7 @@ PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_fence_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
+PG_FUNCTION_INFO_V1(redlock_lock);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
@@ -80,6 +83,9 @@ typedef struct RunContext
 	"Acquire the lock at session scope, run the command as a statement of its own, and release "   \
 	"the lock."
 
+static bool is_atomic(FunctionCallInfo fcinfo);
+static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
+static bool get_fence(FunctionCallInfo fcinfo, int arg);
 static void check_command(const char *command);
 static void explain_run(void *arg);
 static void require_session(void);
@@ -285,7 +291,54 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 }
 
 /*
- * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle)
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle): a procedure,
+ * so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps one.
+ */
+Datum
+redlock_lock(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1, .by_call = true};
+
+	get_name(fcinfo, &name);
+	get_acquire(fcinfo, &request);
+	if (request.scope == SCOPE_TRANSACTION)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("redlock_lock can't acquire at transaction scope"),
+						errdetail("The transaction of a CALL ends with it."),
+						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
+	(void) acquire_without_snapshot(&request, is_atomic(fcinfo));
+	return (Datum) 0;
+}
+
+/* Of a procedure: can it not end the transaction? */
+static bool
+is_atomic(FunctionCallInfo fcinfo)
+{
+	return fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		   castNode(CallContext, fcinfo->context)->atomic;
+}
+
+/*
+ * A snapshot that waits keeps VACUUM from its work, and CREATE INDEX CONCURRENTLY from its
+ * end.  Where a procedure might commit it may do without its snapshots, as it does when it
+ * commits; what runs next takes a new one.
+ */
+static bool
+acquire_without_snapshot(const LockRequest *request, bool atomic)
+{
+	bool acquired;
+
+	if (!atomic)
+		ForgetPortalSnapshots();
+	acquired = session_acquire(request);
+	if (!atomic)
+		EnsurePortalSnapshotExists();
+	return acquired;
+}
+
+/*
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.
@@ -295,8 +348,8 @@ redlock_run(PG_FUNCTION_ARGS)
 {
 	LockName name;
 	LockRequest request = {.names = &name, .count = 1};
-	bool atomic =
-		!IsA(fcinfo->context, CallContext) || castNode(CallContext, fcinfo->context)->atomic;
+	bool atomic = is_atomic(fcinfo);
+	bool fence;
 	ErrorContextCallback context;
 	RunContext run;
 	char *command;
@@ -314,6 +367,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
+	fence = get_fence(fcinfo, 7);
 	request.scope = SCOPE_CALL;
 	request.skip = true;
 
@@ -327,7 +381,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	check_command(command);
 	error_context_stack = context.previous;
 
-	if (!session_acquire(&request))
+	if (!acquire_without_snapshot(&request, atomic))
 	{
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
 		return (Datum) 0;
@@ -335,6 +389,9 @@ redlock_run(PG_FUNCTION_ARGS)
 
 	context.previous = error_context_stack;
 	error_context_stack = &context;
+	if (fence)
+		session_fence(name.hash, name.name,
+					  get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
 	rc = SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = !atomic});
 	if (rc < 0)
@@ -602,6 +659,17 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 								 : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
 						   GetConfigOptionByName("redlock.max_hold", NULL, false)),
 					errhint("Use a shorter one, or have a superuser raise the setting.")));
+}
+
+/* redlock_run of 0.1.0 has no such argument. */
+static bool
+get_fence(FunctionCallInfo fcinfo, int arg)
+{
+	if (arg >= PG_NARGS())
+		return false;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("fence must not be null")));
+	return PG_GETARG_BOOL(arg);
 }
 
 /* In whole milliseconds, rounded down */

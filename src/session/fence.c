@@ -63,6 +63,23 @@ fence_record(const char *schema, const char *resource, int64 token)
 	SPI_finish();
 }
 
+void
+fence_pass(const char *schema, const char *resource)
+{
+	Oid types[] = {TEXTOID};
+	Datum values[1];
+	StringInfoData sql;
+
+	SPI_connect();
+	values[0] = CStringGetTextDatum(resource);
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "SELECT %s.redlock_fence($1)", quote_identifier(schema));
+	if (SPI_execute_with_args(sql.data, lengthof(types), types, values, NULL, false, 0) !=
+		SPI_OK_SELECT)
+		elog(ERROR, "could not pass a fence: %s", SPI_result_code_string(SPI_result));
+	SPI_finish();
+}
+
 Datum
 fence_merge(TriggerData *trigger)
 {

@@ -17,6 +17,12 @@
 extern void fence_record(const char *schema, const char *resource, int64 token);
 
 /*
+ * The same, for the token that this session has, with the rights that its function
+ * redlock_fence has.
+ */
+extern void fence_pass(const char *schema, const char *resource);
+
+/*
  * What becomes of a row that replication brings, in a trigger before it is written:
  * the newest token stays.
  */

@@ -19,6 +19,7 @@
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -70,7 +71,7 @@ static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 static void give_up_on(const LockRequest *request, int name);
 static void give_back(const LockRequest *request, int from);
 static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
-static void watch_client(void);
+static void prepare_to_wait(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
 static void describe_holder(Lease *lease);
@@ -313,7 +314,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	{
 		waiting_at_gate = hash;
 		entered = gate_enter(hash, request->scope != SCOPE_TRANSACTION,
-							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, watch_client,
+							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
 							 &next->gate);
 	}
 	PG_CATCH();
@@ -338,13 +339,15 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 }
 
 /*
- * A waiter whose client has gone must not go on waiting, and then hold the lock for
+ * It may keep no snapshot that it does not need, and has to see that its client goes.  A waiter
+ * whose client has gone must not go on waiting, and then hold the lock for
  * nobody.  PostgreSQL can look for that, by a timer that is off by default: it is on
  * for the length of the wait.
  */
 static void
-watch_client(void)
+prepare_to_wait(void)
 {
+	InvalidateCatalogSnapshot(); /* who waits without a snapshot has not this one either */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())
 		return;
@@ -467,7 +470,7 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 			fail_silent_broker(request, name);
 	}
 	if (!request->terms.once)
-		watch_client();
+		prepare_to_wait();
 	wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	return true;
 }

@@ -27,6 +27,7 @@ typedef struct LockRequest
 	LeaseTerms terms; /* once: never waits for another holder */
 	int64 wait_ms;    /* -1: as long as it takes */
 	bool skip;        /* waited in vain: return false, no error */
+	bool by_call;     /* the CALL of this procedure is none whose scope counts */
 } LockRequest;
 
 /*

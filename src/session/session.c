@@ -12,7 +12,8 @@
  * When things are given back:
  *
  *	 PRE_COMMIT			gates that pg_advisory_unlock_all took are entered again; then
- *						the guard: each lease must still be valid, else 40001
+ *						the guard: each lease must still be valid, else 40001; then
+ *						the tokens of fenced calls are recorded
  *	 PRE_PREPARE		an error if a transaction-scope lock is held
  *	 COMMIT, ABORT		transaction scope.  Both run after the transaction has
  *						left the proc array, so its effects are visible (or
@@ -48,6 +49,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
 #include "session/session.h"
@@ -76,6 +78,8 @@ typedef struct Holding
 	int64 call_count;     /* of the running outermost CALL or DO */
 	int64 ended_count;    /* of such that have ended, in this transaction */
 	XactHold *xact_holds; /* innermost first */
+	char *fences;         /* the schema of redlock_fences, if commits of the call record
+						   * the token */
 	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
 	bool loss_signalled;  /* the timer has seen it */
 	dlist_node link;      /* in holdings */
@@ -119,6 +123,8 @@ static void fail_same_hash(const char *name, const char *other);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
 static bool is_valid(const Holding *holding, int64 margin_us);
+static bool record_fences(void);
+static void end_fence(Holding *holding);
 static void guard_commit(void);
 static void restore_gates(void);
 static void refuse_prepare(void);
@@ -159,7 +165,7 @@ session_acquire(const LockRequest *request)
 	LockRequest ask = *request;
 
 	check_ready();
-	if (request->scope == SCOPE_CALL && call_depth == 0)
+	if (request->scope == SCOPE_CALL && call_depth <= request->by_call)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
@@ -358,6 +364,7 @@ take(const LockName *granted, LockScope scope)
 	holding->call_count = 0;
 	holding->ended_count = 0;
 	holding->xact_holds = NULL;
+	holding->fences = NULL;
 	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	holding->loss_signalled = false;
 	change_holdings(false);
@@ -518,6 +525,16 @@ session_token(uint64 hash, const char *name)
 	return holding != NULL ? holding->lease->token : 0;
 }
 
+void
+session_fence(uint64 hash, const char *name, const char *schema)
+{
+	Holding *holding = find_valid(hash, name);
+
+	fence_pass(schema, name);
+	if (holding->fences == NULL)
+		holding->fences = MemoryContextStrdup(TopMemoryContext, schema);
+}
+
 static Holding *
 find_valid(uint64 hash, const char *name)
 {
@@ -583,6 +600,7 @@ end_holding(Holding *holding, bool hand_over)
 	dlist_delete(&holding->link);
 	change_holdings(true);
 	lease_release(holding->lease, hand_over ? gate_waiters : NULL);
+	end_fence(holding);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
 }
@@ -605,6 +623,8 @@ on_xact(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			restore_gates();
 			guard_commit();
+			if (record_fences())
+				guard_commit(); /* it may have waited */
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
@@ -621,6 +641,41 @@ on_xact(XactEvent event, void *arg)
 		case XACT_EVENT_PARALLEL_ABORT:
 			break;
 	}
+}
+
+/*
+ * A transaction that wrote nothing needs no fence.  The others record the token as they
+ * commit: a newer holder has recorded its own before its work, so who is not the newest does
+ * not commit.
+ */
+static bool
+record_fences(void)
+{
+	bool recorded = false;
+	dlist_iter iter;
+
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return false;
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding->fences == NULL)
+			continue;
+		PushActiveSnapshot(GetTransactionSnapshot()); /* that of the portal is gone, or it is */
+		fence_pass(holding->fences, holding->name);
+		PopActiveSnapshot();
+		recorded = true;
+	}
+	return recorded;
+}
+
+static void
+end_fence(Holding *holding)
+{
+	if (holding->fences != NULL)
+		pfree(holding->fences);
+	holding->fences = NULL;
 }
 
 /*
@@ -704,6 +759,8 @@ end_transaction(void)
 			while (holding->xact_holds != NULL)
 				drop_xact_hold(holding);
 			holding->ended_count = 0;
+			if (holding->call_count == 0)
+				end_fence(holding);
 			release_holding(holding);
 		}
 	call_ended = false;

@@ -17,6 +17,12 @@ extern void session_install_hooks(void);
  */
 extern bool session_acquire(const LockRequest *request);
 
+/*
+ * Records the fencing token of a lock that is held at call scope, and again before each commit
+ * of a transaction that wrote, until the call has ended.  Errors: those of fence_record.
+ */
+extern void session_fence(uint64 hash, const char *name, const char *schema);
+
 /* Give back one acquisition of session scope, or else of call scope.  Returns whether it was valid.
  */
 extern bool session_release(uint64 hash, const char *name);

@@ -1,0 +1,143 @@
+# Procedures wait for a lock without a snapshot.
+#
+# Protects from: a session that waits for a lock and keeps VACUUM from its work, or CREATE
+# INDEX CONCURRENTLY, under that lock, from its end; a session that has no snapshot when it
+# goes on, or a wrong one.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $conf  = "redlock.ttl = '60s'\nautovacuum = off";
+my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
+my ($host_a, $host_b) = @hosts;
+my $holder = session($host_a);
+
+sub waits
+{
+	my ($session, $host) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			$host->safe_psql('postgres',
+				"SELECT count(*) FROM redlock_locks WHERE state IN ('waiting', 'queued') AND pid = " . $session->pid) eq '1';
+		},
+		'it waits');
+}
+
+sub xmin
+{
+	my ($session, $host) = @_;
+	return $host->safe_psql('postgres', 'SELECT backend_xmin FROM pg_stat_activity WHERE pid = ' . $session->pid);
+}
+
+# Is what was deleted since gone after a VACUUM?
+sub vacuum_works
+{
+	my ($host) = @_;
+
+	$host->safe_psql('postgres', 'DROP TABLE IF EXISTS dead; CREATE TABLE dead AS SELECT generate_series(1, 1000)');
+	$host->safe_psql('postgres', 'DELETE FROM dead');
+	$host->safe_psql('postgres', 'VACUUM dead');
+	return $host->safe_psql('postgres', "SELECT pg_relation_size('dead') = 0");
+}
+
+$_->safe_psql('postgres', 'CREATE TABLE orders AS SELECT generate_series(1, 100) AS id; CREATE TABLE noted (what text)') foreach @hosts;
+$holder->query("SELECT redlock_acquire('job', scope => 'session')");
+
+# ---- the function has the snapshot of its statement ----
+
+my $waiter = session($host_a);
+$waiter->send("SELECT redlock_acquire('job', scope => 'session') > 0");
+waits($waiter, $host_a);
+isnt(xmin($waiter, $host_a), '', 'a SELECT that waits has a snapshot');
+is(vacuum_works($host_a), 'f', 'so VACUUM leaves what it might see');
+$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
+is($waiter->result->{state}, '57014', 'it is cancelled');
+
+# ---- the procedures have none, at the gate and at the nodes ----
+
+foreach my $host (@hosts)
+{
+	my $name = $host->name;
+
+	foreach my $call ("CALL redlock_lock('job')", "CALL redlock_run('job', 'INSERT INTO noted SELECT ''run''', wait => '1 h')",
+
+		"CREATE OR REPLACE PROCEDURE nested() LANGUAGE plpgsql AS \$\$ BEGIN"
+		. " INSERT INTO noted VALUES ('before'); COMMIT; CALL redlock_lock('job', scope => 'call');"
+		. " INSERT INTO noted SELECT 'held' WHERE redlock_check('job') > '0'; END \$\$; CALL nested()")
+	{
+		$waiter = session($host);
+		$waiter->send($call);
+		waits($waiter, $host);
+		is(xmin($waiter, $host), '', "$name: $call: no snapshot while it waits");
+		is(vacuum_works($host), 't', "$name: VACUUM does its work");
+		$host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
+		is($waiter->result->{state}, '57014', "$name: it is cancelled");
+		is($waiter->query('SELECT count(*) > 0 FROM orders'), 't', "$name: and goes on");
+
+		$waiter->send($call);
+		waits($waiter, $host);
+		$holder->query("INSERT INTO noted VALUES ('while it waited')") if $host == $host_a;
+		$holder->query("SELECT redlock_release('job')");
+		is($waiter->result->{state}, '', "$name: it gets the lock");
+		$waiter->query('SELECT redlock_release_all()');
+		$waiter->quit;
+		$holder->query("SELECT redlock_acquire('job', scope => 'session')");
+	}
+	is($host->safe_psql('postgres', "SELECT string_agg(what, ' ' ORDER BY what) FROM noted WHERE what <> 'while it waited'"),
+		'before before held run', "$name: what they did is there");
+}
+
+# ---- a transaction block keeps its snapshot, and what it did ----
+
+$waiter = session($host_a);
+$waiter->query("BEGIN; INSERT INTO noted VALUES ('block')");
+$waiter->send("CALL redlock_lock('job')");
+waits($waiter, $host_a);
+$holder->query("SELECT redlock_release('job')");
+is($waiter->result->{state}, '', 'in a transaction block');
+$waiter->query('ROLLBACK');
+is($waiter->query("SELECT redlock_check('job') > '0', (SELECT count(*) FROM noted WHERE what = 'block')"), 't|0',
+	'the block rolls back, the lock stays');
+$waiter->query("CALL redlock_lock('job')");
+$waiter->query('SELECT redlock_release_all()');
+$waiter->quit;
+
+# ---- what can't be ----
+
+foreach my $wrong (
+	[ "CALL redlock_lock('job', scope => 'transaction')", '22023' ],
+	[ "CALL redlock_lock('job', scope => 'call')",        '55000' ],
+	[ 'CALL redlock_lock(NULL)',                          '22004' ],
+	[ "CALL redlock_lock('job', wait => '0', scope => NULL)", '22004' ])
+{
+	is($holder->run($wrong->[0])->{state}, $wrong->[1], $wrong->[0]);
+}
+
+# ---- a migration: each host builds an index under the lock, while all others wait for it ----
+
+my @sessions = map { my $host = $_; map { [ $host, session($host) ] } 1, 2 } @hosts;
+$holder->query("SELECT redlock_acquire('job', scope => 'session')");
+foreach my $pair (@sessions)
+{
+	$pair->[1]->send("CALL redlock_lock('job');\n"
+		  . "CREATE INDEX CONCURRENTLY IF NOT EXISTS orders_id ON orders (id);\n"
+		  . "SELECT redlock_release('job')");
+	waits($pair->[1], $pair->[0]);
+}
+is($holder->run('CREATE INDEX CONCURRENTLY other ON orders (id)')->{state}, '', 'an index is built while sessions of this database wait');
+$holder->query("SELECT redlock_release('job')");
+is($_->[1]->result->{state}, '', $_->[0]->name . ': and so does each of these') foreach @sessions;
+foreach my $host (@hosts)
+{
+	is($host->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'orders'::regclass AND NOT indisvalid"),
+		'0', $host->name . ': all indexes are valid');
+	is($host->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'orders_id'"), '1', $host->name . ': and there');
+}
+
+done_testing();

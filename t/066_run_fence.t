@@ -1,0 +1,145 @@
+# CALL redlock_run(..., fence => true): no commit of a batch after a newer holder.
+#
+# Protects from: a batch of a stale holder that goes on committing; a fence that is recorded
+# at its begin only, or goes on after it; a commit that is refused though there is no newer
+# holder.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes  = redis_nodes(3);
+my $conf   = "redlock.ttl = '60s'";
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
+
+# Each step waits until it is let go on.
+$host_a->safe_psql('postgres', <<'SQL');
+CREATE TABLE steps (n int);
+CREATE TABLE begun (n int);
+CREATE PROCEDURE batch(count int, writes boolean DEFAULT true) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. count LOOP
+        PERFORM pg_advisory_lock(i);
+        PERFORM pg_advisory_unlock(i);
+        IF writes THEN
+            INSERT INTO steps VALUES (i);
+        END IF;
+        COMMIT;
+    END LOOP;
+END $$;
+SQL
+
+my $gates = session($host_a);
+
+sub steps
+{
+	return $host_a->safe_psql('postgres', "SELECT coalesce(string_agg(n::text, ' ' ORDER BY n), '') FROM steps");
+}
+
+sub token
+{
+	return $host_a->safe_psql('postgres', "SELECT token FROM redlock_fences WHERE resource = 'job'");
+}
+
+# Begins a batch, and lets it go as far as the second step.
+sub begin
+{
+	my ($options) = @_;
+	my $session = session($host_a);
+
+	$host_a->safe_psql('postgres', 'TRUNCATE steps; DELETE FROM redlock_fences');
+	$gates->query('SELECT pg_advisory_lock(i) FROM generate_series(2, 3) i');
+	$session->send("CALL redlock_run('job', 'CALL batch(3)'$options)");
+	wait_until(sub { steps() eq '1' }, 'the first step is committed');
+	return $session;
+}
+
+# ---- as it should be ----
+
+my $session = begin(', fence => true');
+my $token = $host_a->safe_psql('postgres', "SELECT token FROM redlock_locks WHERE resource = 'job'");
+is(token(), $token, 'the token is recorded');
+$host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
+$gates->query('SELECT pg_advisory_unlock(2)');
+wait_until(sub { steps() eq '1 2' }, 'the second step is committed');
+is(token(), $token, 'and the token again with it');
+$gates->query('SELECT pg_advisory_unlock_all()');
+is($session->result->{state}, '', 'it comes to its end');
+is(steps(), '1 2 3', 'with all steps');
+$host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
+$session->query("INSERT INTO steps VALUES (4); SELECT redlock_acquire('job', scope => 'session')");
+$session->query('INSERT INTO steps VALUES (5); SELECT redlock_release_all()');
+is(token(), '0', 'nothing is recorded after its end');
+$session->quit;
+
+# ---- a newer holder ----
+
+$session = begin(', fence => true');
+$host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = token + 1');
+$gates->query('SELECT pg_advisory_unlock_all()');
+my $stale = $session->result;
+is($stale->{state}, '40001', 'the batch of a stale holder ends');
+is($stale->{message}, 'a newer holder of redlock "job" has passed the fence', 'which is told');
+is(steps(), '1', 'at its next commit, whose work is undone');
+wait_until(sub { $host_b->safe_psql('postgres', "SELECT redlock_try('job')") eq 't' }, 'the lock is released');
+is($session->query('INSERT INTO steps VALUES (6) RETURNING n'), '6', 'the session goes on');
+$session->quit;
+
+# one that is not over is waited for
+$session = begin(', fence => true');
+my $newer = session($host_a);
+$newer->query('BEGIN; UPDATE redlock_fences SET token = token + 1');
+$gates->query('SELECT pg_advisory_unlock_all()');
+wait_until(
+	sub {
+		$host_a->safe_psql('postgres',
+			"SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $session->pid) eq 'Lock';
+	},
+	'the commit waits for who is passing the fence');
+$newer->query('ROLLBACK');
+is($session->result->{state}, '', 'who does not pass after all');
+is(steps(), '1 2 3', 'so all is well');
+$_->quit foreach $session, $newer;
+
+# ---- without ----
+
+$session = begin('');
+is(token(), '', 'without fence nothing is recorded');
+$gates->query('SELECT pg_advisory_unlock_all()');
+is($session->result->{state}, '', 'nor at a commit');
+is(token(), '', 'nor at the last');
+$session->quit;
+
+# ---- what writes nothing needs none ----
+
+$host_a->safe_psql('postgres', 'DELETE FROM redlock_fences');
+$host_a->safe_psql('postgres', "CALL redlock_run('job', 'CALL batch(3, false)', fence => true)");
+isnt(token(), '', 'it is recorded at the begin');
+
+# ---- in a transaction block; in a function ----
+
+$session = session($host_a);
+$session->query("BEGIN; CALL redlock_run('job', 'INSERT INTO steps VALUES (7)', fence => true)");
+$host_b->safe_psql('postgres', "SELECT 1");
+is($session->query("COMMIT; SELECT count(*) FROM steps WHERE n = 7"), '1', 'in a transaction block');
+
+# ---- who may ----
+
+$host_a->safe_psql('postgres', <<'SQL');
+REVOKE EXECUTE ON FUNCTION redlock_fence FROM PUBLIC;
+CREATE ROLE worker;
+GRANT INSERT ON steps TO worker;
+SQL
+my $denied = $session->run("SET ROLE worker; CALL redlock_run('job', 'INSERT INTO steps VALUES (8)', fence => true)");
+is($denied->{state}, '42501', 'a role that may not call redlock_fence');
+is($session->run("CALL redlock_run('job', 'INSERT INTO steps VALUES (8)')")->{state}, '', '... may do without');
+$session->query('RESET ROLE');
+is($session->run("CALL redlock_run('job', 'SELECT 1', fence => NULL)")->{state}, '22004', 'null is neither');
+is($session->run("BEGIN READ ONLY; CALL redlock_run('job', 'SELECT 1', fence => true)")->{state}, '25006', 'in a read-only transaction');
+$session->query('ROLLBACK');
+wait_until(sub { $host_b->safe_psql('postgres', "SELECT redlock_try('job')") eq 't' }, 'nothing is left');
+
+done_testing();
