@@ -73,11 +73,12 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              hold_at_least interval DEFAULT NULL,
                              hold_at_most interval DEFAULT NULL,
                              keep_idle interval DEFAULT NULL,
-                             fence boolean DEFAULT false)
+                             fence boolean DEFAULT false,
+                             record boolean DEFAULT false)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote';
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean) IS
+'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote. With "record" the table redlock_runs tells what became of it';
 
 CREATE PROCEDURE redlock_lock(resource text,
                               wait interval DEFAULT NULL,
@@ -305,3 +306,40 @@ COMMENT ON COLUMN redlock_hosts.disagreement IS
 
 GRANT SELECT ON redlock_hosts TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_host_rows TO PUBLIC;
+
+--
+-- Runs of jobs
+--
+
+CREATE TABLE redlock_runs (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource text NOT NULL,
+    command text NOT NULL,
+    host text NOT NULL,
+    database text NOT NULL,
+    role text NOT NULL,
+    token bigint,
+    pid integer NOT NULL,
+    started timestamptz NOT NULL,
+    ended timestamptz,
+    status text NOT NULL CHECK (status IN ('running', 'succeeded', 'failed', 'skipped', 'lost')),
+    message text
+);
+CREATE INDEX redlock_runs_started ON redlock_runs (started);
+COMMENT ON TABLE redlock_runs IS
+'What became of each CALL redlock_run(..., record => true) in this database. Rows older than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
+COMMENT ON COLUMN redlock_runs.command IS
+'Its first kilobyte';
+COMMENT ON COLUMN redlock_runs.host IS
+'cluster_name of the server, or the name of its machine';
+COMMENT ON COLUMN redlock_runs.token IS
+'The fencing token of the lock; null if the run was skipped';
+COMMENT ON COLUMN redlock_runs.pid IS
+'Process of the session';
+COMMENT ON COLUMN redlock_runs.status IS
+'running; succeeded; failed (see message); skipped (another session held the lock); lost (it failed when its lock had been lost)';
+COMMENT ON COLUMN redlock_runs.message IS
+'The error of a run that failed';
+ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
+CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
+GRANT SELECT ON redlock_runs TO PUBLIC;

@@ -35,6 +35,7 @@
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/list_hosts.h"
+#include "session/runs.h"
 #include "session/session.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -85,7 +86,9 @@ typedef struct RunContext
 
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
-static bool get_fence(FunctionCallInfo fcinfo, int arg);
+static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
+static void run_command(const char *command, bool atomic);
+static void run_recorded(const LockName *name, const char *command, Oid schema);
 static void check_command(const char *command);
 static void explain_run(void *arg);
 static void require_session(void);
@@ -338,7 +341,7 @@ acquire_without_snapshot(const LockRequest *request, bool atomic)
 }
 
 /*
- * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence)
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.
@@ -349,11 +352,12 @@ redlock_run(PG_FUNCTION_ARGS)
 	LockName name;
 	LockRequest request = {.names = &name, .count = 1};
 	bool atomic = is_atomic(fcinfo);
+	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	bool fence;
+	bool record;
 	ErrorContextCallback context;
 	RunContext run;
 	char *command;
-	int rc;
 
 	get_name(fcinfo, &name);
 	if (PG_ARGISNULL(1))
@@ -367,7 +371,12 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
-	fence = get_fence(fcinfo, 7);
+	fence = get_flag(fcinfo, 7, "fence");
+	record = get_flag(fcinfo, 8, "record");
+	if (record && atomic)
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("a run can't be recorded in a transaction block or a function"),
+						errdetail("Its row in redlock_runs is committed before the command.")));
 	request.scope = SCOPE_CALL;
 	request.skip = true;
 
@@ -383,6 +392,8 @@ redlock_run(PG_FUNCTION_ARGS)
 
 	if (!acquire_without_snapshot(&request, atomic))
 	{
+		if (record)
+			runs_skip(schema, name.name, command);
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
 		return (Datum) 0;
 	}
@@ -390,15 +401,46 @@ redlock_run(PG_FUNCTION_ARGS)
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 	if (fence)
-		session_fence(name.hash, name.name,
-					  get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
+		session_fence(name.hash, name.name, get_namespace_name(schema));
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
-	rc = SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = !atomic});
-	if (rc < 0)
-		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
+	if (record)
+		run_recorded(&name, command, schema);
+	else
+		run_command(command, atomic);
 	SPI_finish();
 	error_context_stack = context.previous;
 	return (Datum) 0;
+}
+
+static void
+run_command(const char *command, bool atomic)
+{
+	int rc = SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = !atomic});
+
+	if (rc < 0)
+		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
+}
+
+/* Its last commit is ours, so that one which fails is recorded, too. */
+static void
+run_recorded(const LockName *name, const char *command, Oid schema)
+{
+	MemoryContext context = CurrentMemoryContext;
+	int64 id = runs_begin(schema, name->name, command, session_token(name->hash, name->name));
+
+	SPI_commit();
+	PG_TRY();
+	{
+		run_command(command, false);
+		runs_succeed(schema, id);
+		SPI_commit();
+	}
+	PG_CATCH();
+	{
+		runs_fail(schema, id, name->name, !session_is_valid(name->hash, name->name), context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 Datum
@@ -661,14 +703,15 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 					errhint("Use a shorter one, or have a superuser raise the setting.")));
 }
 
-/* redlock_run of 0.1.0 has no such argument. */
+/* redlock_run of 0.1.0 has no such arguments. */
 static bool
-get_fence(FunctionCallInfo fcinfo, int arg)
+get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
 {
 	if (arg >= PG_NARGS())
 		return false;
 	if (PG_ARGISNULL(arg))
-		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("fence must not be null")));
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("%s must not be null", name)));
 	return PG_GETARG_BOOL(arg);
 }
 

@@ -91,14 +91,15 @@ my %context = (
 	superuser => qr/^at once, superusers/,
 	sighup => qr/^reload$/,
 	postmaster => qr/^restart$/);
-my %ms = (ms => 1, s => 1000, d => 24 * 60 * 60 * 1000);
+my %ms = (ms => 1, s => 1000, min => 60 * 1000, d => 24 * 60 * 60 * 1000);
 
+# In the unit of the setting.
 sub plain_value
 {
-	my ($text) = @_;
+	my ($text, $unit) = @_;
 
 	return '' if $text eq 'empty';
-	return $text =~ /^(\d+) (ms|s|d)$/ ? $1 * $ms{$2} : $text =~ s/`//gr;
+	return $text =~ /^(\d+) (ms|s|d)$/ ? $1 * $ms{$2} / $ms{$unit} : $text =~ s/`//gr;
 }
 
 my @rows = slurp_file("$root/README.md") =~ /^\| (`redlock\.\w+` \|.*) \|$/mg;
@@ -106,16 +107,16 @@ cmp_ok(scalar @rows, '>', 5, 'README.md has settings');
 foreach my $row (@rows)
 {
 	my ($name, $default, $bounds, $effect) = map { s/`(redlock\.\w+)`/$1/r } split / \| /, $row;
-	my ($boot, $min, $max, $values, $context) = split /\|/,
+	my ($boot, $min, $max, $values, $context, $unit) = split /\|/,
 	  $host{a}->safe_psql('postgres',
-		"SELECT boot_val, min_val, max_val, array_to_string(enumvals, ', '), context"
+		"SELECT boot_val, min_val, max_val, array_to_string(enumvals, ', '), context, unit"
 		  . " FROM pg_settings WHERE name = '$name'");
 
-	is(plain_value($default), $boot, "$name: its default");
+	is(plain_value($default, $unit), $boot, "$name: its default");
 	like($effect, $context{$context}, '... when it takes effect');
 	if ($min ne '')
 	{
-		is(join(' to ', map { plain_value($_) } split / to /, $bounds), "$min to $max", '... its bounds');
+		is(join(' to ', map { plain_value($_, $unit) } split / to /, $bounds), "$min to $max", '... its bounds');
 	}
 	elsif ($values ne '')
 	{

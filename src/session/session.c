@@ -511,6 +511,14 @@ session_check(uint64 hash, const char *name)
 	return lease_validity_us(find_valid(hash, name)->lease);
 }
 
+bool
+session_is_valid(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	return holding != NULL && is_valid(holding, 0);
+}
+
 int64
 session_valid_token(uint64 hash, const char *name)
 {

@@ -30,6 +30,7 @@ int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
 int redlock_on_loss = ON_LOSS_CANCEL;
+int redlock_runs_keep_min = RUNS_KEEP_DEFAULT_MIN;
 char *redlock_tls_ca_file = NULL;
 char *redlock_tls_cert_file = NULL;
 char *redlock_tls_key_file = NULL;
@@ -157,6 +158,12 @@ guc_define(void)
 		"cancel: its running statement is cancelled; error: its next call and its commit fail; "
 		"terminate: it ends.",
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.runs_keep", "How long rows of redlock_runs are kept.",
+		"Older ones are deleted when a run is recorded in that database. 0: for ever.",
+		&redlock_runs_keep_min, RUNS_KEEP_DEFAULT_MIN, 0, RUNS_KEEP_MAX_MIN, PGC_SIGHUP,
+		GUC_UNIT_MIN, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.tls_ca_file", "Certificates of the authorities that nodes with TLS must have.",

@@ -15,6 +15,9 @@
 #define DURATION_MAX_DAYS 24
 #define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
 
+#define RUNS_KEEP_DEFAULT_MIN (30 * 24 * 60)
+#define RUNS_KEEP_MAX_MIN (3650 * 24 * 60)
+
 typedef enum OnLoss
 {
 	ON_LOSS_CANCEL,   /* cancel the running statement */
@@ -46,6 +49,7 @@ extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_disagreement;
 extern int redlock_on_loss;
+extern int redlock_runs_keep_min; /* 0: for ever */
 extern char *redlock_tls_ca_file; /* these four: as they are set, maybe not in force */
 extern char *redlock_tls_cert_file;
 extern char *redlock_tls_key_file;

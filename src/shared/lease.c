@@ -31,6 +31,7 @@
 #include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
+#include "shared/run_report.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
@@ -104,6 +105,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
+	RequestAddinShmemSpace(run_report_size());
 	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
 }
 
@@ -121,6 +123,7 @@ startup_shmem(void)
 		init_table();
 	node_status_set_up();
 	host_list_set_up();
+	run_report_set_up();
 	LWLockRelease(AddinShmemInitLock);
 }
 

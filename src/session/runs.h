@@ -1,0 +1,27 @@
+/*
+ * runs.h
+ *		The table redlock_runs: what became of the recorded runs of redlock_run.
+ *
+ * A run has a row, committed before the command begins.  Who ends well writes that into it
+ * with its last commit; for one that fails a process of its own does, when the session's
+ * transaction has no say any more.
+ */
+#ifndef REDLOCK_RUNS_H
+#define REDLOCK_RUNS_H
+
+/*
+ * All in the schema of redlock_runs, with the rights of its owner.  The row of a run that
+ * begins; the caller commits it.  Returns its id.  Runs of this server whose sessions have
+ * gone without a word end here, and those are deleted that began before redlock.runs_keep.
+ */
+extern int64 runs_begin(Oid schema, const char *resource, const char *command, int64 token);
+extern void runs_skip(Oid schema, const char *resource, const char *command);
+extern void runs_succeed(Oid schema, int64 id);
+
+/* In PG_CATCH: the error of this run.  lost: its lease was.  A WARNING if that can't be told. */
+extern void runs_fail(Oid schema, int64 id, const char *resource, bool lost, MemoryContext context);
+
+/* The process. */
+extern PGDLLEXPORT void redlock_runs_main(Datum place);
+
+#endif /* REDLOCK_RUNS_H */
