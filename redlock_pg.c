@@ -828,7 +828,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	bool idle = lease_stays(lease);
 	bool held =
 		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
-	char *held_by = lease->token == 0 ? lease_held_by_text(lease) : NULL;
+	char *held_by = lease->token == 0 && !held ? lease_held_by_text(lease) : NULL;
 
 	Assert(desc->natts == lengthof(values));
 

@@ -108,6 +108,70 @@ $waiter->query("CALL redlock_lock('job')");
 $waiter->query('SELECT redlock_release_all()');
 $waiter->quit;
 
+# ---- wherever a procedure may be called ----
+
+$waiter = session($host_a);
+$waiter->query(<<'SQL');
+SET client_min_messages = warning;
+CREATE PROCEDURE calls(how text) LANGUAGE plpgsql AS $$
+DECLARE
+    r record;
+    c CURSOR FOR SELECT generate_series(1, 3) AS n;
+BEGIN
+    INSERT INTO noted VALUES ('not committed');
+    IF how = 'loop' THEN
+        FOR r IN SELECT * FROM orders WHERE id < 4 LOOP
+            CALL redlock_run('other', 'INSERT INTO noted SELECT ' || quote_literal(how));
+        END LOOP;
+    ELSIF how = 'cursor' THEN
+        OPEN c;
+        FETCH c INTO r;
+        CALL redlock_lock('other');
+        FETCH c INTO r;
+        INSERT INTO noted SELECT how WHERE r.n = 2;
+    ELSIF how = 'exception' THEN
+        BEGIN
+            CALL redlock_run('other', 'INSERT INTO noted SELECT ' || quote_literal(how));
+            PERFORM 1 / 0;
+        EXCEPTION WHEN division_by_zero THEN
+            INSERT INTO noted VALUES (how);
+        END;
+    ELSIF how = 'execute' THEN
+        EXECUTE $q$CALL redlock_run('other', 'INSERT INTO noted VALUES (''execute'')')$q$;
+    ELSIF how = 'commit' THEN
+        CALL redlock_run('other', 'DO $d$ BEGIN INSERT INTO noted VALUES (''commit''); COMMIT; END $d$');
+        INSERT INTO noted VALUES (how);
+    ELSE
+        CALL calls('loop');
+    END IF;
+    PERFORM redlock_release_all();
+END $$;
+CREATE FUNCTION calls_run() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CALL redlock_run('other', 'INSERT INTO noted VALUES (''function'')'); END $$;
+CREATE PROCEDURE sql_calls() LANGUAGE sql AS $$ CALL redlock_run('other', 'INSERT INTO noted VALUES (''sql'')') $$;
+SQL
+foreach my $how ('loop', 'cursor', 'exception', 'execute', 'commit', 'nested')
+{
+	my $expected = { loop => 3, commit => 2, nested => 3 }->{$how} // 1;
+
+	$waiter->query('DELETE FROM noted');
+	$waiter->query("CALL calls('$how')");
+	is($waiter->query("SELECT count(*) FROM noted WHERE what <> 'not committed'"), $expected, "in a procedure: $how");
+	$waiter->query('DELETE FROM noted');
+	$waiter->query("DO \$\$ BEGIN CALL calls('$how'); END \$\$");
+	is($waiter->query("SELECT count(*) FROM noted WHERE what <> 'not committed'"), $expected, '... in a DO');
+	next if $how eq 'commit';
+	$waiter->query("DELETE FROM noted; BEGIN; CALL calls('$how'); COMMIT");
+	is($waiter->query("SELECT count(*) FROM noted WHERE what <> 'not committed'"), $expected, '... in a transaction block');
+}
+$waiter->query('DELETE FROM noted; SELECT calls_run(); CALL sql_calls()');
+is($waiter->query("SELECT string_agg(what, ' ' ORDER BY what) FROM noted"), 'function sql', 'in a function, and a procedure in SQL');
+$waiter->query('BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT generate_series(1, 10); FETCH c; COMMIT');
+$waiter->query("CALL redlock_lock('other')");
+is($waiter->query('FETCH c'), '2', 'a cursor with hold stays open');
+$waiter->query(q{SET default_transaction_isolation = 'repeatable read'; CALL redlock_run('other', 'INSERT INTO noted VALUES (''rr'')')});
+is($waiter->query("SELECT redlock_release_all(), (SELECT count(*) FROM noted WHERE what = 'rr')"), '1|1', 'in REPEATABLE READ');
+$waiter->quit;
+
 # ---- what can't be ----
 
 foreach my $wrong (
