@@ -50,7 +50,7 @@ RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'redlock_acquire_several'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval) IS
-'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so never deadlock with each other';
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so, and hold none from an earlier call, never deadlock with each other';
 
 CREATE FUNCTION redlock_try(resources text[],
                             ttl interval DEFAULT NULL,
@@ -165,7 +165,7 @@ COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, inter
 --
 
 CREATE TABLE redlock_runs (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text NOT NULL,
     command text NOT NULL,
     host text NOT NULL,
@@ -180,7 +180,7 @@ CREATE TABLE redlock_runs (
 );
 CREATE INDEX redlock_runs_started ON redlock_runs (started);
 COMMENT ON TABLE redlock_runs IS
-'What became of each CALL redlock_run(..., record => true) in this database. Rows older than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
+'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a recorded run begins. Each role sees its own';
 COMMENT ON COLUMN redlock_runs.command IS
 'Its first kilobyte';
 COMMENT ON COLUMN redlock_runs.host IS
@@ -190,7 +190,7 @@ COMMENT ON COLUMN redlock_runs.token IS
 COMMENT ON COLUMN redlock_runs.pid IS
 'Process of the session';
 COMMENT ON COLUMN redlock_runs.status IS
-'running; succeeded; failed (see message); skipped (another session held the lock); lost (it failed when its lock had been lost)';
+'running; succeeded; failed (see message); skipped (another session held the lock or asked for it, or it was kept by hold_at_least); lost (it failed, and its session knew that its lock had been lost)';
 COMMENT ON COLUMN redlock_runs.message IS
 'The error of a run that failed';
 ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;

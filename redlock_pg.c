@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "access/parallel.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -81,7 +82,8 @@ typedef struct RunContext
 
 /* For what redlock_run can't do; PostgreSQL forbids it in functions and procedures. */
 #define OWN_STATEMENT_HINT                                                                         \
-	"Acquire the lock at session scope, run the command as a statement of its own, and release "   \
+	"Acquire the lock by CALL redlock_lock, run the command as a statement of its own, and "       \
+	"release "                                                                                     \
 	"the lock."
 
 static bool is_atomic(FunctionCallInfo fcinfo);
@@ -373,7 +375,9 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
-	if (record && atomic)
+	if (fence || record) /* before the lock is taken from who could do the work */
+		PreventCommandIfReadOnly("redlock_run() with fence or record");
+	if (record && (atomic || IsSubTransaction()))
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("a run can't be recorded in a transaction block or a function"),
 						errdetail("Its row in redlock_runs is committed before the command.")));
@@ -426,18 +430,19 @@ static void
 run_recorded(const LockName *name, const char *command, Oid schema)
 {
 	MemoryContext context = CurrentMemoryContext;
-	int64 id = runs_begin(schema, name->name, command, session_token(name->hash, name->name));
+	pg_uuid_t id;
 
+	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &id);
 	SPI_commit();
 	PG_TRY();
 	{
 		run_command(command, false);
-		runs_succeed(schema, id);
+		runs_succeed(schema, &id);
 		SPI_commit();
 	}
 	PG_CATCH();
 	{
-		runs_fail(schema, id, name->name, !session_is_valid(name->hash, name->name), context);
+		runs_fail(schema, &id, name->name, !session_is_valid(name->hash, name->name), context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -156,7 +156,6 @@ sub calls_work
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
-		redlock_runs_id_seq  => [ 'SELECT last_value FROM redlock_runs_id_seq', '1' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
@@ -172,7 +171,7 @@ sub calls_work
 	  redlock_lease_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
-	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_id_seq);
+	  redlock_hosts redlock_host_rows redlock_runs);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid

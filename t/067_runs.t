@@ -38,7 +38,7 @@ SQL
 sub last_run
 {
 	my ($columns) = @_;
-	return $host_a->safe_psql('postgres', 'SELECT ' . ($columns // 'status, message') . ' FROM redlock_runs ORDER BY id DESC LIMIT 1');
+	return $host_a->safe_psql('postgres', 'SELECT ' . ($columns // 'status, message') . ' FROM redlock_runs ORDER BY started DESC LIMIT 1');
 }
 
 sub becomes
@@ -77,7 +77,7 @@ like($skipped->{err}, qr/skipped/, 'another is skipped');
 is(last_run("status, token IS NULL, ended IS NOT NULL"), 'skipped|t|t', 'which is told');
 $gate->query('SELECT pg_advisory_unlock(1)');
 $session->result;
-is($host_a->safe_psql('postgres', "SELECT status FROM redlock_runs ORDER BY id DESC OFFSET 1 LIMIT 1"), 'succeeded', 'the first comes to its end');
+is($host_a->safe_psql('postgres', "SELECT status FROM redlock_runs ORDER BY started DESC OFFSET 1 LIMIT 1"), 'succeeded', 'the first comes to its end');
 
 # ---- fails ----
 
@@ -120,7 +120,7 @@ is(last_run('status'), 'running', '... is terminated');
 $gate->query("SELECT pg_advisory_unlock(1)");
 $session = session($host_a);
 wait_until(sub { $session->query("CALL redlock_run('next', 'SELECT 1', record => true)"); 1 }, 'the next run');
-is($host_a->safe_psql('postgres', "SELECT status, message FROM redlock_runs WHERE resource = 'job' ORDER BY id DESC LIMIT 1"),
+is($host_a->safe_psql('postgres', "SELECT status, message FROM redlock_runs WHERE resource = 'job' ORDER BY started DESC LIMIT 1"),
 	'failed|its session ended without a word', 'tells it');
 
 # ---- old ones go ----
@@ -137,6 +137,10 @@ my $block = $session->run("BEGIN; CALL redlock_run('job', 'SELECT 1', record => 
 is($block->{state}, '25001', 'in a transaction block');
 $session->query('ROLLBACK');
 is($session->query("SELECT redlock_token('job') IS NULL"), 't', '... nothing is acquired');
+is($session->run("DO \$\$ BEGIN CALL redlock_run('job', 'SELECT 1', record => true); EXCEPTION WHEN division_by_zero THEN END \$\$")->{state}, '25001', 'where an error would be caught');
+is($session->run("SET default_transaction_read_only = on; CALL redlock_run('job', 'SELECT 1', record => true, hold_at_least => '1 min')")->{state}, '25006', 'in a read-only transaction');
+$session->query('RESET default_transaction_read_only');
+is($session->query("SELECT redlock_try('job', scope => 'session'), redlock_release('job')"), 't|t', '... which does not keep the lock from others');
 is($session->run("CALL redlock_run('job', 'SELECT 1', record => NULL)")->{state}, '22004', 'null is neither');
 
 # ---- who may see ----

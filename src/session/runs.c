@@ -29,29 +29,32 @@
 
 #define COMMAND_MAX 1024 /* bytes of a command that are written down */
 
-static int64 write_row(Oid schema, const char *resource, const char *command, const char *status,
-					   int64 token);
+static void write_row(Oid schema, const char *resource, const char *command, const char *status,
+					  int64 token, pg_uuid_t *id);
 static void tidy(Oid schema);
 static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values,
 				   const char *nulls);
 static bool become_owner(Oid schema, Oid *user, int *context);
 static Datum host_name(void);
 
-int64
-runs_begin(Oid schema, const char *resource, const char *command, int64 token)
+void
+runs_begin(Oid schema, const char *resource, const char *command, int64 token, pg_uuid_t *id)
 {
 	tidy(schema);
-	return write_row(schema, resource, command, "running", token);
+	write_row(schema, resource, command, "running", token, id);
 }
 
 void
 runs_skip(Oid schema, const char *resource, const char *command)
 {
-	(void) write_row(schema, resource, command, "skipped", 0);
+	pg_uuid_t id;
+
+	write_row(schema, resource, command, "skipped", 0, &id);
 }
 
-static int64
-write_row(Oid schema, const char *resource, const char *command, const char *status, int64 token)
+static void
+write_row(Oid schema, const char *resource, const char *command, const char *status, int64 token,
+		  pg_uuid_t *id)
 {
 	int len = pg_mbcliplen(command, strlen(command), COMMAND_MAX);
 	Oid types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT4OID, TEXTOID};
@@ -63,7 +66,6 @@ write_row(Oid schema, const char *resource, const char *command, const char *sta
 					  Int32GetDatum(MyProcPid),
 					  CStringGetTextDatum(status)};
 	bool null;
-	int64 id;
 
 	SPI_connect();
 	if (execute(schema,
@@ -76,9 +78,8 @@ write_row(Oid schema, const char *resource, const char *command, const char *sta
 				lengthof(types), types, values, NULL) != SPI_OK_INSERT_RETURNING ||
 		SPI_processed != 1)
 		elog(ERROR, "could not record a run");
-	id = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
+	*id = *DatumGetUUIDP(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
 	SPI_finish();
-	return id;
 }
 
 static void
@@ -111,10 +112,10 @@ tidy(Oid schema)
 }
 
 void
-runs_succeed(Oid schema, int64 id)
+runs_succeed(Oid schema, const pg_uuid_t *id)
 {
-	Oid types[] = {INT8OID};
-	Datum values[] = {Int64GetDatum(id)};
+	Oid types[] = {UUIDOID};
+	Datum values[] = {UUIDPGetDatum(id)};
 
 	SPI_connect();
 	(void) execute(schema,
@@ -181,12 +182,12 @@ host_name(void)
  */
 
 void
-runs_fail(Oid schema, int64 id, const char *resource, bool lost, MemoryContext context)
+runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, MemoryContext context)
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
 	BackgroundWorker worker = {0};
-	RunReport report = {.database = MyDatabaseId, .schema = schema, .id = id, .lost = lost};
+	RunReport report = {.database = MyDatabaseId, .schema = schema, .id = *id, .lost = lost};
 	int len = pg_mbcliplen(error->message, strlen(error->message), RUN_MESSAGE_SIZE - 1);
 	int place;
 
@@ -215,7 +216,7 @@ void
 redlock_runs_main(Datum place)
 {
 	RunReport report;
-	Oid types[] = {INT8OID, TEXTOID, TEXTOID};
+	Oid types[] = {UUIDOID, TEXTOID, TEXTOID};
 	Datum values[3];
 
 	pqsignal(SIGTERM, die);
@@ -227,7 +228,7 @@ redlock_runs_main(Datum place)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	pgstat_report_activity(STATE_RUNNING, "recording that a run failed");
 	SPI_connect();
-	values[0] = Int64GetDatum(report.id);
+	values[0] = UUIDPGetDatum(&report.id);
 	values[1] = CStringGetTextDatum(report.lost ? "lost" : "failed");
 	values[2] = CStringGetTextDatum(report.message);
 	/* the extension may have gone meanwhile */

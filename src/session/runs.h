@@ -9,17 +9,21 @@
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
 
+#include "utils/uuid.h"
+
 /*
  * All in the schema of redlock_runs, with the rights of its owner.  The row of a run that
- * begins; the caller commits it.  Returns its id.  Runs of this server whose sessions have
+ * begins; the caller commits it.  Runs of this server whose sessions have
  * gone without a word end here, and those are deleted that began before redlock.runs_keep.
  */
-extern int64 runs_begin(Oid schema, const char *resource, const char *command, int64 token);
+extern void runs_begin(Oid schema, const char *resource, const char *command, int64 token,
+					   pg_uuid_t *id);
 extern void runs_skip(Oid schema, const char *resource, const char *command);
-extern void runs_succeed(Oid schema, int64 id);
+extern void runs_succeed(Oid schema, const pg_uuid_t *id);
 
 /* In PG_CATCH: the error of this run.  lost: its lease was.  A WARNING if that can't be told. */
-extern void runs_fail(Oid schema, int64 id, const char *resource, bool lost, MemoryContext context);
+extern void runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost,
+					  MemoryContext context);
 
 /* The process. */
 extern PGDLLEXPORT void redlock_runs_main(Datum place);

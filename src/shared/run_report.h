@@ -9,6 +9,8 @@
 #ifndef REDLOCK_RUN_REPORT_H
 #define REDLOCK_RUN_REPORT_H
 
+#include "utils/uuid.h"
+
 #define RUN_REPORTS 32
 #define RUN_REPORT_LASTS_US INT64CONST(60000000)
 #define RUN_MESSAGE_SIZE 1024
@@ -17,7 +19,7 @@ typedef struct RunReport
 {
 	Oid database;
 	Oid schema;                     /* of redlock_runs */
-	int64 id;                       /* of the run */
+	pg_uuid_t id;                   /* of the run */
 	bool lost;                      /* the lease was, in this run */
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
 } RunReport;
