@@ -296,6 +296,36 @@ END;
                         release_to_grant_p95_ms=quantile(ms, .95), release_to_grant_max_ms=max(ms),
                         round_trip_p50_ms=quantile(trips, .5))
 
+    def recall(self, round_):
+        """The first acquisition of a lock that another host keeps for nobody, beside that of one
+        which is free, nodes 5 ms away."""
+        keeper, asker = self.rig.hosts["far"], self.rig.hosts["far_b"]
+        trip_ms = quantile(self.round_trips_ms(asker.node_ports[0]), .5)
+        psql = asker.psql("-f", "-", stdin=subprocess.PIPE)
+        for call in ("acquire", "try"):
+            took, granted = {True: [], False: []}, 0
+            for turn in range(10 if self.quick else 80):
+                kept = turn % 2 == 0
+                if kept:
+                    keeper.sql("SELECT bench_kept('recall')")
+                wait_until("the last release", lambda: asker.sql("SELECT count(*) FROM redlock_locks") == "0")
+                psql.stdin.write(f"\\timing on\nSELECT redlock_{call}('recall', scope => 'session') \\g /dev/null\n"
+                                 "\\timing off\nSELECT redlock_release_all();\n\\echo done\n")
+                psql.stdin.flush()
+                out = ""
+                while not out.endswith("done\n"):
+                    line = psql.stdout.readline()
+                    if not line:
+                        raise Missing("recall: psql ended: " + out)
+                    out += line
+                took[kept].append(float(re.search(r"Time: ([\d.]+) ms", out).group(1)))
+                granted += "\n1\n" in out
+            self.rig.record("recall", f"redlock_{call}", 1, round_, times=turn + 1, granted=granted,
+                            free_p50_ms=quantile(took[False], .5), idle_p50_ms=quantile(took[True], .5),
+                            idle_max_ms=max(took[True]), round_trip_p50_ms=trip_ms)
+        psql.stdin.close()
+        psql.wait()
+
     def round_trips_ms(self, port):
         node = Node(port, 0)
         trips = []

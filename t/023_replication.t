@@ -57,7 +57,23 @@ sub catches_up
 	return;
 }
 
+# Runs that are recorded on both; all of them stand on the subscriber.
+sub record
+{
+	my ($what, $count) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$_->safe_psql('postgres', "CALL redlock_run('recorded', 'SELECT 1', wait => '1 min', record => true)") for $publisher, $subscriber;
+	ok( $subscriber->poll_query_until('postgres',
+			"SELECT count(*) = 2 AND bool_and(runs = $count AND succeeded = runs)"
+			  . " FROM (SELECT count(*) AS runs, count(*) FILTER (WHERE status = 'succeeded') AS succeeded FROM redlock_runs GROUP BY host) r"),
+		"$what: the runs of both") if $count;
+	return;
+}
+
 # ---- the initial copy ----
+
+record('copy', 0);
 
 my $both_older = pass($publisher, 'copy: here newer');
 my $here_newer = pass($subscriber, 'copy: here newer', 'copy: there newer');
@@ -67,12 +83,13 @@ $publisher->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES'
 $subscriber->safe_psql('postgres',
 	"CREATE SUBSCRIPTION everything CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything");
 ok( $subscriber->poll_query_until('postgres',
-		"SELECT bool_and(srsubstate = 'r') AND count(*) = 2 FROM pg_subscription_rel"),
+		"SELECT bool_and(srsubstate = 'r') AND count(*) = 3 FROM pg_subscription_rel"),
 	'the initial copy ends');
 is(token($subscriber, 'copy: here newer'), $here_newer, 'the newer token of the subscriber stays');
 is(token($subscriber, 'copy: there newer'), $both_newer, 'a newer one of the publisher is taken');
 is(token($subscriber, 'copy: only there'), token($publisher, 'copy: only there'), 'a new one, too');
 catches_up('initial copy');
+record('initial copy', 2);
 
 # ---- rows that both have ----
 
