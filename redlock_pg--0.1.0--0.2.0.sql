@@ -5,7 +5,8 @@
 
 -- These three have further arguments, and two of them are there for arrays, too.  Functions with
 -- other arguments are other functions, so the privileges of the old ones are given to the new ones;
--- redlock_lock, which acquires as well, has those of redlock_acquire.
+-- redlock_lock, which acquires as well, has those of redlock_acquire.  Names are qualified and
+-- members of the extension, as others may have objects of the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -99,8 +100,12 @@ DECLARE
 BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
-          FROM redlock_update u
+          FROM pg_temp.redlock_update u
           JOIN pg_proc p ON u.proname = CASE p.proname WHEN 'redlock_lock' THEN 'redlock_acquire' ELSE p.proname END
+          -- others may have functions of these names, too
+          JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+           AND d.refclassid = 'pg_extension'::regclass
+           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'redlock_pg')
          WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
     LOOP
         IF changed.proacl IS NOT NULL THEN
@@ -119,7 +124,7 @@ BEGIN
     END LOOP;
 END
 $$;
-DROP TABLE redlock_update;
+DROP TABLE pg_temp.redlock_update;
 
 CREATE FUNCTION redlock_release_idle()
 RETURNS bigint
@@ -320,14 +325,17 @@ CREATE TABLE redlock_runs (
     role text NOT NULL,
     token bigint,
     pid integer NOT NULL,
+    server bigint NOT NULL,
+    session bigint NOT NULL,
     started timestamptz NOT NULL,
     ended timestamptz,
     status text NOT NULL CHECK (status IN ('running', 'succeeded', 'failed', 'skipped', 'lost')),
     message text
 );
 CREATE INDEX redlock_runs_started ON redlock_runs (started);
+CREATE INDEX redlock_runs_running ON redlock_runs (server) WHERE status = 'running';
 COMMENT ON TABLE redlock_runs IS
-'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a recorded run begins. Each role sees its own';
+'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
 COMMENT ON COLUMN redlock_runs.command IS
 'Its first kilobyte';
 COMMENT ON COLUMN redlock_runs.host IS
@@ -336,6 +344,10 @@ COMMENT ON COLUMN redlock_runs.token IS
 'The fencing token of the lock; null if the run was skipped';
 COMMENT ON COLUMN redlock_runs.pid IS
 'Process of the session';
+COMMENT ON COLUMN redlock_runs.server IS
+'System identifier of the server''s data directory';
+COMMENT ON COLUMN redlock_runs.session IS
+'Random, for the life of the session: by it the server knows which runs are over without a word';
 COMMENT ON COLUMN redlock_runs.status IS
 'running; succeeded; failed (see message); skipped (another session held the lock or asked for it, or it was kept by hold_at_least); lost (it failed, and its session knew that its lock had been lost)';
 COMMENT ON COLUMN redlock_runs.message IS
@@ -343,3 +355,15 @@ COMMENT ON COLUMN redlock_runs.message IS
 ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;
+
+-- As for redlock_fences: rows may go round between servers that replicate to each other.
+CREATE FUNCTION redlock_runs_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_runs_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_runs_merge() IS
+'Trigger of redlock_runs for rows that logical replication brings: those that are there already are not written again';
+REVOKE EXECUTE ON FUNCTION redlock_runs_merge() FROM PUBLIC;
+CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
+    FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();
+ALTER TABLE redlock_runs ENABLE REPLICA TRIGGER redlock_runs_merge;

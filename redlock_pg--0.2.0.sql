@@ -173,14 +173,17 @@ CREATE TABLE redlock_runs (
     role text NOT NULL,
     token bigint,
     pid integer NOT NULL,
+    server bigint NOT NULL,
+    session bigint NOT NULL,
     started timestamptz NOT NULL,
     ended timestamptz,
     status text NOT NULL CHECK (status IN ('running', 'succeeded', 'failed', 'skipped', 'lost')),
     message text
 );
 CREATE INDEX redlock_runs_started ON redlock_runs (started);
+CREATE INDEX redlock_runs_running ON redlock_runs (server) WHERE status = 'running';
 COMMENT ON TABLE redlock_runs IS
-'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a recorded run begins. Each role sees its own';
+'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
 COMMENT ON COLUMN redlock_runs.command IS
 'Its first kilobyte';
 COMMENT ON COLUMN redlock_runs.host IS
@@ -189,6 +192,10 @@ COMMENT ON COLUMN redlock_runs.token IS
 'The fencing token of the lock; null if the run was skipped';
 COMMENT ON COLUMN redlock_runs.pid IS
 'Process of the session';
+COMMENT ON COLUMN redlock_runs.server IS
+'System identifier of the server''s data directory';
+COMMENT ON COLUMN redlock_runs.session IS
+'Random, for the life of the session: by it the server knows which runs are over without a word';
 COMMENT ON COLUMN redlock_runs.status IS
 'running; succeeded; failed (see message); skipped (another session held the lock or asked for it, or it was kept by hold_at_least); lost (it failed, and its session knew that its lock had been lost)';
 COMMENT ON COLUMN redlock_runs.message IS
@@ -196,6 +203,18 @@ COMMENT ON COLUMN redlock_runs.message IS
 ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;
+
+-- As for redlock_fences: rows may go round between servers that replicate to each other.
+CREATE FUNCTION redlock_runs_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_runs_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_runs_merge() IS
+'Trigger of redlock_runs for rows that logical replication brings: those that are there already are not written again';
+REVOKE EXECUTE ON FUNCTION redlock_runs_merge() FROM PUBLIC;
+CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
+    FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();
+ALTER TABLE redlock_runs ENABLE REPLICA TRIGGER redlock_runs_merge;
 
 --
 -- Looking at them

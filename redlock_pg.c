@@ -20,6 +20,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "parser/scansup.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
@@ -65,6 +66,7 @@ PG_FUNCTION_INFO_V1(redlock_fence_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lock);
+PG_FUNCTION_INFO_V1(redlock_runs_merge);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
@@ -295,6 +297,16 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 	return fence_merge((TriggerData *) fcinfo->context);
 }
 
+/* redlock_runs_merge(), a trigger of redlock_runs */
+Datum
+redlock_runs_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_runs_merge must be called as a trigger")));
+	return runs_merge((TriggerData *) fcinfo->context);
+}
+
 /*
  * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle): a procedure,
  * so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps one.
@@ -404,25 +416,51 @@ redlock_run(PG_FUNCTION_ARGS)
 
 	context.previous = error_context_stack;
 	error_context_stack = &context;
+	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
+	if (record)
+	{
+		SPI_commit();
+		XactIsoLevel = XACT_READ_COMMITTED; /* of this transaction, which is ours alone */
+	}
 	if (fence)
 		session_fence(name.hash, name.name, get_namespace_name(schema));
-	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
 	if (record)
 		run_recorded(&name, command, schema);
 	else
+	{
+		if (!atomic)
+			ForgetPortalSnapshots(); /* older than the commits for which the fence waited */
 		run_command(command, atomic);
+	}
 	SPI_finish();
 	error_context_stack = context.previous;
 	return (Datum) 0;
 }
 
+/*
+ * One statement after the other: CALL and DO as procedures run them, so that they may commit;
+ * the others with a snapshot of their own, so that each sees what the former did.
+ */
 static void
 run_command(const char *command, bool atomic)
 {
-	int rc = SPI_execute_extended(command, &(SPIExecuteOptions){.allow_nonatomic = !atomic});
+	ListCell *cell;
 
-	if (rc < 0)
-		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
+	foreach (cell, pg_parse_query(command))
+	{
+		RawStmt *raw = lfirst_node(RawStmt, cell);
+		const char *begin = command + raw->stmt_location;
+		int len = raw->stmt_len > 0 ? raw->stmt_len : (int) strlen(begin);
+		bool procedure = IsA(raw->stmt, CallStmt) || IsA(raw->stmt, DoStmt);
+		int rc;
+
+		for (; len > 0 && scanner_isspace(*begin); len--)
+			begin++;
+		rc = SPI_execute_extended(pnstrdup(begin, len),
+								  &(SPIExecuteOptions){.allow_nonatomic = procedure && !atomic});
+		if (rc < 0)
+			elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
+	}
 }
 
 /* Its last commit is ours, so that one which fails is recorded, too. */
@@ -434,6 +472,7 @@ run_recorded(const LockName *name, const char *command, Oid schema)
 
 	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &id);
 	SPI_commit();
+	runs_enter();
 	PG_TRY();
 	{
 		run_command(command, false);
@@ -442,10 +481,12 @@ run_recorded(const LockName *name, const char *command, Oid schema)
 	}
 	PG_CATCH();
 	{
-		runs_fail(schema, &id, name->name, !session_is_valid(name->hash, name->name), context);
+		runs_leave();
+		runs_fail(schema, &id, name->name, session_is_lost(name->hash, name->name), context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	runs_leave();
 }
 
 Datum

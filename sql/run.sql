@@ -23,6 +23,13 @@ TABLE gates;
 -- more than one command; a result goes nowhere
 CALL redlock_run('job', 'INSERT INTO work VALUES (2); SELECT * FROM work; DELETE FROM work WHERE n = 1');
 TABLE work;
+-- each sees what the former did
+CALL redlock_run('job', 'INSERT INTO work VALUES (7); UPDATE work SET n = 8 WHERE n = 7; UPDATE work SET n = n + 1 WHERE n = 8');
+CALL redlock_run('job', 'CREATE TABLE of_this_run (n int); INSERT INTO of_this_run VALUES (1); DO $$ BEGIN UPDATE of_this_run SET n = 2; COMMIT; END $$; UPDATE of_this_run SET n = n + 1');
+TABLE work;
+TABLE of_this_run;
+DROP TABLE of_this_run;
+DELETE FROM work WHERE n = 9;
 CALL redlock_run('job', '; SELECT 1;;');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE NOTICE ''in DO''; END $$');
 -- all arguments, by position and by name

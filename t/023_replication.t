@@ -188,7 +188,7 @@ is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0
 # ---- in both directions ----
 
 # Each server sends on what came from the other: version 15 can't tell it not to.
-$subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences');
+$subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences, redlock_runs');
 $publisher->safe_psql('postgres',
 	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
 
@@ -237,6 +237,17 @@ is($on_publisher, $on_subscriber, 'both servers have the same rows');
 my @versions = rows('ctid, xmin');
 go_round() foreach 1 .. 2;
 is_deeply([ rows('ctid, xmin') ], \@versions, 'which have come to rest');
+
+# runs, too
+my @before = map { $_->safe_psql('postgres', 'SELECT count(*) FROM redlock_runs') } $publisher, $subscriber;
+record('both ways', 3);
+ok( $publisher->poll_query_until('postgres', "SELECT count(*) >= $before[0] + 2 AND bool_and(status = 'succeeded') FROM redlock_runs"),
+	'both ways: on the other as well');
+sub runs { return map { $_->safe_psql('postgres', 'SELECT id, ctid, xmin FROM redlock_runs ORDER BY id') } $publisher, $subscriber; }
+go_round();
+@versions = runs();
+go_round() foreach 1 .. 2;
+is_deeply([ runs() ], \@versions, 'and have come to rest');
 $session->quit;
 
 $publisher->safe_psql('postgres', 'DROP SUBSCRIPTION fences');

@@ -164,6 +164,9 @@ sub calls_work
 			"SET session_replication_role = replica;"
 			  . " UPDATE redlock_fences SET token = 1 WHERE resource = 'n';"
 			  . " RESET session_replication_role; SELECT token > 1 FROM redlock_fences WHERE resource = 'n'", 't' ],
+		redlock_runs_merge   => [
+			'CREATE TABLE any_table (); CREATE TRIGGER t BEFORE INSERT ON any_table FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();'
+			  . ' INSERT INTO any_table DEFAULT VALUES', 'redlock_runs_merge is for the rows of redlock_runs only' ],
 		redlock_scope        => [ "SELECT enum_range(NULL::redlock_scope)", '{transaction,call,session}' ],
 	);
 	# they build on each other
@@ -171,7 +174,7 @@ sub calls_work
 	  redlock_lease_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
-	  redlock_hosts redlock_host_rows redlock_runs);
+	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
@@ -223,8 +226,14 @@ foreach my $version (@earlier)
 		"$version: its C functions take and return what they did");
 	calls_work($db, "$version before the update");
 
-	# what users make of it
+	# what users make of it; and what somebody might who may create objects beside the extension's
 	$host->safe_psql($db, <<'SQL');
+CREATE ROLE stranger;
+GRANT CREATE ON SCHEMA public TO stranger;
+SET ROLE stranger;
+CREATE FUNCTION redlock_lock(int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1';
+CREATE TABLE redlock_update AS SELECT 'redlock_check'::name AS proname, oid AS proowner, ARRAY[]::aclitem[] AS proacl FROM pg_roles WHERE rolname = current_user;
+RESET ROLE;
 CREATE ROLE worker;
 CREATE VIEW my_locks AS SELECT * FROM redlock_locks;
 CREATE VIEW my_nodes AS SELECT * FROM redlock_nodes;
@@ -272,9 +281,12 @@ redlock_try|superuser|worker|t|
 redlock_try|superuser|worker|t|
 SQL
 	$holder->quit;
+	is($host->safe_psql($db, "SELECT proname || ' ' || proowner::regrole FROM pg_proc WHERE proowner = 'stranger'::regrole"),
+		'redlock_lock stranger', "$version: functions of others stay theirs, and ours ours");
+	$host->safe_psql($db, 'DROP FUNCTION redlock_lock(int); DROP TABLE redlock_update');
 	calls_work($db, "$version after the update");
 	$host->safe_psql('postgres', "DROP DATABASE $db");
-	$host->safe_psql('postgres', 'DROP ROLE worker');
+	$host->safe_psql('postgres', 'DROP ROLE worker, stranger');
 
 	# with nothing of a user's
 	$host->safe_psql('postgres', "CREATE DATABASE $db");

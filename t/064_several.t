@@ -131,6 +131,49 @@ $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
 
+# ---- a lock that is handed over on the way to the others ----
+
+$other_b->query("SELECT redlock_acquire('a', scope => 'session')");
+my $third_b = session($host_b);
+$third_b->query("SELECT redlock_acquire('b', scope => 'session')");
+foreach my $end ('', 'cancel')
+{
+	$session_b->send("SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'session')");
+	wait_until(sub { locks($host_b) =~ /a queued/ }, 'a session waits at the first gate');
+	$other_b->query("SELECT redlock_release('a')");
+	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
+	wait_until(sub { $session_a->query("SELECT redlock_try('a', scope => 'session')") eq 't' }, 'the first lock is not kept from other hosts meanwhile');
+	$session_a->query("SELECT redlock_release('a')");
+	if ($end eq 'cancel')
+	{
+		$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session_b->pid . ')');
+		is($session_b->result->{state}, '57014', 'it is cancelled');
+	}
+	else
+	{
+		$third_b->query("SELECT redlock_release('b')");
+		is($session_b->result->{state}, '', 'it gets both');
+		$session_b->query('SELECT redlock_release_all()');
+		$third_b->query("SELECT redlock_acquire('b', scope => 'session')");
+	}
+	$other_b->query("SELECT redlock_acquire('a', scope => 'session')");
+}
+$_->query('SELECT redlock_release_all()') foreach $other_b, $third_b;
+$third_b->quit;
+nothing_is_left('after a hand-over');
+
+# ---- one that was held is lost while others are waited for ----
+
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+$session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
+$session_b->send("SELECT redlock_acquire(ARRAY['a', 'm'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'one is lost, the other waited for');
+$session_a->query("SELECT redlock_release('m')");
+is($session_b->result->{state}, '40001', 'a part is not the whole');
+is(locks($host_b), 'a lost', 'nothing was added to it');
+$session_b->query('RESET redlock.on_loss; SELECT redlock_release_all()');
+nothing_is_left('after a loss of what was held');
+
 # ---- the table is full ----
 
 restart_with($hosts[2], nodes => \@nodes, conf => 'redlock.max_locks = 16');

@@ -104,6 +104,37 @@ is($session->result->{state}, '', 'who does not pass after all');
 is(steps(), '1 2 3', 'so all is well');
 $_->quit foreach $session, $newer;
 
+# What a former holder commits while the fence waits for it is seen.
+foreach my $isolation ('read committed', 'repeatable read')
+{
+	foreach my $options ('fence => true', 'fence => true, record => true')
+	{
+		next if $isolation eq 'repeatable read' && $options !~ /record/;
+		my ($former, $next) = map { session($host_a) } 1, 2;
+
+		$former->query("TRUNCATE steps; SELECT redlock_acquire('job', scope => 'session')");
+		$former->query("BEGIN; SELECT redlock_fence('job'); INSERT INTO steps VALUES (1); SELECT redlock_release('job')");
+		$next->query("SET default_transaction_isolation = '$isolation'");
+		$next->send("CALL redlock_run('job', 'INSERT INTO steps SELECT 10 + count(*) FROM steps', wait => '1 min', $options)");
+		wait_until(
+			sub { $host_a->safe_psql('postgres', 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $next->pid) eq 'Lock' },
+			"$isolation, $options: it waits for the fence");
+		$former->query('COMMIT');
+		is($next->result->{state}, '', '... and passes it');
+		is(steps(), '1 11', '... and sees what the former holder did');
+		$_->quit foreach $former, $next;
+	}
+}
+
+# ---- a transaction that is made read-only ----
+
+foreach my $command ('SET TRANSACTION READ ONLY; SELECT 1', 'INSERT INTO steps VALUES (20); SET TRANSACTION READ ONLY')
+{
+	is(psql_result($host_a, "CALL redlock_run('job', '$command', fence => true, record => true)")->{state}, '', $command);
+	is($host_a->safe_psql('postgres', 'SELECT status FROM redlock_runs ORDER BY started DESC LIMIT 1'), 'succeeded', '... and succeeds');
+	is(psql_result($host_a, "CALL redlock_run('job', '$command', fence => true)")->{state}, '', '... also if it is not recorded');
+}
+
 # ---- without ----
 
 $session = begin('');

@@ -121,7 +121,7 @@ $gate->query("SELECT pg_advisory_unlock(1)");
 $session = session($host_a);
 wait_until(sub { $session->query("CALL redlock_run('next', 'SELECT 1', record => true)"); 1 }, 'the next run');
 is($host_a->safe_psql('postgres', "SELECT status, message FROM redlock_runs WHERE resource = 'job' ORDER BY started DESC LIMIT 1"),
-	'failed|its session ended without a word', 'tells it');
+	'failed|it ended without a word', 'tells it');
 
 # ---- old ones go ----
 
@@ -130,6 +130,62 @@ $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - inte
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
 is($host_a->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM redlock_runs WHERE status IN ('skipped', 'lost')"), 'skipped',
 	'what began before redlock.runs_keep is deleted');
+
+# so they are where all are skipped
+$other->query("SELECT redlock_acquire('busy', scope => 'session')");
+$host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '31 days' WHERE resource = 'next'");
+$session->query("CALL redlock_run('busy', 'SELECT 1', record => true)");
+is($host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resource = 'next'"), '0', 'by a run that is skipped, too');
+$other->query('SELECT redlock_release_all()');
+
+# ---- which are over without a word ----
+
+# those of other servers, which replication brings, are none of ours; nor is one that runs
+$host_a->safe_psql('postgres', <<'SQL');
+INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, session, started, status)
+SELECT 'elsewhere', '', host, database, role, 1, server + 1, 1, now(), 'running' FROM redlock_runs LIMIT 1;
+SQL
+$gate->query('SELECT pg_advisory_lock(1)');
+$other->send("CALL redlock_run('long', 'SELECT pg_advisory_xact_lock(1)', record => true)");
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resource = 'long' AND status = 'running'") eq '1' }, 'a long run');
+$session->query("CALL redlock_run('outer', 'CALL redlock_run(''inner'', ''SELECT 1'', record => true)', record => true)");
+is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, ', ' ORDER BY resource) FROM redlock_runs WHERE resource IN ('elsewhere', 'long', 'outer', 'inner')"),
+	'elsewhere running, inner succeeded, long running, outer succeeded', 'others are not ended');
+$gate->query('SELECT pg_advisory_unlock(1)');
+is($other->result->{state}, '', 'it ends');
+
+# ---- what a session has released itself is not lost ----
+
+$session->run("CALL redlock_run('job', 'SELECT redlock_release(''job''); SELECT 1/0', record => true)");
+wait_until(sub { last_run('resource, status') eq 'job|failed' }, 'a run that released its lock, and failed');
+
+# ---- settings of a database or role that would keep the end from being written ----
+
+$host_a->safe_psql('postgres', 'ALTER DATABASE postgres SET default_transaction_read_only = on');
+$session->run("CALL redlock_run('read only', 'SELECT 1/0', record => true)");
+$host_a->safe_psql('postgres', 'SET default_transaction_read_only = off; ALTER DATABASE postgres RESET default_transaction_read_only');
+wait_until(sub { last_run('resource, status') eq 'read only|failed' }, 'one in a database that is read-only by default');
+
+# ---- operators of the caller are not called with the rights of the owner ----
+
+$host_a->safe_psql('postgres', 'CREATE ROLE mallory; CREATE SCHEMA evil AUTHORIZATION mallory');
+$session->query('SET ROLE mallory');
+foreach my $types ('bigint, int', 'bigint, bigint', 'text, text', 'int, int', 'uuid, uuid', 'timestamptz, timestamptz', 'name, text')
+{
+	my ($left, $right) = split /, /, $types;
+	foreach my $operator ('=', '<', '<>')
+	{
+		my $name = 'f' . ($left . $right . ord($operator) . length($operator)) =~ s/\W//gr;
+		$session->query("CREATE FUNCTION evil.$name($left, $right) RETURNS bool LANGUAGE plpgsql AS \$\$ BEGIN RAISE EXCEPTION 'called by %', current_user; END \$\$");
+		$session->query("CREATE OPERATOR evil.$operator (leftarg = $left, rightarg = $right, function = evil.$name)");
+	}
+}
+foreach my $command ('SELECT true', 'SELECT true; SET search_path = evil, pg_catalog')
+{
+	is($session->run("SET search_path = evil, pg_catalog, public; CALL public.redlock_run('evil', '$command', record => true)")->{state}, '', 'with a search_path of the caller');
+	is($host_a->safe_psql('postgres', "SELECT status FROM redlock_runs WHERE resource = 'evil' ORDER BY started DESC LIMIT 1"), 'succeeded', '... it is recorded');
+}
+$session->query('RESET search_path; RESET ROLE');
 
 # ---- where it can't be ----
 
@@ -164,6 +220,9 @@ is($busy->{state}, '22012', 'the error is that of the command');
 if ($busy->{err} =~ /could not record/)
 {
 	pass('a warning tells that it is not recorded');
+	$session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
+	is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'failed' ORDER BY started DESC LIMIT 1"),
+		'it ended without a word', 'the next run of the session ends it');
 }
 else
 {

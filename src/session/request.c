@@ -47,6 +47,7 @@
 /* A name of the request, in its order: the gate that was entered, and the lease asked for. */
 typedef struct Asked
 {
+	uint64 hash;
 	uint64 gate;
 	bool at_gate;
 	Lease *lease; /* NULL: not yet asked for, or the caller's */
@@ -69,6 +70,7 @@ static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
+static void leave_idle(void);
 static void give_back(const LockRequest *request, int from);
 static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
@@ -135,6 +137,7 @@ request_give_up(void)
 	for (int i = 0; i < asked_count; i++)
 		if (asked[i].lease != NULL)
 			lease_release(asked[i].lease, NULL);
+	leave_idle();
 	asked_count = 0;
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
@@ -286,10 +289,20 @@ give_up_on(const LockRequest *request, int name)
 		time_out(request, name);
 }
 
+/* What was left for the next through a gate must not wait for a lease that we do not ask for. */
+static void
+leave_idle(void)
+{
+	for (int i = 0; i < asked_count; i++)
+		if (asked[i].at_gate && asked[i].lease == NULL)
+			lease_release_idle(asked[i].hash);
+}
+
 /* Those from this one on. */
 static void
 give_back(const LockRequest *request, int from)
 {
+	leave_idle();
 	for (; asked_count > from; asked_count--)
 	{
 		Asked *last = &asked[asked_count - 1];
@@ -327,6 +340,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	waiting_at_gate = 0;
 	if (entered)
 	{
+		next->hash = hash;
 		next->at_gate = true;
 		next->lease = NULL;
 		asked_count++;
@@ -347,6 +361,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 static void
 prepare_to_wait(void)
 {
+	leave_idle();
 	InvalidateCatalogSnapshot(); /* who waits without a snapshot has not this one either */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())

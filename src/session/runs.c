@@ -8,6 +8,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -16,9 +17,11 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "tcop/tcopprot.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -29,11 +32,13 @@
 
 #define COMMAND_MAX 1024 /* bytes of a command that are written down */
 
+static int runs_under_way = 0; /* of this session: they nest */
+
 static void write_row(Oid schema, const char *resource, const char *command, const char *status,
 					  int64 token, pg_uuid_t *id);
 static void tidy(Oid schema);
-static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values,
-				   const char *nulls);
+static Datum *live_sessions(int *count);
+static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values);
 static bool become_owner(Oid schema, Oid *user, int *context);
 static Datum host_name(void);
 
@@ -49,6 +54,7 @@ runs_skip(Oid schema, const char *resource, const char *command)
 {
 	pg_uuid_t id;
 
+	tidy(schema);
 	write_row(schema, resource, command, "skipped", 0, &id);
 }
 
@@ -57,58 +63,98 @@ write_row(Oid schema, const char *resource, const char *command, const char *sta
 		  pg_uuid_t *id)
 {
 	int len = pg_mbcliplen(command, strlen(command), COMMAND_MAX);
-	Oid types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT4OID, TEXTOID};
+	bool skipped = token == 0;
+	Oid types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID,
+				   INT4OID, INT8OID, INT8OID, TEXTOID, BOOLOID};
 	Datum values[] = {CStringGetTextDatum(resource),
 					  PointerGetDatum(cstring_to_text_with_len(command, len)),
 					  host_name(),
 					  CStringGetTextDatum(GetUserNameFromId(GetUserId(), false)),
 					  Int64GetDatum(token),
 					  Int32GetDatum(MyProcPid),
-					  CStringGetTextDatum(status)};
+					  Int64GetDatum((int64) GetSystemIdentifier()),
+					  Int64GetDatum(run_report_session()),
+					  CStringGetTextDatum(status),
+					  BoolGetDatum(skipped)};
 	bool null;
 
 	SPI_connect();
 	if (execute(schema,
-				"INSERT INTO %s.redlock_runs"
-				" (resource, command, host, database, role, token, pid, started, ended, status)"
-				" VALUES ($1, $2, $3, pg_catalog.current_database(), $4, nullif($5, 0), $6,"
-				" pg_catalog.clock_timestamp(),"
-				" CASE WHEN $7 OPERATOR(pg_catalog.=) 'skipped'"
-				" THEN pg_catalog.clock_timestamp() END, $7) RETURNING id",
-				lengthof(types), types, values, NULL) != SPI_OK_INSERT_RETURNING ||
+				"INSERT INTO %s.redlock_runs (resource, command, host, database, role, token,"
+				" pid, server, session, started, ended, status)"
+				" VALUES ($1, $2, $3, pg_catalog.current_database(), $4,"
+				" CASE WHEN $10 THEN NULL ELSE $5 END, $6, $7, $8, pg_catalog.clock_timestamp(),"
+				" CASE WHEN $10 THEN pg_catalog.clock_timestamp() END, $9) RETURNING id",
+				lengthof(types), types, values) != SPI_OK_INSERT_RETURNING ||
 		SPI_processed != 1)
 		elog(ERROR, "could not record a run");
 	*id = *DatumGetUUIDP(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
 	SPI_finish();
 }
 
+/*
+ * Runs of this server whose sessions have gone end, and those of this session whose report was
+ * lost.  Old rows go.
+ */
 static void
 tidy(Oid schema)
 {
-	Oid types[] = {TEXTOID};
-	Datum values[] = {host_name()};
+	int count;
+	Datum *sessions = live_sessions(&count);
+	Oid types[] = {INT8OID, INT8ARRAYOID};
+	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier()),
+					  PointerGetDatum(construct_array(sessions, count, INT8OID, sizeof(int64),
+													  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))};
 	Oid keep_types[] = {INT4OID};
 	Datum keep_values[] = {Int32GetDatum(redlock_runs_keep_min)};
 
 	SPI_connect();
 	(void) execute(schema,
-				   "UPDATE %s.redlock_runs r"
+				   "UPDATE %s.redlock_runs"
 				   " SET status = 'failed', ended = pg_catalog.clock_timestamp(),"
-				   " message = 'its session ended without a word'"
+				   " message = 'it ended without a word'"
 				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
-				   " AND host OPERATOR(pg_catalog.=) $1"
-				   " AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a"
-				   " WHERE a.pid OPERATOR(pg_catalog.=) r.pid"
-				   " AND a.backend_start OPERATOR(pg_catalog.<=) r.started)",
-				   lengthof(types), types, values, NULL);
+				   " AND server OPERATOR(pg_catalog.=) $1"
+				   " AND session OPERATOR(pg_catalog.<>) ALL ($2)",
+				   lengthof(types), types, values);
 	if (redlock_runs_keep_min > 0)
 		(void) execute(schema,
 					   "DELETE FROM %s.redlock_runs"
 					   " WHERE started OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp()"
 					   " OPERATOR(pg_catalog.-) pg_catalog.make_interval(mins => $1))"
 					   " AND status OPERATOR(pg_catalog.<>) 'running'",
-					   lengthof(keep_types), keep_types, keep_values, NULL);
+					   lengthof(keep_types), keep_types, keep_values);
 	SPI_finish();
+}
+
+/* Of this server; without this one, unless a recorded run is under way in it. */
+static Datum *
+live_sessions(int *count)
+{
+	Datum *sessions = palloc(MaxBackends * sizeof(Datum));
+	int64 own = run_report_session();
+
+	*count = 0;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		int64 session = run_report_session_of(i);
+
+		if (session != 0 && (session != own || runs_under_way > 0))
+			sessions[(*count)++] = Int64GetDatum(session);
+	}
+	return sessions;
+}
+
+void
+runs_enter(void)
+{
+	runs_under_way++;
+}
+
+void
+runs_leave(void)
+{
+	runs_under_way--;
 }
 
 void
@@ -122,22 +168,34 @@ runs_succeed(Oid schema, const pg_uuid_t *id)
 				   "UPDATE %s.redlock_runs"
 				   " SET status = 'succeeded', ended = pg_catalog.clock_timestamp()"
 				   " WHERE id OPERATOR(pg_catalog.=) $1",
-				   lengthof(types), types, values, NULL);
+				   lengthof(types), types, values);
 	SPI_finish();
 }
 
-/* Its table, written with the rights of its owner; %s is the schema. */
+/*
+ * Its table, written with the rights of its owner; %s is the schema.  Nothing may be looked up
+ * where the caller says: each name in the statement is qualified, and the path is ours.
+ */
 static int
-execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const char *nulls)
+execute(Oid schema, const char *sql, int count, Oid *types, Datum *values)
 {
 	char *text = psprintf(sql, quote_identifier(get_namespace_name(schema)));
+	bool read_only = XactReadOnly;
+	int nest_level;
 	Oid user;
 	int context;
 	int rc;
 
 	if (!become_owner(schema, &user, &context))
 		elog(ERROR, "there is no table redlock_runs in the schema of redlock_run");
-	rc = SPI_execute_with_args(text, count, types, values, nulls, false, 0);
+	nest_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	if (!RecoveryInProgress())
+		XactReadOnly = false; /* the command may have set it */
+	rc = SPI_execute_with_args(text, count, types, values, NULL, false, 0);
+	XactReadOnly = read_only;
+	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);
 	if (rc < 0)
 		elog(ERROR, "could not write redlock_runs: %s", SPI_result_code_string(rc));
@@ -158,8 +216,47 @@ become_owner(Oid schema, Oid *user, int *context)
 	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 	ReleaseSysCache(tuple);
 	GetUserIdAndSecContext(user, context);
-	SetUserIdAndSecContext(owner, *context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(owner,
+						   *context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
 	return true;
+}
+
+/*
+ * Where servers replicate to each other, what one has written comes back: a row that is there,
+ * or a status that it has.
+ */
+Datum
+runs_merge(TriggerData *trigger)
+{
+	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
+	bool update = TRIGGER_FIRED_BY_UPDATE(trigger->tg_event);
+	HeapTuple row = update ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	int id = SPI_fnumber(desc, "id");
+	int status = SPI_fnumber(desc, "status");
+	Oid types[] = {UUIDOID};
+	Datum values[1];
+	bool null = true;
+	bool known;
+
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		TRIGGER_FIRED_BY_DELETE(trigger->tg_event) || SPI_gettypeid(desc, id) != UUIDOID ||
+		SPI_gettypeid(desc, status) != TEXTOID)
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_runs_merge is for the rows of redlock_runs only")));
+	if (update)
+		known = strcmp(SPI_getvalue(trigger->tg_trigtuple, desc, status),
+					   SPI_getvalue(row, desc, status)) == 0;
+	else
+	{
+		values[0] = SPI_getbinval(row, desc, id, &null);
+		SPI_connect();
+		(void) execute(RelationGetNamespace(trigger->tg_relation),
+					   "SELECT FROM %s.redlock_runs WHERE id OPERATOR(pg_catalog.=) $1",
+					   lengthof(types), types, values);
+		known = SPI_processed > 0;
+		SPI_finish();
+	}
+	return PointerGetDatum(known ? NULL : row);
 }
 
 /* As in redlock_hosts. */
@@ -189,10 +286,11 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 	BackgroundWorker worker = {0};
 	RunReport report = {.database = MyDatabaseId, .schema = schema, .id = *id, .lost = lost};
 	int len = pg_mbcliplen(error->message, strlen(error->message), RUN_MESSAGE_SIZE - 1);
-	int place;
+	uint64 number;
+	bool told;
 
 	memcpy(report.message, error->message, len);
-	place = run_report_put(&report);
+	number = run_report_put(&report);
 	strlcpy(worker.bgw_name, "redlock run", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "redlock run", BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -200,8 +298,11 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strcpy(worker.bgw_library_name, "redlock_pg");
 	strcpy(worker.bgw_function_name, "redlock_runs_main");
-	worker.bgw_main_arg = Int32GetDatum(place);
-	if (place < 0 || !RegisterDynamicBackgroundWorker(&worker, NULL))
+	memcpy(worker.bgw_extra, &number, sizeof(number));
+	told = number != 0 && RegisterDynamicBackgroundWorker(&worker, NULL);
+	if (number != 0 && !told)
+		(void) run_report_take(number, &report);
+	if (!told)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not record that this run of redlock \"%s\" failed", resource),
@@ -213,15 +314,17 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 }
 
 void
-redlock_runs_main(Datum place)
+redlock_runs_main(Datum unused)
 {
+	uint64 number;
 	RunReport report;
 	Oid types[] = {UUIDOID, TEXTOID, TEXTOID};
 	Datum values[3];
 
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	if (!run_report_take(DatumGetInt32(place), &report))
+	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(number));
+	if (!run_report_take(number, &report))
 		return;
 	BackgroundWorkerInitializeConnectionByOid(report.database, InvalidOid, 0);
 	StartTransactionCommand();
@@ -238,7 +341,7 @@ redlock_runs_main(Datum place)
 					   "UPDATE %s.redlock_runs"
 					   " SET status = $2, ended = pg_catalog.clock_timestamp(), message = $3"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
-					   lengthof(types), types, values, NULL);
+					   lengthof(types), types, values);
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();

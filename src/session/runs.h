@@ -9,6 +9,7 @@
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
 
+#include "commands/trigger.h"
 #include "utils/uuid.h"
 
 /*
@@ -18,6 +19,13 @@
  */
 extern void runs_begin(Oid schema, const char *resource, const char *command, int64 token,
 					   pg_uuid_t *id);
+/*
+ * Around a run, between its begin and its end, by an error too: others that this session begins
+ * meanwhile must not end it.
+ */
+extern void runs_enter(void);
+extern void runs_leave(void);
+
 extern void runs_skip(Oid schema, const char *resource, const char *command);
 extern void runs_succeed(Oid schema, const pg_uuid_t *id);
 
@@ -25,7 +33,10 @@ extern void runs_succeed(Oid schema, const pg_uuid_t *id);
 extern void runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost,
 					  MemoryContext context);
 
+/* Trigger of the table, for what logical replication brings. */
+extern Datum runs_merge(TriggerData *trigger);
+
 /* The process. */
-extern PGDLLEXPORT void redlock_runs_main(Datum place);
+extern PGDLLEXPORT void redlock_runs_main(Datum unused);
 
 #endif /* REDLOCK_RUNS_H */

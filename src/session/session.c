@@ -56,6 +56,7 @@
 #include "shared/alarm.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
+#include "shared/run_report.h"
 
 /* How long a commit tries to get gates back that were taken from the session. */
 #define GATE_TRIES 100
@@ -315,6 +316,8 @@ hold_all(const LockRequest *request)
 			const LockName *name = &request->names[done];
 			Holding *holding = find_holding(name->hash, name->name);
 
+			if (holding != NULL && !is_valid(holding, 0))
+				loss_fail(holding->name, holding->lease, ""); /* while others were waited for */
 			if (holding != NULL)
 				hold_again(holding, request->scope);
 			else
@@ -512,11 +515,11 @@ session_check(uint64 hash, const char *name)
 }
 
 bool
-session_is_valid(uint64 hash, const char *name)
+session_is_lost(uint64 hash, const char *name)
 {
 	Holding *holding = find_holding(hash, name);
 
-	return holding != NULL && is_valid(holding, 0);
+	return holding != NULL && !is_valid(holding, 0);
 }
 
 int64
@@ -659,6 +662,7 @@ on_xact(XactEvent event, void *arg)
 static bool
 record_fences(void)
 {
+	bool read_only = XactReadOnly;
 	bool recorded = false;
 	dlist_iter iter;
 
@@ -671,7 +675,9 @@ record_fences(void)
 		if (holding->fences == NULL)
 			continue;
 		PushActiveSnapshot(GetTransactionSnapshot()); /* that of the portal is gone, or it is */
+		XactReadOnly = false; /* it may have been set after the transaction wrote */
 		fence_pass(holding->fences, holding->name);
+		XactReadOnly = read_only;
 		PopActiveSnapshot();
 		recorded = true;
 	}
@@ -843,6 +849,7 @@ release_at_exit(int code, Datum arg)
 	dlist_mutable_iter iter;
 
 	request_give_up();
+	run_report_end_session();
 	dlist_foreach_modify(iter, &holdings)
 		end_holding(dlist_container(Holding, link, iter.cur), false);
 	xact_hold_total = 0;

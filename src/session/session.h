@@ -33,8 +33,8 @@ extern int64 session_release_all(void);
 /* Validity left in microseconds; an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);
 
-/* Is it held, and not lost? */
-extern bool session_is_valid(uint64 hash, const char *name);
+/* Is it held, but lost? */
+extern bool session_is_lost(uint64 hash, const char *name);
 
 /* The fencing token, if held; an error if not, or lost. */
 extern int64 session_valid_token(uint64 hash, const char *name);

@@ -1,10 +1,11 @@
 /*
  * run_report.h
- *		Shared memory: what a session says of a recorded run that failed, for the process
- *		that writes it down, since the session's own transaction is rolled back.
+ *		Shared memory of recorded runs: which sessions have recorded some; and what a session
+ *		says of one that failed, for the process that writes it down, since the session's own
+ *		transaction is rolled back.
  *
- * A few places, each taken by a session and given back by that process, or, when it has not
- * come for RUN_REPORT_LASTS_US, taken by another session.
+ * Reports have a few places.  Each is given back by that process, or, when it has not come for
+ * RUN_REPORT_LASTS_US, taken by another session.
  */
 #ifndef REDLOCK_RUN_REPORT_H
 #define REDLOCK_RUN_REPORT_H
@@ -28,10 +29,17 @@ typedef struct RunReport
 extern Size run_report_size(void);
 extern void run_report_set_up(void); /* under AddinShmemInitLock */
 
-/* The place, or -1 if there is none.  Never fails. */
-extern int run_report_put(const RunReport *report);
+/* Of this session: random, known from now on as living, until it ends. */
+extern int64 run_report_session(void);
+extern void run_report_end_session(void); /* never fails */
 
-/* False: there is none any more. */
-extern bool run_report_take(int place, RunReport *report);
+/* Of the session with this number in the proc array; 0: none that has recorded a run. */
+extern int64 run_report_session_of(int procno);
+
+/* Its number, or 0 if there is no place.  Never fails. */
+extern uint64 run_report_put(const RunReport *report);
+
+/* False: it is there no more. */
+extern bool run_report_take(uint64 number, RunReport *report);
 
 #endif /* REDLOCK_RUN_REPORT_H */
