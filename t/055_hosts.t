@@ -322,6 +322,7 @@ subtest 'another max_ttl' => sub {
 	# long enough for a busy machine
 	$held->query("SELECT redlock_acquire('held', ttl => '6 s', scope => 'session')");
 	set($host{b}, "redlock.key_prefix = 'redlock:'");
+	wait_until(sub { $waiting->query('SHOW redlock.key_prefix') eq 'redlock:' }, 'a session has seen the reload');
 	$waiting->send("SELECT redlock_acquire('held')");
 	my $result = wait_refused($host{a});
 	like($result->{message}, qr/^redlock "refused" is not acquired, since host "b" has other settings and might get it too$/,
