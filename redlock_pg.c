@@ -91,6 +91,7 @@ typedef struct RunContext
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
+static void begin_record(void);
 static void run_command(const char *command, bool atomic);
 static void run_recorded(const LockName *name, const char *command, Oid schema);
 static void check_command(const char *command);
@@ -409,7 +410,12 @@ redlock_run(PG_FUNCTION_ARGS)
 	if (!acquire_without_snapshot(&request, atomic))
 	{
 		if (record)
+		{
+			SPI_connect_ext(SPI_OPT_NONATOMIC);
+			begin_record();
 			runs_skip(schema, name.name, command);
+			SPI_finish();
+		}
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
 		return (Datum) 0;
 	}
@@ -418,10 +424,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	error_context_stack = &context;
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
 	if (record)
-	{
-		SPI_commit();
-		XactIsoLevel = XACT_READ_COMMITTED; /* of this transaction, which is ours alone */
-	}
+		begin_record();
 	if (fence)
 		session_fence(name.hash, name.name, get_namespace_name(schema));
 	if (record)
@@ -461,6 +464,17 @@ run_command(const char *command, bool atomic)
 		if (rc < 0)
 			elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
 	}
+}
+
+/*
+ * A transaction of our own: whatever isolation the command wants, others who record runs are
+ * not in the way.
+ */
+static void
+begin_record(void)
+{
+	SPI_commit();
+	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
 /* Its last commit is ours, so that one which fails is recorded, too. */
