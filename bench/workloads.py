@@ -443,7 +443,7 @@ END;
         mean = sum(waits) / len(waits)
         wait_until("the last releases", lambda: all(
             host.sql("SELECT count(*) FROM redlock_locks") == "0" for host in hosts))
-        left = sum(len(node.ask("KEYS redlock:any:*").split()) for node in self.rig.nodes)
+        left = sum(int(node.ask("EVAL \"return #redis.call('KEYS','redlock:any:*')\" 0")[1:]) for node in self.rig.nodes)
         deadlocks = sum(int(host.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"))
                         for host in hosts)
         self.rig.record("several", "any 3 of 10", 16, round_, grants=len(waits), fairness=jain([len(g) for g in grants]),

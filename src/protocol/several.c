@@ -4,7 +4,10 @@
  */
 #include "protocol/several.h"
 
+#include <stdbool.h>
 #include <string.h>
+
+static bool is_answered(const several_state *state, int from, int to);
 
 int
 several_compare(const char *one, size_t one_len, const char *other, size_t other_len)
@@ -35,7 +38,20 @@ several_next(const several_state *state, int asked, int count, int *from)
 		if (state[i] == SEVERAL_REFUSED)
 		{
 			*from = i + 1;
-			return SEVERAL_GIVE_BACK;
+			return is_answered(state, i + 1, asked) ? SEVERAL_GIVE_BACK : SEVERAL_WAIT;
 		}
 	return first == asked - 1 ? SEVERAL_WAIT_FOR_LAST : SEVERAL_WAIT;
+}
+
+/*
+ * What is given back before its answer is there may have been granted at the nodes, but its
+ * release would not be told: nobody held it.  Who was refused by it would wait for nothing.
+ */
+static bool
+is_answered(const several_state *state, int from, int to)
+{
+	for (int i = from; i < to; i++)
+		if (state[i] == SEVERAL_ASKED)
+			return false;
+	return true;
 }

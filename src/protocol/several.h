@@ -32,7 +32,7 @@ typedef enum several_step
 {
 	SEVERAL_WAIT,          /* for answers */
 	SEVERAL_WAIT_FOR_LAST, /* until the last that was asked for is granted: all else is */
-	SEVERAL_GIVE_BACK,     /* those from *from on that were asked for */
+	SEVERAL_GIVE_BACK,     /* those from *from on that were asked for, all of which are answered */
 	SEVERAL_ASK,           /* for those from *from on */
 	SEVERAL_DONE           /* all are granted */
 } several_step;
