@@ -103,6 +103,7 @@ static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *c
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
 static void get_try(FunctionCallInfo fcinfo, LockRequest *request);
+static void get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static int64 get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name);
@@ -175,9 +176,7 @@ redlock_acquire_several(PG_FUNCTION_ARGS)
 static void
 get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 {
-	request->wait_ms = get_wait_ms(fcinfo, 1);
-	request->terms.once = request->wait_ms == 0;
-	request->terms.patient = request->wait_ms > 0;
+	get_wait(fcinfo, 1, request);
 	request->terms.ttl_ms = get_ttl_ms(fcinfo, 2);
 	request->scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request->terms);
@@ -380,9 +379,7 @@ redlock_run(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("the command to run under redlock \"%s\" must not be null", name.name)));
 	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	request.wait_ms = get_wait_ms(fcinfo, 2);
-	request.terms.once = request.wait_ms == 0;
-	request.terms.patient = request.wait_ms > 0;
+	get_wait(fcinfo, 2, &request);
 	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request.terms);
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
@@ -663,6 +660,14 @@ compare_names(const void *one, const void *other)
 	const LockName *b = other;
 
 	return several_compare(a->utf8, a->utf8_len, b->utf8, b->utf8_len);
+}
+
+static void
+get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request)
+{
+	request->wait_ms = get_wait_ms(fcinfo, arg);
+	request->terms.once = request->wait_ms == 0;
+	request->terms.patient = request->wait_ms > 0;
 }
 
 /* In whole milliseconds, rounded up; -1: as long as it takes */

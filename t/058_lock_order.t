@@ -56,45 +56,10 @@ END \$\$;
 SQL
 }
 
-sub total
-{
-	my ($sequence) = @_;
-	my $sum = 0;
-
-	$sum += $_->safe_psql('postgres', "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM $sequence") foreach @hosts;
-	return $sum;
-}
-
-my @workers = map { { host => $_ } } (@hosts) x 4;
-my ($done, $seen, $cancelled, $terminated) = (0, 0, 0, 0);
-while ($done < $commits)
-{
-	foreach my $worker (@workers)
-	{
-		next if $worker->{session} and not $worker->{session}->done;
-		$worker->{session}->quit if $worker->{session};
-		$worker->{session} = session($worker->{host});
-		$worker->{session}->send('CALL work()');
-	}
-	my $victim = $workers[ rand @workers ];
-	if (rand() < 0.9)
-	{
-		$cancelled++;
-		$victim->{host}->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $victim->{session}->pid . ')');
-	}
-	else
-	{
-		$terminated++;
-		$victim->{host}->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $victim->{session}->pid . ', 10000)');
-	}
-	$done = total('done');
-}
-$_->safe_psql('postgres', 'INSERT INTO stop VALUES (1)') foreach @hosts;
-$_->{session}->quit foreach @workers;
-
-note("$done transactions, " . total('failed') . " that gave up, $cancelled cancelled, $terminated terminated");
-cmp_ok(total('failed'), '>', 0, 'some waits end without the lock');
-cmp_ok($terminated + $cancelled, '>', 0, 'some are ended from outside');
+my %count = disturb_work($commits, @hosts);
+note("$count{done} transactions, $count{failed} that gave up, $count{cancelled} cancelled, $count{terminated} terminated");
+cmp_ok($count{failed}, '>', 0, 'some waits end without the lock');
+cmp_ok($count{terminated} + $count{cancelled}, '>', 0, 'some are ended from outside');
 foreach my $host (@hosts)
 {
 	is($host->safe_psql('postgres', 'SELECT count(*), max(detail) FROM victims'), '0|', $host->name . ': nobody was in a deadlock');

@@ -258,32 +258,8 @@ END $$;
 SQL
 }
 
-sub total
-{
-	my ($sequence) = @_;
-	my $sum = 0;
-
-	$sum += $_->safe_psql('postgres', "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM $sequence") foreach @hosts;
-	return $sum;
-}
-
-my @workers = map { { host => $_ } } (@hosts) x 4;
-while (total('done') < $commits)
-{
-	foreach my $worker (@workers)
-	{
-		next if $worker->{session} and not $worker->{session}->done;
-		$worker->{session}->quit if $worker->{session};
-		$worker->{session} = session($worker->{host});
-		$worker->{session}->send('CALL work()');
-	}
-	my $victim = $workers[ rand @workers ];
-	my $how    = rand() < 0.9 ? 'cancel' : 'terminate';
-	$victim->{host}->safe_psql('postgres', "SELECT pg_${how}_backend(" . $victim->{session}->pid . ')');
-}
-$_->safe_psql('postgres', 'INSERT INTO stop VALUES (1)') foreach @hosts;
-$_->{session}->quit foreach @workers;
-note(total('done') . ' times all were held, ' . total('failed') . ' times given up');
+my %count = disturb_work($commits, @hosts);
+note("$count{done} times all were held, $count{failed} times given up");
 foreach my $host (@hosts)
 {
 	is($host->safe_psql('postgres', 'SELECT count(*), max(detail) FROM victims'), '0|', $host->name . ': nobody was in a deadlock');

@@ -44,7 +44,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
-  session psql_result repeat end_repeats broker_pid
+  session psql_result repeat end_repeats disturb_work broker_pid
   wait_until sql_examples preload write_mapped tls_is_missing
 );
 
@@ -375,6 +375,56 @@ sub end_repeats
 
 	$cluster->safe_psql('postgres', 'CREATE TABLE end_repeats ()');
 	return;
+}
+
+=pod
+
+=item disturb_work(commits, clusters)
+
+Four sessions on each cluster C<CALL work()>, while some are cancelled and some terminated,
+until the sequences C<done> of all have come to B<commits>; a row in C<stop> then ends the
+work.  Returns a hash: B<done>, B<failed> (the sequences' sums), B<cancelled>, B<terminated>.
+
+=cut
+
+sub disturb_work
+{
+	my ($commits, @clusters) = @_;
+	my %count = (cancelled => 0, terminated => 0);
+	my $total = sub {
+		my ($sequence) = @_;
+		my $sum = 0;
+
+		$sum += $_->safe_psql('postgres', "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM $sequence") foreach @clusters;
+		return $sum;
+	};
+	my @workers = map { { host => $_ } } (@clusters) x 4;
+
+	while ($total->('done') < $commits)
+	{
+		foreach my $worker (@workers)
+		{
+			next if $worker->{session} and not $worker->{session}->done;
+			$worker->{session}->quit if $worker->{session};
+			$worker->{session} = session($worker->{host});
+			$worker->{session}->send('CALL work()');
+		}
+		my $victim = $workers[ rand @workers ];
+		if (rand() < 0.9)
+		{
+			$count{cancelled}++;
+			$victim->{host}->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $victim->{session}->pid . ')');
+		}
+		else
+		{
+			$count{terminated}++;
+			$victim->{host}->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $victim->{session}->pid . ', 10000)');
+		}
+	}
+	$_->safe_psql('postgres', 'INSERT INTO stop VALUES (1)') foreach @clusters;
+	$_->{session}->quit foreach @workers;
+	$count{$_} = $total->($_) foreach qw(done failed);
+	return %count;
 }
 
 =pod

@@ -14,9 +14,9 @@
 #include "utils/memutils.h"
 
 #include "broker/deadlock.h"
-#include "broker/registry.h"
 #include "broker/subscription.h"
 #include "broker/timers.h"
+#include "shared/host_list.h"
 #include "shared/text.h"
 
 /* Probes in a second, sent or received, and looks at the lock manager, each of which locks all of
@@ -266,7 +266,7 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 	if (probe_visit(&probe->path, &step) != PROBE_GO_ON)
 		return false;
 	text->pid = pid;
-	strlcpy(text->server, registry_name(), sizeof(text->server));
+	strlcpy(text->server, host_list_own_name(), sizeof(text->server));
 	text_to_printable(text->what, sizeof(text->what), what, strlen(what));
 	return true;
 }

@@ -5,11 +5,9 @@
 #include "postgres.h"
 
 #include <inttypes.h>
-#include <unistd.h>
 
 #include "common/hashfn.h"
 #include "port/pg_bitutils.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -262,20 +260,6 @@ registry_leave(int64 now_us)
 	return done;
 }
 
-const char *
-registry_name(void)
-{
-	static char printable[HOSTS_NAME_MAX + 1];
-	char name[HOSTS_NAME_MAX + 1] = "";
-
-	if (cluster_name[0] != '\0')
-		strlcpy(name, cluster_name, sizeof(name));
-	else
-		gethostname(name, sizeof(name) - 1);
-	text_to_printable(printable, sizeof(printable), name, strlen(name));
-	return printable;
-}
-
 /*
  * Beats
  */
@@ -326,7 +310,7 @@ describe_self(void)
 	int unsettled;
 	int64 kept_until_us;
 
-	strlcpy(facts.name, registry_name(), sizeof(facts.name));
+	strlcpy(facts.name, host_list_own_name(), sizeof(facts.name));
 	lease_usage(&facts.leases, &releasing);
 	facts.settled =
 		lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 && kept_until_us == 0;

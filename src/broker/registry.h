@@ -30,9 +30,6 @@ extern void registry_changed(void);
  */
 extern bool registry_may_leave(core_lists to, int64 since_us, int64 now_us);
 
-/* For people: cluster_name, or the name of the machine; printable. */
-extern const char *registry_name(void);
-
 /* Sends what is due; returns when to be called again. */
 extern int64 registry_on_time(int64 now_us);
 

@@ -179,9 +179,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				break;
 			case SEVERAL_WAIT_FOR_LAST:
 				pg_atomic_write_u32(&asked[first].lease->company, LEASE_ALONE);
-				if (!wait_for_answer(request, first, deadline_us))
-					return false;
-				break;
+				/* FALLTHROUGH */
 			case SEVERAL_WAIT:
 				if (!wait_for_answer(request, first, deadline_us))
 					return false;

@@ -4,8 +4,6 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -27,8 +25,8 @@
 
 #include "session/runs.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/run_report.h"
-#include "shared/text.h"
 
 #define COMMAND_MAX 1024 /* bytes of a command that are written down */
 
@@ -37,10 +35,9 @@ static int runs_under_way = 0; /* of this session: they nest */
 static void write_row(Oid schema, const char *resource, const char *command, const char *status,
 					  int64 token, pg_uuid_t *id);
 static void tidy(Oid schema);
-static Datum *live_sessions(int *count);
+static Datum *gone_sessions(Oid schema, int *count);
 static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values);
 static bool become_owner(Oid schema, Oid *user, int *context);
-static Datum host_name(void);
 
 void
 runs_begin(Oid schema, const char *resource, const char *command, int64 token, pg_uuid_t *id)
@@ -68,7 +65,7 @@ write_row(Oid schema, const char *resource, const char *command, const char *sta
 				   INT4OID, INT8OID, INT8OID, TEXTOID, BOOLOID};
 	Datum values[] = {CStringGetTextDatum(resource),
 					  PointerGetDatum(cstring_to_text_with_len(command, len)),
-					  host_name(),
+					  CStringGetTextDatum(host_list_own_name()),
 					  CStringGetTextDatum(GetUserNameFromId(GetUserId(), false)),
 					  Int64GetDatum(token),
 					  Int32GetDatum(MyProcPid),
@@ -92,31 +89,30 @@ write_row(Oid schema, const char *resource, const char *command, const char *sta
 	SPI_finish();
 }
 
-/*
- * Runs of this server whose sessions have gone end, and those of this session whose report was
- * lost.  Old rows go.
- */
+/* Runs whose sessions have gone end.  Old rows go. */
 static void
 tidy(Oid schema)
 {
 	int count;
-	Datum *sessions = live_sessions(&count);
+	Datum *gone;
 	Oid types[] = {INT8OID, INT8ARRAYOID};
-	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier()),
-					  PointerGetDatum(construct_array(sessions, count, INT8OID, sizeof(int64),
-													  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))};
+	Datum values[2] = {Int64GetDatum((int64) GetSystemIdentifier())};
 	Oid keep_types[] = {INT4OID};
 	Datum keep_values[] = {Int32GetDatum(redlock_runs_keep_min)};
 
 	SPI_connect();
-	(void) execute(schema,
-				   "UPDATE %s.redlock_runs"
-				   " SET status = 'failed', ended = pg_catalog.clock_timestamp(),"
-				   " message = 'it ended without a word'"
-				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
-				   " AND server OPERATOR(pg_catalog.=) $1"
-				   " AND session OPERATOR(pg_catalog.<>) ALL ($2)",
-				   lengthof(types), types, values);
+	gone = gone_sessions(schema, &count);
+	values[1] = PointerGetDatum(
+		construct_array(gone, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	if (count > 0)
+		(void) execute(schema,
+					   "UPDATE %s.redlock_runs"
+					   " SET status = 'failed', ended = pg_catalog.clock_timestamp(),"
+					   " message = 'it ended without a word'"
+					   " WHERE status OPERATOR(pg_catalog.=) 'running'"
+					   " AND server OPERATOR(pg_catalog.=) $1"
+					   " AND session OPERATOR(pg_catalog.=) ANY ($2)",
+					   lengthof(types), types, values);
 	if (redlock_runs_keep_min > 0)
 		(void) execute(schema,
 					   "DELETE FROM %s.redlock_runs"
@@ -127,22 +123,35 @@ tidy(Oid schema)
 	SPI_finish();
 }
 
-/* Of this server; without this one, unless a recorded run is under way in it. */
+/*
+ * With runs that are said to be running on this server.  A session is known as living before
+ * its first row is there, so the rows are read first.  This one is among the gone if it has
+ * no recorded run under way: the report of that one was lost.
+ */
 static Datum *
-live_sessions(int *count)
+gone_sessions(Oid schema, int *count)
 {
-	Datum *sessions = palloc(MaxBackends * sizeof(Datum));
-	int64 own = run_report_session();
+	Oid types[] = {INT8OID};
+	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier())};
+	Datum *gone;
 
+	(void) execute(schema,
+				   "SELECT session FROM %s.redlock_runs"
+				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
+				   " AND server OPERATOR(pg_catalog.=) $1",
+				   lengthof(types), types, values);
+	gone = palloc(SPI_processed * sizeof(Datum));
 	*count = 0;
-	for (int i = 0; i < MaxBackends; i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		int64 session = run_report_session_of(i);
+		bool null;
+		Datum session = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &null);
+		bool own = DatumGetInt64(session) == run_report_session();
 
-		if (session != 0 && (session != own || runs_under_way > 0))
-			sessions[(*count)++] = Int64GetDatum(session);
+		if (own ? runs_under_way == 0 : !run_report_lives(DatumGetInt64(session)))
+			gone[(*count)++] = session;
 	}
-	return sessions;
+	return gone;
 }
 
 void
@@ -259,21 +268,6 @@ runs_merge(TriggerData *trigger)
 	return PointerGetDatum(known ? NULL : row);
 }
 
-/* As in redlock_hosts. */
-static Datum
-host_name(void)
-{
-	char name[256] = "";
-	char printable[256];
-
-	if (cluster_name[0] != '\0')
-		strlcpy(name, cluster_name, sizeof(name));
-	else
-		gethostname(name, sizeof(name) - 1);
-	text_to_printable(printable, sizeof(printable), name, strlen(name));
-	return CStringGetTextDatum(printable);
-}
-
 /*
  * Runs that fail
  */
@@ -306,8 +300,8 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not record that this run of redlock \"%s\" failed", resource),
-				 errdetail("It stays \"running\" in redlock_runs until the next one that "
-						   "this server records after the end of this session."),
+				 errdetail("It stays \"running\" in redlock_runs until this session records "
+						   "another run, or, after its end, another of this server does."),
 				 errhint("Raise max_worker_processes, now %d.", max_worker_processes)));
 	FreeErrorData(error);
 	MemoryContextSwitchTo(error_context);

@@ -539,9 +539,10 @@ session_token(uint64 hash, const char *name)
 void
 session_fence(uint64 hash, const char *name, const char *schema)
 {
-	Holding *holding = find_valid(hash, name);
+	Holding *holding;
 
 	fence_pass(schema, name);
+	holding = find_valid(hash, name);
 	if (holding->fences == NULL)
 		holding->fences = MemoryContextStrdup(TopMemoryContext, schema);
 }

@@ -4,16 +4,20 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
 #include "storage/spin.h"
+#include "utils/guc.h"
 
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/seqlock.h"
+#include "shared/text.h"
 
 /* Names of nodes in a message; the others are counted. */
 #define NODES_NAMED 5
@@ -62,6 +66,20 @@ int64
 host_list_up_for_us(void)
 {
 	return redlock_clock_us() - shared->made_us;
+}
+
+const char *
+host_list_own_name(void)
+{
+	static char printable[HOSTS_NAME_MAX + 1];
+	char name[HOSTS_NAME_MAX + 1] = "";
+
+	if (cluster_name[0] != '\0')
+		strlcpy(name, cluster_name, sizeof(name));
+	else
+		gethostname(name, sizeof(name) - 1);
+	text_to_printable(printable, sizeof(printable), name, strlen(name));
+	return printable;
 }
 
 uint64

@@ -72,6 +72,9 @@ extern void host_list_set_up(void);
 
 extern int64 host_list_up_for_us(void); /* since then */
 
+/* cluster_name of this server, or the name of its machine; printable ASCII.  A static text. */
+extern const char *host_list_own_name(void);
+
 /* backends: ask; has it been answered, and is the broker at it?  Wait a moment. */
 extern uint64 host_list_ask(void);
 extern bool host_list_answered(uint64 number, HostListAnswer *answer);

@@ -69,10 +69,13 @@ run_report_end_session(void)
 	pg_atomic_write_u64(&reports->session[REDLOCK_MY_PROCNO], 0);
 }
 
-int64
-run_report_session_of(int procno)
+bool
+run_report_lives(int64 session)
 {
-	return (int64) pg_atomic_read_u64(&reports->session[procno]);
+	for (int i = 0; i < MaxBackends; i++)
+		if (pg_atomic_read_u64(&reports->session[i]) == (uint64) session)
+			return true;
+	return false;
 }
 
 uint64

@@ -33,8 +33,7 @@ extern void run_report_set_up(void); /* under AddinShmemInitLock */
 extern int64 run_report_session(void);
 extern void run_report_end_session(void); /* never fails */
 
-/* Of the session with this number in the proc array; 0: none that has recorded a run. */
-extern int64 run_report_session_of(int procno);
+extern bool run_report_lives(int64 session);
 
 /* Its number, or 0 if there is no place.  Never fails. */
 extern uint64 run_report_put(const RunReport *report);
