@@ -601,7 +601,7 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 								lease_table->settling.unsettled_until_us);
 		}
 	}
-	command->waited_ms = lease->once ? -1 : turns_waited_ms(lease, now_us);
+	command->waited_us = lease->once ? -1 : turns_waited_us(lease, now_us);
 	command->token = lease->granted ? lease->core.token : 0;
 	command->waiters = turns_waiters(lease);
 	command->now_us = now_us;
@@ -759,7 +759,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	Lease *lease;
 	int64 turn_us;
 
-	script_hear(text, text_len, now_us, &message);
+	script_hear(text, text_len, now_us - turns_way_us(), &message);
 	if (subscription_is_own(channel, len))
 	{
 		if (message.word == SCRIPT_PROBE)

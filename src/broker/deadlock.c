@@ -171,9 +171,11 @@ static void
 tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	uint64 host = waits[lease_slot(lease)].held_by;
+	char text[SCRIPT_PROBE_MAX];
 
 	if (host != 0 && host != lease_table->host_id)
-		subscription_say(host, lease->key, lease->key_len, probe, now_us);
+		subscription_say(host, text, script_write_probe(text, lease->key, lease->key_len, probe),
+						 now_us);
 }
 
 /* It asks for what the holder of this server's lease waits for. */

@@ -31,7 +31,7 @@
 #define NUMBER_DIGITS 19
 
 /* Nobody waits for longer than 30 years. */
-#define WAITED_MAX_MS INT64CONST(999999999999)
+#define WAITED_MAX_US INT64CONST(999999999999999)
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
@@ -117,7 +117,7 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 		case CORE_OP_ACQUIRE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->wall_clock_us);
-			at = command->waited_ms >= 0 ? put_number(at, command->waited_ms)
+			at = command->waited_us >= 0 ? put_number(at, command->waited_us)
 										 : put_word(at, LUA_TRY, strlen(LUA_TRY));
 			break;
 		case CORE_OP_CONFIRM:
@@ -309,7 +309,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	text_to_printable(answer->text, sizeof(answer->text), from, end - from);
 }
 
-/* Each as its id and for how many ms it has waited. */
+/* Each as its id and for how many us it has waited. */
 static char *
 put_waiters(char *at, const Waiters *waiters, int64 now_us)
 {
@@ -317,13 +317,13 @@ put_waiters(char *at, const Waiters *waiters, int64 now_us)
 	{
 		at = put_host(at, waiters->waiter[i].host);
 		*at++ = '\0';
-		at = put_number(at, (now_us - waiters->waiter[i].since_us) / 1000);
+		at = put_number(at, now_us - waiters->waiter[i].since_us);
 	}
 	return at;
 }
 
 void
-script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
+script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 {
 	const char *end = text + len;
 	const char *word;
@@ -336,10 +336,10 @@ script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message)
 		return;
 	if (strcmp(word, "free") == 0 && take_number(&text, end, LUA_COUNTER_END, &message->token))
 		while (message->waiters.count < WAITERS_MAX &&
-			   take_waiter(&text, end, now_us, &message->waiters))
+			   take_waiter(&text, end, sent_us, &message->waiters))
 			;
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
-		(take_waiter(&text, end, now_us, &message->waiters) || is_try(text, end)))
+		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 		message->word = SCRIPT_WANT;
 	else if (strcmp(word, "probe") == 0 && take_probe(&text, end, &message->probe))
 		message->word = SCRIPT_PROBE;
@@ -365,11 +365,11 @@ take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 {
 	const char *next = *at;
 	uint64 host;
-	int64 waited_ms;
+	int64 waited_us;
 
-	if (!take_host(&next, end, &host) || !take_number(&next, end, WAITED_MAX_MS, &waited_ms))
+	if (!take_host(&next, end, &host) || !take_number(&next, end, WAITED_MAX_US, &waited_us))
 		return false;
-	waiters_add(waiters, host, waited_ms * 1000, now_us);
+	waiters_add(waiters, host, waited_us, now_us);
 	*at = next;
 	return true;
 }
@@ -425,6 +425,20 @@ take_text(const char **at, const char *end, char *text, size_t size)
 		return false;
 	text_to_printable(text, size, word, len);
 	return true;
+}
+
+size_t
+script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 host,
+				  int64 waited_us)
+{
+	char *at = put_word(text, "want", 4);
+
+	at = put_word(at, key, key_len);
+	at = put_host(at, host);
+	*at++ = '\0';
+	at = put_number(at, waited_us);
+	Assert(at - text <= SCRIPT_WANT_MAX);
+	return at - text;
 }
 
 size_t

@@ -27,7 +27,7 @@ typedef struct ScriptCommand
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
-	int64 waited_ms;        /* acquire: what the holder's host is told; -1: it is a try */
+	int64 waited_us;        /* acquire: what the holder's host is told; -1: it is a try */
 	int64 token;            /* release: of the lease, as its waiters are told; 0: none */
 	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
 	int64 now_us;           /* release: on the clock of the waiters */
@@ -110,7 +110,14 @@ typedef struct ScriptProbe
 	(LOCK_PREFIX_MAX + LOCK_NAME_MAX + 64 +                                                        \
 	 PROBE_STEPS_MAX * (SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + LOCK_HOST_DIGITS + 64))
 
-/* Writes a probe as a message, returns its length.  Its own key is not used. */
+#define SCRIPT_WANT_MAX (LOCK_PREFIX_MAX + LOCK_NAME_MAX + 64)
+
+/*
+ * These write messages, and return their length: what the node says of a refused acquire that
+ * waits, and a probe, whose own key is not used.
+ */
+extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
+								uint64 host, int64 waited_us);
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
 
@@ -132,8 +139,8 @@ typedef struct ScriptMessage
 	ScriptProbe probe; /* PROBE */
 } ScriptMessage;
 
-/* Reads a message that came at now_us.  The key is in its text. */
-extern void script_hear(const char *text, size_t len, int64 now_us, ScriptMessage *message);
+/* Reads a message that was sent at that time.  The key is in its text. */
+extern void script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message);
 
 /* Reads what command number i of a batch of so many was answered. */
 extern void script_read(core_op op, const redisReply *reply, int i, int count,

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 
+#include "common/pg_prng.h"
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
@@ -140,18 +141,16 @@ channel_of(uint64 host, char channel[CHANNEL_SIZE])
 }
 
 void
-subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe *probe,
-				 int64 now_us)
+subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 {
-	char text[SCRIPT_PROBE_MAX];
 	char channel[CHANNEL_SIZE];
 	const char *argv[] = {"PUBLISH", channel, text};
-	size_t argvlen[] = {7, channel_of(host, channel),
-						script_write_probe(text, key, key_len, probe)};
+	size_t argvlen[] = {7, channel_of(host, channel), len};
+	uint32 first = pg_prng_uint32(&pg_global_prng_state);
 
-	for (int i = 0; i < CORE_NODES_MAX; i++)
+	for (uint32 i = 0; i < CORE_NODES_MAX; i++)
 	{
-		RedisNode *node = node_at((probe->path.number + i) % CORE_NODES_MAX);
+		RedisNode *node = node_at((int) ((first + i) % CORE_NODES_MAX));
 
 		if (!node_can_send(node))
 			continue;

@@ -39,9 +39,8 @@ extern Lease *subscription_told(const RedisNode *node, const char *channel, size
 /* Is it the channel of this server? */
 extern bool subscription_is_own(const char *channel, size_t len);
 
-/* Send a probe to a host, by some node: what is lost is sent again, by another. */
-extern void subscription_say(uint64 host, const char *key, size_t key_len, const ScriptProbe *probe,
-							 int64 now_us);
+/* Send a message to a host, by some node: what is lost is said again, by another. */
+extern void subscription_say(uint64 host, const char *text, size_t len, int64 now_us);
 
 /* The lease with this key, or NULL. */
 extern Lease *subscription_lease(const char *key, size_t len);

@@ -8,6 +8,8 @@
 #include "utils/memutils.h"
 
 #include "broker/members.h"
+#include "broker/script.h"
+#include "broker/subscription.h"
 #include "broker/turns.h"
 #include "protocol/rules.h"
 #include "shared/node_status.h"
@@ -18,15 +20,23 @@
 /* Of each slot of the lease table. */
 typedef struct Turn
 {
-	Waiters *waiters; /* NULL: nobody waits */
-	int64 asked_us;   /* it began to ask; 0: of an earlier broker */
-	int64 heard_us;   /* of the last release since then, or that */
+	WaitersKnown *known; /* NULL: nobody waits */
+	int64 asked_us;      /* it began to ask; 0: of an earlier broker */
+	int64 heard_us;      /* of the last release since then, or that */
 } Turn;
 
-static Turn *turns;
-static int64 begin_us[PLACES];
+/* After a release that named others. */
+typedef struct Pause
+{
+	int64 end_us;
+	uint64 tell; /* this host, if it asks meanwhile; 0: nobody, it was named, too */
+} Pause;
 
-static Waiters *waiters_of(const Lease *lease);
+static Turn *turns;
+static Pause pauses[PLACES];
+
+static WaitersKnown *known_of(const Lease *lease);
+static void tell(uint64 host, const Lease *lease, int64 now_us);
 static int64 hold_back_us(void);
 static int64 round_trip_us(void);
 
@@ -40,24 +50,26 @@ turns_init(void)
 void
 turns_want(Lease *lease, const Waiter *waiter, int64 now_us)
 {
-	waiters_add(waiters_of(lease), waiter->host, now_us - waiter->since_us, now_us);
+	waiters_add(&known_of(lease)->told, waiter->host, now_us - waiter->since_us, now_us);
 	lease_want(lease);
 }
 
-static Waiters *
-waiters_of(const Lease *lease)
+static WaitersKnown *
+known_of(const Lease *lease)
 {
-	Waiters **own = &turns[lease_slot(lease)].waiters;
+	WaitersKnown **known = &turns[lease_slot(lease)].known;
 
-	if (*own == NULL)
-		*own = MemoryContextAllocZero(TopMemoryContext, sizeof(Waiters));
-	return *own;
+	if (*known == NULL)
+		*known = MemoryContextAllocZero(TopMemoryContext, sizeof(WaitersKnown));
+	return *known;
 }
 
 const Waiters *
 turns_waiters(const Lease *lease)
 {
-	return turns[lease_slot(lease)].waiters;
+	WaitersKnown *known = turns[lease_slot(lease)].known;
+
+	return known != NULL ? &known->named : NULL;
 }
 
 /* Who waits behind us is known when it is our turn, and does not have to tell again. */
@@ -65,6 +77,7 @@ int64
 turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 {
 	int place = waiters_place(named, lease_table->host_id);
+	uint64 next = waiters_whom_to_tell(named, lease_table->host_id);
 	int64 turn_us = now_us - turns[lease_slot(lease)].heard_us;
 	int64 after_us =
 		rules_turn_after_us(place, named->count, lease->core.waiting,
@@ -73,46 +86,66 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	turns[lease_slot(lease)].heard_us = now_us;
 	if (named->count > 0)
 	{
-		*waiters_of(lease) = *named;
-		waiters_pass(waiters_of(lease), lease_table->host_id);
-		if (waiters_of(lease)->count > 0)
+		waiters_hear(known_of(lease), named, lease_table->host_id);
+		if (known_of(lease)->named.count > 0)
 			lease_want(lease);
 	}
 	if (after_us < 0)
 		return 0;
+	if (next != 0)
+		tell(next, lease, now_us);
 	/* who was not named is not put off by each release anew */
 	if (place == named->count && lease->core.not_before_us > now_us)
 		return Min(now_us + after_us, lease->core.not_before_us);
 	return now_us + after_us;
 }
 
+/* That this host waits. */
+static void
+tell(uint64 host, const Lease *lease, int64 now_us)
+{
+	char text[SCRIPT_WANT_MAX];
+
+	subscription_say(host, text,
+					 script_write_want(text, lease->key, lease->key_len, lease_table->host_id,
+									   turns_waited_us(lease, now_us)),
+					 now_us);
+}
+
 /* Who has had its turn is the last in the list, if it wants another. */
 void
 turns_end(Lease *lease, int64 now_us)
 {
-	Waiters *own = turns[lease_slot(lease)].waiters;
+	WaitersKnown *known = turns[lease_slot(lease)].known;
+	Pause *pause = &pauses[lease->hash % PLACES];
+	Waiters *named;
 
-	if (own == NULL || own->count == 0)
+	if (known == NULL || (named = waiters_to_name(known))->count == 0)
 		return;
-	begin_us[lease->hash % PLACES] =
-		now_us + rules_pause_us(own->count, hold_back_us(), now_us - lease->turn_began_us);
+	pause->end_us =
+		now_us + rules_pause_us(named->count, hold_back_us(), now_us - lease->turn_began_us);
 	if (lease->returns)
-		waiters_add(own, lease_table->host_id, 0, now_us);
+		waiters_add(named, lease_table->host_id, 0, now_us);
+	pause->tell = waiters_whom_to_tell(named, lease_table->host_id);
 }
 
 int64
 turns_begin(const Lease *lease, int64 now_us)
 {
+	const Pause *pause = &pauses[lease->hash % PLACES];
+
 	turns[lease_slot(lease)].asked_us = turns[lease_slot(lease)].heard_us = now_us;
-	return begin_us[lease->hash % PLACES];
+	if (pause->end_us > now_us && pause->tell != 0)
+		tell(pause->tell, lease, now_us);
+	return pause->end_us;
 }
 
 int64
-turns_waited_ms(const Lease *lease, int64 now_us)
+turns_waited_us(const Lease *lease, int64 now_us)
 {
 	int64 asked_us = turns[lease_slot(lease)].asked_us;
 
-	return asked_us > 0 ? (now_us - asked_us) / 1000 : 0;
+	return asked_us > 0 ? now_us - asked_us : 0;
 }
 
 void
@@ -120,15 +153,21 @@ turns_forget(const Lease *lease)
 {
 	Turn *turn = &turns[lease_slot(lease)];
 
-	if (turn->waiters != NULL)
-		pfree(turn->waiters);
-	*turn = (Turn){NULL, 0, 0};
+	if (turn->known != NULL)
+		pfree(turn->known);
+	*turn = (Turn){0};
 }
 
 static int64
 hold_back_us(void)
 {
 	return rules_hold_back_us(round_trip_us());
+}
+
+int64
+turns_way_us(void)
+{
+	return round_trip_us() / 2;
 }
 
 int64

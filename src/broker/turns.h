@@ -35,8 +35,11 @@ extern int64 turns_begin(const Lease *lease, int64 now_us);
 /* For how long a try of this host waits for a lease that another has for nobody. */
 extern int64 turns_recall_us(void);
 
+/* For how long a message is under way. */
+extern int64 turns_way_us(void);
+
 /* For how long it has been. */
-extern int64 turns_waited_ms(const Lease *lease, int64 now_us);
+extern int64 turns_waited_us(const Lease *lease, int64 now_us);
 
 /* Its slot is freed. */
 extern void turns_forget(const Lease *lease);

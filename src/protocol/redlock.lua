@@ -43,7 +43,7 @@
 -- is an array of what each returns.
 --
 --	 acquire key value ttl proposal waited
---			  ttl in ms; proposal: the client's wall clock in us; waited: for how many ms it
+--			  ttl in ms; proposal: the client's wall clock in us; waited: for how many us it
 --			  has, or LUA_TRY: it does not wait.  Returns the counter as text, or {ttl left in
 --			  ms, value in the way, how many hosts wait for its release}.
 --	 confirm key value counter token keep
@@ -57,7 +57,7 @@
 --			  told, LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
 --			  front of who held it; tombstone: what the counter becomes at least, or 0;
 --			  token: of the lease that ends; then the hosts whose turn is next, in order,
---			  and for how many ms each has waited, by the clock of the one that releases.
+--			  and for how many us each has waited, by the clock of the one that releases.
 --			  Returns 1, or 0: the key was not there.
 --
 -- "keep" is how long a counter that has to be written lives, in ms.

@@ -4,13 +4,19 @@
  */
 #include "protocol/waiters.h"
 
+static void insert(Waiters *waiters, Waiter newcomer);
 static void drop(Waiters *waiters, int from, int count);
 
 void
 waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us)
 {
-	Waiter newcomer = {host, waited_us < now_us ? now_us - waited_us : 0};
-	int at = waiters_place(waiters, host);
+	insert(waiters, (Waiter){host, waited_us < now_us ? now_us - waited_us : 0});
+}
+
+static void
+insert(Waiters *waiters, Waiter newcomer)
+{
+	int at = waiters_place(waiters, newcomer.host);
 
 	if (at < waiters->count)
 		drop(waiters, at, 1);
@@ -36,11 +42,33 @@ waiters_place(const Waiters *waiters, uint64_t host)
 }
 
 void
-waiters_pass(Waiters *waiters, uint64_t self)
+waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t self)
 {
-	int place = waiters_place(waiters, self);
+	int place = waiters_place(named, self);
 
-	drop(waiters, 0, place < waiters->count ? place + 1 : place > 0);
+	known->named = *named;
+	drop(&known->named, 0, place < named->count ? place + 1 : place > 0);
+	for (int i = 0; i < known->told.count; i++)
+		if (waiters_place(named, known->told.waiter[i].host) == named->count)
+			insert(&known->named, known->told.waiter[i]);
+	known->told.count = 0;
+}
+
+Waiters *
+waiters_to_name(WaitersKnown *known)
+{
+	for (int i = 0; i < known->told.count; i++)
+		insert(&known->named, known->told.waiter[i]);
+	known->told.count = 0;
+	return &known->named;
+}
+
+uint64_t
+waiters_whom_to_tell(const Waiters *named, uint64_t self)
+{
+	if (named->count == 0 || waiters_place(named, self) < named->count)
+		return 0;
+	return named->waiter[named->count > 1].host;
 }
 
 bool

@@ -3,7 +3,8 @@
  *		Which hosts wait for a lock that this host has, the longest first.
  *
  * A refused acquire tells the holder's host who asked and for how long it has waited; a
- * release tells the waiters whose turn is next.  All of it are hints, which may be lost, late,
+ * release tells the waiters whose turn is next.  A waiter that this did not name tells one
+ * of those that it named.  All of it are hints, which may be lost, late,
  * doubled or forged: they decide who asks first, never who is granted anything.
  *
  * Pure, like the core.  Hosts are known by their ids, which are never 0.
@@ -35,13 +36,30 @@ extern void waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int6
 /* Its place in the list, from 0; the list's length if it has none. */
 extern int waiters_place(const Waiters *waiters, uint64_t host);
 
+/* What a host knows that waits for a lock, or has it. */
+typedef struct WaitersKnown
+{
+	Waiters named; /* by the last release that it heard, and to be named by its own */
+	Waiters told;  /* who has told since that it waits */
+} WaitersKnown;
+
 /*
  * A release named these.  What of them is left when this host has the lock: those behind it;
  * who is before it did not come, or asks again.  If it is not among them it came between, and
  * only the first had to come until then: were all forgotten, there would be no order for
- * long where hosts that were not named come often.
+ * long where hosts that were not named come often.  Who has told may have come too late to be
+ * named, and is kept; but not until the release after that: it may have had its turn by then.
  */
-extern void waiters_pass(Waiters *waiters, uint64_t self);
+extern void waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t self);
+
+/* This host releases the lock: returns whom it is to name. */
+extern Waiters *waiters_to_name(WaitersKnown *known);
+
+/*
+ * Whom a host tells that waits and was not named; 0: nobody.  The second, as the first may be
+ * done before it hears.
+ */
+extern uint64_t waiters_whom_to_tell(const Waiters *named, uint64_t self);
 
 /*
  * Releases that a waiter hears of, each from several nodes.  `nodes` have told of the one of

@@ -270,7 +270,7 @@ random_command(command *c, bool full)
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
-			c->waited_ms = dice(3) == 0 ? -1 : (int64_t) dice(100000);
+			c->waited_us = dice(3) == 0 ? -1 : (int64_t) dice(100000);
 			break;
 		case CORE_OP_CONFIRM:
 			c->counter = dice(3) == 0 ? some_counter() : data.counter;
@@ -513,7 +513,7 @@ write_command(char *text, size_t size, const command *c)
 	if (c->op == CORE_OP_ACQUIRE)
 	{
 		number[1] = c->proposal;
-		number[2] = c->waited_ms;
+		number[2] = c->waited_us;
 	}
 	else if (c->op == CORE_OP_CONFIRM)
 	{
@@ -523,7 +523,7 @@ write_command(char *text, size_t size, const command *c)
 	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%sa holder%c%" PRId64 "%c%" PRId64 "%c",
 				   lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, c->host + 1,
 				   c->may_stay ? LUA_MAY_STAY : " ", 0, number[0], 0, number[1], 0);
-	if (c->op == CORE_OP_ACQUIRE && c->waited_ms < 0)
+	if (c->op == CORE_OP_ACQUIRE && c->waited_us < 0)
 		len += snprintf(text + len, size - (size_t) len, "%s%c", LUA_TRY, 0);
 	else
 		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", number[2], 0);
@@ -544,7 +544,7 @@ write_told(char *text, size_t size, const command *c)
 		len += (size_t) snprintf(text, size, "%" PRId64 "%c", c->ended, 0);
 	for (int i = 0; i < c->waiting; i++)
 		len += (size_t) snprintf(text + len, size - len, "%016" PRIx64 "%c%" PRId64 "%c",
-								 c->waiter[i].host, 0, c->waiter[i].waited_ms, 0);
+								 c->waiter[i].host, 0, c->waiter[i].waited_us, 0);
 	return len;
 }
 
@@ -772,11 +772,11 @@ differ_unless_told(const command *c, const answer *a)
 										(unsigned) a->holder_host);
 		len = (size_t) snprintf(text, sizeof(text), "want%c%s%c%016x%c", 0, KEY, 0,
 								(unsigned) c->host + 1, 0);
-		len += (size_t) (c->waited_ms < 0
+		len += (size_t) (c->waited_us < 0
 							 ? snprintf(text + len, sizeof(text) - len, "%s%c", LUA_TRY, 0)
 							 : snprintf(text + len, sizeof(text) - len, "%" PRId64 "%c",
-										c->waited_ms, 0));
-		heard_tries += c->waited_ms < 0;
+										c->waited_us, 0));
+		heard_tries += c->waited_us < 0;
 	}
 	if (message->elements != 3 || message->element[1]->len != channel_len ||
 		memcmp(message->element[1]->str, channel, channel_len) != 0 ||

@@ -411,7 +411,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 			case CORE_OP_ACQUIRE:
 				command.proposal = wall;
 				command.marker = host_marker(h, n);
-				command.waited_ms = slot->once ? -1 : (host_now_us(h) - slot->asked_us) / 1000;
+				command.waited_us = slot->once ? -1 : host_now_us(h) - slot->asked_us;
 				break;
 			case CORE_OP_CONFIRM:
 			case CORE_OP_RENEW:
@@ -427,11 +427,11 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 					check_kept(h, s);
 				}
 				command.ended = slot->granted ? slot->core.token : 0;
-				command.waiting = slot->granted ? slot->waiters.count : 0;
+				command.waiting = slot->granted ? slot->waiters.named.count : 0;
 				for (int i = 0; i < command.waiting; i++)
 					command.waiter[i] =
-						(told_waiter){slot->waiters.waiter[i].host,
-									  (host_now_us(h) - slot->waiters.waiter[i].since_us) / 1000};
+						(told_waiter){slot->waiters.named.waiter[i].host,
+									  host_now_us(h) - slot->waiters.named.waiter[i].since_us};
 				break;
 		}
 		check_sent(h, s, n, op);
@@ -640,7 +640,7 @@ act_on_wish(int h, int s)
 			check_freed(h, s, slot->forgiven);
 			slot->in_use = false;
 			slot->generation++;
-			slot->waiters.count = 0;
+			slot->waiters = (WaitersKnown){0};
 			break;
 		case WISH_RELEASE:
 			if (release_queue_begin(&hosts[h].releases, s, &slot->core,
@@ -969,7 +969,7 @@ host_stop_broker(int h, int64_t for_us)
 	memset(hosts[h].turn_begins_us, 0, sizeof(hosts[h].turn_begins_us));
 	for (int s = 0; s < w.plan.slots; s++)
 	{
-		slot_at(h, s)->waiters.count = 0;
+		slot_at(h, s)->waiters = (WaitersKnown){0};
 		slot_at(h, s)->timer_at_us = 0;
 		slot_at(h, s)->timer_tag++;
 	}

@@ -54,7 +54,7 @@ typedef struct slot
 	bool may_stay;         /* as the nodes were told when it was asked for */
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
 	int64_t looks_at_us;   /* the broker looks whether a stay is over */
-	Waiters waiters;       /* hosts that want it, as far as the broker knows */
+	WaitersKnown waiters;  /* hosts that want it, as far as the broker knows */
 	bool wanted;           /* ... and as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */
 	int64_t asked_us;      /* the broker began to ask */
@@ -88,6 +88,7 @@ typedef struct host
 	core_mask crowded;          /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
 	int64_t turn_begins_us[RESOURCES_MAX]; /* by plan.turn: its next request lets others go first */
+	uint64_t turn_tells[RESOURCES_MAX]; /* who is told if it asks before; 0: nobody */
 	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
 	int queued_count;
 	bool pass_due; /* an EVENT_PASS is under way */

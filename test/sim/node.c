@@ -91,7 +91,7 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		answer->busy_ms = ttl_left_ms(data, now_us);
 		answer->holder = data->secret;
 		answer->may_stay = data->may_stay && !data->kept;
-		if (data->host != 0 && (command->waited_ms >= 0 || data->may_stay))
+		if (data->host != 0 && (command->waited_us >= 0 || data->may_stay))
 		{
 			answer->tells = TELLS_WANT;
 			answer->holder_host = data->host;

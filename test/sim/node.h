@@ -50,7 +50,7 @@ typedef struct node_mark
 typedef struct told_waiter
 {
 	uint64_t host;
-	int64_t waited_ms;
+	int64_t waited_us;
 } told_waiter;
 
 typedef struct command
@@ -65,7 +65,7 @@ typedef struct command
 	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
 	int64_t token;    /* confirm; renew: what the bound becomes */
 	int64_t keep_ms;
-	int64_t waited_ms; /* acquire: what the holder's host is told; -1: it is a try */
+	int64_t waited_us; /* acquire: what the holder's host is told; -1: it is a try */
 	int64_t ended;     /* release: the token of the lease, as waiters are told; 0: none */
 	int waiting;       /* release: so many of them are named */
 	told_waiter waiter[WAITERS_MAX];

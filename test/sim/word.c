@@ -33,6 +33,7 @@ static void forge(int server);
 static void hear_want(int host, const word *word);
 static void hear_free(int host, int slot, const word *word);
 static int64_t hear_turn(int host, int slot, const Waiters *named);
+static void say_want(int host, int resource, int64_t waited_us, uint64_t to);
 static Waiters read_waiters(int host, const word *word);
 static bool waits(int host, int slot, int resource);
 static int node_of(int host, int server, core_mask members);
@@ -65,8 +66,8 @@ word_tell(int server, const command *command, const answer *answer)
 			break;
 		case TELLS_WANT:
 			word.want = true;
-			word.count = command->waited_ms >= 0;
-			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_ms};
+			word.count = command->waited_us >= 0;
+			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_us};
 			send_word(answer->holder_host - 1, &word);
 			break;
 	}
@@ -189,7 +190,7 @@ hear_want(int h, const word *word)
 	}
 	tell("host %c hears that lock %d is wanted by host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
-	waiters_add(&slot_at(h, s)->waiters, waiters.waiter[0].host,
+	waiters_add(&slot_at(h, s)->waiters.told, waiters.waiter[0].host,
 				host_now_us(h) - waiters.waiter[0].since_us, host_now_us(h));
 	session_want(h, s);
 }
@@ -222,6 +223,7 @@ hear_turn(int h, int s, const Waiters *named)
 	slot *slot = slot_at(h, s);
 	int64_t now_us = host_now_us(h);
 	int place = waiters_place(named, (uint64_t) h + 1);
+	uint64_t next = waiters_whom_to_tell(named, (uint64_t) h + 1);
 	int64_t after_us =
 		rules_turn_after_us(place, named->count, slot->core.waiting, dice(UINT32_MAX),
 							hold_back_us(), now_us - slot->heard_us);
@@ -229,17 +231,32 @@ hear_turn(int h, int s, const Waiters *named)
 	slot->heard_us = now_us;
 	if (named->count > 0)
 	{
-		slot->waiters = *named;
-		waiters_pass(&slot->waiters, (uint64_t) h + 1);
-		if (slot->waiters.count > 0)
+		waiters_hear(&slot->waiters, named, (uint64_t) h + 1);
+		if (slot->waiters.named.count > 0)
 			session_want(h, s);
 	}
 	if (after_us < 0)
 		return 0;
+	if (next != 0)
+		say_want(h, slot->resource, now_us - slot->asked_us, next);
 	if (place == named->count && slot->core.not_before_us > now_us &&
 		slot->core.not_before_us < now_us + after_us)
 		return slot->core.not_before_us;
 	return now_us + after_us;
+}
+
+/* By one server.  Who is none hears nothing. */
+static void
+say_want(int h, int resource, int64_t waited_us, uint64_t to)
+{
+	word word = {.want = true,
+				 .server = w.server_of[h][dice((uint32_t) w.plan.places)],
+				 .resource = resource,
+				 .count = 1,
+				 .waiter = {{(uint64_t) h + 1, waited_us}}};
+
+	if (to <= (uint64_t) w.plan.hosts)
+		send_word((int) to - 1, &word);
 }
 
 static Waiters
@@ -248,8 +265,7 @@ read_waiters(int h, const word *word)
 	Waiters waiters = {0};
 
 	for (int i = 0; i < word->count; i++)
-		waiters_add(&waiters, word->waiter[i].host, word->waiter[i].waited_ms * 1000,
-					host_now_us(h));
+		waiters_add(&waiters, word->waiter[i].host, word->waiter[i].waited_us, host_now_us(h));
 	return waiters;
 }
 
@@ -257,20 +273,27 @@ void
 word_end_turn(int h, int s)
 {
 	slot *slot = slot_at(h, s);
+	int turn = w.plan.turn[w.plan.gate[slot->resource]];
+	Waiters *named = waiters_to_name(&slot->waiters);
 
-	if (slot->waiters.count == 0)
+	if (named->count == 0)
 		return;
-	hosts[h].turn_begins_us[w.plan.turn[w.plan.gate[slot->resource]]] =
+	hosts[h].turn_begins_us[turn] =
 		host_now_us(h) +
-		rules_pause_us(slot->waiters.count, hold_back_us(), host_now_us(h) - slot->turn_began_us);
+		rules_pause_us(named->count, hold_back_us(), host_now_us(h) - slot->turn_began_us);
 	if (slot->returns)
-		waiters_add(&slot->waiters, (uint64_t) h + 1, 0, host_now_us(h));
+		waiters_add(named, (uint64_t) h + 1, 0, host_now_us(h));
+	hosts[h].turn_tells[turn] = waiters_whom_to_tell(named, (uint64_t) h + 1);
 }
 
 int64_t
 word_begin_us(int h, int resource)
 {
-	return hosts[h].turn_begins_us[w.plan.turn[w.plan.gate[resource]]];
+	int turn = w.plan.turn[w.plan.gate[resource]];
+
+	if (hosts[h].turn_begins_us[turn] > host_now_us(h) && hosts[h].turn_tells[turn] != 0)
+		say_want(h, resource, 0, hosts[h].turn_tells[turn]);
+	return hosts[h].turn_begins_us[turn];
 }
 
 /* The name is what comes behind the prefix that is set now. */

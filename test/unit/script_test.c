@@ -404,10 +404,10 @@ static const struct
 	const char *words;
 } commands[] = {
 	{"acquire",
-	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = 37},
+	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_us = 37},
 	 "10000|1700000000000000|37|"},
 	{"try",
-	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_ms = -1},
+	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_us = -1},
 	 "10000|1700000000000000|try|"},
 	{"confirm a token of now",
 	 {.op = CORE_OP_CONFIRM,
@@ -445,7 +445,7 @@ static const struct
 	  .token = NOW_US,
 	  .waiters = &two,
 	  .now_us = 5000000},
-	 "0|0|100000000|1700000000000000|00c0ffee00c0ffee|4999|fedcba9876543210|0|"},
+	 "0|0|100000000|1700000000000000|00c0ffee00c0ffee|4999000|fedcba9876543210|0|"},
 	{"release without a word",
 	 {.op = CORE_OP_RELEASE, .wall_clock_us = NOW_US, .ttl_ms = LUA_DELETE},
 	 "-1|0|100000000|"},
@@ -673,8 +673,8 @@ static const struct
 	{"no host", "free|17|0000000000000000|1|" B "|2|", SCRIPT_FREE, 17, 0, {0}},
 	{"a time that is none", "free|17|" A "|1x|", SCRIPT_FREE, 17, 0, {0}},
 	{"a time before", "free|17|" A "|-1|", SCRIPT_FREE, 17, 0, {0}},
-	{"a longest time", "free|17|" A "|999999999999|", SCRIPT_FREE, 17, 1, {10}},
-	{"a longer one", "free|17|" A "|1000000000000|", SCRIPT_FREE, 17, 0, {0}},
+	{"a longest time", "free|17|" A "|999999999999999|", SCRIPT_FREE, 17, 1, {10}},
+	{"a longer one", "free|17|" A "|1000000000000000|", SCRIPT_FREE, 17, 0, {0}},
 	{"an empty time", "free|17|" A "||", SCRIPT_FREE, 17, 0, {0}},
 	{"a want", "want|redlock:job|" A "|5|", SCRIPT_WANT, 0, 1, {10}},
 	{"a try", "want|redlock:job|" A "|try|", SCRIPT_WANT, 0, 0, {0}},
@@ -730,7 +730,13 @@ test_messages(void)
 
 	len = sprintf(text, "want%credlock:job%c" A "%c5%c", 0, 0, 0, 0);
 	hear(text, len, &message);
-	ok(message.waiters.waiter[0].since_us == 77000000 - 5000, "since when, by our clock");
+	ok(message.waiters.waiter[0].since_us == 77000000 - 5, "since when, by our clock");
+	len = (int) script_write_want(text, key, strlen(key), 10, 5000);
+	hear(text, len, &message);
+	ok(message.word == SCRIPT_WANT && message.waiters.count == 1 &&
+		   message.waiters.waiter[0].host == 10 &&
+		   message.waiters.waiter[0].since_us == 77000000 - 5000,
+	   "a want that this server writes");
 
 	len = sprintf(text, "free%c17%c", 0, 0);
 	for (int i = 0; i < 50; i++)

@@ -85,23 +85,52 @@ test_room(void)
 	ok(waiters.count == WAITERS_MAX, "however many come");
 }
 
-static void
-test_pass(void)
+static const char *
+heard(WaitersKnown *known, const char *named, uint64_t self)
 {
-	Waiters waiters = list("abcd");
+	Waiters waiters = list(named);
 
-	waiters_pass(&waiters, 'a');
-	ok(strcmp(names(&waiters), "bcd") == 0, "who is next leaves those behind it");
-	waiters_pass(&waiters, 'c');
-	ok(strcmp(names(&waiters), "d") == 0, "who did not come is not named again");
-	waiters_pass(&waiters, 'd');
-	ok(waiters.count == 0, "the last leaves nobody");
-	waiters_pass(&waiters, 'd');
-	ok(waiters.count == 0, "of nobody nobody is left");
-	waiters = list("abcdefgh");
-	waiters_pass(&waiters, 'x');
-	ok(strcmp(names(&waiters), "bcdefgh") == 0,
+	waiters_hear(known, &waiters, self);
+	return names(&known->named);
+}
+
+static void
+test_hear(void)
+{
+	WaitersKnown known = {0};
+
+	ok(strcmp(heard(&known, "abcd", 'a'), "bcd") == 0, "who is next leaves those behind it");
+	ok(strcmp(heard(&known, "bcd", 'c'), "d") == 0, "who did not come is not named again");
+	ok(strcmp(heard(&known, "d", 'd'), "") == 0, "the last leaves nobody");
+	ok(strcmp(heard(&known, "", 'd'), "") == 0, "of nobody nobody is left");
+	ok(strcmp(heard(&known, "abcdefgh", 'x'), "bcdefgh") == 0,
 	   "who was not named comes between: the first was late");
+
+	add(&known.told, 'z', 1);
+	ok(strcmp(heard(&known, "abc", 'a'), "bcz") == 0,
+	   "who told before a release, and was not named by it, is not forgotten");
+	ok(strcmp(heard(&known, "bcd", 'b'), "cd") == 0, "but not kept until the release after that");
+	add(&known.told, 'c', 1);
+	ok(strcmp(heard(&known, "abc", 'b'), "c") == 0 && known.told.count == 0,
+	   "who told and was named is where it was named");
+	add(&known.told, 'a', 2000);
+	add(&known.told, 'z', 1);
+	ok(strcmp(names(waiters_to_name(&known)), "acz") == 0 && known.told.count == 0,
+	   "who tells the holder is named, by how long it has waited");
+}
+
+static void
+test_whom_to_tell(void)
+{
+	Waiters waiters = list("abc");
+
+	ok(waiters_whom_to_tell(&waiters, 'x') == 'b', "who was not named tells the second");
+	ok(waiters_whom_to_tell(&waiters, 'c') == 0, "who was named tells nobody");
+	waiters = list("a");
+	ok(waiters_whom_to_tell(&waiters, 'x') == 'a', "or the only one");
+	ok(waiters_whom_to_tell(&waiters, 'a') == 0, "unless that is it");
+	waiters = list("");
+	ok(waiters_whom_to_tell(&waiters, 'x') == 0, "or there is none");
 }
 
 /* Which of these messages are counted: each a node, and the token of the lease. */
@@ -144,7 +173,8 @@ main(void)
 {
 	test_order();
 	test_room();
-	test_pass();
+	test_hear();
+	test_whom_to_tell();
 	test_told();
 	return tap_done();
 }
