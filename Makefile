@@ -16,14 +16,15 @@
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
-	protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
+	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/run_report shared/text \
 	shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
-	session/fence session/gate session/list_hosts session/loss session/request session/runs session/session)
+	session/fence session/gate session/list_hosts session/loss session/permits session/request session/runs \
+	session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql

@@ -22,11 +22,12 @@ CREATE FUNCTION redlock_acquire(resource text,
                                 scope redlock_scope DEFAULT 'transaction',
                                 hold_at_least interval DEFAULT NULL,
                                 hold_at_most interval DEFAULT NULL,
-                                keep_idle interval DEFAULT NULL)
+                                keep_idle interval DEFAULT NULL,
+                                slots integer DEFAULT 1)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval) IS
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, integer) IS
 'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
 
 DROP FUNCTION redlock_try(text, interval, redlock_scope, interval, interval);
@@ -35,11 +36,12 @@ CREATE FUNCTION redlock_try(resource text,
                             scope redlock_scope DEFAULT 'transaction',
                             hold_at_least interval DEFAULT NULL,
                             hold_at_most interval DEFAULT NULL,
-                            keep_idle interval DEFAULT NULL)
+                            keep_idle interval DEFAULT NULL,
+                            slots integer DEFAULT 1)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval) IS
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, integer) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
 
 CREATE FUNCTION redlock_acquire(resources text[],
@@ -75,10 +77,11 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              hold_at_most interval DEFAULT NULL,
                              keep_idle interval DEFAULT NULL,
                              fence boolean DEFAULT false,
-                             record boolean DEFAULT false)
+                             record boolean DEFAULT false,
+                             slots integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean) IS
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, integer) IS
 'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote. With "record" the table redlock_runs tells what became of it';
 
 CREATE PROCEDURE redlock_lock(resource text,
@@ -87,10 +90,11 @@ CREATE PROCEDURE redlock_lock(resource text,
                               scope redlock_scope DEFAULT 'session',
                               hold_at_least interval DEFAULT NULL,
                               hold_at_most interval DEFAULT NULL,
-                              keep_idle interval DEFAULT NULL)
+                              keep_idle interval DEFAULT NULL,
+                              slots integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_lock'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval) IS
+COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
 DO LANGUAGE plpgsql $$

@@ -34,6 +34,7 @@
 #include "utils/tuplestore.h"
 
 #include "broker/broker.h"
+#include "protocol/permits.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/list_hosts.h"
@@ -103,6 +104,7 @@ static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *c
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
 static void get_try(FunctionCallInfo fcinfo, LockRequest *request);
+static void get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request);
 static void get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
@@ -145,6 +147,7 @@ redlock_acquire(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
+	get_slots(fcinfo, 7, 6, &request);
 	(void) session_acquire(&request);
 	PG_RETURN_INT64(session_token(name.hash, name.name));
 }
@@ -192,6 +195,7 @@ redlock_try(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_try(fcinfo, &request);
+	get_slots(fcinfo, 6, 5, &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 
@@ -283,7 +287,8 @@ redlock_fence(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	token = session_valid_token(name.hash, name.name);
-	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), name.name, token);
+	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)),
+				 session_fenced_name(name.hash, name.name), token);
 	PG_RETURN_INT64(token);
 }
 
@@ -319,6 +324,7 @@ redlock_lock(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
+	get_slots(fcinfo, 7, 6, &request);
 	if (request.scope == SCOPE_TRANSACTION)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire at transaction scope"),
@@ -385,6 +391,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
+	get_slots(fcinfo, 9, 6, &request);
 	if (fence || record) /* before the lock is taken from who could do the work */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
@@ -752,6 +759,36 @@ get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
 	return (int) ((us + 999) / 1000);
 }
 
+/* Functions of earlier versions have no such argument.  redlock.keep_idle is not for permits. */
+static void
+get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request)
+{
+	const LockName *name = &request->names[0];
+	int slots;
+
+	if (arg >= PG_NARGS())
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("slots must not be null")));
+	slots = PG_GETARG_INT32(arg);
+	if (slots < 1 || slots > PERMITS_MAX)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("slots must be from 1 to %d, not %d", PERMITS_MAX, slots)));
+	if (slots == 1)
+		return;
+	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
+		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
+						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
+								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
+	if (!PG_ARGISNULL(keep_idle_arg) && request->terms.keep_idle_ms > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("keep_idle can't be combined with slots"),
+				 errdetail("A slot that stays with a server would not be free for others.")));
+	request->terms.keep_idle_ms = 0;
+	request->permits = slots;
+}
+
 /* Of an argument, or of the setting of that name where it is not given. */
 static void
 check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
@@ -897,7 +934,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 
 	Assert(desc->natts == lengthof(values));
 
-	values[0] = PointerGetDatum(resource_text(lease->key + lease->prefix_len));
+	values[0] = PointerGetDatum(resource_text(lease_name(lease)));
 	values[1] = CStringGetTextDatum(lease_state_name(lease));
 	values[2] = CStringGetTextDatum(scope_name(lease->scope));
 	values[3] = Int32GetDatum(lease->owner_pid);
@@ -948,6 +985,8 @@ lease_state_name(Lease *lease)
 		return "releasing";
 	if (lease_stays(lease))
 		return "idle";
+	if (lease->is_queue)
+		return "waiting"; /* for any permit */
 	switch (lease_state(lease))
 	{
 		case LEASE_HELD:

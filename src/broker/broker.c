@@ -411,6 +411,7 @@ ask(Lease *lease, int64 now_us)
 	lease->granted = false;
 	lease->keep_until_us = 0;
 	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
+	pg_atomic_write_u32(&lease->free_permit, 0);
 	step(lease, &event);
 }
 
@@ -461,7 +462,8 @@ step(Lease *lease, core_event *event)
 		subscription_asked(lease);
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 	{
-		subscription_end(lease);
+		if (!lease->is_queue || lease->core.state != CORE_HELD)
+			subscription_end(lease);
 		deadlock_end(lease);
 	}
 	set_timer(lease);
@@ -594,6 +596,8 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 		bool ends = lease->granted && lease->core.state == CORE_RELEASING;
 
 		command->ttl_ms = rules_release_ms(ends, lease->token != 0, lease->keep_until_us, now_us);
+		if (command->ttl_ms == LUA_DELETE_AND_TELL && lease->permits > 0 && !lease->is_queue)
+			command->ttl_ms = LUA_DELETE_AND_TELL_QUEUE;
 		if (command->ttl_ms > 0)
 		{
 			settling_keep(&lease_table->settling, &lease->core, lease->keep_until_us);
@@ -602,6 +606,7 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 		}
 	}
 	command->waited_us = lease->once ? -1 : turns_waited_us(lease, now_us);
+	command->permits = lease->is_queue ? 0 : lease->permits;
 	command->token = lease->granted ? lease->core.token : 0;
 	command->waiters = turns_waiters(lease);
 	command->now_us = now_us;
@@ -648,6 +653,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			pg_atomic_write_u32(&lease->silent_nodes, 0);
+			if (lease->is_queue)
+				subscription_begin(lease);
 			lease_set_state(lease, LEASE_HELD);
 			break;
 		case CORE_REFUSED:
@@ -747,8 +754,11 @@ on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
 {
 	Lease *lease = subscription_joined(node, channel, len);
 
-	if (lease != NULL)
-		wake(lease, RETRY_SUBSCRIBED_US, 0, now_us);
+	if (lease == NULL)
+		return;
+	if (lease->is_queue && lease->core.state == CORE_HELD)
+		lease_tell_permit(lease); /* it may have been released before we heard of it */
+	wake(lease, RETRY_SUBSCRIBED_US, 0, now_us);
 }
 
 static void
@@ -771,6 +781,13 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 			lease_recall(lease);
 		else if (lease != NULL)
 			turns_want(lease, &message.waiters.waiter[0], now_us);
+		return;
+	}
+	if (message.word == SCRIPT_PERMIT)
+	{
+		lease = subscription_told_permit(node, channel, len);
+		if (lease != NULL)
+			lease_tell_permit(lease);
 		return;
 	}
 	if (message.word != SCRIPT_FREE)
@@ -914,6 +931,8 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
 
 		lease_tell_holder(lease, answer->text, until);
+		if (answer->free_permit > 0)
+			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
 		deadlock_held_by(lease, answer->host);
 	}
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)

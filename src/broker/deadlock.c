@@ -162,7 +162,7 @@ send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	char what[SCRIPT_WHAT_SIZE];
 
-	snprintf(what, sizeof(what), "redlock \"%s\"", lease->key + lease->prefix_len);
+	snprintf(what, sizeof(what), "redlock \"%s\"", lease_name(lease));
 	if (add_step(probe, lease->owner_pid, number_of(lease), true, what))
 		tell_holder(probe, lease, now_us);
 }
@@ -336,7 +336,7 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 			lease->gate != ((uint64) tag->locktag_field2 << 32 | tag->locktag_field3))
 			continue;
 		resetStringInfo(&text);
-		appendStringInfo(&text, "redlock \"%s\"", lease->key + lease->prefix_len);
+		appendStringInfo(&text, "redlock \"%s\"", lease_name(lease));
 		if (waits[i].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
 			wait->request = lease;
 	}

@@ -11,6 +11,7 @@
 #include "utils/builtins.h"
 
 #include "broker/script.h"
+#include "protocol/permits.h"
 #include "protocol/rules.h"
 #include "shared/clock.h"
 #include "shared/text.h"
@@ -119,6 +120,8 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_number(at, command->wall_clock_us);
 			at = command->waited_us >= 0 ? put_number(at, command->waited_us)
 										 : put_word(at, LUA_TRY, strlen(LUA_TRY));
+			if (command->permits > 0)
+				at = put_number(at, command->permits);
 			break;
 		case CORE_OP_CONFIRM:
 			at = put_number(at, command->core.counter);
@@ -255,7 +258,9 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	{
 		answer->reply = reply->integer >= 1 ? CORE_REPLY_YES : CORE_REPLY_NO;
 	}
-	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+	else if (op == CORE_OP_ACQUIRE && reply->type == REDIS_REPLY_ARRAY &&
+			 (reply->elements == 3 ||
+			  (reply->elements == 4 && reply->element[3]->type == REDIS_REPLY_INTEGER)) &&
 			 reply->element[0]->type == REDIS_REPLY_INTEGER &&
 			 reply->element[1]->type == REDIS_REPLY_STRING &&
 			 reply->element[2]->type == REDIS_REPLY_INTEGER)
@@ -263,6 +268,8 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_NO;
 		answer->busy_ms = Max(reply->element[0]->integer, 0);
 		answer->waiting = Min(Max(reply->element[2]->integer, 0), WAITING_MAX);
+		if (reply->elements == 4)
+			answer->free_permit = Min(Max(reply->element[3]->integer, 0), PERMITS_MAX);
 		read_holder(reply->element[1], answer);
 	}
 	else if (reply->type == REDIS_REPLY_ERROR)
@@ -338,6 +345,8 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		while (message->waiters.count < WAITERS_MAX &&
 			   take_waiter(&text, end, sent_us, &message->waiters))
 			;
+	else if (strcmp(word, "permit") == 0)
+		message->word = SCRIPT_PERMIT;
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 		message->word = SCRIPT_WANT;

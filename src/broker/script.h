@@ -28,6 +28,7 @@ typedef struct ScriptCommand
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
 	int64 waited_us;        /* acquire: what the holder's host is told; -1: it is a try */
+	int permits;            /* acquire: the key is of one of so many; 0: it is not */
 	int64 token;            /* release: of the lease, as its waiters are told; 0: none */
 	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
 	int64 now_us;           /* release: on the clock of the waiters */
@@ -66,6 +67,7 @@ typedef struct ScriptAnswer
 	bool kept;                      /* a refused acquire: it was released, and is kept
 									 * by its hold_at_least */
 	bool may_stay;                  /* a refused acquire: nobody may have it */
+	int free_permit;                /* a refused acquire of a permit: another; 0: none is free */
 	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
 									 * who holds it; printable ASCII */
@@ -124,9 +126,10 @@ extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, s
 /* What a node tells its subscribers; plain Redlock clients say what they like. */
 typedef enum ScriptWord
 {
-	SCRIPT_FREE, /* the lock with the channel's name was released */
-	SCRIPT_WANT, /* another host wants a lock of this one */
-	SCRIPT_PROBE /* a probe for deadlocks */
+	SCRIPT_FREE,   /* the lock with the channel's name was released */
+	SCRIPT_PERMIT, /* a permit was released; the channel's name is that of its queue */
+	SCRIPT_WANT,   /* another host wants a lock of this one */
+	SCRIPT_PROBE   /* a probe for deadlocks */
 } ScriptWord;
 
 typedef struct ScriptMessage

@@ -116,6 +116,24 @@ subscription_told(const RedisNode *node, const char *channel, size_t len, int64 
 	return lease;
 }
 
+/*
+ * Which permit is not told: releases that nodes tell in different orders count as one, and the
+ * owner is told again when the others have come.
+ */
+Lease *
+subscription_told_permit(const RedisNode *node, const char *channel, size_t len)
+{
+	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	Lease *lease = subscription_lease(channel, len);
+
+	if (lease == NULL || !of(lease)->active || lease->core.state != CORE_HELD)
+		return NULL;
+	if (of(lease)->announced & bit)
+		of(lease)->announced = 0;
+	of(lease)->announced |= bit;
+	return completes(lease, of(lease)->announced, bit) ? lease : NULL;
+}
+
 /* Is this the node that makes them a quorum? */
 static bool
 completes(const Lease *lease, core_mask nodes, core_mask bit)

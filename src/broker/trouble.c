@@ -55,7 +55,7 @@ trouble_log(Lease *lease, TroubleKind kind, int64 now_us)
 static void
 log_lease(Lease *lease, TroubleKind kind)
 {
-	const char *name = lease->key + lease->prefix_len;
+	const char *name = lease_name(lease);
 	char *nodes = votes_text(lease);
 
 	switch (kind)
@@ -108,7 +108,7 @@ count_trouble(Lease *lease, Trouble *trouble)
 	trouble->leases++;
 	if (trouble->leases <= LOG_LEASES)
 		appendStringInfo(&trouble->first, "%s\"%s\" of process %d", trouble->leases > 1 ? ", " : "",
-						 lease->key + lease->prefix_len, lease->owner_pid);
+						 lease_name(lease), lease->owner_pid);
 	else if (trouble->leases == LOG_LEASES + 1)
 		appendStringInfoString(&trouble->first, ", ...");
 }

@@ -35,7 +35,10 @@
 /* How long a counter is kept beyond the time that it stands for. */
 #define LUA_COUNTER_KEEP_MS 100000000
 
-#define LUA_SCRIPT_MAX 6000 /* bytes of the one for locks */
+/* Between the name of a lock and the number of a permit: see permits.h. */
+#define LUA_PERMIT "\001"
+
+#define LUA_SCRIPT_MAX 8000 /* bytes of the one for locks */
 
 /* Before a host's id: the channel of what it is told. */
 #define LUA_HOST "redlock:\0host:"
@@ -60,6 +63,7 @@
 
 /* What a release says of the key, if not for how long it is kept. */
 #define LUA_DELETE_AND_TELL 0
+#define LUA_DELETE_AND_TELL_QUEUE -2
 #define LUA_DELETE -1
 
 /* In the value of a key that is kept after its release. */

@@ -32,6 +32,8 @@
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
 --	 that host has the key; of a try only where its value says LUA_MAY_STAY:
 --			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
+--	 to the channel with the name of a queue's key, at the release of a permit:
+--			   permit
 --
 -- Who may not publish can ask and release all the same.
 --
@@ -42,10 +44,11 @@
 -- it a command: six words or more, a NUL after each.  They are executed in order, and the reply
 -- is an array of what each returns.
 --
---	 acquire key value ttl proposal waited
+--	 acquire key value ttl proposal waited [permits]
 --			  ttl in ms; proposal: the client's wall clock in us; waited: for how many us it
---			  has, or LUA_TRY: it does not wait.  Returns the counter as text, or {ttl left in
---			  ms, value in the way, how many hosts wait for its release}.
+--			  has, or LUA_TRY: it does not wait; permits: the key is of one of so many.  Returns
+--			  the counter as text, or {ttl left in ms, value in the way, how many hosts wait for
+--			  its release}, and of a permit another that is free, or 0.
 --	 confirm key value counter token keep
 --			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
 --			  there any more.
@@ -54,7 +57,8 @@
 --			  bound, and this value is not there.
 --	 release key value last tombstone keep [token [host waited] ...]
 --			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
---			  told, LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
+--			  told, LUA_DELETE_AND_TELL_QUEUE: and who waits for any permit,
+--			  LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
 --			  front of who held it; tombstone: what the counter becomes at least, or 0;
 --			  token: of the lease that ends; then the hosts whose turn is next, in order,
 --			  and for how many us each has waited, by the clock of the one that releases.
@@ -86,7 +90,7 @@
 -- clock of the node only when the counter is not there or was not raised for long.
 
 local call, try, arguments = redis.call, redis.pcall, ARGV
-local sub, read_words = string.sub, struct.unpack
+local sub, match, read_words = string.sub, string.match, struct.unpack
 local known_marker = arguments[1]
 local marker -- of this node; read by the first acquire
 
@@ -150,13 +154,31 @@ for i = 2, #arguments do
 				raised = string.format('%.0f', least)
 			end
 
+			-- While a host waits for any permit it alone gets one.
+			local permits, lock, queue, queued = 0
+			if rest_at <= #arguments[i] then
+				permits = tonumber((read_words('s', arguments[i], rest_at)))
+				lock = match(key, '^([^' .. LUA_PERMIT .. ']*)')
+				queue = lock .. LUA_PERMIT
+				queued = try('GET', queue)
+				if queued and queued.err then
+					reply = queued
+					break
+				end
+				queued = queued and sub(queued, 44, 59) ~= sub(value, 44, 59) and queued
+			end
+
 			-- A full node says who has the lock all the same.  An acquire that was sent twice
 			-- is granted once; it takes the place of an earlier attempt of its request.
-			local set = try('SET', key, value, 'NX', 'PX', ttl)
+			local set = not queued and try('SET', key, value, 'NX', 'PX', ttl)
 			if not set or set.err then
 				local held = try('GET', key)
 				if held and held.err then
 					reply = held
+					break
+				end
+				if queued and not held then
+					reply = {call('PTTL', queue), queued, 0, 0}
 					break
 				end
 				if held == value then
@@ -169,6 +191,17 @@ for i = 2, #arguments do
 							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
 					end
 					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					if permits > 0 then
+						local other = match(key, LUA_PERMIT .. '(%d+)$') or 1
+						reply[4] = 0
+						for n = 2, queued and 0 or permits do
+							other = other % permits + 1
+							if call('EXISTS', other > 1 and queue .. other or lock) == 0 then
+								reply[4] = other
+								break
+							end
+						end
+					end
 					break
 				end
 				set = set or try('SET', key, value, 'PX', ttl)
@@ -204,9 +237,12 @@ for i = 2, #arguments do
 			if held and (held == value
 					or (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42))) then
 				done = 1
-				if last == tostring(LUA_DELETE_AND_TELL) then
+				if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
 					call('DEL', key)
 					try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
+					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
+						try('PUBLISH', match(key, '^([^' .. LUA_PERMIT .. ']*)') .. LUA_PERMIT, 'permit\0')
+					end
 				elseif last == tostring(LUA_DELETE) then
 					call('DEL', key)
 				else

@@ -41,6 +41,9 @@
 /* How long it may take to ask the nodes, or for a try, to tell what they said. */
 #define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
+/* Of a permit, before who holds it, for callers who say another number. */
+#define PERMITS_TEXT "slots=%d "
+
 /* How often a waiter looks whether it still has a client. */
 #define CLIENT_CHECK_MS 1000
 
@@ -61,6 +64,7 @@ static int64 call_began_us;
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
+static int free_permit;            /* see request_free_permit */
 static uint32 wait_event = 0;
 static bool watching = false; /* whether there still is a client */
 
@@ -80,13 +84,13 @@ static void describe_holder(Lease *lease);
 static void refuse_in_dispute(const LockRequest *request);
 static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
-static int64 deadline_of(const LockRequest *request);
 static bool ends_by_lock_timeout(const LockRequest *request);
 static void fail_held(const LockRequest *request, int name);
 static void time_out(const LockRequest *request, int name);
 static Lease *lease_of(int name);
 static bool was_asked_long(void);
-static char *holder_text(Lease *lease);
+static char *holder_text(const LockRequest *request, Lease *lease);
+static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_unreachable(const LockRequest *request, int name);
 static void fail_silent_broker(const LockRequest *request, int name);
 static void fail_deadlock(const LockRequest *request, int name);
@@ -98,12 +102,13 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 {
 	volatile bool granted = false;
 
-	call_began_us = redlock_clock_us();
+	call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
 	taken_count = 0;
+	free_permit = -1;
 	asks_nodes = false;
 	PG_TRY();
 	{
-		granted = acquire_all(request, deadline_of(request));
+		granted = acquire_all(request, request_deadline_us(request));
 		if (granted)
 			hold(whole);
 		give_back(request, 0);
@@ -196,6 +201,8 @@ look_at(const LockRequest *request, int name)
 
 	if (state == LEASE_HELD && lease_validity_us(lease) == 0)
 		state = LEASE_LOST; /* whatever the broker has noticed */
+	if (state == LEASE_WAITING || state == LEASE_REFUSED)
+		refuse_other_permits(request, name);
 	switch (state)
 	{
 		case LEASE_WAITING:
@@ -203,8 +210,12 @@ look_at(const LockRequest *request, int name)
 		case LEASE_HELD:
 			return SEVERAL_GRANTED;
 		case LEASE_REFUSED:
+			free_permit = (int) pg_atomic_read_u32(&lease->free_permit);
 			return SEVERAL_REFUSED;
 		case LEASE_UNREACHABLE:
+			free_permit = 0;
+			if (request->terms.once && request->terms.patient)
+				return SEVERAL_REFUSED;
 			fail_unreachable(request, name);
 			break;
 		case LEASE_DEADLOCKED:
@@ -412,6 +423,8 @@ describe_holder(Lease *lease)
 {
 	static char text[256];
 	static Oid described = InvalidOid;
+	char holder[sizeof(text) + 32];
+	int len = 0;
 
 	if (described != GetSessionUserId())
 	{
@@ -424,7 +437,33 @@ describe_holder(Lease *lease)
 				 database ? database : "", MyProcPid, user ? user : "");
 		described = GetSessionUserId();
 	}
-	text_to_printable(lease_holder(lease), lease_text_size(lease), text, strlen(text));
+	if (lease->permits > 0)
+		len = snprintf(holder, sizeof(holder), PERMITS_TEXT, lease->permits);
+	strlcpy(holder + len, text, sizeof(holder) - len);
+	text_to_printable(lease_holder(lease), lease_text_size(lease), holder, strlen(holder));
+}
+
+/*
+ * All must say the same of how many may hold it.  Who holds it is shown by what its session
+ * wrote of itself; of others nothing is known.
+ */
+static void
+refuse_other_permits(const LockRequest *request, int name)
+{
+	char held_by[32];
+	int permits = 1;
+
+	lease_held_by_head(asked[name].lease, held_by, sizeof(held_by));
+	if (sscanf(held_by, PERMITS_TEXT, &permits) < 1 && strncmp(held_by, "host=", 5) != 0)
+		return;
+	if (permits == Max(request->permits, 1))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" has %d slots elsewhere, and is asked for with %d",
+					request->names[name].name, permits, Max(request->permits, 1)),
+			 errdetail_internal("%s", holder_text(request, asked[name].lease)),
+			 errhint("Let all callers say the same number of slots; who says none says 1.")));
 }
 
 /*
@@ -500,9 +539,9 @@ wait_a_moment(int64 deadline_us, long at_most_ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* The sooner of `wait` and lock_timeout, from now. */
-static int64
-deadline_of(const LockRequest *request)
+/* The sooner of `wait` and lock_timeout. */
+int64
+request_deadline_us(const LockRequest *request)
 {
 	int64 wait_ms = request->wait_ms;
 
@@ -512,7 +551,38 @@ deadline_of(const LockRequest *request)
 		return PG_INT64_MAX; /* bounded by the core, if there is a broker */
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
-	return redlock_clock_us() + wait_ms * 1000;
+	return (request->began_us > 0 ? request->began_us : redlock_clock_us()) + wait_ms * 1000;
+}
+
+int
+request_free_permit(void)
+{
+	return free_permit;
+}
+
+void
+request_wait_a_moment(int64 until_us)
+{
+	prepare_to_wait();
+	wait_a_moment(until_us, BROKER_CHECK_MS);
+}
+
+void
+request_end_wait(void)
+{
+	unwatch_client();
+}
+
+void
+request_fail_held(const LockRequest *request)
+{
+	fail_held(request, 0);
+}
+
+void
+request_time_out(const LockRequest *request)
+{
+	time_out(request, 0);
 }
 
 static bool
@@ -534,7 +604,7 @@ fail_held(const LockRequest *request, int name)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					errmsg("redlock \"%s\" is held by another", request->names[name].name),
-					errdetail_internal("%s", holder_text(lease_of(name)))));
+					errdetail_internal("%s", holder_text(request, lease_of(name)))));
 }
 
 static void
@@ -562,7 +632,7 @@ time_out(const LockRequest *request, int name)
 			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
 					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
 					by_lock_timeout ? "lock_timeout" : "wait"),
-			 errdetail_internal("%s", holder_text(lease))));
+			 errdetail_internal("%s", holder_text(request, lease))));
 }
 
 /* NULL: it is not asked for, since another session of this server is before us. */
@@ -587,10 +657,12 @@ was_asked_long(void)
 
 /* A sentence. */
 static char *
-holder_text(Lease *lease)
+holder_text(const LockRequest *request, Lease *lease)
 {
 	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
 
+	if (lease == NULL && request->permits > 0)
+		return psprintf("All of its %d slots are held, or others wait for one.", request->permits);
 	if (lease == NULL)
 		return "Another session of this server holds it or waits for it; see the view "
 			   "redlock_locks.";

@@ -26,6 +26,8 @@ typedef struct LockRequest
 	LockScope scope;
 	LeaseTerms terms; /* once: never waits for another holder */
 	int64 wait_ms;    /* -1: as long as it takes */
+	int64 began_us;   /* waits since then, on the clock of the leases; 0: since now */
+	int permits;      /* of the one name, of which one is wanted; 0: the lock itself */
 	bool skip;        /* waited in vain: return false, no error */
 	bool by_call;     /* the CALL of this procedure is none whose scope counts */
 } LockRequest;
@@ -42,6 +44,21 @@ extern bool request_acquire(const LockRequest *request, void (*hold)(const LockR
 
 /* The next lease that was granted, and the gate that was entered for it, are the caller's now. */
 extern Lease *request_take(uint64 *gate);
+
+/*
+ * After a try for a permit that was in vain: another that is free; 0: none; -1: only
+ * sessions of this server are known to have it.
+ */
+extern int request_free_permit(void);
+
+/* For who tries again and again until then, and waits in between. */
+extern int64 request_deadline_us(const LockRequest *request);
+extern void request_wait_a_moment(int64 until_us);
+extern void request_end_wait(void); /* never fails */
+
+/* The errors of a try that was in vain, and of a wait; none if the caller wants none. */
+extern void request_fail_held(const LockRequest *request);
+extern void request_time_out(const LockRequest *request);
 
 /* The session ends; what is under way is given up.  Never fails. */
 extern void request_give_up(void);

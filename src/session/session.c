@@ -49,9 +49,11 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "protocol/permits.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
+#include "session/permits.h"
 #include "session/session.h"
 #include "shared/alarm.h"
 #include "shared/clock.h"
@@ -121,6 +123,7 @@ static void show_scope(Holding *holding);
 static Holding *find_valid(uint64 hash, const char *name);
 static Holding *find_holding(uint64 hash, const char *name);
 static void fail_same_hash(const char *name, const char *other);
+static void fail_other_permits(const Holding *holding, int permits);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
 static bool is_valid(const Holding *holding, int64 margin_us);
@@ -186,11 +189,14 @@ session_acquire(const LockRequest *request)
 			missing[ask.count++] = request->names[i];
 		else if (!is_valid(holding, 0))
 			loss_fail(holding->name, holding->lease, "");
+		else if (holding->lease->permits != request->permits)
+			fail_other_permits(holding, request->permits);
 	}
 	check_limit(ask.count);
 	if (ask.count == 0)
 		hold_all(request);
-	else if (!request_acquire(&ask, hold_all, request))
+	else if (request->permits > 0 ? !permits_acquire(&ask, hold_all, request)
+								  : !request_acquire(&ask, hold_all, request))
 		return false;
 	warn_of_scope(request);
 	return true;
@@ -528,6 +534,18 @@ session_valid_token(uint64 hash, const char *name)
 	return find_valid(hash, name)->lease->token;
 }
 
+char *
+session_fenced_name(uint64 hash, const char *name)
+{
+	const Lease *lease = find_valid(hash, name)->lease;
+	int permit = permits_number(lease->key, lease->key_len);
+	int len = strlen(name);
+	char *fenced = palloc0(len + PERMITS_SUFFIX_MAX + 1);
+
+	(void) permits_name(fenced, name, len, permit);
+	return fenced;
+}
+
 int64
 session_token(uint64 hash, const char *name)
 {
@@ -580,6 +598,16 @@ fail_same_hash(const char *name, const char *other)
 						   "has the same hash",
 						   name, other),
 					errhint("Choose another name.")));
+}
+
+static void
+fail_other_permits(const Holding *holding, int permits)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("this session holds redlock \"%s\" with %d slots, and asks for it "
+						   "with %d",
+						   holding->name, Max(holding->lease->permits, 1), Max(permits, 1)),
+					errhint("Say the same number of slots each time; who says none says 1.")));
 }
 
 /*
@@ -849,6 +877,7 @@ release_at_exit(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
 
+	permits_give_up();
 	request_give_up();
 	run_report_end_session();
 	dlist_foreach_modify(iter, &holdings)

@@ -40,6 +40,8 @@ extern bool session_is_lost(uint64 hash, const char *name);
 extern int64 session_valid_token(uint64 hash, const char *name);
 
 /* The fencing token, also if the lease was lost; 0 if not held. */
+/* What redlock_fences calls it: each permit has a token of its own.  An error unless it is held. */
+extern char *session_fenced_name(uint64 hash, const char *name);
 extern int64 session_token(uint64 hash, const char *name);
 
 #endif /* REDLOCK_SESSION_H */

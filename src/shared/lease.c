@@ -23,6 +23,7 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "protocol/permits.h"
 #include "protocol/rules.h"
 #include "shared/alarm.h"
 #include "shared/clock.h"
@@ -181,6 +182,8 @@ init_table(void)
 		pg_atomic_init_u64(&lease->last_token, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
+		pg_atomic_init_u32(&lease->permits_told, 0);
+		pg_atomic_init_u32(&lease->free_permit, 0);
 		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
 	}
 }
@@ -481,6 +484,8 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->keep_idle_ms = terms->keep_idle_ms;
 	lease->may_stay = terms->keep_idle_ms > 0;
+	lease->permits = terms->permits;
+	lease->is_queue = terms->is_queue;
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
@@ -516,7 +521,7 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
 
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
-		   lease->ttl_ms == terms->ttl_ms &&
+		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
 		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
 							   lease->handovers, tokens_of(lease));
 }
@@ -788,6 +793,19 @@ lease_find(uint64 hash)
 	return lease;
 }
 
+bool
+lease_is_taken(uint64 hash)
+{
+	Lease *lease;
+	bool taken;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	taken = lease != NULL && pg_atomic_read_u32(&lease->wish) != WISH_IDLE;
+	LWLockRelease(lock_of(hash));
+	return taken;
+}
+
 LeaseState
 lease_state(Lease *lease)
 {
@@ -845,6 +863,18 @@ lease_unsettled(int *leases, int64 *kept_until_us)
 	return count != LEASE_UNSETTLED_UNKNOWN;
 }
 
+const char *
+lease_name(const Lease *lease)
+{
+	static char name[LOCK_NAME_MAX + 1];
+	const char *from = lease->key + lease->prefix_len;
+	size_t len = permits_name_len(from, lease->key_len - lease->prefix_len);
+
+	memcpy(name, from, len);
+	name[len] = '\0';
+	return name;
+}
+
 /* The holder elsewhere; or the last one, where its key outlives the release. */
 char *
 lease_held_by_text(Lease *lease)
@@ -861,6 +891,23 @@ lease_held_by_text(Lease *lease)
 		return held_by;
 	return psprintf("%s (its holder has gone; kept until %s)", held_by,
 					timestamptz_to_str(copy->kept_until));
+}
+
+void
+lease_held_by_head(Lease *lease, char *text, size_t size)
+{
+	int tries = 0;
+	uint32 version;
+
+	do
+	{
+		version = seqlock_begin_read(&lease->holder_version);
+		memcpy(text, lease_held_by(lease), Min(size, (size_t) lease_text_size(lease)));
+		text[size - 1] = '\0';
+		if (seqlock_end_read(&lease->holder_version, version))
+			return;
+	} while (seqlock_try_again(&tries));
+	text[0] = '\0';
 }
 
 char *
@@ -1072,6 +1119,14 @@ lease_set_state(Lease *lease, LeaseState state)
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 	if (state == LEASE_LOST)
 		tell_loss(lease);
+}
+
+void
+lease_tell_permit(Lease *lease)
+{
+	pg_atomic_fetch_add_u32(&lease->permits_told, 1);
+	if (lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 }
 
 void

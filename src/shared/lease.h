@@ -118,6 +118,8 @@ typedef struct Lease
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
 	bool wanted;      /* by another host: it must not stay */
 	bool may_stay;    /* as the nodes were told when it was asked for */
+	bool is_queue;    /* for permits; while it is held, its owner waits for one */
+	uint16 permits;   /* it is one of so many, or their queue; 0: of no such lock */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -152,6 +154,9 @@ typedef struct Lease
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
+	pg_atomic_uint32 permits_told;   /* held, of a queue: so often its owner was told that a
+									  * permit may be free */
+	pg_atomic_uint32 free_permit;    /* refused, of a permit: another that is free; or 0 */
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
 
@@ -173,7 +178,7 @@ typedef struct Lease
 	core_lease core;
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) < 1024, "a slot takes less than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1088, "a slot takes little more than a kilobyte");
 
 typedef enum LeaseCounter
 {
@@ -252,6 +257,8 @@ typedef struct LeaseTerms
 	int hold_at_least_ms;
 	int hold_at_most_ms;
 	int keep_idle_ms;
+	int permits; /* it is one of so many, or their queue; 0: of no such lock */
+	bool is_queue;
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -273,8 +280,9 @@ extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int pre
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
 extern void lease_release_idle(uint64 hash);
-extern bool lease_stays(Lease *lease);  /* with nobody, by keep_idle; also of a copy */
-extern int64 lease_give_up_stays(void); /* all; how many */
+extern bool lease_is_taken(uint64 hash); /* by a session of this server */
+extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
+extern int64 lease_give_up_stays(void);  /* all; how many */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
@@ -287,9 +295,11 @@ extern int lease_slots_used(void);
  * since what redlock.nodes and redlock.nodes_next say is not yet in force.
  */
 extern bool lease_unsettled(int *leases, int64 *kept_until_us);
+extern const char *lease_name(const Lease *lease); /* of its lock, in UTF-8; a static text */
 extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
-extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
-extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why; palloc'd */
+extern void lease_held_by_head(Lease *lease, char *text, size_t size); /* its first bytes */
+extern const char *lease_cycle_text(Lease *lease);                     /* of a deadlock */
+extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in
@@ -302,6 +312,7 @@ extern void lease_wake_broker(void);
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern void lease_tell_permit(Lease *lease);  /* of a queue that is held: one may be free */
 extern void lease_tell_refused(Lease *lease); /* the owner may be waiting to give others back */
 /* False: too many owners have not yet looked. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);

@@ -1,0 +1,215 @@
+# Locks with slots: at most so many holders across all hosts, each with a slot of its own.
+#
+# Protects from: one holder too many, also while sessions are cancelled and terminated and a
+# node is gone; a slot that stays free while somebody waits; who comes later and is faster; a
+# queue that a dead waiter blocks; callers who say different numbers and are not told.
+#
+# COMMITS in the environment is how many transactions the load has.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my $commits = $ENV{COMMITS} // 400;
+my @nodes   = redis_nodes(3);
+my $conf    = "redlock.ttl = '3s'\nmax_connections = 40";
+my @hosts   = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);
+my ($host_a, $host_b, $host_c) = @hosts;
+my ($on_a, $also_a, $on_b, $also_b, $on_c) = map { session($_) } $host_a, $host_a, $host_b, $host_b, $host_c;
+my @sessions = ($on_a, $also_a, $on_b, $also_b, $on_c);
+
+sub take { return "SELECT redlock_acquire('job', scope => 'session', slots => 2) > 0" }
+
+# What a host's sessions have: "slot state", in order.
+sub locks
+{
+	my ($host) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT coalesce(string_agg(concat_ws(' ', slot, state), ', ' ORDER BY slot, state), '') FROM redlock_locks
+		  WHERE resource = 'job' AND state <> 'releasing'");
+}
+
+sub nothing_is_left
+{
+	my ($after) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$_->query('SELECT redlock_release_all()') foreach @sessions;
+	wait_until(sub { !grep { locks($_) ne '' } @hosts }, "$after: nothing is left");
+	wait_until(sub { !grep { $_->cli('KEYS', 'redlock:job*') =~ /job(?!.*token)/ } @nodes }, "$after: at no node");
+}
+
+# ---- two of them ----
+
+is($on_a->query(take()), 't', 'the first has a slot');
+is($on_b->query(take()), 't', 'the second, of another host, too');
+is(join(' ', sort map { locks($_) } $host_a, $host_b), '1 held 2 held', 'each its own');
+is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a third finds none');
+is($also_a->query("SELECT redlock_try('job', slots => 2)"), 'f', 'nor one of the same host');
+like($on_c->query("SELECT redlock_acquire('job', '100 ms', slots => 2)"), qr/could not acquire redlock "job" within 100 ms \(wait\)/,
+	'it waits in vain');
+is($on_c->query(q{SELECT redlock_try('job')}), 'f', 'for who says nothing of slots it is taken as well');
+is($on_a->query(take()), 't', 'who has one has it again');
+is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
+isnt($on_a->query("SELECT redlock_token('job')"), $on_b->query("SELECT redlock_token('job')"), 'each has its own token');
+
+# ---- who waits is woken by the release of either, in the order in which they came ----
+
+$on_c->send(take());
+wait_until(sub { locks($host_c) eq 'waiting' }, 'a third waits');
+$also_b->send(take());
+wait_until(sub { locks($host_b) =~ /waiting/ }, 'and a fourth');
+is($also_a->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a fifth tries in vain');
+$on_b->query("SELECT redlock_release('job')");
+is($on_c->result->{out}, 't', 'the third has the slot of the second');
+ok(!$also_b->done, 'the fourth waits on');
+$on_a->query("SELECT redlock_release('job')");
+is($also_b->result->{out}, 't', 'and has that of the first');
+nothing_is_left('after waits');
+
+# ---- who comes later does not come between ----
+
+$_->query(take()) foreach $on_a, $also_a;
+$on_b->send(take());
+wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits');
+$host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . broker_pid($host_b) . ')'); # it hears nothing for a while
+$on_a->query("SELECT redlock_release('job')");
+is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a slot that is free is not for others than who waits');
+is($on_b->result->{out}, 't', 'but for that');
+nothing_is_left('after a free slot was left to who waits');
+
+# ---- a waiter that goes makes room for the next ----
+
+$_->query(take()) foreach $on_a, $also_a;
+$on_b->send(take());
+wait_until(sub { locks($host_b) eq 'waiting' }, 'the first waits');
+$on_c->send(take());
+wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
+$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_b->pid . ')');
+like($on_b->result->{err}, qr/canceling statement/, 'the first is cancelled');
+$on_a->query("SELECT redlock_release('job')");
+is($on_c->result->{out}, 't', 'the next has the slot');
+nothing_is_left('after a cancel');
+
+$_->query(take()) foreach $on_a, $also_a;
+my $killed = session($host_b);
+$killed->send(take());
+wait_until(sub { locks($host_b) eq 'waiting' }, 'one waits again');
+$on_c->send(take());
+wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
+$host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $killed->pid . ')');
+wait_until(sub { locks($host_b) eq '' }, 'the first is terminated');
+$on_a->query("SELECT redlock_release('job')");
+is($on_c->result->{out}, 't', 'the next has the slot');
+$killed->vanish;
+nothing_is_left('after a termination');
+
+# ---- slots of a host that is gone are free after the ttl ----
+
+$_->query(take()) foreach $on_b, $also_b;
+$host_b->stop('immediate');
+$on_b->vanish;
+$also_b->vanish;
+is($on_c->query(take()), 't', 'one has a slot of a host that has died, after its ttl');
+is($on_a->query(take()), 't', 'and another the other');
+$host_b->start;
+wait_nodes_ready($host_b, 3);
+@sessions = ($on_a, $also_a, $on_b = session($host_b), $also_b = session($host_b), $on_c);
+nothing_is_left('after a host died');
+
+# ---- different numbers ----
+
+$on_a->query("SELECT redlock_acquire('job', scope => 'session')");
+my $other = $on_b->query("SELECT redlock_acquire('job', scope => 'session', slots => 1)");
+$_->query("SELECT redlock_release_all()") foreach $on_a;
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)") foreach 1;
+$also_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
+like($on_b->query("SELECT redlock_acquire('job', slots => 3)"), qr/^[0-9]+$|has 2 slots elsewhere, and is asked for with 3/,
+	'who says a larger number has one more, or is told');
+like($on_b->query("SELECT redlock_acquire('job', '1 s')"), qr/has 2 slots elsewhere, and is asked for with 1/, 'who says none is told');
+like($on_a->query("SELECT redlock_acquire('job', slots => 3)"), qr/holds redlock "job" with 2 slots, and asks for it with 3/,
+	'so is the session that has it');
+nothing_is_left('after different numbers');
+
+# ---- each slot has a fence of its own ----
+
+$_->query(take()) foreach $on_a, $on_b;
+$_->query("SELECT redlock_fence('job')") foreach $on_a, $on_b;
+is( join(' ', map { $_->safe_psql('postgres', q{SELECT string_agg(quote_literal(resource), ' ') FROM redlock_fences}) } $host_a, $host_b) =~ tr/'//,
+	4, 'a row for each');
+nothing_is_left('after fences');
+
+# ---- jobs ----
+
+$_->query(take()) foreach $on_a, $on_b;
+like($on_c->run("CALL redlock_run('job', 'SELECT 1', slots => 2)")->{err}, qr/is held by another; skipped/, 'a run is skipped');
+$on_b->query("SELECT redlock_release('job')");
+is($on_c->run("CALL redlock_run('job', 'SELECT 1', slots => 2)")->{err}, '', 'or runs');
+$on_c->query("CALL redlock_lock('job', slots => 2)");
+is(locks($host_c) =~ /held/ ? 1 : 0, 1, 'redlock_lock takes a slot, too');
+nothing_is_left('after jobs');
+
+# ---- under load: never more than three, whatever ends ----
+
+foreach my $host (@hosts)
+{
+	$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE held (slot int, since timestamptz, until timestamptz);
+CREATE TABLE stop (stop int);
+CREATE SEQUENCE done;
+CREATE SEQUENCE failed;
+CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz;
+	my_slot int;
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM stop) LOOP
+		BEGIN
+			PERFORM redlock_acquire('load', random() * interval '3 s', scope => 'session', slots => 3,
+				ttl => '2 s');
+			began := clock_timestamp();
+			SELECT slot INTO my_slot FROM redlock_locks WHERE resource = 'load' AND pid = pg_backend_pid();
+			PERFORM pg_sleep(random() * 0.02);
+			PERFORM redlock_check('load');
+			INSERT INTO held VALUES (my_slot, began, clock_timestamp());
+			PERFORM nextval('done');
+		EXCEPTION WHEN lock_not_available THEN
+			PERFORM nextval('failed');
+		END;
+		COMMIT;
+		PERFORM redlock_release_all();
+		COMMIT;
+	END LOOP;
+END $$;
+SQL
+}
+$nodes[0]->pause;
+my %count = disturb_work($commits / 2, @hosts);
+$nodes[0]->resume;
+$_->safe_psql('postgres', 'DELETE FROM stop') foreach @hosts;
+my %more = disturb_work($commits, @hosts);
+note("$more{done} times held, $more{failed} times waited in vain");
+my @events;
+foreach my $host (@hosts)
+{
+	foreach my $row (split /\n/, $host->safe_psql('postgres', "SELECT slot, extract(epoch FROM since), extract(epoch FROM until) FROM held"))
+	{
+		my ($slot, $since, $until) = split /\|/, $row;
+		push @events, [ $since, 1, $slot ], [ $until, -1, $slot ];
+	}
+}
+my ($now, $most, %in, $doubly) = (0, 0, (), 0);
+foreach my $event (sort { $a->[0] <=> $b->[0] or $a->[1] <=> $b->[1] } @events)
+{
+	$now += $event->[1];
+	$most = $now if $now > $most;
+	$doubly++ if ($in{ $event->[2] } += $event->[1]) > 1;
+}
+is($most, 3, 'never more than three at a time, and three');
+is($doubly, 0, 'no slot has two holders');
+is(join(' ', sort keys %in), '1 2 3', 'all slots are used');
+wait_until(sub { !grep { $_->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') ne '0' } @hosts }, 'nothing is left after the load');
+
+done_testing();
