@@ -61,7 +61,7 @@ RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
+GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
