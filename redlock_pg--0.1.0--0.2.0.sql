@@ -5,8 +5,9 @@
 
 -- These three have further arguments, and two of them are there for arrays, too.  Functions with
 -- other arguments are other functions, so the privileges of the old ones are given to the new ones;
--- redlock_lock, which acquires as well, has those of redlock_acquire.  Names are qualified and
--- members of the extension, as others may have objects of the same names in its schema.
+-- redlock_lock, which acquires as well, has those of redlock_acquire, and so have the functions for
+-- detached locks.  Names are qualified and members of the extension, as others may have objects of
+-- the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -93,39 +94,6 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
-DO LANGUAGE plpgsql $$
-DECLARE
-    changed record;
-    privilege record;
-BEGIN
-    FOR changed IN
-        SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
-          FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE p.proname WHEN 'redlock_lock' THEN 'redlock_acquire' ELSE p.proname END
-          -- others may have functions of these names, too
-          JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-           AND d.refclassid = 'pg_extension'::regclass
-           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'redlock_pg')
-         WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
-    LOOP
-        IF changed.proacl IS NOT NULL THEN
-            EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
-            FOR privilege IN
-                SELECT grantee, is_grantable FROM aclexplode(changed.proacl)
-            LOOP
-                EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
-                               CASE privilege.grantee WHEN 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
-                               CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
-            END LOOP;
-            -- they are the user's, not the extension's: pg_dump has to write them
-            DELETE FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND objoid = changed.oid;
-        END IF;
-        EXECUTE format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
-    END LOOP;
-END
-$$;
-DROP TABLE pg_temp.redlock_update;
-
 -- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
 ALTER TYPE redlock_scope ADD VALUE 'detached';
 COMMENT ON TYPE redlock_scope IS
@@ -158,6 +126,42 @@ AS 'MODULE_PATHNAME', 'redlock_attach'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_attach(text, bigint) IS
 'Makes this transaction rely on a detached lock of this server: it commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of its own';
+
+DO LANGUAGE plpgsql $$
+DECLARE
+    changed record;
+    privilege record;
+BEGIN
+    FOR changed IN
+        SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
+          FROM pg_temp.redlock_update u
+          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_lock', 'redlock_release_detached',
+                                                                   'redlock_check_detached', 'redlock_extend',
+                                                                   'redlock_attach')
+                                                  THEN 'redlock_acquire' ELSE p.proname END
+          -- others may have functions of these names, too
+          JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+           AND d.refclassid = 'pg_extension'::regclass
+           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'redlock_pg')
+         WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
+    LOOP
+        IF changed.proacl IS NOT NULL THEN
+            EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
+            FOR privilege IN
+                SELECT grantee, is_grantable FROM aclexplode(changed.proacl)
+            LOOP
+                EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
+                               CASE privilege.grantee WHEN 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
+                               CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
+            END LOOP;
+            -- they are the user's, not the extension's: pg_dump has to write them
+            DELETE FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND objoid = changed.oid;
+        END IF;
+        EXECUTE format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
+    END LOOP;
+END
+$$;
+DROP TABLE pg_temp.redlock_update;
 
 CREATE FUNCTION redlock_release_idle()
 RETURNS bigint

@@ -22,13 +22,13 @@
 
 static uint32 wait_event = 0;
 
-static void fail_not_found(const LockName *name, int64 token, const char *detail);
+static void fail_not_found(const LockName *name, const char *detail);
 
 void
 detached_find(const LockName *name, int64 token, DetachedLease *found)
 {
 	if (!lease_find_detached(name->hash, name->utf8, name->utf8_len, found))
-		fail_not_found(name, token, "No lock of this name is detached on this server.");
+		fail_not_found(name, "No lock of this name is detached on this server.");
 	if (!has_privs_of_role(GetUserId(), found->role))
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						errmsg("permission denied for redlock \"%s\"", name->name),
@@ -39,27 +39,26 @@ detached_find(const LockName *name, int64 token, DetachedLease *found)
 						errhint("Call the function as that role, or as a role that has its "
 								"privileges.")));
 	if (found->token != token)
-		fail_not_found(name, token,
-					   "The lock of this name that is detached on this server has "
-					   "another token.");
+		fail_not_found(name, "The lock of this name that is detached on this server has "
+							 "another token.");
 }
 
 static void
-fail_not_found(const LockName *name, int64 token, const char *detail)
+fail_not_found(const LockName *name, const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("no detached redlock \"%s\" has the token " INT64_FORMAT, name->name, token),
+			 errmsg("no detached redlock \"%s\" has this token", name->name),
 			 errdetail_internal("%s", detail),
-			 errhint("It was released, held for as long as its hold_at_most, or lost, unless "
-					 "the token is wrong or another server's; see the view redlock_locks. "
-					 "Start the work over.")));
+			 errhint("If the token is right, and of this server, the lock was released, held for "
+					 "as long as its hold_at_most, or lost: start the work over. See the view "
+					 "redlock_locks.")));
 }
 
 void
-detached_fail_ended(const LockName *name, int64 token)
+detached_fail_ended(const LockName *name)
 {
-	fail_not_found(name, token, "It has ended just now.");
+	fail_not_found(name, "It has ended just now.");
 }
 
 int64
@@ -71,7 +70,7 @@ detached_check(const LockName *name, int64 token)
 	detached_find(name, token, &detached);
 	validity_us = lease_detached_validity_us(&detached);
 	if (validity_us == 0)
-		detached_fail_ended(name, token);
+		detached_fail_ended(name);
 	return validity_us;
 }
 
@@ -92,14 +91,14 @@ detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
 	ended_us = (int64) pg_atomic_read_u64(&detached.lease->hold_until_us);
 	until_us = lease_prolong(&detached, hold_at_most_us);
 	if (until_us == 0)
-		detached_fail_ended(name, token);
+		detached_fail_ended(name);
 	while (until_us > ended_us &&
 		   (int64) pg_atomic_read_u64(&detached.lease->valid_until_us) == valid_until_us)
 	{
 		int64 left_us = lease_detached_validity_us(&detached);
 
 		if (left_us == 0)
-			detached_fail_ended(name, token);
+			detached_fail_ended(name);
 		if (left_us > detached.lease->ttl_ms * INT64CONST(1000) / 2)
 			break;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, RENEWED_CHECK_MS,
@@ -108,7 +107,7 @@ detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
 		CHECK_FOR_INTERRUPTS();
 	}
 	if (lease_detached_validity_us(&detached) == 0)
-		detached_fail_ended(name, token);
+		detached_fail_ended(name);
 	return GetCurrentTimestamp() + until_us - redlock_clock_us();
 }
 

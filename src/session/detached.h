@@ -24,7 +24,7 @@ extern int64 detached_check(const LockName *name, int64 token);
 extern TimestampTz detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us);
 
 /* An error, 55000: it was found, and has ended since. */
-extern void detached_fail_ended(const LockName *name, int64 token);
+extern void detached_fail_ended(const LockName *name);
 
 /* Why a lease that this transaction relies on is not there any more: a sentence; palloc'd. */
 extern char *detached_reason(const DetachedLease *detached);

@@ -765,7 +765,7 @@ session_attach(const LockName *name, int64 token)
 		fail_lost(holding, ""); /* whether or not another is detached by now */
 	detached_find(name, token, &detached);
 	if (lease_detached_validity_us(&detached) == 0)
-		detached_fail_ended(name, token);
+		detached_fail_ended(name);
 	if (holding == NULL)
 	{
 		check_limit(1);
@@ -816,7 +816,7 @@ session_release_detached(const LockName *name, int64 token)
 				 errhint("Release it after the commit.")));
 	valid = lease_detached_validity_us(&detached) > 0;
 	if (!lease_release_detached(&detached))
-		detached_fail_ended(name, token);
+		detached_fail_ended(name);
 	if (!valid)
 		warn_of_loss(name->name, detached_reason(&detached));
 	return valid;
