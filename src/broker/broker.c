@@ -337,7 +337,8 @@ act_on_wish(Lease *lease, int64 now_us)
 			break;
 		case WISH_RELEASE:
 			/* a loss that the owner noticed first is told all the same */
-			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
+			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us &&
+				!lease_hold_is_over(lease, now_us))
 				step_simple(lease, CORE_TICK, 0, now_us);
 			lease_count(COUNT_RELEASED);
 			if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
@@ -692,8 +693,11 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				break; /* it was given back in time */
 			if (lease_give_up_stay(lease))
 				break; /* nobody has lost it */
-			if (lease_end_hold(lease, now_us))
+			if (lease_hold_is_over(lease, now_us))
+			{
+				(void) lease_end_hold(lease, now_us);
 				break; /* it was to end */
+			}
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);

@@ -34,9 +34,9 @@ wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
 }
 
 bool
-wish_hold_is_over(Wish wish, WishOwner owner, int64_t hold_until_us, int64_t now_us)
+wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us)
 {
-	return wish == WISH_HOLD && owner == WISH_OWNER_NONE && now_us >= hold_until_us;
+	return owner == WISH_OWNER_NONE && now_us >= hold_until_us;
 }
 
 /*

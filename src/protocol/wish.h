@@ -59,9 +59,9 @@ extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 
 /*
  * Looked at before each timer, and when validity has ended.  Has a detached lease been held
- * for as long as it may?  Then nobody has lost it.
+ * for as long as it may?  Then nobody has lost it, and it is given back if it was not yet.
  */
-extern bool wish_hold_is_over(Wish wish, WishOwner owner, int64_t hold_until_us, int64_t now_us);
+extern bool wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us);
 
 /* Looked at when a renewal is due.  Was the lease left for nobody? */
 extern bool wish_is_orphaned(Wish wish, WishOwner owner, int64_t idle_until_us);

@@ -74,7 +74,6 @@ static WishOwner owner_of(const Lease *lease);
 static bool is_detached(Lease *lease);
 static bool is_same(const DetachedLease *detached);
 static void end_detached(Lease *lease);
-static bool hold_is_over(Lease *lease, int64 now_us);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
 
@@ -897,10 +896,10 @@ lease_end_hold(Lease *lease, int64 now_us)
 	bool over;
 
 	/* most are not detached: without the lock first */
-	if (!hold_is_over(lease, now_us))
+	if (!lease_hold_is_over(lease, now_us))
 		return false;
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
-	over = hold_is_over(lease, now_us);
+	over = is_detached(lease) && lease_hold_is_over(lease, now_us);
 	if (over)
 		end_detached(lease);
 	LWLockRelease(lock_of(lease->hash));
@@ -909,11 +908,11 @@ lease_end_hold(Lease *lease, int64 now_us)
 	return over;
 }
 
-static bool
-hold_is_over(Lease *lease, int64 now_us)
+bool
+lease_hold_is_over(Lease *lease, int64 now_us)
 {
-	return wish_hold_is_over(pg_atomic_read_u32(&lease->wish), owner_of(lease),
-							 (int64) pg_atomic_read_u64(&lease->hold_until_us), now_us);
+	return wish_hold_is_over(owner_of(lease), (int64) pg_atomic_read_u64(&lease->hold_until_us),
+							 now_us);
 }
 
 bool

@@ -348,7 +348,8 @@ extern bool lease_is_queued(const Lease *lease);
 extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
 extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
-extern bool lease_end_hold(Lease *lease, int64 now_us);        /* detached for long enough? */
+extern bool lease_end_hold(Lease *lease, int64 now_us);        /* if that is over: */
+extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* it was detached long enough */
 extern bool lease_give_up_detached(Lease *lease);              /* if it is detached */
 extern void lease_end_all_stays(void);                         /* nor is one left detached */
 extern void lease_want(Lease *lease);                          /* another host waits for it */

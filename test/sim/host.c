@@ -605,7 +605,8 @@ end_hold(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 
-	if (!wish_hold_is_over(slot->wish, owner_of(slot), slot->hold_until_us, host_now_us(h)))
+	if (!wish_is_detached(slot->wish, owner_of(slot)) ||
+		!wish_hold_is_over(owner_of(slot), slot->hold_until_us, host_now_us(h)))
 		return false;
 	seen.holds_over++;
 	tell("host %c: request %u was detached for long enough", HOST_NAME(h), slot->secret);
