@@ -23,14 +23,14 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
-	session/fence session/gate session/list_hosts session/loss session/permits session/request session/runs \
-	session/session)
+	session/detached session/fence session/gate session/list_hosts session/loss session/permits session/request \
+	session/runs session/session)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments acquire token fence scopes views settings several advisory call_scope warnings hold keep_idle run parallel privileges
+REGRESS = install arguments acquire token fence scopes views settings several advisory call_scope warnings hold keep_idle detached run parallel privileges
 ISOLATION = exclude wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
@@ -94,7 +94,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap probe release_queue rules script settling several slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
@@ -102,6 +102,7 @@ test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/c
 test/unit/joint_test: test/unit/laws.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c src/protocol/core.c
+test/unit/permits_test: src/protocol/permits.c
 test/unit/probe_test: src/protocol/probe.c
 test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
 test/unit/rules_test: src/protocol/rules.c

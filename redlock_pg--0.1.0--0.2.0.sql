@@ -5,8 +5,9 @@
 
 -- These three have further arguments, and two of them are there for arrays, too.  Functions with
 -- other arguments are other functions, so the privileges of the old ones are given to the new ones;
--- redlock_lock, which acquires as well, has those of redlock_acquire.  Names are qualified and
--- members of the extension, as others may have objects of the same names in its schema.
+-- redlock_lock, which acquires as well, has those of redlock_acquire, and so have the functions for
+-- detached locks.  Names are qualified and members of the extension, as others may have objects of
+-- the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -97,6 +98,39 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
+-- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
+ALTER TYPE redlock_scope ADD VALUE 'detached';
+COMMENT ON TYPE redlock_scope IS
+'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until it is released or the session ends; or, detached from the session, until it is released by its token or its hold_at_most ends';
+
+CREATE FUNCTION redlock_release(resource text, token bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release(text, bigint) IS
+'Releases a detached lock of this server, at once, from any session whose role has the privileges of the role that acquired it; returns whether the lease was valid until now. Call it after the commit of the work';
+
+CREATE FUNCTION redlock_check(resource text, token bigint)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'redlock_check_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_check(text, bigint) IS
+'Returns how long the lease of a detached lock of this server is valid if it is not renewed again; it is an error if there is no such lock';
+
+CREATE FUNCTION redlock_extend(resource text, token bigint, hold_at_most interval)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'redlock_extend'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_extend(text, bigint, interval) IS
+'Lets a detached lock of this server be held for "hold_at_most" from now, unless it may be held for longer already; returns until when it may be held';
+
+CREATE FUNCTION redlock_attach(resource text, token bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'redlock_attach'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_attach(text, bigint) IS
+'Makes this transaction rely on a detached lock of this server: it commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of its own';
+
 DO LANGUAGE plpgsql $$
 DECLARE
     changed record;
@@ -105,7 +139,10 @@ BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
           FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE p.proname WHEN 'redlock_lock' THEN 'redlock_acquire' ELSE p.proname END
+          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_lock', 'redlock_release_detached',
+                                                                   'redlock_check_detached', 'redlock_extend',
+                                                                   'redlock_attach')
+                                                  THEN 'redlock_acquire' ELSE p.proname END
           -- others may have functions of these names, too
           JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
            AND d.refclassid = 'pg_extension'::regclass
@@ -139,6 +176,38 @@ COMMENT ON FUNCTION redlock_release_idle() IS
 REVOKE EXECUTE ON FUNCTION redlock_release_idle() FROM PUBLIC;
 
 -- A view may get further columns, a function may not; so the view has another function.
+CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
+                                  OUT scope text, OUT pid integer,
+                                  OUT database oid, OUT token bigint,
+                                  OUT valid_for interval, OUT ttl interval,
+                                  OUT since timestamptz, OUT held_by text,
+                                  OUT gate_classid oid, OUT gate_objid oid,
+                                  OUT role oid, OUT until timestamptz,
+                                  OUT slot integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_lock_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_lock_rows() IS
+'The lease table of this server; read it through the view redlock_locks';
+GRANT EXECUTE ON FUNCTION redlock_lock_rows TO PUBLIC;
+CREATE OR REPLACE VIEW redlock_locks AS
+    SELECT resource, state, scope, pid, d.datname AS database, token,
+           valid_for, ttl, since, held_by,
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot
+      FROM redlock_lock_rows() l
+      LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
+    UNION ALL
+    -- sessions queued behind another session of this server; the first of those that wait
+    -- for the end of a detached lock has its gate
+    SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
+           NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer
+      FROM pg_catalog.pg_locks g
+      JOIN redlock_lock_rows() l
+        ON g.classid = l.gate_classid AND g.objid = l.gate_objid
+     WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
+       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL));
+DROP FUNCTION redlock_lease_rows();
+
 CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
                                      OUT unreachable bigint, OUT renewed bigint,
                                      OUT unrenewed bigint, OUT lost bigint,
@@ -168,26 +237,32 @@ COMMENT ON TABLE redlock_fences IS
 'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
 
 COMMENT ON VIEW redlock_locks IS
-'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them';
+'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them, or that are detached';
 
 COMMENT ON COLUMN redlock_locks.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_locks.scope IS
-'The widest at which it is held: session, call or transaction; null while queued or idle';
+'The widest at which it is held: session, call or transaction; or detached; null while queued or idle';
 COMMENT ON COLUMN redlock_locks.pid IS
-'Process of the session; null while idle';
+'Process of the session; null while idle, and of a detached lock';
 COMMENT ON COLUMN redlock_locks.database IS
-'Database of the session; null while queued or idle';
+'Database of the session, or of that which acquired the detached lock; null while queued or idle';
 COMMENT ON COLUMN redlock_locks.ttl IS
 'For how long each renewal makes it last';
 COMMENT ON COLUMN redlock_locks.state IS
 'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 
 COMMENT ON COLUMN redlock_locks.since IS
-'When it was asked for, granted, or left idle';
+'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock';
 
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';
+COMMENT ON COLUMN redlock_locks.role IS
+'Role that acquired it; a detached lock belongs to it. Null while queued or idle';
+COMMENT ON COLUMN redlock_locks.until IS
+'When its hold_at_most ends; null if it has none, or is not held';
+COMMENT ON COLUMN redlock_locks.slot IS
+'Which slot it is, of a lock that was asked for with slots; null of others, and of a session that waits for any slot';
 
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';
@@ -209,7 +284,7 @@ COMMENT ON COLUMN redlock_stats.renewed IS
 COMMENT ON COLUMN redlock_stats.unrenewed IS
 'Rounds of renewals that failed; tried again while the lease is valid';
 COMMENT ON COLUMN redlock_stats.lost IS
-'Leases lost, those included that ended by hold_at_most';
+'Leases lost, those included that ended by hold_at_most, but for detached ones';
 COMMENT ON COLUMN redlock_stats.released IS
 'Leases released, and requests given up';
 COMMENT ON COLUMN redlock_stats.handed_over IS

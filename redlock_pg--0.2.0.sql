@@ -3,9 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION redlock_pg" to load this file. \quit
 
-CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session');
+CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session', 'detached');
 COMMENT ON TYPE redlock_scope IS
-'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; or until it is released or the session ends';
+'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until it is released or the session ends; or, detached from the session, until it is released by its token or its hold_at_most ends';
 
 --
 -- Taking and giving back locks
@@ -94,6 +94,34 @@ AS 'MODULE_PATHNAME', 'redlock_check'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
 'Returns how long the lease of the lock that this session holds on a resource is valid if it is not renewed again; it is an error if the session does not hold the lock, or if the lease was lost';
+
+CREATE FUNCTION redlock_release(resource text, token bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release(text, bigint) IS
+'Releases a detached lock of this server, at once, from any session whose role has the privileges of the role that acquired it; returns whether the lease was valid until now. Call it after the commit of the work';
+
+CREATE FUNCTION redlock_check(resource text, token bigint)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'redlock_check_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_check(text, bigint) IS
+'Returns how long the lease of a detached lock of this server is valid if it is not renewed again; it is an error if there is no such lock';
+
+CREATE FUNCTION redlock_extend(resource text, token bigint, hold_at_most interval)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'redlock_extend'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_extend(text, bigint, interval) IS
+'Lets a detached lock of this server be held for "hold_at_most" from now, unless it may be held for longer already; returns until when it may be held';
+
+CREATE FUNCTION redlock_attach(resource text, token bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'redlock_attach'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_attach(text, bigint) IS
+'Makes this transaction rely on a detached lock of this server: it commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of its own';
 
 CREATE FUNCTION redlock_token(resource text)
 RETURNS bigint
@@ -224,16 +252,18 @@ ALTER TABLE redlock_runs ENABLE REPLICA TRIGGER redlock_runs_merge;
 -- Looking at them
 --
 
-CREATE FUNCTION redlock_lease_rows(OUT resource text, OUT state text,
-                                   OUT scope text, OUT pid integer,
-                                   OUT database oid, OUT token bigint,
-                                   OUT valid_for interval, OUT ttl interval,
-                                   OUT since timestamptz, OUT held_by text,
-                                   OUT gate_classid oid, OUT gate_objid oid)
+CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
+                                  OUT scope text, OUT pid integer,
+                                  OUT database oid, OUT token bigint,
+                                  OUT valid_for interval, OUT ttl interval,
+                                  OUT since timestamptz, OUT held_by text,
+                                  OUT gate_classid oid, OUT gate_objid oid,
+                                  OUT role oid, OUT until timestamptz,
+                                  OUT slot integer)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'redlock_lease_rows'
+AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION redlock_lease_rows() IS
+COMMENT ON FUNCTION redlock_lock_rows() IS
 'The lease table of this server; read it through the view redlock_locks';
 
 CREATE FUNCTION redlock_node_rows(OUT node text, OUT state text,
@@ -289,40 +319,48 @@ COMMENT ON FUNCTION redlock_unsettled_row() IS
 
 CREATE VIEW redlock_locks AS
     SELECT resource, state, scope, pid, d.datname AS database, token,
-           valid_for, ttl, since, held_by
-      FROM redlock_lease_rows() l
+           valid_for, ttl, since, held_by,
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot
+      FROM redlock_lock_rows() l
       LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
-    -- sessions queued behind another session of this server
+    -- sessions queued behind another session of this server; the first of those that wait
+    -- for the end of a detached lock has its gate
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
-           NULL::interval, NULL::interval, g.waitstart, NULL
+           NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer
       FROM pg_catalog.pg_locks g
-      JOIN redlock_lease_rows() l
+      JOIN redlock_lock_rows() l
         ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
-       AND NOT g.granted;
+       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL));
 COMMENT ON VIEW redlock_locks IS
-'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them';
+'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them, or that are detached';
 COMMENT ON COLUMN redlock_locks.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_locks.scope IS
-'The widest at which it is held: session, call or transaction; null while queued or idle';
+'The widest at which it is held: session, call or transaction; or detached; null while queued or idle';
 COMMENT ON COLUMN redlock_locks.pid IS
-'Process of the session; null while idle';
+'Process of the session; null while idle, and of a detached lock';
 COMMENT ON COLUMN redlock_locks.database IS
-'Database of the session; null while queued or idle';
+'Database of the session, or of that which acquired the detached lock; null while queued or idle';
 COMMENT ON COLUMN redlock_locks.ttl IS
 'For how long each renewal makes it last';
 COMMENT ON COLUMN redlock_locks.state IS
 'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 COMMENT ON COLUMN redlock_locks.since IS
-'When it was asked for, granted, or left idle';
+'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock';
 COMMENT ON COLUMN redlock_locks.token IS
 'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
 'Validity left if the lease were not renewed again';
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';
+COMMENT ON COLUMN redlock_locks.role IS
+'Role that acquired it; a detached lock belongs to it. Null while queued or idle';
+COMMENT ON COLUMN redlock_locks.until IS
+'When its hold_at_most ends; null if it has none, or is not held';
+COMMENT ON COLUMN redlock_locks.slot IS
+'Which slot it is, of a lock that was asked for with slots; null of others, and of a session that waits for any slot';
 
 CREATE VIEW redlock_nodes AS
     SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,
@@ -410,7 +448,7 @@ COMMENT ON COLUMN redlock_stats.renewed IS
 COMMENT ON COLUMN redlock_stats.unrenewed IS
 'Rounds of renewals that failed; tried again while the lease is valid';
 COMMENT ON COLUMN redlock_stats.lost IS
-'Leases lost, those included that ended by hold_at_most';
+'Leases lost, those included that ended by hold_at_most, but for detached ones';
 COMMENT ON COLUMN redlock_stats.released IS
 'Leases released, and requests given up';
 COMMENT ON COLUMN redlock_stats.handed_over IS
@@ -429,5 +467,5 @@ COMMENT ON COLUMN redlock_stats.kept_until IS
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.
 GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats TO PUBLIC;
-GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
+GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;

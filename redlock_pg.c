@@ -35,6 +35,7 @@
 
 #include "broker/broker.h"
 #include "protocol/permits.h"
+#include "session/detached.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/list_hosts.h"
@@ -60,7 +61,11 @@ PG_FUNCTION_INFO_V1(redlock_try_several);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_release_idle);
+PG_FUNCTION_INFO_V1(redlock_release_detached);
 PG_FUNCTION_INFO_V1(redlock_check);
+PG_FUNCTION_INFO_V1(redlock_check_detached);
+PG_FUNCTION_INFO_V1(redlock_extend);
+PG_FUNCTION_INFO_V1(redlock_attach);
 PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_fence_merge);
@@ -69,6 +74,7 @@ PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lock);
 PG_FUNCTION_INFO_V1(redlock_runs_merge);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
+PG_FUNCTION_INFO_V1(redlock_lock_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
 PG_FUNCTION_INFO_V1(redlock_host_rows);
@@ -105,6 +111,8 @@ static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
 static void get_try(FunctionCallInfo fcinfo, LockRequest *request);
 static void get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request);
+static void check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request);
+static int64 get_token(FunctionCallInfo fcinfo, int arg);
 static void get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
@@ -143,13 +151,14 @@ Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
 	LockName name;
-	LockRequest request = {.names = &name, .count = 1};
+	int64 token;
+	LockRequest request = {.names = &name, .count = 1, .tokens = &token};
 
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
 	get_slots(fcinfo, 7, 6, &request);
 	(void) session_acquire(&request);
-	PG_RETURN_INT64(session_token(name.hash, name.name));
+	PG_RETURN_INT64(token);
 }
 
 /* Since 0.2.0 these three have keep_idle; that of 0.1.0 works, too: get_keep_idle_ms. */
@@ -168,10 +177,16 @@ redlock_acquire_several(PG_FUNCTION_ARGS)
 	LockName *given = get_names(fcinfo, &request, &count);
 	Datum *tokens = palloc(count * sizeof(Datum));
 
+	request.tokens = palloc(request.count * sizeof(int64));
 	get_acquire(fcinfo, &request);
 	(void) session_acquire(&request);
 	for (int i = 0; i < count; i++)
-		tokens[i] = Int64GetDatum(session_token(given[i].hash, given[i].name));
+	{
+		const LockName *name =
+			bsearch(&given[i], request.names, request.count, sizeof(LockName), compare_names);
+
+		tokens[i] = Int64GetDatum(request.tokens[name - request.names]);
+	}
 	PG_RETURN_ARRAYTYPE_P(
 		construct_array(tokens, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
@@ -184,6 +199,7 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
+	check_detached(fcinfo, 5, request);
 }
 
 /* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
@@ -220,6 +236,24 @@ get_try(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
+	check_detached(fcinfo, 4, request);
+}
+
+/* What no session's end gives back must end by itself. */
+static void
+check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request)
+{
+	if (request->scope != SCOPE_DETACHED)
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("hold_at_most must be given for a detached redlock"),
+				 errdetail("A detached lock belongs to no session, so no session's end releases "
+						   "it."),
+				 errhint("Give the longest time that the work may take, and prolong it by "
+						 "redlock_extend.")));
+	check_max_hold(fcinfo, arg, "hold_at_most", get_hold_us(fcinfo, arg, "hold_at_most"));
 }
 
 Datum
@@ -236,6 +270,16 @@ redlock_release(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	PG_RETURN_BOOL(session_release(name.hash, name.name));
+}
+
+/* redlock_release(resource, token) */
+Datum
+redlock_release_detached(PG_FUNCTION_ARGS)
+{
+	LockName name;
+
+	get_name(fcinfo, &name);
+	PG_RETURN_BOOL(session_release_detached(&name, get_token(fcinfo, 1)));
 }
 
 /* redlock_release_all() */
@@ -262,6 +306,45 @@ redlock_check(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	PG_RETURN_INTERVAL_P(make_interval_us(session_check(name.hash, name.name)));
+}
+
+/* redlock_check(resource, token) */
+Datum
+redlock_check_detached(PG_FUNCTION_ARGS)
+{
+	LockName name;
+
+	get_name(fcinfo, &name);
+	PG_RETURN_INTERVAL_P(make_interval_us(detached_check(&name, get_token(fcinfo, 1))));
+}
+
+/* redlock_extend(resource, token, hold_at_most) */
+Datum
+redlock_extend(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	int64 token;
+	int64 us;
+
+	get_name(fcinfo, &name);
+	token = get_token(fcinfo, 1);
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("hold_at_most must not be null")));
+	us = get_hold_us(fcinfo, 2, "hold_at_most");
+	check_max_hold(fcinfo, 2, "hold_at_most", us);
+	PG_RETURN_TIMESTAMPTZ(detached_prolong(&name, token, us / 1000 * 1000));
+}
+
+/* redlock_attach(resource, token) */
+Datum
+redlock_attach(PG_FUNCTION_ARGS)
+{
+	LockName name;
+
+	get_name(fcinfo, &name);
+	session_attach(&name, get_token(fcinfo, 1));
+	PG_RETURN_VOID();
 }
 
 /* redlock_token(resource) */
@@ -330,6 +413,11 @@ redlock_lock(PG_FUNCTION_ARGS)
 						errmsg("redlock_lock can't acquire at transaction scope"),
 						errdetail("The transaction of a CALL ends with it."),
 						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
+	if (request.scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("redlock_lock can't acquire a detached lock"),
+						errdetail("It returns no token, by which such a lock is released."),
+						errhint("Use redlock_acquire.")));
 	(void) acquire_without_snapshot(&request, is_atomic(fcinfo));
 	return (Datum) 0;
 }
@@ -780,6 +868,10 @@ get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *requ
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
 								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
+	if (request->scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a slot of a redlock can't be detached"),
+						errhint("Acquire one lock for each slot, under names of your own.")));
 	if (!PG_ARGISNULL(keep_idle_arg) && request->terms.keep_idle_ms > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -803,6 +895,15 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 								 : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
 						   GetConfigOptionByName("redlock.max_hold", NULL, false)),
 					errhint("Use a shorter one, or have a superuser raise the setting.")));
+}
+
+static int64
+get_token(FunctionCallInfo fcinfo, int arg)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the token of a redlock must not be null")));
+	return PG_GETARG_INT64(arg);
 }
 
 /* redlock_run of 0.1.0 has no such arguments. */
@@ -855,9 +956,10 @@ get_scope(FunctionCallInfo fcinfo, int arg)
 		return last_scope;
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
 	last_value = PG_GETARG_OID(arg);
-	last_scope = strcmp(label, "session") == 0 ? SCOPE_SESSION
-				 : strcmp(label, "call") == 0  ? SCOPE_CALL
-											   : SCOPE_TRANSACTION;
+	last_scope = strcmp(label, "session") == 0    ? SCOPE_SESSION
+				 : strcmp(label, "call") == 0     ? SCOPE_CALL
+				 : strcmp(label, "detached") == 0 ? SCOPE_DETACHED
+												  : SCOPE_TRANSACTION;
 	return last_scope;
 }
 
@@ -922,17 +1024,26 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* Since 0.2.0: with role and until. */
+Datum
+redlock_lock_rows(PG_FUNCTION_ARGS)
+{
+	return redlock_lease_rows(fcinfo);
+}
+
 static void
 lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
-	Datum values[12] = {0};
-	bool nulls[12] = {0};
+	Datum values[15] = {0};
+	bool nulls[15] = {0};
+	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	bool idle = lease_stays(lease);
 	bool held =
 		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
 	char *held_by = lease->token == 0 && !held ? lease_held_by_text(lease) : NULL;
 
-	Assert(desc->natts == lengthof(values));
+	/* the function of 0.1.0 ends with the gate */
+	Assert(desc->natts == lengthof(values) || desc->natts == 12);
 
 	values[0] = PointerGetDatum(resource_text(lease_name(lease)));
 	values[1] = CStringGetTextDatum(lease_state_name(lease));
@@ -940,7 +1051,8 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
 	values[5] = Int64GetDatum(lease->token);
-	nulls[2] = nulls[3] = nulls[4] = idle;
+	nulls[2] = nulls[4] = nulls[12] = idle;
+	nulls[3] = idle || lease->owner_pid == 0;
 	nulls[5] = idle || lease->token == 0;
 	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
 	nulls[6] = !held;
@@ -950,6 +1062,11 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	nulls[9] = held_by == NULL;
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->gate));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->gate));
+	values[12] = ObjectIdGetDatum(lease->owner_role);
+	values[13] = TimestampTzGetDatum(GetCurrentTimestamp() + until_us - redlock_clock_us());
+	nulls[13] = !held || until_us == 0;
+	values[14] = Int32GetDatum(permits_number(lease->key, lease->key_len));
+	nulls[14] = lease->permits == 0 || lease->is_queue;
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
@@ -974,6 +1091,8 @@ scope_name(LockScope scope)
 			return "call";
 		case SCOPE_SESSION:
 			return "session";
+		case SCOPE_DETACHED:
+			return "detached";
 	}
 	return NULL;
 }

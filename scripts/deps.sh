@@ -88,7 +88,7 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
     packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
 # Tests skip what these are for where no such package exists: t/008_cron.t, wrong
-# clocks in t/009_tokens.t, and a real pool in t/015_clients.t.
+# clocks in t/009_tokens.t, real pools in t/015_clients.t and t/069_pgbouncer.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
     [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
@@ -97,6 +97,7 @@ case "$bindir" in
 esac
 have faketime || optional+=(faketime)
 /usr/bin/python3 -c 'import asyncpg' 2>/dev/null || optional+=(python3-asyncpg)
+have pgbouncer || [ -x /usr/sbin/pgbouncer ] || optional+=(pgbouncer)
 
 if [ -n "$lint" ]; then
     have clang || packages+=(clang)
@@ -222,13 +223,16 @@ for package in "${optional[@]}"; do
 done
 [ ${#packages[@]} -gt 0 ] || exit 0
 
-new_redis=
-have "$redis" || new_redis=1
+new_services=()
+have "$redis" || new_services+=("$redis")
+[ -x /usr/sbin/pgbouncer ] || new_services+=(pgbouncer)
 
 # ... nor here.
 apt_install "${packages[@]}" || [ -z "$needed" ]
 
-# The package starts its server at every boot.
-if [ -n "$new_redis" ] && have systemctl; then
-    $sudo systemctl --quiet disable "$redis.service" >/dev/null 2>&1 || true
+# The packages start their servers at every boot.
+if have systemctl; then
+    for service in "${new_services[@]}"; do
+        $sudo systemctl --quiet disable "$service.service" >/dev/null 2>&1 || true
+    done
 fi

@@ -13,8 +13,9 @@ REVOKE EXECUTE ON ROUTINE
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
     redlock_try(text, interval, redlock_scope, interval, interval, interval),
     redlock_try(text[], interval, redlock_scope, interval, interval, interval),
-    redlock_run, redlock_lock, redlock_release, redlock_release_all, redlock_check,
-    redlock_token, redlock_fence FROM PUBLIC;
+    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
+    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
+    redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
 
 -- Nothing is left to PUBLIC but what the views read.
 SELECT p.proname, p.prokind
@@ -50,8 +51,9 @@ GRANT EXECUTE ON ROUTINE
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
     redlock_try(text, interval, redlock_scope, interval, interval, interval),
     redlock_try(text[], interval, redlock_scope, interval, interval, interval),
-    redlock_run, redlock_lock, redlock_release, redlock_release_all, redlock_check,
-    redlock_token, redlock_fence TO regress_redlock_yes;
+    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
+    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
+    redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
 SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
@@ -61,7 +63,7 @@ RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
+GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;

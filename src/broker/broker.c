@@ -83,6 +83,7 @@ static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
 static void act_on_wish(Lease *lease, int64 now_us);
 static void extend(Lease *lease, int64 now_us);
+static void prolong(Lease *lease, int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
@@ -287,7 +288,7 @@ run_timers(int64 now_us, int64 looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
-		if (lease_end_stay(lease, now_us))
+		if (lease_end_stay(lease, now_us) || lease_end_hold(lease, now_us))
 			act_on_wish(lease, now_us);
 		else if (now_us < lease->core.wake_at_us)
 			set_timer(lease); /* a stay might have ended, but goes on */
@@ -324,6 +325,7 @@ act_on_wish(Lease *lease, int64 now_us)
 			{
 				set_timer(lease); /* its stay may end sooner */
 				extend(lease, now_us);
+				prolong(lease, now_us);
 			}
 			break;
 		case WISH_ASK:
@@ -335,7 +337,8 @@ act_on_wish(Lease *lease, int64 now_us)
 			break;
 		case WISH_RELEASE:
 			/* a loss that the owner noticed first is told all the same */
-			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us)
+			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us &&
+				!lease_hold_is_over(lease, now_us))
 				step_simple(lease, CORE_TICK, 0, now_us);
 			lease_count(COUNT_RELEASED);
 			if (release_queue_begin(&releases, lease_slot(lease), &lease->core, lease->hash,
@@ -359,6 +362,19 @@ extend(Lease *lease, int64 now_us)
 	event.now_us = now_us;
 	event.token = rules_more_tokens(lease->core.bound, redlock_wall_clock_us());
 	if (event.token > 0)
+		step(lease, &event);
+}
+
+/* It may be held for longer than the core knows. */
+static void
+prolong(Lease *lease, int64 now_us)
+{
+	core_event event = {0};
+
+	event.type = CORE_PROLONG;
+	event.now_us = now_us;
+	event.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+	if (event.hold_until_us != lease->core.hold_until_us)
 		step(lease, &event);
 }
 
@@ -649,6 +665,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease->granted = true;
 			lease->first_token = rules_first_token(core->token);
 			pg_atomic_write_u64(&lease->last_token, core->bound);
+			pg_atomic_write_u64(&lease->hold_until_us, core->hold_until_us);
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
@@ -683,11 +700,17 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				break; /* it was given back in time */
 			if (lease_give_up_stay(lease))
 				break; /* nobody has lost it */
+			if (lease_hold_is_over(lease, now_us))
+			{
+				(void) lease_end_hold(lease, now_us);
+				break; /* it was to end */
+			}
 			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			trouble_log(lease, TROUBLE_LOST, now_us);
+			(void) lease_give_up_detached(lease); /* nobody else would */
 			break;
 	}
 }

@@ -269,7 +269,8 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->busy_ms = Max(reply->element[0]->integer, 0);
 		answer->waiting = Min(Max(reply->element[2]->integer, 0), WAITING_MAX);
 		if (reply->elements == 4)
-			answer->free_permit = Min(Max(reply->element[3]->integer, 0), PERMITS_MAX);
+			answer->free_permit =
+				reply->element[3]->integer <= PERMITS_MAX ? Max(reply->element[3]->integer, 0) : 0;
 		read_holder(reply->element[1], answer);
 	}
 	else if (reply->type == REDIS_REPLY_ERROR)

@@ -34,6 +34,7 @@ static Trouble troubles[TROUBLES];
 static void log_lease(Lease *lease, TroubleKind kind);
 static void count_trouble(Lease *lease, Trouble *trouble);
 static void sum_up(TroubleKind kind);
+static char *owner_text(const Lease *lease);
 static char *votes_text(const Lease *lease);
 
 void
@@ -56,28 +57,28 @@ static void
 log_lease(Lease *lease, TroubleKind kind)
 {
 	const char *name = lease_name(lease);
+	char *owner = owner_text(lease);
 	char *nodes = votes_text(lease);
 
 	switch (kind)
 	{
 		case TROUBLE_UNRENEWED:
-			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was not renewed by a "
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of %s was not renewed by a "
 								 "quorum; will try again",
-								 name, lease->owner_pid),
+								 name, owner),
 						  errdetail_internal("%s", nodes)));
 			break;
 		case TROUBLE_LOST:
-			ereport(LOG, (errmsg("lease on redlock \"%s\" of process %d was lost", name,
-								 lease->owner_pid),
+			ereport(LOG, (errmsg("lease on redlock \"%s\" of %s was lost", name, owner),
 						  errdetail_internal("%s", nodes)));
 			break;
 		case TROUBLE_LEFT:
-			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by process %d", name,
-								 lease->owner_pid)));
+			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by %s", name, owner)));
 			break;
 		case TROUBLES:
 			break;
 	}
+	pfree(owner);
 	pfree(nodes);
 }
 
@@ -107,8 +108,13 @@ count_trouble(Lease *lease, Trouble *trouble)
 	trouble->counted_in[slot] = trouble->number;
 	trouble->leases++;
 	if (trouble->leases <= LOG_LEASES)
-		appendStringInfo(&trouble->first, "%s\"%s\" of process %d", trouble->leases > 1 ? ", " : "",
-						 lease_name(lease), lease->owner_pid);
+	{
+		char *owner = owner_text(lease);
+
+		appendStringInfo(&trouble->first, "%s\"%s\" of %s", trouble->leases > 1 ? ", " : "",
+						 lease_name(lease), owner);
+		pfree(owner);
+	}
 	else if (trouble->leases == LOG_LEASES + 1)
 		appendStringInfoString(&trouble->first, ", ...");
 }
@@ -172,6 +178,16 @@ sum_up(TroubleKind kind)
 	trouble->ends_us = 0;
 	trouble->named = trouble->leases = 0;
 	trouble->times = 0;
+}
+
+/* The broker has no catalogs to look up a role's name in. */
+static char *
+owner_text(const Lease *lease)
+{
+	int pid = lease->owner_pid;
+
+	return pid != 0 ? psprintf("process %d", pid)
+					: psprintf("the role with OID %u, detached,", lease->owner_role);
 }
 
 /* What each node said in the last round. */

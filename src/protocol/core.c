@@ -70,6 +70,7 @@
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
 static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
+static void prolong(core_lease *lease, const core_event *event, core_out *out);
 static int64_t bound_wanted(const core_lease *lease, const core_event *event);
 static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
@@ -196,6 +197,10 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_EXTEND:
 			if (lease->state == CORE_HELD && !lease->renewing)
 				begin_renew(lease, event, out);
+			break;
+		case CORE_PROLONG:
+			if (lease->state == CORE_HELD)
+				prolong(lease, event, out);
 			break;
 		case CORE_TICK:
 			on_tick(lease, event, out);
@@ -583,6 +588,22 @@ begin_renew(core_lease *lease, const core_event *event, core_out *out)
 			lease->node[i].vote = CORE_VOTE_ERROR;
 	}
 	decide_renew(lease, event, out);
+}
+
+/*
+ * What was promised stays promised, so the end only moves away.  Where validity ends with
+ * the lease, no renewal was due any more, and one is from now on.
+ */
+static void
+prolong(core_lease *lease, const core_event *event, core_out *out)
+{
+	bool was_last = lease->valid_until_us == lease->hold_until_us;
+
+	if (lease->hold_until_us == 0 || event->hold_until_us <= lease->hold_until_us)
+		return;
+	lease->hold_until_us = event->hold_until_us;
+	if (was_last && !lease->renewing)
+		begin_renew(lease, event, out);
 }
 
 /*

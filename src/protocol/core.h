@@ -193,6 +193,8 @@ typedef enum core_event_type
 					  * ask, or, if that is under way, to ask again */
 	CORE_EXTEND,     /* HELD: renew now, and raise the bound by `token`; in vain while a
 					  * round of renewals is out */
+	CORE_PROLONG,    /* HELD, for a limited time: it may be held until hold_until_us; uses that.
+					  * In vain if that is no later than it is already */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 
@@ -241,6 +243,7 @@ typedef struct core_event
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once.  WAKE: ask
 							* then; 0: as soon as not_before_us of the lease allows */
+	int64_t hold_until_us; /* PROLONG */
 	core_lists lists;      /* ACQUIRE, RELIST */
 	/* ACQUIRE only: */
 	bool once;

@@ -55,6 +55,14 @@ rules_validity_us(int64_t valid_until_us, int64_t now_us)
 	return valid_until_us > now_us ? valid_until_us - now_us : 0;
 }
 
+int64_t
+rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_us)
+{
+	int64_t us = now_us + hold_at_most_us;
+
+	return us > hold_until_us ? us : hold_until_us;
+}
+
 /* One that ran ahead of time is kept for that much longer. */
 int64_t
 rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us)

@@ -40,6 +40,12 @@ extern int64_t rules_more_tokens(int64_t bound, int64_t wall_clock_us);
 /* To its owner: for how long a lease that was granted is valid yet; 0: it is not. */
 extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
 
+/*
+ * Until when a lease may be held that was to end at hold_until_us, and is prolonged for so
+ * long from now: never shorter than it was.
+ */
+extern int64_t rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_us);
+
 /* For how long a node keeps a counter that was raised by a host with this clock. */
 extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
 

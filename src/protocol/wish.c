@@ -33,21 +33,35 @@ wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
 	return wish == WISH_IDLE && idle_until_us != 0 && now_us >= idle_until_us;
 }
 
+bool
+wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us)
+{
+	return owner == WISH_OWNER_NONE && now_us >= hold_until_us;
+}
+
 /*
  * An idle lease that does not stay is young, since hand-over ends long before the first
  * renewal.  An owner that went away without giving up its lease can't be; but it must not
  * renew.
  */
 bool
-wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us)
+wish_is_orphaned(Wish wish, WishOwner owner, int64_t idle_until_us)
 {
-	return (wish == WISH_IDLE && idle_until_us == 0) || (wish == WISH_HOLD && !owner_lives);
+	return (wish == WISH_IDLE && idle_until_us == 0) ||
+		   (wish == WISH_HOLD && owner == WISH_OWNER_GONE);
 }
 
 bool
-wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us)
+wish_is_detached(Wish wish, WishOwner owner)
 {
-	return (wish == WISH_HOLD && owner_lives) || (wish == WISH_IDLE && now_us < idle_until_us);
+	return wish == WISH_HOLD && owner == WISH_OWNER_NONE;
+}
+
+bool
+wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us)
+{
+	return (wish == WISH_HOLD && owner != WISH_OWNER_GONE) ||
+		   (wish == WISH_IDLE && now_us < idle_until_us);
 }
 
 int64_t

@@ -6,6 +6,9 @@
  * So each decision is made of the wish as it is now and of the state of the lease, and
  * can be repeated.
  *
+ * A detached lease belongs to no process: it is held until it is given back, or until
+ * hold_until_us.
+ *
  * Pure, like the core.
  */
 #ifndef REDLOCK_WISH_H
@@ -22,6 +25,14 @@ typedef enum Wish
 	WISH_IDLE,     /* held, for the next in the gate, or by keep_idle; has no owner */
 	WISH_NOTHING   /* the owner is done with it */
 } Wish;
+
+/* Whose wish it is. */
+typedef enum WishOwner
+{
+	WISH_OWNER_GONE = 0, /* its process ended, and did not give it up */
+	WISH_OWNER_LIVES,
+	WISH_OWNER_NONE /* the lease is detached */
+} WishOwner;
 
 typedef enum WishAct
 {
@@ -46,13 +57,22 @@ extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered
 /* Looked at before each timer.  Has the lease stayed for long enough? */
 extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 
-/* Looked at when a renewal is due.  Was the lease left for nobody? */
-extern bool wish_is_orphaned(Wish wish, bool owner_lives, int64_t idle_until_us);
+/*
+ * Looked at before each timer, and when validity has ended.  Has a detached lease been held
+ * for as long as it may?  Then nobody has lost it, and it is given back if it was not yet.
+ */
+extern bool wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us);
 
-/* In both cases its wish becomes WISH_NOTHING. */
+/* Looked at when a renewal is due.  Was the lease left for nobody? */
+extern bool wish_is_orphaned(Wish wish, WishOwner owner, int64_t idle_until_us);
+
+/* Is it held by no process?  Then nobody gives it back who has lost it. */
+extern bool wish_is_detached(Wish wish, WishOwner owner);
+
+/* In all these cases its wish becomes WISH_NOTHING. */
 
 /* May it be renewed at any time, since somebody has it, or may have it yet? */
-extern bool wish_may_renew(Wish wish, bool owner_lives, int64_t idle_until_us, int64_t now_us);
+extern bool wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us);
 
 /*
  * When to look at a lease that is held: when the core wants it (wake_at_us), or sooner,

@@ -21,9 +21,9 @@ loss_reason(Lease *lease)
 }
 
 void
-loss_fail(const char *name, Lease *lease, const char *when)
+loss_fail(const char *name, char *reason, const char *when)
 {
 	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 					errmsg("the lease on redlock \"%s\" was lost%s", name, when),
-					errdetail_internal("%s", loss_reason(lease)), errhint(LOSS_HINT)));
+					errdetail_internal("%s", reason), errhint(LOSS_HINT)));
 }

@@ -16,6 +16,6 @@
 extern char *loss_reason(Lease *lease);
 
 /* An error, 40001; `when` goes on with "was lost". */
-extern void loss_fail(const char *name, Lease *lease, const char *when);
+extern void loss_fail(const char *name, char *reason, const char *when);
 
 #endif /* REDLOCK_LOSS_H */

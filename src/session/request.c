@@ -58,6 +58,7 @@ typedef struct Asked
 
 static Asked asked[SEVERAL_MAX];
 static int asked_count = 0; /* the first ones of the request */
+static bool parked = false; /* ... and stays in the gate of the next, while it is detached */
 static int taken_count;     /* of which the caller has taken so many */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
@@ -76,6 +77,8 @@ static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 static void give_up_on(const LockRequest *request, int name);
 static void leave_idle(void);
 static void give_back(const LockRequest *request, int from);
+static void leave_gate(const LockRequest *request, const Asked *at);
+static bool at_session_level(const LockRequest *request);
 static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
@@ -144,6 +147,7 @@ request_give_up(void)
 			lease_release(asked[i].lease, NULL);
 	leave_idle();
 	asked_count = 0;
+	parked = false;
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
@@ -222,7 +226,7 @@ look_at(const LockRequest *request, int name)
 			fail_deadlock(request, name);
 			break;
 		case LEASE_LOST:
-			loss_fail(request->names[name].name, lease, " right after it was granted");
+			loss_fail(request->names[name].name, loss_reason(lease), " right after it was granted");
 			break;
 	}
 	return pg_atomic_read_u32(&lease->company) == LEASE_AMONG_REFUSED ? SEVERAL_REFUSED
@@ -232,7 +236,8 @@ look_at(const LockRequest *request, int name)
 /*
  * First through all gates, then ask for all.  Fewer are asked for where the owner of one
  * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
- * that one could enter the gate again.  False: the caller has time for no more.
+ * that one could enter the gate again.  A lease that is detached has no owner who would, so
+ * we stay in its gate, and keep our place.  False: the caller has time for no more.
  */
 static bool
 ask(const LockRequest *request, int from, int64 deadline_us)
@@ -241,7 +246,10 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
 
-	for (int i = from; i < request->count; i++)
+	if (parked)
+		asked_count++; /* through that gate we are */
+	parked = false;
+	for (int i = asked_count; i < request->count; i++)
 		if (!enter_gate(request, i, deadline_us))
 			return false;
 	for (int i = from; i < request->count; i++)
@@ -250,20 +258,26 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
-		if (how == LEASE_TAKEN && !request->terms.once && redlock_clock_us() < deadline_us)
-		{
-			give_back(request, i);
-			break;
-		}
-		if (how == LEASE_TAKEN)
+		if (how < LEASE_TAKEN)
+			continue;
+		if (request->terms.once || redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
 		}
+		give_back(request, how == LEASE_DETACHED ? i + 1 : i);
+		parked = how == LEASE_DETACHED;
+		asked_count = i;
+		break;
 	}
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
-	if (asked_count < request->count)
+	if (parked)
+	{
+		prepare_to_wait();
+		wait_a_moment(deadline_us, BROKER_CHECK_MS);
+	}
+	else if (asked_count < request->count)
 		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
 	return true;
 }
@@ -312,6 +326,11 @@ static void
 give_back(const LockRequest *request, int from)
 {
 	leave_idle();
+	if (parked && asked_count >= from)
+	{
+		leave_gate(request, &asked[asked_count]);
+		parked = false;
+	}
 	for (; asked_count > from; asked_count--)
 	{
 		Asked *last = &asked[asked_count - 1];
@@ -319,8 +338,21 @@ give_back(const LockRequest *request, int from)
 		if (last->lease != NULL)
 			lease_release(last->lease, NULL);
 		if (last->at_gate)
-			gate_leave(last->gate, request->scope != SCOPE_TRANSACTION);
+			leave_gate(request, last);
 	}
+}
+
+static void
+leave_gate(const LockRequest *request, const Asked *at)
+{
+	gate_leave(at->gate, at_session_level(request));
+}
+
+/* Who detaches what it acquires has left the gate before its transaction ends. */
+static bool
+at_session_level(const LockRequest *request)
+{
+	return request->scope == SCOPE_SESSION || request->scope == SCOPE_CALL;
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
@@ -335,7 +367,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	PG_TRY();
 	{
 		waiting_at_gate = hash;
-		entered = gate_enter(hash, request->scope != SCOPE_TRANSACTION,
+		entered = gate_enter(hash, at_session_level(request),
 							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
 							 &next->gate);
 	}
@@ -390,7 +422,7 @@ unwatch_client(void)
 	watching = false;
 }
 
-/* Take a slot of the lease table, unless the name is in use: LEASE_TAKEN. */
+/* Take a slot of the lease table, unless the name is in use: LEASE_TAKEN, LEASE_DETACHED. */
 static LeaseOpened
 open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
@@ -664,8 +696,8 @@ holder_text(const LockRequest *request, Lease *lease)
 	if (lease == NULL && request->permits > 0)
 		return psprintf("All of its %d slots are held, or others wait for one.", request->permits);
 	if (lease == NULL)
-		return "Another session of this server holds it or waits for it; see the view "
-			   "redlock_locks.";
+		return "It is held on this server, or another of its sessions is before this one; see "
+			   "the view redlock_locks.";
 	return held_by != NULL ? psprintf("It is held by: %s.", held_by)
 						   : "The nodes have not told who holds it.";
 }

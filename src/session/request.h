@@ -30,6 +30,7 @@ typedef struct LockRequest
 	int permits;      /* of the one name, of which one is wanted; 0: the lock itself */
 	bool skip;        /* waited in vain: return false, no error */
 	bool by_call;     /* the CALL of this procedure is none whose scope counts */
+	int64 *tokens;    /* to be told, in the order of the names; NULL: nobody asks */
 } LockRequest;
 
 /*

@@ -9,6 +9,10 @@
  * all are zero.  Its gate is held once at session level for the first three, and
  * once at transaction level for each (sub)transaction.
  *
+ * A transaction that is attached to a detached lease has a holding for it, too, counted at
+ * transaction scope.  It does not own the lease, and does not give it back; nor is it in the
+ * gate.  The lease may end at any time, and its slot may be another's then.
+ *
  * When things are given back:
  *
  *	 PRE_COMMIT			gates that pg_advisory_unlock_all took are entered again; then
@@ -21,6 +25,7 @@
  *						before the gate, a lock of PostgreSQL, is freed.
  *	 ABORT_SUB			what that subtransaction acquired
  *	 DISCARD ALL		session scope
+ *	 never				what is detached: that is no session's
  *	 before_shmem_exit	everything, and a request under way
  *
  * None of it allocates memory, touches a socket or can fail.
@@ -50,6 +55,7 @@
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
+#include "session/detached.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
@@ -76,7 +82,9 @@ typedef struct Holding
 	uint64 hash; /* key */
 	uint64 gate;
 	Lease *lease;
-	char *name; /* of the resource, in the server encoding */
+	bool attached;          /* it is not ours: */
+	DetachedLease detached; /* ... but this one, as it was when we attached */
+	char *name;             /* of the resource, in the server encoding */
 	int64 session_count;
 	int64 call_count;     /* of the running outermost CALL or DO */
 	int64 ended_count;    /* of such that have ended, in this transaction */
@@ -114,9 +122,15 @@ static void check_limit(int more);
 static bool keep_gate(Holding *holding);
 static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
+static void fail_held(const Holding *holding);
 static void hold_all(const LockRequest *request);
+static void detach_all(const LockRequest *request);
+static void begin_turn(Lease *lease);
 static void hold_again(Holding *holding, LockScope scope);
 static Holding *take(const LockName *name, LockScope scope);
+static Holding *enter_holding(const LockName *held, char *name);
+static void list_holding(Holding *holding);
+static Holding *attach(const LockName *name, const DetachedLease *detached);
 static void undo(const LockName *name, LockScope scope, bool counted);
 static void count_up(Holding *holding, LockScope scope);
 static void show_scope(Holding *holding);
@@ -126,7 +140,12 @@ static void fail_same_hash(const char *name, const char *other);
 static void fail_other_permits(const Holding *holding, int permits);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
+static void warn_of_loss(const char *name, const char *reason);
+static int64 validity_us(const Holding *holding);
 static bool is_valid(const Holding *holding, int64 margin_us);
+static int64 token_of(const Holding *holding);
+static char *reason_of(const Holding *holding);
+static void fail_lost(const Holding *holding, const char *when);
 static bool record_fences(void);
 static void end_fence(Holding *holding);
 static void guard_commit(void);
@@ -187,12 +206,15 @@ session_acquire(const LockRequest *request)
 				fail_same_hash(request->names[i].name, missing[j].name);
 		if (holding == NULL)
 			missing[ask.count++] = request->names[i];
+		else if (holding->attached || request->scope == SCOPE_DETACHED)
+			fail_held(holding);
 		else if (!is_valid(holding, 0))
-			loss_fail(holding->name, holding->lease, "");
+			fail_lost(holding, "");
 		else if (holding->lease->permits != request->permits)
 			fail_other_permits(holding, request->permits);
 	}
-	check_limit(ask.count);
+	if (request->scope != SCOPE_DETACHED)
+		check_limit(ask.count);
 	if (ask.count == 0)
 		hold_all(request);
 	else if (request->permits > 0 ? !permits_acquire(&ask, hold_all, request)
@@ -200,6 +222,23 @@ session_acquire(const LockRequest *request)
 		return false;
 	warn_of_scope(request);
 	return true;
+}
+
+/* A lock is a session's or detached, not both. */
+static void
+fail_held(const Holding *holding)
+{
+	if (holding->attached)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("this transaction is attached to redlock \"%s\"", holding->name),
+				 errdetail("The lock is detached: it can't be acquired until it is released."),
+				 errhint("What is attached is held until the end of the transaction; there is no "
+						 "need to acquire it.")));
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+					errmsg("this session holds redlock \"%s\" already", holding->name),
+					errdetail("A lock that a session holds can't be acquired detached."),
+					errhint("Release it first.")));
 }
 
 /* What is legal and hardly meant; once a statement of the client. */
@@ -315,6 +354,11 @@ hold_all(const LockRequest *request)
 {
 	volatile int done = 0;
 
+	if (request->scope == SCOPE_DETACHED)
+	{
+		detach_all(request);
+		return;
+	}
 	PG_TRY();
 	{
 		for (; done < request->count; done++)
@@ -323,13 +367,15 @@ hold_all(const LockRequest *request)
 			Holding *holding = find_holding(name->hash, name->name);
 
 			if (holding != NULL && !is_valid(holding, 0))
-				loss_fail(holding->name, holding->lease, ""); /* while others were waited for */
+				fail_lost(holding, ""); /* while others were waited for */
 			if (holding != NULL)
 				hold_again(holding, request->scope);
 			else
 				holding = take(name, request->scope);
 			count_up(holding, request->scope);
 			set_alarm_for(holding);
+			if (request->tokens != NULL)
+				request->tokens[done] = token_of(holding);
 		}
 	}
 	PG_CATCH();
@@ -339,6 +385,34 @@ hold_all(const LockRequest *request)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+}
+
+/* Nothing here can fail.  The lease first: the gate is for who comes next. */
+static void
+detach_all(const LockRequest *request)
+{
+	for (int i = 0; i < request->count; i++)
+	{
+		uint64 gate;
+		Lease *lease = request_take(&gate);
+
+		begin_turn(lease);
+		if (request->tokens != NULL)
+			request->tokens[i] = lease->token;
+		lease_detach(lease);
+		gate_leave(gate, false);
+	}
+}
+
+/* Of a lease that was granted, or handed over. */
+static void
+begin_turn(Lease *lease)
+{
+	lease->token = lease_token(lease);
+	if (lease->handovers > 0)
+		return;
+	lease->turn_began_us = redlock_clock_us();
+	lease->since = GetCurrentTimestamp();
 }
 
 /* In vain only after pg_advisory_unlock_all; the lease is ours all the same. */
@@ -356,30 +430,43 @@ static Holding *
 take(const LockName *granted, LockScope scope)
 {
 	char *name = MemoryContextStrdup(TopMemoryContext, granted->name);
-	Holding *holding;
-	bool found;
+	Holding *holding = enter_holding(granted, name);
 
-	holding = hash_search(holding_index, &granted->hash, HASH_ENTER, &found);
-	Assert(!found);
 	holding->lease = request_take(&holding->gate);
-	holding->lease->token = lease_token(holding->lease);
-	if (holding->lease->handovers == 0)
-	{
-		holding->lease->turn_began_us = redlock_clock_us();
-		holding->lease->since = GetCurrentTimestamp();
-	}
+	begin_turn(holding->lease);
+	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
+	list_holding(holding);
+	return holding;
+}
+
+/* With nothing counted on it; it is not yet listed. */
+static Holding *
+enter_holding(const LockName *held, char *name)
+{
+	bool found;
+	Holding *holding = hash_search(holding_index, &held->hash, HASH_ENTER, &found);
+
+	Assert(!found);
+	holding->gate = 0;
+	holding->attached = false;
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
 	holding->ended_count = 0;
 	holding->xact_holds = NULL;
 	holding->fences = NULL;
-	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
+	holding->gate_era = 0;
 	holding->loss_signalled = false;
+	return holding;
+}
+
+/* For the callbacks, and the alarm. */
+static void
+list_holding(Holding *holding)
+{
 	change_holdings(false);
 	dlist_push_tail(&holdings, &holding->link);
 	change_holdings(true);
-	return holding;
 }
 
 /* After an error: what is held at transaction scope is given back with the transaction. */
@@ -407,6 +494,9 @@ count_up(Holding *holding, LockScope scope)
 			break;
 		case SCOPE_CALL:
 			holding->call_count++;
+			break;
+		case SCOPE_DETACHED:
+			Assert(false); /* it has no holding */
 			break;
 		case SCOPE_TRANSACTION:
 			if (!holds_in_subxact(holding))
@@ -450,6 +540,8 @@ keep_gate(Holding *holding)
 static void
 show_scope(Holding *holding)
 {
+	if (holding->attached)
+		return;
 	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
 							: lasting(holding) > 0     ? SCOPE_CALL
 													   : SCOPE_TRANSACTION;
@@ -465,10 +557,12 @@ session_release(uint64 hash, const char *name)
 	Holding *holding = find_holding(hash, name);
 	bool valid;
 
-	if (holding == NULL)
+	if (holding == NULL || holding->attached)
 	{
-		ereport(WARNING, (errcode(ERRCODE_WARNING),
-						  errmsg("this session does not hold redlock \"%s\"", name)));
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("this session does not hold redlock \"%s\"", name),
+				 holding != NULL ? errhint("A detached lock is released by its token.") : 0));
 		return false;
 	}
 	if (lasting(holding) == 0)
@@ -480,9 +574,7 @@ session_release(uint64 hash, const char *name)
 	}
 	valid = is_valid(holding, 0);
 	if (!valid)
-		ereport(WARNING, (errcode(ERRCODE_WARNING),
-						  errmsg("the lease on redlock \"%s\" had been lost", name),
-						  errdetail_internal("%s", loss_reason(holding->lease))));
+		warn_of_loss(name, reason_of(holding));
 
 	if (holding->session_count > 0)
 		holding->session_count--;
@@ -492,6 +584,14 @@ session_release(uint64 hash, const char *name)
 		holding->ended_count--;
 	release_holding(holding);
 	return valid;
+}
+
+static void
+warn_of_loss(const char *name, const char *reason)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING), errmsg("the lease on redlock \"%s\" had been lost", name),
+			 errdetail_internal("%s", reason)));
 }
 
 int64
@@ -517,7 +617,7 @@ session_release_all(void)
 int64
 session_check(uint64 hash, const char *name)
 {
-	return lease_validity_us(find_valid(hash, name)->lease);
+	return validity_us(find_valid(hash, name));
 }
 
 bool
@@ -531,7 +631,7 @@ session_is_lost(uint64 hash, const char *name)
 int64
 session_valid_token(uint64 hash, const char *name)
 {
-	return find_valid(hash, name)->lease->token;
+	return token_of(find_valid(hash, name));
 }
 
 char *
@@ -551,7 +651,7 @@ session_token(uint64 hash, const char *name)
 {
 	Holding *holding = find_holding(hash, name);
 
-	return holding != NULL ? holding->lease->token : 0;
+	return holding != NULL ? token_of(holding) : 0;
 }
 
 void
@@ -574,7 +674,7 @@ find_valid(uint64 hash, const char *name)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("this session does not hold redlock \"%s\"", name)));
 	if (!is_valid(holding, 0))
-		loss_fail(holding->name, holding->lease, "");
+		fail_lost(holding, "");
 	return holding;
 }
 
@@ -639,7 +739,8 @@ end_holding(Holding *holding, bool hand_over)
 	change_holdings(false);
 	dlist_delete(&holding->link);
 	change_holdings(true);
-	lease_release(holding->lease, hand_over ? gate_waiters : NULL);
+	if (!holding->attached)
+		lease_release(holding->lease, hand_over ? gate_waiters : NULL);
 	end_fence(holding);
 	pfree(holding->name);
 	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
@@ -648,7 +749,105 @@ end_holding(Holding *holding, bool hand_over)
 static bool
 is_valid(const Holding *holding, int64 margin_us)
 {
-	return lease_validity_us(holding->lease) > margin_us;
+	return validity_us(holding) > margin_us;
+}
+
+/* Async-signal-safe. */
+static int64
+validity_us(const Holding *holding)
+{
+	return holding->attached ? lease_detached_validity_us(&holding->detached)
+							 : lease_validity_us(holding->lease);
+}
+
+static int64
+token_of(const Holding *holding)
+{
+	return holding->attached ? holding->detached.token : holding->lease->token;
+}
+
+static char *
+reason_of(const Holding *holding)
+{
+	return holding->attached ? detached_reason(&holding->detached) : loss_reason(holding->lease);
+}
+
+static void
+fail_lost(const Holding *holding, const char *when)
+{
+	loss_fail(holding->name, reason_of(holding), when);
+}
+
+/*
+ * Detached locks
+ */
+
+void
+session_attach(const LockName *name, int64 token)
+{
+	Holding *holding = find_holding(name->hash, name->name);
+	DetachedLease detached;
+
+	start_session();
+	if (holding != NULL && !is_valid(holding, 0))
+		fail_lost(holding, ""); /* whether or not another is detached by now */
+	detached_find(name, token, &detached);
+	if (lease_detached_validity_us(&detached) == 0)
+		detached_fail_ended(name);
+	if (holding == NULL)
+	{
+		check_limit(1);
+		holding = attach(name, &detached);
+	}
+	else if (token_of(holding) != token)
+		fail_lost(holding, ""); /* just now */
+	PG_TRY();
+	{
+		count_up(holding, SCOPE_TRANSACTION);
+	}
+	PG_CATCH();
+	{
+		release_holding(holding);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	set_alarm_for(holding);
+}
+
+static Holding *
+attach(const LockName *name, const DetachedLease *detached)
+{
+	Holding *holding = enter_holding(name, MemoryContextStrdup(TopMemoryContext, name->name));
+
+	holding->lease = detached->lease;
+	holding->attached = true;
+	holding->detached = *detached;
+	list_holding(holding);
+	return holding;
+}
+
+/* What this transaction has written is not yet visible: the next holder would miss it. */
+bool
+session_release_detached(const LockName *name, int64 token)
+{
+	Holding *holding = find_holding(name->hash, name->name);
+	DetachedLease detached;
+	bool valid;
+
+	detached_find(name, token, &detached);
+	if (holding != NULL && holding->attached && holding->detached.token == token)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("redlock \"%s\" can't be released while this transaction is attached to it",
+						name->name),
+				 errdetail("Others would not yet see what the transaction does."),
+				 errhint("Release it after the commit.")));
+	valid = lease_detached_validity_us(&detached) > 0;
+	if (!lease_release_detached(&detached))
+		detached_fail_ended(name);
+	if (!valid)
+		warn_of_loss(name->name, detached_reason(&detached));
+	return valid;
 }
 
 /*
@@ -740,7 +939,7 @@ guard_commit(void)
 		if (is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
 			continue;
 		if (!is_valid(holding, 0))
-			loss_fail(holding->name, holding->lease, " before the commit");
+			fail_lost(holding, " before the commit");
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
@@ -1000,7 +1199,7 @@ explain_loss(ErrorData *error)
 			error->message =
 				psprintf("%s because the lease on redlock \"%s\" was lost",
 						 cancels ? "canceling statement" : "terminating connection", holding->name);
-			error->detail = loss_reason(holding->lease);
+			error->detail = reason_of(holding);
 			error->hint = pstrdup(cancels ? LOSS_HINT
 										  : "Another session may hold the lock by now. "
 											"Start the work over in a new session.");

@@ -11,9 +11,10 @@
 extern void session_install_hooks(void);
 
 /*
- * Take all the locks; session_token tells their tokens.  Returns false if `once` and another
- * holds one.  Errors: 55P03 waited in vain, 08006 no quorum, 40001 a lease that this session
- * held was lost, 53400 the lease table is full, 55000 not set up.
+ * Take all the locks.  Returns false if `once` and another holds one.  Errors: 55P03 waited in
+ * vain, 08006 no quorum, 40001 a lease that this session held was lost, 53400 the lease table is
+ * full, 55000 not set up, 55006 this session holds one, or is attached to it, and is to have it
+ * at another scope.
  */
 extern bool session_acquire(const LockRequest *request);
 
@@ -29,6 +30,19 @@ extern bool session_release(uint64 hash, const char *name);
 
 /* Give back all acquisitions of session and call scope; returns how many. */
 extern int64 session_release_all(void);
+
+/*
+ * Until the end of this (sub)transaction it relies on a detached lock, as on one of its own at
+ * transaction scope; it does not give it back.  Errors: those of detached_find; 40001 this
+ * session relied on another lease of this lock, which is over; 53400 it holds too many.
+ */
+extern void session_attach(const LockName *name, int64 token);
+
+/*
+ * Give a detached lock back.  Returns whether it was valid.  Errors: those of detached_find;
+ * 55006 this transaction is attached to it.
+ */
+extern bool session_release_detached(const LockName *name, int64 token);
 
 /* Validity left in microseconds; an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);

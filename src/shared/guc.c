@@ -103,8 +103,11 @@ guc_define(void)
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
 
 	DefineCustomIntVariable(
-		"redlock.max_hold", "Longest hold_at_least and keep_idle that a lock may be given.",
-		"It bounds how long a role can block a name by a lock that it has released.",
+		"redlock.max_hold",
+		"Longest hold_at_least and keep_idle that a lock may be given, and longest hold_at_most of "
+		"a "
+		"detached one.",
+		"It bounds how long a role can block a name by a lock that none of its sessions holds.",
 		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
 		NULL, NULL);
 

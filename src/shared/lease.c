@@ -71,6 +71,10 @@ static bool end_stay(Lease *lease, int64 by_us);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void free_name(Lease *lease);
 static bool is_orphan(Lease *lease);
+static WishOwner owner_of(const Lease *lease);
+static bool is_detached(Lease *lease);
+static bool is_same(const DetachedLease *detached);
+static void end_detached(Lease *lease);
 static void push(Lease *lease);
 static void tell_loss(Lease *lease);
 
@@ -178,6 +182,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
 		pg_atomic_init_u64(&lease->valid_until_us, 0);
 		pg_atomic_init_u64(&lease->idle_until_us, 0);
+		pg_atomic_init_u64(&lease->hold_until_us, 0);
 		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
 		pg_atomic_init_u64(&lease->last_token, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
@@ -362,7 +367,13 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	idle = named(hash);
 	if (idle != NULL)
 	{
-		if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
+		if (is_detached(idle))
+		{
+			if (!terms->once)
+				idle->next_procno = REDLOCK_MY_PROCNO;
+			opened = LEASE_DETACHED;
+		}
+		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
@@ -490,11 +501,13 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	lease->returns = false;
+	lease->next_procno = -1;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
 	pg_atomic_write_u64(&lease->idle_until_us, 0);
+	pg_atomic_write_u64(&lease->hold_until_us, 0);
 	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
@@ -508,6 +521,7 @@ set_owner(Lease *lease, uint64 gate)
 	lease->gate = gate;
 	lease->owner_pid = MyProcPid;
 	lease->owner_procno = REDLOCK_MY_PROCNO;
+	lease->owner_role = GetUserId();
 	lease->owner_database = MyDatabaseId;
 	lease->since = GetCurrentTimestamp();
 	lease->token = 0;
@@ -543,7 +557,7 @@ bool
 lease_wants_tokens(Lease *lease, int64 now_us)
 {
 	return lease->keep_idle_ms > 0 && rules_wants_tokens(tokens_left(lease)) &&
-		   wish_may_renew(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+		   wish_may_renew(pg_atomic_read_u32(&lease->wish), owner_of(lease),
 						  (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us);
 }
 
@@ -701,7 +715,7 @@ lease_give_up_stays(void)
 	return count;
 }
 
-/* Who releases just now has seen `stays_end`, or has left its lease when we look. */
+/* Who releases or detaches just now has seen `stays_end`, or has left its lease when we look. */
 void
 lease_end_all_stays(void)
 {
@@ -712,6 +726,8 @@ lease_end_all_stays(void)
 		LWLockRelease(lock_of((uint64) i));
 	}
 	(void) lease_give_up_stays();
+	for (int i = 0; i < lease_table->slots; i++)
+		(void) lease_give_up_detached(lease_at(i));
 }
 
 /*
@@ -778,8 +794,169 @@ lease_release_orphan(Lease *lease)
 static bool
 is_orphan(Lease *lease)
 {
-	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_lives(lease),
+	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), owner_of(lease),
 							(int64) pg_atomic_read_u64(&lease->idle_until_us));
+}
+
+/*
+ * Detached leases
+ */
+
+/* At the end of the server, or after a loss that its broker has seen, it is over at once. */
+void
+lease_detach(Lease *lease)
+{
+	bool over;
+
+	Assert(lease->owner_pid == MyProcPid && lease->token != 0);
+
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	seqlock_begin_write(&lease->version);
+	lease->owner_pid = 0;
+	seqlock_end_write(&lease->version);
+	/* it sees that the lease is detached, or we see the loss: see lease_give_up_detached */
+	over = lease_table->stays_end || lease_state(lease) != LEASE_HELD;
+	if (over)
+		end_detached(lease);
+	LWLockRelease(lock_of(lease->hash));
+	if (over)
+		push(lease);
+}
+
+bool
+lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *found)
+{
+	Lease *lease;
+	bool is;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	/* whatever redlock.key_prefix was */
+	is = lease != NULL && is_detached(lease) && lease->key_len - lease->prefix_len == name_len &&
+		 memcmp(lease->key + lease->prefix_len, name, name_len) == 0;
+	if (is)
+		*found = (DetachedLease){lease, hash, lease->generation, lease->token, lease->owner_role};
+	LWLockRelease(lock_of(hash));
+	return is;
+}
+
+/* What was read is of this lease, if it is the same afterwards. */
+int64
+lease_detached_validity_us(const DetachedLease *detached)
+{
+	int64 validity_us = lease_validity_us(detached->lease);
+
+	pg_read_barrier();
+	return is_same(detached) ? validity_us : 0;
+}
+
+/* Empty where the slot is another lease's by now. */
+char *
+lease_detached_missing_nodes(const DetachedLease *detached)
+{
+	char *nodes = lease_missing_nodes(detached->lease);
+
+	pg_read_barrier();
+	return detached->lease->generation == detached->generation ? nodes : "";
+}
+
+bool
+lease_release_detached(const DetachedLease *detached)
+{
+	bool is;
+
+	LWLockAcquire(lock_of(detached->hash), LW_EXCLUSIVE);
+	is = is_same(detached);
+	if (is)
+		end_detached(detached->lease);
+	LWLockRelease(lock_of(detached->hash));
+	if (is)
+		push(detached->lease);
+	return is;
+}
+
+int64
+lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
+{
+	Lease *lease = detached->lease;
+	int64 until_us = 0;
+
+	LWLockAcquire(lock_of(detached->hash), LW_EXCLUSIVE);
+	if (lease_detached_validity_us(detached) > 0)
+	{
+		until_us = rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
+									  redlock_clock_us(), hold_at_most_us);
+		pg_atomic_write_u64(&lease->hold_until_us, until_us);
+	}
+	LWLockRelease(lock_of(detached->hash));
+	if (until_us != 0)
+		push(lease);
+	return until_us;
+}
+
+/* One that was prolonged meanwhile goes on. */
+bool
+lease_end_hold(Lease *lease, int64 now_us)
+{
+	bool over;
+
+	/* most are not detached: without the lock first */
+	if (!lease_hold_is_over(lease, now_us))
+		return false;
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	over = is_detached(lease) && lease_hold_is_over(lease, now_us);
+	if (over)
+		end_detached(lease);
+	LWLockRelease(lock_of(lease->hash));
+	if (over)
+		push(lease);
+	return over;
+}
+
+bool
+lease_hold_is_over(Lease *lease, int64 now_us)
+{
+	return wish_hold_is_over(owner_of(lease), (int64) pg_atomic_read_u64(&lease->hold_until_us),
+							 now_us);
+}
+
+bool
+lease_give_up_detached(Lease *lease)
+{
+	bool is;
+
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	is = is_detached(lease);
+	if (is)
+		end_detached(lease);
+	LWLockRelease(lock_of(lease->hash));
+	if (is)
+		push(lease);
+	return is;
+}
+
+static bool
+is_detached(Lease *lease)
+{
+	return wish_is_detached(pg_atomic_read_u32(&lease->wish), owner_of(lease));
+}
+
+/* Not if it has ended: a slot that is another lease's has another generation. */
+static bool
+is_same(const DetachedLease *detached)
+{
+	return pg_atomic_read_u32(&detached->lease->wish) == WISH_HOLD &&
+		   detached->lease->generation == detached->generation;
+}
+
+/* Who waits for it in the gate goes on.  Under the table lock. */
+static void
+end_detached(Lease *lease)
+{
+	lease->returns = lease->next_procno >= 0;
+	free_name(lease);
+	if (lease->next_procno >= 0)
+		SetLatch(&GetPGProcByNumber(lease->next_procno)->procLatch);
 }
 
 Lease *
@@ -1169,5 +1346,16 @@ tell_loss(Lease *lease)
 bool
 lease_owner_lives(const Lease *lease)
 {
-	return GetPGProcByNumber(lease->owner_procno)->pid == lease->owner_pid;
+	return owner_of(lease) == WISH_OWNER_LIVES;
+}
+
+/* It may be detached while we look: its process is read once. */
+static WishOwner
+owner_of(const Lease *lease)
+{
+	int pid = *(const volatile int *) &lease->owner_pid;
+
+	if (pid == 0)
+		return WISH_OWNER_NONE;
+	return GetPGProcByNumber(lease->owner_procno)->pid == pid ? WISH_OWNER_LIVES : WISH_OWNER_GONE;
 }

@@ -39,6 +39,13 @@
  * (looks_at_us); it ends the stay, and until then it renews.  lease_want ends it, too,
  * and so does whoever needs room in the table.
  *
+ * Detached: after the grant a session may leave the lease to its role (lease_detach).  From
+ * then on it belongs to no process, and the gate is left; it keeps its name until somebody
+ * gives it back (lease_release_detached), or the broker ends it: when hold_until_us comes,
+ * when it was lost, or when the server stops.  Who passes the gate finds the name taken,
+ * stays in the gate, and is woken by its latch (next_procno).  A slot may be another
+ * lease's at any time, so those who do not own it know it by its generation (DetachedLease).
+ *
  * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
  * (lease_release): from then on it is no longer found by its name, so the name can
  * be taken again at once, and the broker frees the slot when no node is owed
@@ -96,7 +103,8 @@ typedef enum LockScope
 	SCOPE_CALL,        /* survives the COMMITs of a procedure; released with
 						* the transaction in which the outermost CALL or DO
 						* ends */
-	SCOPE_SESSION      /* until released, DISCARD ALL, session's end */
+	SCOPE_SESSION,     /* until released, DISCARD ALL, session's end */
+	SCOPE_DETACHED     /* until released by its token, or hold_at_most ends */
 } LockScope;
 
 typedef struct Lease
@@ -112,14 +120,17 @@ typedef struct Lease
 								* lease_holder (o) and lease_held_by (m), cut
 								* where the key is long */
 	/* (t), but changed by a hand-over, as the gate is */
-	int owner_pid;
+	int owner_pid; /* 0: detached */
 	int owner_procno;
+	Oid owner_role;
 	Oid owner_database;
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
 	bool wanted;      /* by another host: it must not stay */
 	bool may_stay;    /* as the nodes were told when it was asked for */
 	bool is_queue;    /* for permits; while it is held, its owner waits for one */
 	uint16 permits;   /* it is one of so many, or their queue; 0: of no such lock */
+
+	int next_procno; /* (t) detached: who waits in the gate for its end; -1: nobody */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -148,6 +159,8 @@ typedef struct Lease
 	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
 	pg_atomic_uint64 idle_until_us;  /* the stay, if it is idle, ends then; 0: it was left for
 									  * the next in the gate */
+	pg_atomic_uint64 hold_until_us;  /* ends by hold_at_most then; 0: it does not.  Written by
+									  * the broker at the grant, then by lease_prolong */
 	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
 									  * PG_INT64_MAX: it has to be woken */
 	pg_atomic_uint64 last_token;     /* of the grant: LUA_SPAN, or more since renewals */
@@ -160,13 +173,13 @@ typedef struct Lease
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
 
-	/* (g) */
-	int64 first_token; /* and then one more for each hand-over, up to last_token */
-
 	/* (m) */
 	SeqLock holder_version;
 	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
 							 * hold_at_least; 0: it was not */
+
+	/* (g) */
+	int64 first_token; /* and then one more for each hand-over, up to last_token */
 
 	/* (b) */
 	uint32 generation; /* changes when the slot is freed, so that late replies
@@ -179,6 +192,16 @@ typedef struct Lease
 } Lease;
 
 StaticAssertDecl(sizeof(Lease) <= 1088, "a slot takes little more than a kilobyte");
+
+/* A detached lease, as it was found; it may have ended since. */
+typedef struct DetachedLease
+{
+	Lease *lease;
+	uint64 hash;
+	uint32 generation;
+	int64 token;
+	Oid role;
+} DetachedLease;
 
 typedef enum LeaseCounter
 {
@@ -268,6 +291,7 @@ typedef enum LeaseOpened
 	LEASE_OPENED,
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
 	LEASE_TAKEN,       /* the name is in use in this server */
+	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
 	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
 	LEASE_TABLE_FULL
 } LeaseOpened;
@@ -280,6 +304,16 @@ extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int pre
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
 extern void lease_release_idle(uint64 hash);
+
+/* Of a lease that was granted: its owner has no more to do with it than others. */
+extern void lease_detach(Lease *lease);
+extern bool lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *found);
+extern int64 lease_detached_validity_us(const DetachedLease *detached);   /* 0: it has ended */
+extern char *lease_detached_missing_nodes(const DetachedLease *detached); /* as that below */
+extern bool lease_release_detached(const DetachedLease *detached);        /* false: it has ended */
+
+/* Returns until when it is held then, if it is renewed; 0: it has ended. */
+extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us);
 extern bool lease_is_taken(uint64 hash); /* by a session of this server */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
@@ -325,7 +359,10 @@ extern bool lease_is_queued(const Lease *lease);
 extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
 extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
-extern void lease_end_all_stays(void);                         /* no lease stays from now on */
+extern bool lease_end_hold(Lease *lease, int64 now_us);        /* if that is over: */
+extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* it was detached long enough */
+extern bool lease_give_up_detached(Lease *lease);              /* if it is detached */
+extern void lease_end_all_stays(void);                         /* nor is one left detached */
 extern void lease_want(Lease *lease);                          /* another host waits for it */
 extern void lease_recall(Lease *lease);                        /* ... or tried to have it */
 extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */

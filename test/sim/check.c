@@ -289,7 +289,8 @@ check_renewal(int h, int s)
 	demand(
 		14,
 		(hosts[h].slot[s].wish == WISH_HOLD &&
-		 (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS)) ||
+		 (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS ||
+		  (hosts[h].slot[s].owner == OWNER_DETACHED && host_now_us(h) < check->hold_until_us))) ||
 			(hosts[h].slot[s].wish == WISH_IDLE && host_now_us(h) < hosts[h].slot[s].idle_until_us),
 		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
 	check->renewal_began_us = host_now_us(h);
@@ -375,29 +376,71 @@ check_refused_try(int h, int s)
 		}
 }
 
-/* Its broker looks soon, when it can: clocks that jump are none of its faults. */
+/* What its broker has to end by now: it looks soon, when it can. */
+static bool
+is_overdue(int h, int64_t end_us)
+{
+	const host *host = &hosts[h];
+	int64_t since_us = host_true_time_us(h, end_us);
+
+	if (since_us < host->paused_until_us)
+		since_us = host->paused_until_us;
+	if (since_us < host_true_time_us(h, host->broker_began_us))
+		since_us = host_true_time_us(h, host->broker_began_us);
+	return w.now_us > since_us + 2 * w.plan.delay_us + 1000;
+}
+
+/* Clocks that jump are none of its faults. */
 void
 check_stays(int h)
 {
 	const host *host = &hosts[h];
 
-	if (w.plan.keep_idle_us == 0 || host->broker_down || !w.plan.guarded)
+	if ((w.plan.keep_idle_us == 0 && !w.plan.limit) || host->broker_down || !w.plan.guarded)
 		return;
 	for (int s = 0; s < w.plan.slots; s++)
 	{
-		int64_t since_us;
+		const slot *slot = &host->slot[s];
 
-		if (!host->slot[s].in_use || !host_stays(&host->slot[s]))
+		if (!slot->in_use)
 			continue;
-		since_us = host_true_time_us(h, host->slot[s].idle_until_us);
-		if (since_us < host->paused_until_us)
-			since_us = host->paused_until_us;
-		if (since_us < host_true_time_us(h, host->broker_began_us))
-			since_us = host_true_time_us(h, host->broker_began_us);
-		demand(14, w.now_us <= since_us + 2 * w.plan.delay_us + 1000,
+		demand(14, !host_stays(slot) || !is_overdue(h, slot->idle_until_us),
 			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
-			   host->slot[s].secret);
+			   slot->secret);
+		if (slot->owner != OWNER_DETACHED)
+			continue;
+		demand(14, slot->core.state == CORE_HELD,
+			   "host %c keeps request %u, which is detached and was lost", HOST_NAME(h),
+			   slot->secret);
+		demand(14, !is_overdue(h, slot->check.hold_until_us),
+			   "host %c keeps request %u, which is detached, beyond its end", HOST_NAME(h),
+			   slot->secret);
 	}
+}
+
+/* Whoever prolongs it is told an end, and relies on that. */
+void
+check_prolonged(int h, int s, int64_t hold_at_most_us)
+{
+	round_check *check = &hosts[h].slot[s].check;
+	int64_t left_us = hosts[h].slot[s].core.valid_until_us - host_now_us(h);
+
+	seen.prolonged++;
+	check->tight = left_us < 8 * w.plan.delay_us + 1000;
+	if (check->hold_until_us < host_now_us(h) + hold_at_most_us)
+		check->hold_until_us = host_now_us(h) + hold_at_most_us;
+}
+
+void
+check_disowned(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+
+	demand(14,
+		   slot->owner != OWNER_DETACHED || slot->core.state == CORE_LOST ||
+			   host_now_us(h) >= slot->check.hold_until_us,
+		   "host %c gives up request %u, which is detached, before its end", HOST_NAME(h),
+		   slot->secret);
 }
 
 void
@@ -449,7 +492,12 @@ check_outcome(int h, int s, core_outcome outcome)
 		case CORE_EXPIRED:
 			seen.expired++;
 			tell("host %c: the lease of request %u is lost", HOST_NAME(h), slot->secret);
-			demand(12, !w.plan.faultless || slot->hold_at_most_us > 0,
+			demand(14, slot->owner != OWNER_DETACHED || host_now_us(h) < slot->check.hold_until_us,
+				   "host %c loses the lease of request %u, which is detached and was to end",
+				   HOST_NAME(h), slot->secret);
+			demand(12,
+				   !w.plan.faultless || slot->check.tight ||
+					   (slot->hold_at_most_us > 0 && host_now_us(h) >= slot->check.hold_until_us),
 				   "host %c loses the lease of request %u for no reason", HOST_NAME(h),
 				   slot->secret);
 			demand(16, !slot->check.steady || slot->wish != WISH_HOLD,
@@ -484,6 +532,8 @@ check_granted(int h, int s)
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
 	check->valid_until_us = slot->core.valid_until_us;
+	check->hold_until_us = slot->hold_at_most_us > 0 ? now_us + slot->hold_at_most_us : 0;
+	check->tight = false;
 	check->steady = false;
 	check_alone(h, s);
 	check_order(h, s);
@@ -611,9 +661,7 @@ check_renewed(int h, int s)
 		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h), slot->secret,
 		   (double) (check->valid_until_us - now_us) / 1000,
 		   (double) (valid_until_us - now_us) / 1000);
-	demand(9,
-		   slot->hold_at_most_us == 0 ||
-			   valid_until_us <= check->granted_us + slot->hold_at_most_us,
+	demand(9, slot->hold_at_most_us == 0 || valid_until_us <= check->hold_until_us,
 		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
 	demand(3,
 		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||

@@ -40,6 +40,8 @@ typedef struct round_check
 	int64_t granted_true_us;
 	int64_t valid_until_us; /* as told last */
 	int64_t over_us;        /* by the host's clock: what is owed expires from here */
+	int64_t hold_until_us;  /* as long as sessions were told that it may be held; 0: no limit */
+	bool tight;             /* it was prolonged when that was hardly possible any more */
 	bool steady;            /* held for long enough when nodes failed last */
 } round_check;
 
@@ -75,6 +77,9 @@ typedef struct statistics
 	int64_t taken_idle; /* of these, after a stay with nobody */
 	int64_t stays_over; /* leases that stayed with nobody until the end of that */
 	int64_t recalled;   /* ... until another host wanted them */
+	int64_t detached;   /* leases of no session */
+	int64_t prolonged;  /* ... that were told to go on */
+	int64_t holds_over; /* ... that were held until the end of that */
 	int64_t recalls;    /* rounds of tries that were refused by a host that gives up its stays */
 	int64_t beyond;     /* tokens given out beyond those of the grant */
 	int64_t cancelled;  /* grants whose owner gave up before it knew */
@@ -138,6 +143,8 @@ extern void check_over(int host, int slot); /* the core begins to delete keys */
 extern void check_freed(int host, int slot, bool forgiven);
 extern void check_stay(int host, int slot); /* its owner leaves it to nobody */
 extern void check_stays(int host);          /* those that it has, at any time */
+extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);
+extern void check_disowned(int host, int slot); /* its broker gives it up for its owner */
 
 /* ... a session is told or writes ... */
 /* ... that it has the lock that it wanted */

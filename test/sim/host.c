@@ -41,6 +41,7 @@ static bool send_again(int host, int node, const command *before);
 static void send_one(int host, int node, const command *command);
 static void publish(int host, int slot, core_outcome outcome);
 static void set_timer(int host, int slot);
+static bool end_hold(int host, int slot);
 static void ask(int host, int slot);
 static core_mask nodes_that_can_send(int host);
 static core_mask nodes_that_can_vote(int host);
@@ -53,6 +54,8 @@ static void take(int host, const ReleaseStep *next);
 static void take_queue(int host);
 static void act_on_wish(int host, int slot);
 static void extend(int host, int slot);
+static void prolong(int host, int slot);
+static WishOwner owner_of(const slot *slot);
 static void on_timer(const event *event);
 static void on_broker(const event *event);
 static void on_settled(const event *event);
@@ -254,6 +257,9 @@ host_handle(const event *event)
 			break;
 		case EVENT_STORE:
 			check_store((int) event->tag);
+			break;
+		case EVENT_PROLONG:
+			session_on_prolong(event);
 			break;
 		case EVENT_DONE:
 			session_on_done(event);
@@ -478,6 +484,11 @@ publish(int h, int s, core_outcome outcome)
 	if (outcome == CORE_NOTHING ||
 		(outcome == CORE_EXPIRED && release_queue_waits(&hosts[h].releases, s)))
 		return;
+	if (outcome == CORE_EXPIRED && end_hold(h, s))
+	{
+		host_push(h, s);
+		return;
+	}
 	check_outcome(h, s, outcome);
 	switch (outcome)
 	{
@@ -490,6 +501,7 @@ publish(int h, int s, core_outcome outcome)
 			break;
 		case CORE_GRANTED:
 			slot->granted = slot->told = true;
+			slot->hold_until_us = slot->core.hold_until_us;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
 			slot->first_token = rules_first_token(slot->core.token);
@@ -505,6 +517,12 @@ publish(int h, int s, core_outcome outcome)
 			if (host_stays(slot))
 			{
 				session_disown(h, s); /* nobody has lost it */
+				host_push(h, s);
+				break;
+			}
+			if (wish_is_detached(slot->wish, owner_of(slot)))
+			{
+				session_disown(h, s);
 				host_push(h, s);
 				break;
 			}
@@ -559,12 +577,17 @@ on_timer(const event *event)
 		act_on_wish(event->host, event->slot);
 		return;
 	}
+	if (end_hold(event->host, event->slot))
+	{
+		act_on_wish(event->host, event->slot);
+		return;
+	}
 	if (host_now_us(event->host) < slot->core.wake_at_us)
 	{
 		set_timer(event->host, event->slot);
 		return;
 	}
-	if (wish_is_orphaned(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us))
+	if (wish_is_orphaned(slot->wish, owner_of(slot), slot->idle_until_us))
 	{
 		tell("host %c: request %u was left for nobody", HOST_NAME(event->host), slot->secret);
 		session_disown(event->host, event->slot);
@@ -574,6 +597,29 @@ on_timer(const event *event)
 	}
 	else
 		host_step(event->host, event->slot, CORE_TICK, 0);
+}
+
+/* lease_end_hold of lease.c */
+static bool
+end_hold(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	if (!wish_is_detached(slot->wish, owner_of(slot)) ||
+		!wish_hold_is_over(owner_of(slot), slot->hold_until_us, host_now_us(h)))
+		return false;
+	seen.holds_over++;
+	tell("host %c: request %u was detached for long enough", HOST_NAME(h), slot->secret);
+	session_disown(h, s);
+	return true;
+}
+
+static WishOwner
+owner_of(const slot *slot)
+{
+	return slot->owner == OWNER_DETACHED   ? WISH_OWNER_NONE
+		   : slot->owner == OWNER_VANISHED ? WISH_OWNER_GONE
+										   : WISH_OWNER_LIVES;
 }
 
 /* The broker is woken, and sees it in its next pass. */
@@ -631,6 +677,7 @@ act_on_wish(int h, int s)
 			{
 				set_timer(h, s); /* its stay may end sooner */
 				extend(h, s);
+				prolong(h, s);
 			}
 			break;
 		case WISH_ASK:
@@ -667,8 +714,18 @@ extend(int h, int s)
 
 	if (event.token > 0 && slot->keep_idle_us > 0 && slot->granted &&
 		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
-		wish_may_renew(slot->wish, slot->owner != OWNER_VANISHED, slot->idle_until_us,
-					   host_now_us(h)))
+		wish_may_renew(slot->wish, owner_of(slot), slot->idle_until_us, host_now_us(h)))
+		step(h, s, &event);
+}
+
+/* It may be held for longer than the core knows. */
+static void
+prolong(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+	core_event event = {.type = CORE_PROLONG, .hold_until_us = slot->hold_until_us};
+
+	if (slot->hold_until_us != slot->core.hold_until_us)
 		step(h, s, &event);
 }
 

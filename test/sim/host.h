@@ -21,7 +21,8 @@ typedef enum owner
 	OWNER_NOBODY, /* nobody yet, or nobody any more */
 	OWNER_ASKS,   /* waits for an answer, or has not yet read it */
 	OWNER_HOLDS,
-	OWNER_VANISHED /* without a word: its process is gone, its wish is there */
+	OWNER_DETACHED, /* no session: who knows the token works, prolongs and gives back */
+	OWNER_VANISHED  /* without a word: its process is gone, its wish is there */
 } owner;
 
 typedef struct slot
@@ -42,7 +43,9 @@ typedef struct slot
 	bool forgiven; /* its debts were forgotten */
 	int64_t ttl_us;
 	int64_t hold_at_most_us;
-	int64_t keep_us; /* the key stays so long after the grant, even if released */
+	int64_t hold_until_us; /* from the grant on; 0: no limit */
+	bool detach;           /* its owner detaches it */
+	int64_t keep_us;       /* the key stays so long after the grant, even if released */
 	int64_t keep_until_us;
 	int span; /* sessions that may hold it */
 	int handovers;

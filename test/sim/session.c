@@ -22,6 +22,7 @@ static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t keep_idle_us(void);
 static int64_t moment_us(void);
+static void detach(int host, int slot, int64_t hold_us);
 static void end_holding(int host, int slot);
 static void give_up(int host, int slot);
 static void free_name(int host, int slot);
@@ -55,9 +56,43 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 	}
 	if (w.calm)
 		hold_us = 1;
+	if (slot->detach)
+		detach(h, s, hold_us);
 	if (chance((uint32_t) w.plan.write_odds))
 		later(w.now_us + dice_us(hold_us), EVENT_WRITE, h, 0, s, (uint32_t) id);
-	later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
+	if (!slot->detach || w.calm || !chance(3)) /* else it is forgotten */
+		later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
+}
+
+/* lease_detach of lease.c.  Some go on with it for longer, be it in the last moment. */
+static void
+detach(int h, int s, int64_t hold_us)
+{
+	slot *slot = slot_at(h, s);
+
+	seen.detached++;
+	tell("host %c: request %u is detached", HOST_NAME(h), slot->secret);
+	slot->owner = OWNER_DETACHED;
+	for (int i = 0; i < 3 && chance(2); i++)
+		later(w.now_us + dice_us(chance(2) ? hold_us : slot->hold_at_most_us), EVENT_PROLONG, h, 0,
+			  s, slot->generation);
+}
+
+/* lease_prolong of lease.c */
+void
+session_on_prolong(const event *event)
+{
+	int h = event->host;
+	slot *slot = slot_at(h, event->slot);
+	int64_t hold_at_most_us = 1 + dice_us(slot->hold_at_most_us + 1);
+
+	if (w.calm || slot->generation != event->tag || slot->owner != OWNER_DETACHED ||
+		validity_us(h, slot) == 0)
+		return;
+	tell("host %c: request %u is prolonged", HOST_NAME(h), slot->secret);
+	check_prolonged(h, event->slot, hold_at_most_us);
+	slot->hold_until_us = rules_prolonged_us(slot->hold_until_us, host_now_us(h), hold_at_most_us);
+	host_push(h, event->slot);
 }
 
 void
@@ -128,6 +163,8 @@ open_slot(int h, int resource, bool last)
 		w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2)) : 0;
 	slot->hold_at_most_us =
 		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
+	slot->hold_until_us = 0;
+	slot->detach = slot->hold_at_most_us > 0 && chance(2);
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
 	slot->handovers = w.plan.spent;
 	slot->keep_idle_us = last ? 0 : keep_idle_us();
@@ -238,7 +275,8 @@ end_holding(int h, int s)
 	slot *slot = slot_at(h, s);
 	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
 
-	assert(slot->wish == WISH_HOLD && slot->owner == OWNER_HOLDS);
+	assert(slot->wish == WISH_HOLD &&
+		   (slot->owner == OWNER_HOLDS || slot->owner == OWNER_DETACHED));
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
 	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
@@ -306,6 +344,7 @@ free_name(int h, int s)
 void
 session_disown(int h, int s)
 {
+	check_disowned(h, s);
 	free_name(h, s);
 	next_asks(h, slot_at(h, s)->resource);
 }

@@ -32,6 +32,7 @@ extern void session_on_read(const event *event);
 extern void session_on_next(const event *event);
 extern void session_on_take(const event *event);
 extern void session_on_cancel(const event *event);
+extern void session_on_prolong(const event *event);
 extern void session_on_done(const event *event);
 
 #endif /* SIM_SESSION_H */

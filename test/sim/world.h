@@ -117,6 +117,7 @@ typedef enum event_kind
 	EVENT_CANCEL,    /* a session waits no longer */
 	EVENT_WRITE,     /* a session passes the fence of the database, and reads */
 	EVENT_STORE,     /* ... and stores what it made of that */
+	EVENT_PROLONG,   /* ... and goes on with a detached lease for longer */
 	EVENT_DONE,      /* a session lets the lock go */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */

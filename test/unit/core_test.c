@@ -1668,6 +1668,79 @@ test_hold_at_most_of_the_next(void)
 	ok(out.renew == set("012"), "the next is renewed as ever");
 }
 
+static void
+prolong(int64_t until_us)
+{
+	happens((core_event){.type = CORE_PROLONG, .hold_until_us = until_us});
+}
+
+static void
+test_prolong_at_the_limit(void)
+{
+	int64_t granted_us;
+
+	hold_at_most(TTL_US / 2);
+	granted_us = now_us;
+	tick_at(granted_us + TTL_US / 2 - 1);
+	ok(nothing_said(), "at its limit a lease is not renewed");
+	prolong(granted_us + TTL_US / 2);
+	ok(nothing_said() && lease.hold_until_us == granted_us + TTL_US / 2,
+	   "it is not prolonged by nothing");
+	prolong(granted_us + 1);
+	ok(nothing_said() && lease.hold_until_us == granted_us + TTL_US / 2,
+	   "invariant 9: nor shortened");
+	prolong(granted_us + 3 * TTL_US);
+	ok(out.renew == set("012"), "one that is prolonged is renewed at once");
+	renewed_by("01");
+	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == now_us + VALIDITY_US,
+	   "and is valid in full, since its limit is far");
+}
+
+static void
+test_prolong_far_from_the_limit(void)
+{
+	int64_t granted_us, renew_us;
+
+	hold_at_most(TTL_US);
+	granted_us = now_us;
+	renew_us = lease.wake_at_us;
+	prolong(granted_us + 2 * TTL_US);
+	ok(nothing_said() && lease.wake_at_us == renew_us,
+	   "where validity ends before the limit, it is renewed when that is due");
+	tick_at(renew_us);
+	ok(out.renew == set("012"), "as ever");
+	prolong(granted_us + 3 * TTL_US);
+	ok(nothing_said(), "one that is being renewed is not renewed twice");
+	renewed_by("01");
+	for (int i = 0; i < 9 && lease.valid_until_us < granted_us + 3 * TTL_US; i++)
+	{
+		tick_at(lease.wake_at_us);
+		renewed_by("01");
+	}
+	ok(lease.valid_until_us == granted_us + 3 * TTL_US, "in the end it is valid up to its limit");
+}
+
+static void
+test_prolong_in_vain(void)
+{
+	hold_at_most(TTL_US / 2);
+	later(TTL_US / 2);
+	prolong(now_us + TTL_US);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED && nothing_sent(),
+	   "invariant 9: what is over is not prolonged");
+	prolong(now_us + TTL_US);
+	ok(nothing_said(), "whoever knows of it");
+
+	start(3);
+	acquire_once();
+	granted_by("012");
+	prolong(now_us + TTL_US);
+	ok(nothing_said() && lease.hold_until_us == 0, "what has no limit is given none");
+	release();
+	prolong(now_us + TTL_US);
+	ok(nothing_said() && lease.state == CORE_RELEASING, "nor is what was given back");
+}
+
 /* ---- renewal ---- */
 
 static void
@@ -4003,6 +4076,9 @@ main(void)
 	test_hold_at_most_within_ttl();
 	test_hold_at_most_over_renewals();
 	test_hold_at_most_of_the_next();
+	test_prolong_at_the_limit();
+	test_prolong_far_from_the_limit();
+	test_prolong_in_vain();
 
 	test_renewal();
 	test_renewal_asks_whom_it_should();

@@ -28,6 +28,10 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 		"invariant 3: validity is never more than the ttl gives");
 	law(!held || !was_held || after->valid_until_us >= before->valid_until_us,
 		"invariant 9: validity is never shortened");
+	law(!held || after->hold_until_us == 0 || after->valid_until_us <= after->hold_until_us,
+		"no lease is valid for longer than it may be held");
+	law(!held || !was_held || after->hold_until_us >= before->hold_until_us,
+		"how long a lease may be held is never shortened");
 	law(!held || was_held || before->state == CORE_ASKING,
 		"invariant 9: only a round of acquires makes a lease HELD");
 	law((sent & ~(event->can_send & (after->members | after->left))) == 0,

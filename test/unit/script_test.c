@@ -178,6 +178,19 @@ static const struct
 	 "*3\r\n:1\r\n$1\r\nx\r\n:9223372036854775807\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .waiting = 1024, .text = "x"}},
 
+	{"none of the permits is free",
+	 CORE_OP_ACQUIRE,
+	 "*4\r\n:1\r\n$1\r\nx\r\n:0\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "x"}},
+	{"another permit is free",
+	 CORE_OP_ACQUIRE,
+	 "*4\r\n:1\r\n$1\r\nx\r\n:0\r\n:7\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .free_permit = 7, .text = "x"}},
+	{"one that can't be is free",
+	 CORE_OP_ACQUIRE,
+	 "*4\r\n:1\r\n$1\r\nx\r\n:0\r\n:4294967297\r\n",
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1, .text = "x"}},
+
 	/* acquire: none of these is a vote */
 	{"1 for a counter", CORE_OP_ACQUIRE, ":1\r\n", UNEXPECTED},
 	{"a counter that is no text", CORE_OP_ACQUIRE, ":1700000000000001\r\n", UNEXPECTED},
@@ -188,7 +201,10 @@ static const struct
 	{"an empty array", CORE_OP_ACQUIRE, "*0\r\n", UNEXPECTED},
 	{"an array of one", CORE_OP_ACQUIRE, "*1\r\n:1500\r\n", UNEXPECTED},
 	{"an array of two", CORE_OP_ACQUIRE, "*2\r\n:1500\r\n$1\r\nx\r\n", UNEXPECTED},
-	{"an array of four", CORE_OP_ACQUIRE, "*4\r\n:1500\r\n$1\r\nx\r\n:0\r\n:0\r\n", UNEXPECTED},
+	{"an array of five", CORE_OP_ACQUIRE, "*5\r\n:1500\r\n$1\r\nx\r\n:0\r\n:0\r\n:0\r\n",
+	 UNEXPECTED},
+	{"a free permit that is no number", CORE_OP_ACQUIRE,
+	 "*4\r\n:1500\r\n$1\r\nx\r\n:0\r\n$1\r\n1\r\n", UNEXPECTED},
 	{"a refusal with a text for a number", CORE_OP_ACQUIRE, "*3\r\n:1500\r\n$1\r\nx\r\n$1\r\nx\r\n",
 	 UNEXPECTED},
 	{"a refusal the wrong way round", CORE_OP_ACQUIRE, "*3\r\n$1\r\nx\r\n:1500\r\n:0\r\n",
@@ -294,7 +310,8 @@ same(const ScriptAnswer *a, const ScriptAnswer *b)
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
 		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
 		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
-		   a->may_stay == b->may_stay && a->waiting == b->waiting && strcmp(a->text, b->text) == 0;
+		   a->may_stay == b->may_stay && a->waiting == b->waiting &&
+		   a->free_permit == b->free_permit && strcmp(a->text, b->text) == 0;
 }
 
 static void
@@ -409,6 +426,13 @@ static const struct
 	{"try",
 	 {.op = CORE_OP_ACQUIRE, .wall_clock_us = NOW_US, .ttl_ms = 10000, .waited_us = -1},
 	 "10000|1700000000000000|try|"},
+	{"acquire one of 5 permits",
+	 {.op = CORE_OP_ACQUIRE,
+	  .wall_clock_us = NOW_US,
+	  .ttl_ms = 10000,
+	  .waited_us = -1,
+	  .permits = 5},
+	 "10000|1700000000000000|try|5|"},
 	{"confirm a token of now",
 	 {.op = CORE_OP_CONFIRM,
 	  .wall_clock_us = NOW_US,
@@ -684,6 +708,7 @@ static const struct
 	{"a want without a time", "want|redlock:job|" A "|", SCRIPT_FREE, 0, 0, {0}},
 	{"a want cut short", "want|redlock:job|" A "|5", SCRIPT_FREE, 0, 0, {0}},
 	{"a want of nothing", "want|", SCRIPT_FREE, 0, 0, {0}},
+	{"a permit", "permit|", SCRIPT_PERMIT, 0, 0, {0}},
 	{"another word", "wants|redlock:job|" A "|5|", SCRIPT_FREE, 0, 0, {0}},
 	{"a longer word", "freedom|17|", SCRIPT_FREE, 0, 0, {0}},
 	{"nothing", "", SCRIPT_FREE, 0, 0, {0}},

@@ -4,7 +4,8 @@
  *
  * Protects from: a request that is asked twice, or before the nodes were tried; a lease
  * that was given back and is renewed; a slot that is freed while nodes are owed something;
- * a lease that is kept for nobody, or beyond its stay.
+ * a lease that is kept for nobody, or beyond its stay; a detached lease that is taken for
+ * an orphan, or that outlives its end or its loss.
  */
 #include "protocol/wish.h"
 
@@ -43,15 +44,32 @@ main(void)
 		ok(good[WISH_NOTHING], "%s: what is done with is released once, and then free",
 		   state_name[state]);
 	}
-	ok(wish_is_orphaned(WISH_IDLE, true, 0) && wish_is_orphaned(WISH_IDLE, false, 0),
+	ok(wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES, 0) &&
+		   wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE, 0),
 	   "an idle lease for which a renewal is due was left for nobody");
-	ok(!wish_is_orphaned(WISH_IDLE, true, 1) && !wish_is_orphaned(WISH_IDLE, false, 1),
+	ok(!wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES, 1) &&
+		   !wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE, 1),
 	   "but not if it stays");
-	ok(wish_is_orphaned(WISH_HOLD, false, 0) && !wish_is_orphaned(WISH_HOLD, true, 0),
+	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE, 0) &&
+		   !wish_is_orphaned(WISH_HOLD, WISH_OWNER_LIVES, 0),
 	   "that of an owner which is gone was, and no other");
-	ok(wish_is_orphaned(WISH_HOLD, false, 1), "also if it has stayed before");
-	ok(!wish_is_orphaned(WISH_NOTHING, false, 0) && !wish_is_orphaned(WISH_NONE, false, 0),
+	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE, 1), "also if it has stayed before");
+	ok(!wish_is_orphaned(WISH_NOTHING, WISH_OWNER_GONE, 0) &&
+		   !wish_is_orphaned(WISH_NONE, WISH_OWNER_GONE, 0),
 	   "what was given back is no orphan");
+	ok(!wish_is_orphaned(WISH_HOLD, WISH_OWNER_NONE, 0), "nor is a detached lease");
+
+	ok(!wish_hold_is_over(WISH_OWNER_NONE, 100, 99) && wish_hold_is_over(WISH_OWNER_NONE, 100, 100),
+	   "a detached lease is over when it is to end");
+	ok(!wish_hold_is_over(WISH_OWNER_LIVES, 100, 200) &&
+		   !wish_hold_is_over(WISH_OWNER_GONE, 100, 200) &&
+		   !wish_hold_is_over(WISH_OWNER_LIVES, 0, 200),
+	   "that of an owner loses its validity then, and is its owner's to give back");
+	ok(wish_is_detached(WISH_HOLD, WISH_OWNER_NONE) &&
+		   !wish_is_detached(WISH_HOLD, WISH_OWNER_LIVES) &&
+		   !wish_is_detached(WISH_HOLD, WISH_OWNER_GONE) &&
+		   !wish_is_detached(WISH_NOTHING, WISH_OWNER_NONE),
+	   "what is held by no process is detached, and nothing else");
 
 	ok(!wish_stay_is_over(WISH_IDLE, 100, 99) && wish_stay_is_over(WISH_IDLE, 100, 100),
 	   "a stay ends when it is to end");
@@ -59,12 +77,18 @@ main(void)
 	   "where there is one");
 	ok(!wish_stay_is_over(WISH_IDLE, 0, 200), "what is left to the next in the gate does not stay");
 
-	ok(wish_may_renew(WISH_HOLD, true, 0, 100) && wish_may_renew(WISH_HOLD, true, 50, 100),
+	ok(wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 0, 100) &&
+		   wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 50, 100),
 	   "a lease is renewed for its owner");
-	ok(!wish_may_renew(WISH_HOLD, false, 200, 100), "who lives");
-	ok(wish_may_renew(WISH_IDLE, false, 101, 100) && !wish_may_renew(WISH_IDLE, false, 100, 100),
+	ok(wish_may_renew(WISH_HOLD, WISH_OWNER_NONE, 0, 100) &&
+		   !wish_may_renew(WISH_NOTHING, WISH_OWNER_NONE, 0, 100),
+	   "also when it is detached");
+	ok(!wish_may_renew(WISH_HOLD, WISH_OWNER_GONE, 200, 100), "who lives");
+	ok(wish_may_renew(WISH_IDLE, WISH_OWNER_GONE, 101, 100) &&
+		   !wish_may_renew(WISH_IDLE, WISH_OWNER_GONE, 100, 100),
 	   "and while it stays");
-	ok(!wish_may_renew(WISH_NOTHING, true, 200, 100) && !wish_may_renew(WISH_NONE, true, 200, 100),
+	ok(!wish_may_renew(WISH_NOTHING, WISH_OWNER_LIVES, 200, 100) &&
+		   !wish_may_renew(WISH_NONE, WISH_OWNER_LIVES, 200, 100),
 	   "and not when it was given back");
 
 	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 20) == 50, "it is looked at the end of a stay");

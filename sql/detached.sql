@@ -1,0 +1,231 @@
+-- Detached locks: those of a role, not of a session.
+--
+-- Protects from: a detached lock without an end, or at a scope that is none; one that ends
+-- with its session, transaction or savepoint, or is counted for its session; a token that
+-- is wrong, or another lock's, and releases, prolongs or shows anything; a role that has a
+-- stranger's lock by a token that it guessed; a commit that relies on a lease which is over;
+-- a transaction that gives back what it relies on, before others see what it did.
+
+CREATE VIEW detached AS
+    SELECT resource, state, scope, pid, database = current_database() AS here, token > 0 AS token,
+           valid_for > '0' AS valid, CASE WHEN role = session_user THEN 'this one' ELSE role END AS role, until > now() AS ends, since <= now() AS since
+      FROM redlock_locks WHERE state <> 'releasing' ORDER BY resource COLLATE "C";
+CREATE VIEW ended AS
+    SELECT resource, until BETWEEN now() AND now() + '11 min' AS in_ten_minutes,
+           until BETWEEN now() + '50 min' AND now() + '61 min' AS in_an_hour FROM redlock_locks
+     WHERE state = 'held' ORDER BY resource COLLATE "C";
+CREATE ROLE regress_redlock_app;
+CREATE ROLE regress_redlock_member IN ROLE regress_redlock_app;
+CREATE ROLE regress_redlock_stranger;
+GRANT SELECT ON detached, ended TO PUBLIC;
+
+-- what makes no sense
+SELECT redlock_acquire('a', scope => 'detached');
+SELECT redlock_try('a', scope => 'detached');
+SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'detached');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '0');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 day 1 s');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min', hold_at_least => '2 min');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min', keep_idle => '1 min');
+CALL redlock_lock('a', scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_release('a', NULL);
+SELECT redlock_release(NULL, 1);
+SELECT redlock_check('a', NULL);
+SELECT redlock_attach('a', NULL);
+SELECT redlock_extend('a', 1, NULL);
+SELECT redlock_extend('a', 1, '0');
+SELECT redlock_extend('a', 1, '1 day 1 s');
+SELECT redlock_extend('a', 1, '1 year');
+\set VERBOSITY sqlstate
+SELECT redlock_acquire('a', scope => 'detached');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 day 1 s');
+CALL redlock_lock('a', scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_release('a', NULL);
+SELECT redlock_extend('a', 1, NULL);
+\set VERBOSITY default
+TABLE detached;
+
+-- the keep_idle of the session is not for it
+SET redlock.keep_idle = '1 min';
+SET ROLE regress_redlock_app;
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
+TABLE detached;
+SELECT redlock_token('a') IS NULL AS not_the_sessions;
+SELECT redlock_check('a');
+SELECT redlock_release('a');
+SELECT redlock_release_all();
+SELECT redlock_check('a', :token) BETWEEN '1 ms' AND '10 min' AS valid;
+RESET redlock.keep_idle;
+-- it is nobody's, so it can't be had again, not by this session either
+SELECT redlock_try('a');
+SELECT redlock_try('a', scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_acquire('a', wait => '0');
+SELECT redlock_acquire('a', wait => '50 ms');
+SET lock_timeout = '50 ms';
+SELECT redlock_acquire(ARRAY['0', 'a'], scope => 'session');
+RESET lock_timeout;
+
+-- the token, and no other
+SELECT redlock_check('a', :token + 1);
+SELECT redlock_release('a', :token + 1);
+SELECT redlock_extend('a', :token - 1, '1 hour');
+SELECT redlock_attach('a', 0);
+SELECT redlock_release('b', :token);
+SELECT redlock_check('b', :token);
+\set VERBOSITY sqlstate
+SELECT redlock_release('a', :token + 1);
+SELECT redlock_release('b', :token);
+\set VERBOSITY default
+TABLE ended;
+
+-- the role, and its members; a superuser may
+SET ROLE regress_redlock_stranger;
+SELECT redlock_check('a', :token);
+SELECT redlock_release('a', :token);
+SELECT redlock_extend('a', :token, '1 hour');
+SELECT redlock_attach('a', :token);
+-- who learns not even whether a token is right
+SELECT redlock_release('a', :token + 1);
+\set VERBOSITY sqlstate
+SELECT redlock_release('a', :token);
+\set VERBOSITY default
+TABLE ended;
+SET ROLE regress_redlock_member;
+SELECT redlock_extend('a', :token, '1 hour') > now() + '50 min' AS extended;
+TABLE ended;
+-- it is never shortened
+SELECT redlock_extend('a', :token, '1 min') > now() + '50 min' AS as_before;
+TABLE ended;
+SELECT redlock_release('a', :token) AS released;
+SELECT redlock_release('a', :token);
+TABLE detached;
+RESET ROLE;
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
+SET ROLE regress_redlock_app;
+\set VERBOSITY sqlstate
+SELECT redlock_release('a', :token);
+\set VERBOSITY default
+SELECT redlock_acquire('b', scope => 'detached', hold_at_most => '10 min') AS other \gset
+RESET ROLE;
+SELECT redlock_release('b', :other) AS superuser;
+SELECT redlock_release('a', :token) AS own;
+
+-- a function that is called with the rights of its owner may use those for its callers
+CREATE FUNCTION give_back(text, bigint) RETURNS boolean SECURITY DEFINER SET search_path = public
+    BEGIN ATOMIC SELECT redlock_release($1, $2); END;
+ALTER FUNCTION give_back OWNER TO regress_redlock_app;
+SET ROLE regress_redlock_app;
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
+SET ROLE regress_redlock_stranger;
+SELECT redlock_release('a', :token);
+SELECT give_back('a', :token);
+RESET ROLE;
+DROP FUNCTION give_back;
+
+-- it is not counted for the session, and outlives transactions, savepoints and DISCARD ALL
+SET redlock.max_locks_per_session = 1;
+SELECT redlock_try('mine', scope => 'session');
+BEGIN;
+SELECT redlock_acquire('rolled back', scope => 'detached', hold_at_most => '10 min') AS back \gset
+SAVEPOINT s;
+SELECT redlock_acquire('to savepoint', scope => 'detached', hold_at_most => '10 min') AS save \gset
+SELECT redlock_acquire('error', scope => 'detached', hold_at_most => '10 min') / 0;
+ROLLBACK TO s;
+ROLLBACK;
+DISCARD ALL;
+SELECT pg_advisory_unlock_all();
+SELECT redlock_release_all();
+TABLE detached;
+SELECT redlock_release('rolled back', :back), redlock_release('to savepoint', :save);
+-- the token of what failed is in the view
+SELECT redlock_release(resource, token) FROM redlock_locks
+ WHERE resource = 'error' AND scope = 'detached' AND state = 'held';
+TABLE detached;
+
+-- several, all or none
+SELECT redlock_acquire(ARRAY['b', 'a', 'b'], scope => 'detached', hold_at_most => '10 min') AS tokens \gset
+SELECT redlock_try(ARRAY['c', 'a'], scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_try(ARRAY['d', 'c'], scope => 'detached', hold_at_most => '10 min');
+TABLE detached;
+SELECT tokens[1] = tokens[3] AS twice,
+       redlock_release('a', tokens[2]), redlock_release('b', tokens[1])
+  FROM (SELECT :'tokens'::bigint[] AS tokens) t;
+SELECT bool_and(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held' AND scope = 'detached';
+TABLE detached;
+
+-- a lock is a session's or detached
+SELECT redlock_try('a', scope => 'session');
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_try(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_extend('a', redlock_token('a'), '10 min');
+SELECT redlock_attach('a', redlock_token('a'));
+SELECT redlock_release('a', redlock_token('a'));
+SELECT redlock_release('a');
+
+-- a transaction relies on it
+CREATE TABLE work (what text);
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
+BEGIN;
+SELECT redlock_check('a');
+ROLLBACK;
+BEGIN;
+SELECT redlock_attach('a', :token);
+SELECT redlock_attach('a', :token);
+SELECT redlock_check('a') > '0' AS valid, redlock_token('a') = :token AS token,
+       redlock_fence('a') = :token AS fenced;
+SELECT redlock_release('a');
+SELECT redlock_release_all();
+INSERT INTO work VALUES ('attached');
+COMMIT;
+SELECT redlock_token('a') IS NULL AS until_the_commit, token = :token AS fenced FROM redlock_fences WHERE resource = 'a';
+TABLE work;
+TABLE detached;
+-- what does not go together
+BEGIN;
+SELECT redlock_attach('a', :token);
+SAVEPOINT s;
+SELECT redlock_release('a', :token);
+ROLLBACK TO s;
+SELECT redlock_acquire('a');
+ROLLBACK TO s;
+SELECT redlock_try(ARRAY['0', 'a'], scope => 'session');
+ROLLBACK TO s;
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min');
+ROLLBACK TO s;
+SELECT redlock_attach('a', :token + 1);
+ROLLBACK TO s;
+PREPARE TRANSACTION 'attached';
+TABLE detached;
+-- only as long as the savepoint
+BEGIN;
+SAVEPOINT s;
+SELECT redlock_attach('a', :token);
+ROLLBACK TO s;
+SELECT redlock_token('a') IS NULL AS gone;
+SAVEPOINT s;
+SELECT redlock_attach('a', :token);
+RELEASE s;
+SELECT redlock_token('a') = :token AS there;
+COMMIT;
+-- it counts for its session then
+SET redlock.max_locks_per_session = 1;
+BEGIN;
+SELECT redlock_try('mine');
+SELECT redlock_attach('a', :token);
+ROLLBACK;
+RESET redlock.max_locks_per_session;
+
+-- a sequence of locks has a sequence of tokens
+SELECT redlock_release('a', :token);
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') > :token AS larger;
+BEGIN;
+SELECT redlock_attach('a', :token);
+ROLLBACK;
+SELECT redlock_release(resource, token) FROM redlock_locks
+ WHERE resource = 'a' AND scope = 'detached' AND state = 'held';
+TABLE detached;
+
+DROP TABLE work;
+DROP VIEW detached, ended;
+DELETE FROM redlock_fences WHERE resource = 'a';
+DROP ROLE regress_redlock_app, regress_redlock_member, regress_redlock_stranger;

@@ -1,0 +1,123 @@
+/*
+ * detached.c
+ *		Detached leases, for the sessions that know their tokens; see detached.h.
+ *
+ * A token is near to a time, so it can be guessed, and the view redlock_locks tells it.  It
+ * says which lease is meant, and nothing else: what protects a lease is its role.  So the
+ * role is looked at first, and who has not its privileges learns nothing of the token.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/timestamp.h"
+
+#include "session/detached.h"
+#include "shared/clock.h"
+#include "shared/compat.h"
+
+/* How often it is looked whether the nodes have renewed a lease. */
+#define RENEWED_CHECK_MS 2
+
+static uint32 wait_event = 0;
+
+static void fail_not_found(const LockName *name, const char *detail);
+
+void
+detached_find(const LockName *name, int64 token, DetachedLease *found)
+{
+	if (!lease_find_detached(name->hash, name->utf8, name->utf8_len, found))
+		fail_not_found(name, "No lock of this name is detached on this server.");
+	if (!has_privs_of_role(GetUserId(), found->role))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("permission denied for redlock \"%s\"", name->name),
+						errdetail("It is detached, and belongs to role \"%s\".",
+								  GetUserNameFromId(found->role, true) != NULL
+									  ? GetUserNameFromId(found->role, true)
+									  : psprintf("%u", found->role)),
+						errhint("Call the function as that role, or as a role that has its "
+								"privileges.")));
+	if (found->token != token)
+		fail_not_found(name, "The lock of this name that is detached on this server has "
+							 "another token.");
+}
+
+static void
+fail_not_found(const LockName *name, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("no detached redlock \"%s\" has this token", name->name),
+			 errdetail_internal("%s", detail),
+			 errhint("If the token is right, and of this server, the lock was released, held for "
+					 "as long as its hold_at_most, or lost: start the work over. See the view "
+					 "redlock_locks.")));
+}
+
+void
+detached_fail_ended(const LockName *name)
+{
+	fail_not_found(name, "It has ended just now.");
+}
+
+int64
+detached_check(const LockName *name, int64 token)
+{
+	DetachedLease detached;
+	int64 validity_us;
+
+	detached_find(name, token, &detached);
+	validity_us = lease_detached_validity_us(&detached);
+	if (validity_us == 0)
+		detached_fail_ended(name);
+	return validity_us;
+}
+
+/*
+ * A lease that was to end soon has not been renewed any more.  Who is told that it goes on
+ * must not find it lost, so where less than half a ttl is left this waits for the nodes.
+ */
+TimestampTz
+detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
+{
+	DetachedLease detached;
+	int64 valid_until_us;
+	int64 ended_us;
+	int64 until_us;
+
+	detached_find(name, token, &detached);
+	valid_until_us = (int64) pg_atomic_read_u64(&detached.lease->valid_until_us);
+	ended_us = (int64) pg_atomic_read_u64(&detached.lease->hold_until_us);
+	until_us = lease_prolong(&detached, hold_at_most_us);
+	if (until_us == 0)
+		detached_fail_ended(name);
+	while (until_us > ended_us &&
+		   (int64) pg_atomic_read_u64(&detached.lease->valid_until_us) == valid_until_us)
+	{
+		int64 left_us = lease_detached_validity_us(&detached);
+
+		if (left_us == 0)
+			detached_fail_ended(name);
+		if (left_us > detached.lease->ttl_ms * INT64CONST(1000) / 2)
+			break;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, RENEWED_CHECK_MS,
+						 REDLOCK_WAIT_EVENT(wait_event, "RedlockExtend"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (lease_detached_validity_us(&detached) == 0)
+		detached_fail_ended(name);
+	return GetCurrentTimestamp() + until_us - redlock_clock_us();
+}
+
+char *
+detached_reason(const DetachedLease *detached)
+{
+	char *nodes = lease_detached_missing_nodes(detached);
+
+	if (nodes[0] == '\0')
+		return pstrdup("It was released by its token, held for as long as its hold_at_most allows, "
+					   "or not renewed by the broker in time.");
+	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
+}

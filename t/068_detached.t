@@ -1,0 +1,308 @@
+# Detached leases: they belong to a role, and to no session.
+#
+# Protects from: a lease that ends with the session, the statement or the broker which had
+# to do with it; one that outlives its hold_at_most, its release, its loss or its server, at
+# the nodes too; an end by hold_at_most that is told as a loss; an extension that is told,
+# and does not last; sessions of this and of another host that wait on when it has ended, or
+# lose their places in the queue; a role that touches the lease of another by its token; a
+# transaction that commits though the lease which it relies on is over.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('a', nodes => \@nodes,
+	conf => "redlock.ttl = '60s'\nredlock.max_locks = 16\nredlock.node_timeout = '2s'");
+my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+$host->safe_psql('postgres', <<'SQL');
+CREATE ROLE app LOGIN;
+CREATE ROLE member LOGIN IN ROLE app;
+CREATE ROLE stranger LOGIN;
+CREATE TABLE work (what text);
+GRANT ALL ON work TO PUBLIC;
+SQL
+my ($s, $t, $u) = map { session($host) } 1 .. 3;
+my $b = session($other);
+
+sub acquire
+{
+	my ($session, $name, $more) = @_;
+	return $session->query("SELECT redlock_acquire('$name', scope => 'detached', hold_at_most => '10 min'" . ($more // '') . ')');
+}
+
+sub view
+{
+	my ($columns, $name) = @_;
+	return $host->safe_psql('postgres',
+		"SELECT $columns FROM redlock_locks WHERE resource = '$name' AND state NOT IN ('releasing', 'queued')");
+}
+
+sub stat_of
+{
+	my ($column) = @_;
+	return $host->safe_psql('postgres', "SELECT $column FROM redlock_stats");
+}
+
+# Nothing expires by itself meanwhile: the ttl is a minute.
+sub is_over
+{
+	my ($name, $why) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, "$name is released at the nodes: $why");
+	is(view('state', $name), '', "$name is in no view: $why");
+	return;
+}
+
+sub is_queued
+{
+	my ($name, $session, $why) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			$host->safe_psql('postgres',
+				"SELECT count(*) FROM redlock_locks WHERE resource = '$name' AND state = 'queued' AND pid = " . $session->pid) eq '1';
+		},
+		$why);
+	return;
+}
+
+# ---- of no session ----
+
+foreach my $end (qw(quit vanish terminate))
+{
+	my $v     = session($host);
+	my $token = acquire($v, $end);
+
+	$end eq 'terminate' ? $host->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $v->pid . ')') : $v->$end;
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $v->pid) eq '0' },
+		"the session has gone: $end");
+	is(view("state, scope, pid, database, token = $token, valid_for > '30 s', role = current_user, until > since + '9 min'", $end),
+		'held|detached||postgres|t|t|t|t', 'its detached lease has not');
+	is(key_count("redlock:$end", @nodes), 3, 'at the nodes neither');
+	is($s->query("SELECT redlock_check('$end', $token) > '30 s'"), 't', 'another session looks at it');
+	is($s->query("SELECT redlock_release('$end', $token)"), 't', 'and gives it back');
+	is_over($end, 'another session has released it');
+	$v->quit;
+}
+
+my $token = acquire($s, 'statement');
+is($s->run("SELECT redlock_acquire('failed', scope => 'detached', hold_at_most => '10 min') / 0")->{state}, '22012', 'a statement fails');
+is(view('scope', 'failed'), 'detached', 'after it has detached a lease');
+$s->query('DISCARD ALL');
+is($s->query("SELECT redlock_release(resource, token) FROM redlock_locks WHERE resource = 'failed' AND state = 'held'"), 't', 'whose token the view tells');
+is($s->query("SELECT redlock_release('statement', $token)"), 't', 'DISCARD ALL has ended none');
+
+is(stat_of('locks'), 0, 'none is left');
+is($t->query("SELECT count(redlock_acquire('n' || i, scope => 'detached', hold_at_most => '10 min')) FROM generate_series(1, 16) i"), 16, 'there may be so many');
+is($s->run("SELECT redlock_try('one more')")->{state}, '53400', 'as redlock.max_locks');
+is($s->query("SELECT bool_and(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held'"), 't', 'all are released');
+
+# ---- of a role ----
+
+my %as = map { $_ => session($host) } qw(app member stranger);
+$as{$_}->query("SET SESSION AUTHORIZATION $_") foreach keys %as;
+$token = acquire($as{app}, 'theirs');
+foreach my $call ("redlock_release('theirs', $token)", "redlock_check('theirs', $token)",
+	"redlock_extend('theirs', $token, '20 min')", "redlock_attach('theirs', $token)")
+{
+	my $result = $as{stranger}->run("SELECT $call");
+	is("$result->{state} $result->{detail}", '42501 It is detached, and belongs to role "app".', "a stranger may not: $call");
+}
+is($as{stranger}->run("SELECT redlock_release('theirs', $token + 1)")->{state}, '42501', 'and does not learn whether a token is right');
+foreach my $wrong ($token - 1, $token + 1, 0, -1, '9223372036854775807')
+{
+	is($as{app}->run("SELECT redlock_release('theirs', $wrong)")->{state}, '55000', "its own role needs the token: not $wrong");
+}
+is(view("token = $token AND until BETWEEN now() + '9 min' AND now() + '10 min'", 'theirs'), 't', 'nothing has changed');
+is($as{member}->query("SELECT redlock_check('theirs', $token) > '30 s'"), 't', 'a member may look');
+is($as{member}->query("SELECT redlock_release('theirs', $token)"), 't', 'and release it');
+$token = acquire($as{member}, 'theirs');
+is($as{app}->run("SELECT redlock_release('theirs', $token)")->{state}, '42501', 'but a role is no member of its members');
+is($s->query("SELECT redlock_release('theirs', $token)"), 't', 'a superuser may all');
+$token = acquire($as{stranger}, 'of nobody');
+$as{stranger}->quit;
+$host->safe_psql('postgres', 'DROP ROLE stranger');
+like(view('role', 'of nobody'), qr/^unknown \(OID=\d+\)$/, 'a role that was dropped leaves its lease');
+is($as{app}->run("SELECT redlock_release('of nobody', $token)")->{state}, '42501', 'which is nobody else\'s');
+is($s->query("SELECT redlock_release('of nobody', $token)"), 't', 'but a superuser\'s');
+
+# ---- its end ----
+
+my $lost = stat_of('lost');
+$token = acquire($s, 'short', ", ttl => '50 s'");
+$s->query("SELECT redlock_release('short', $token)");
+$token = $s->query("SELECT redlock_acquire('short', scope => 'detached', hold_at_most => '300 ms')");
+is_over('short', 'hold_at_most is over');
+is($s->run("SELECT redlock_check('short', $token)")->{state}, '55000', 'nobody has it any more');
+my $renewed = stat_of('renewed');
+$token = $s->query("SELECT redlock_acquire('long', ttl => '600 ms', scope => 'detached', hold_at_most => '3 s')");
+wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'it is renewed');
+is_over('long', 'hold_at_most is over, after renewals');
+is(stat_of('lost'), $lost, 'none of these was lost');
+
+# at its end its validity ends, too: who extends it then is told that it goes on
+foreach my $round (1 .. 20)
+{
+	$token = $s->query("SELECT redlock_acquire('extended', scope => 'detached', hold_at_most => '500 ms')");
+	$s->query("SELECT pg_sleep(random() * 0.45)") if $round > 1;
+	is($s->query("SELECT redlock_extend('extended', $token, '10 min') > now() + '9 min' AND redlock_check('extended', $token) > '30 s'"),
+		't', 'a lease that is extended is renewed before the call returns')
+	  or last;
+	is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and can be released');
+}
+$token = acquire($s, 'extended');
+is($s->query("SELECT redlock_extend('extended', $token, '1 s') > now() + '9 min'"), 't', 'it is not shortened by that');
+is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and goes on');
+is($s->run("SELECT redlock_extend('extended', $token, '1 s')")->{state}, '55000', 'what has ended is not extended');
+
+# ---- who waits ----
+
+$token = acquire($s, 'wanted');
+is($t->run("SELECT redlock_acquire('wanted', wait => '100 ms')")->{state}, '55P03', 'a wait ends');
+is($t->query("SELECT redlock_try('wanted')"), 'f', 'and a try is in vain');
+$t->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
+is_queued('wanted', $t, 'a session of this host waits');
+$u->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
+is_queued('wanted', $u, 'another one behind it');
+is($host->safe_psql('postgres', 'SELECT pg_blocking_pids(' . $u->pid . ')'), '{' . $t->pid . '}', 'in the order of arrival');
+$b->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
+wait_until(sub { $other->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'wanted'") eq 'waiting' }, 'one of another host waits');
+is($s->query("SELECT redlock_release('wanted', $token)"), 't', 'it is released');
+my @waiting = ($t, $u, $b);
+while (@waiting)
+{
+	my ($next) = grep { $_->done } @waiting;
+	next unless $next;
+	is($next->result->{out}, 't', 'one who waited has it');
+	is($next->query("SELECT redlock_release('wanted')"), 't', 'and gives it back');
+	@waiting = grep { $_ != $next } @waiting;
+}
+is(view('state', 'wanted'), '', 'nobody has it in the end');
+
+# A waiter looks by itself once a second only.  The subject is time: it is woken.
+my $began = time;
+foreach my $round (1 .. 20)
+{
+	$token = acquire($s, 'woken');
+	$t->send("SELECT redlock_acquire('woken', scope => 'session') > $token");
+	is_queued('woken', $t, 'a session waits');
+	$s->query("SELECT redlock_release('woken', $token)");
+	is($t->result->{out}, 't', 'and has it after the release');
+	$t->query("SELECT redlock_release('woken')");
+}
+cmp_ok(time - $began, '<', 9, 'the release wakes it');
+$token = $s->query("SELECT redlock_acquire('woken', scope => 'detached', hold_at_most => '1 s')");
+$t->send("SELECT redlock_acquire('woken', scope => 'session') > $token");
+is($t->result->{out}, 't', 'so does its end');
+$t->query("SELECT redlock_release('woken')");
+
+# who gives up leaves its place
+$token = acquire($s, 'left');
+$t->send("SELECT redlock_acquire('left')");
+is_queued('left', $t, 'the first in the queue');
+$u->send("SELECT redlock_acquire(ARRAY['0', 'left', 'right'], scope => 'session')");
+is_queued('left', $u, 'and the second, who wants others, too');
+$host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $t->pid . ')');
+is($t->result->{state}, '57014', 'the first is cancelled');
+wait_until(sub { view('state', '0') eq 'held' }, 'the second has the lock that is before it');
+is(view('state', 'right'), '', 'and not the one behind it');
+is($t->query("SELECT redlock_try('right')"), 't', 'which others can have');
+is($s->query("SELECT redlock_release('left', $token)"), 't', 'it is released');
+is($u->result->{state}, '', 'the second has all');
+is($u->query('SELECT redlock_release_all()'), 3, 'three');
+is(stat_of('locks'), 0, 'nothing is left');
+
+# ---- who relies on it ----
+
+sub attached
+{
+	my ($session, $name, $token) = @_;
+
+	$session->query("BEGIN; SELECT redlock_attach('$name', $token); INSERT INTO work VALUES ('$name')");
+	return;
+}
+
+$token = acquire($s, 'relied on');
+attached($t, 'relied on', $token);
+is($s->query("SELECT redlock_release('relied on', $token)"), 't', 'another session releases what a transaction relies on');
+my $result = $t->run("SELECT redlock_check('relied on')");
+is($result->{state}, '40001', 'which finds it lost');
+$t->query('ROLLBACK');
+$token = acquire($s, 'relied on');
+attached($t, 'relied on', $token);
+is($s->query("SELECT redlock_release('relied on', $token)"), 't', 'again');
+my $next = acquire($s, 'relied on');
+$result = $t->run('COMMIT');
+is($result->{state}, '40001', 'the transaction does not commit, though the lock is detached again');
+like($result->{message}, qr/the lease on redlock "relied on" was lost before the commit/, 'which is told');
+like($result->{detail}, qr/^It was released by its token, held for as long as its hold_at_most allows, or /, 'with its reason');
+is($s->query('SELECT count(*) FROM work'), 0, 'nothing was done');
+attached($t, 'relied on', $next);
+$t->query('COMMIT');
+is($s->query("SELECT count(*) FROM work"), 1, 'one that relies on the new one commits');
+is($s->query("SELECT redlock_release('relied on', $next)"), 't', 'and leaves it');
+
+$token = $s->query("SELECT redlock_acquire('ends', scope => 'detached', hold_at_most => '1 s')");
+attached($t, 'ends', $token);
+$result = $t->run('SELECT pg_sleep(60)');
+is($result->{state}, '57014', 'a statement is cancelled when hold_at_most ends');
+is($result->{message}, 'canceling statement because the lease on redlock "ends" was lost', 'as by the loss of its own');
+$t->query('ROLLBACK');
+$token = $s->query("SELECT redlock_acquire('goes on', scope => 'detached', hold_at_most => '2 s', ttl => '1500 ms')");
+attached($t, 'goes on', $token);
+$t->send('SELECT pg_sleep(4)');
+is($s->query("SELECT redlock_extend('goes on', $token, '10 min') > now()"), 't', 'one whose lease is extended meanwhile');
+is($t->result->{state}, '', 'is not cancelled');
+is($t->run('COMMIT')->{state}, '', 'and commits');
+is($s->query("SELECT redlock_release('goes on', $token)"), 't', 'it is released');
+
+# ---- the nodes ----
+
+$s->query("SET redlock.ttl = '2 s'");
+$token = acquire($s, 'lost');
+attached($t, 'lost', $token);
+$_->pause foreach @nodes[ 0, 1 ];
+wait_until(sub { stat_of("lost - $lost") eq '1' }, 'without nodes it is lost');
+is(view('state', 'lost'), '', 'and is over, since nobody would release it');
+$result = $t->run('COMMIT');
+is($result->{state}, '40001', 'who relied on it does not commit');
+like($result->{detail}, qr/^It was not renewed in time by a quorum of nodes: .*@{[ $nodes[0]->address ]}/, 'and learns why');
+is($s->run("SELECT redlock_release('lost', $token)")->{state}, '55000', 'there is nothing to release');
+$_->resume foreach @nodes[ 0, 1 ];
+wait_nodes_ready($host, 3);
+wait_nodes_ready($other, 3);
+wait_until(sub { key_count('redlock:lost', @nodes) == 0 }, 'it is released at the nodes that are back');
+$s->query("RESET redlock.ttl");
+
+# ---- the broker ----
+
+$token = $s->query("SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min', ttl => '10 s')");
+my $ends = $s->query("SELECT redlock_acquire('ends', scope => 'detached', hold_at_most => '2 s', ttl => '10 s')");
+my $broker = broker_pid($host);
+kill 'TERM', $broker;
+wait_until(sub { my $pid = broker_pid($host); $pid ne '' && $pid ne $broker }, 'there is a new broker');
+is($s->query("SELECT redlock_check('kept', $token) > '0'"), 't', 'which keeps a detached lease');
+$renewed = stat_of('renewed');
+wait_until(sub { stat_of("renewed > $renewed") eq 't' }, 'renews it');
+wait_until(sub { key_count('redlock:ends', @nodes) == 0 && view('state', 'ends') eq '' }, 'and ends another');
+is($t->query("SELECT redlock_extend('kept', $token, '20 min') > now() + '19 min', redlock_release('kept', $token)"), 't|t', 'it can be extended and released');
+
+# ---- the server ----
+
+$token = acquire($s, 'stopped');
+acquire($as{app}, 'stopped too');
+$_->quit foreach $s, $t, $u, values %as;
+$host->stop('fast');
+is(key_count('redlock:stopped', @nodes) + key_count('redlock:stopped too', @nodes), 0, 'a server that stops gives back what is detached');
+$host->start;
+wait_nodes_ready($host, 3);
+is(psql_result($host, "SELECT redlock_check('stopped', $token)")->{state}, '55000', 'and knows nothing of it afterwards');
+is($b->query("SELECT redlock_try('stopped')"), 't', 'others can have it');
+$b->quit;
+done_testing();
