@@ -780,7 +780,7 @@ on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
 	if (lease == NULL)
 		return;
 	if (lease->is_queue && lease->core.state == CORE_HELD)
-		lease_tell_permit(lease); /* it may have been released before we heard of it */
+		lease_tell_permit(lease, 0); /* one may have been released before we heard of it */
 	wake(lease, RETRY_SUBSCRIBED_US, 0, now_us);
 }
 
@@ -810,7 +810,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	{
 		lease = subscription_told_permit(node, channel, len);
 		if (lease != NULL)
-			lease_tell_permit(lease);
+			lease_tell_permit(lease, message.permit);
 		return;
 	}
 	if (message.word != SCRIPT_FREE)

@@ -336,6 +336,7 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	const char *end = text + len;
 	const char *word;
 	size_t word_len;
+	int64 permit;
 
 	message->word = SCRIPT_FREE;
 	message->token = 0;
@@ -346,8 +347,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		while (message->waiters.count < WAITERS_MAX &&
 			   take_waiter(&text, end, sent_us, &message->waiters))
 			;
-	else if (strcmp(word, "permit") == 0)
+	if (strcmp(word, "permit") == 0 && take_number(&text, end, PERMITS_MAX, &permit))
+	{
 		message->word = SCRIPT_PERMIT;
+		message->permit = (int) permit;
+		return;
+	}
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 		message->word = SCRIPT_WANT;

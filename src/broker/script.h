@@ -136,6 +136,7 @@ typedef struct ScriptMessage
 {
 	ScriptWord word;
 	int64 token;     /* FREE: of the lease that was released; 0: not told */
+	int permit;      /* PERMIT: which */
 	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one, or a try: nobody */
 	const char *key; /* WANT */
 	size_t key_len;

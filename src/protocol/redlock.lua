@@ -33,7 +33,7 @@
 --	 that host has the key; of a try only where its value says LUA_MAY_STAY:
 --			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
 --	 to the channel with the name of a queue's key, at the release of a permit:
---			   permit
+--			   permit, and its number
 --
 -- Who may not publish can ask and release all the same.
 --
@@ -241,7 +241,8 @@ for i = 2, #arguments do
 					call('DEL', key)
 					try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
 					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
-						try('PUBLISH', match(key, '^([^' .. LUA_PERMIT .. ']*)') .. LUA_PERMIT, 'permit\0')
+						local lock, number = match(key, '^([^' .. LUA_PERMIT .. ']*)' .. LUA_PERMIT .. '?(%d*)$')
+						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. (number ~= '' and number or 1) .. '\0')
 					end
 				elseif last == tostring(LUA_DELETE) then
 					call('DEL', key)

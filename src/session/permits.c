@@ -3,8 +3,8 @@
  *		Asking for a permit; see permits.h.
  *
  * First a try, with the permit at which this host begins, then with those that the nodes
- * name as free.  If none is, the session takes the queue, and tries again each time that a
- * permit was released, or from time to time, since one whose holder has died is not.
+ * name as free.  If none is, the session takes the queue, and tries again each time that it
+ * hears of one that was released, or from time to time, since one whose holder has died is not.
  */
 #include "postgres.h"
 
@@ -111,9 +111,12 @@ try_each(const LockRequest *request, bool patient, void (*hold)(const LockReques
 		 const LockRequest *whole)
 {
 	LockRequest try = *request;
-	int permit = permits_first(lease_table->host_id, request->permits);
+	int permit = queue != NULL ? (int) pg_atomic_read_u32(&queue->free_permit) : 0;
 	char utf8[LOCK_NAME_MAX + 1];
 	LockName name;
+
+	if (permit == 0 || permit > request->permits)
+		permit = permits_first(lease_table->host_id, request->permits);
 
 	try.names = &name;
 	try.terms.permits = request->permits;

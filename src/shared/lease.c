@@ -1299,8 +1299,10 @@ lease_set_state(Lease *lease, LeaseState state)
 }
 
 void
-lease_tell_permit(Lease *lease)
+lease_tell_permit(Lease *lease, int permit)
 {
+	pg_atomic_write_u32(&lease->free_permit, permit);
+	pg_write_barrier();
 	pg_atomic_fetch_add_u32(&lease->permits_told, 1);
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);

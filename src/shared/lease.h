@@ -169,7 +169,8 @@ typedef struct Lease
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 	pg_atomic_uint32 permits_told;   /* held, of a queue: so often its owner was told that a
 									  * permit may be free */
-	pg_atomic_uint32 free_permit;    /* refused, of a permit: another that is free; or 0 */
+	pg_atomic_uint32 free_permit;    /* refused, of a permit: another that is free; of a
+									  * queue: that of which its owner was told last; or 0 */
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
 
@@ -346,7 +347,8 @@ extern void lease_wake_broker(void);
 
 /* the broker */
 extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
-extern void lease_tell_permit(Lease *lease);  /* of a queue that is held: one may be free */
+/* To a queue that is held: this one may be free; 0: some may be. */
+extern void lease_tell_permit(Lease *lease, int permit);
 extern void lease_tell_refused(Lease *lease); /* the owner may be waiting to give others back */
 /* False: too many owners have not yet looked. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
