@@ -808,7 +808,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	}
 	if (message.word == SCRIPT_PERMIT)
 	{
-		lease = subscription_told_permit(node, channel, len);
+		lease = subscription_told_permit(node, channel, len, message.permit);
 		if (lease != NULL)
 			lease_tell_permit(lease, message.permit);
 		return;

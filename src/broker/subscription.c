@@ -10,6 +10,7 @@
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
+#include "protocol/permits.h"
 #include "protocol/waiters.h"
 #include "shared/guc.h"
 
@@ -20,10 +21,11 @@
 /* Of each slot of the lease table. */
 typedef struct Subscription
 {
-	bool active;         /* on the channel of its key */
-	core_mask joined;    /* nodes that confirmed it */
-	core_mask announced; /* nodes that told of a release, */
-	int64 ended;         /* ... and of which: see waiters_count_told */
+	bool active;            /* on the channel of its key */
+	core_mask joined;       /* nodes that confirmed it */
+	core_mask announced;    /* nodes that told of a release, */
+	int64 ended;            /* ... and of which: see waiters_count_told */
+	core_mask *told_permit; /* of a queue that is held: nodes that told of each permit; or NULL */
 } Subscription;
 
 static Subscription *subscriptions;
@@ -64,6 +66,9 @@ subscription_end(Lease *lease)
 	if (!of(lease)->active)
 		return;
 	of(lease)->active = false;
+	if (of(lease)->told_permit != NULL)
+		pfree(of(lease)->told_permit);
+	of(lease)->told_permit = NULL;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lease->core.members & CORE_BIT(i)) &&
 			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
@@ -116,22 +121,24 @@ subscription_told(const RedisNode *node, const char *channel, size_t len, int64 
 	return lease;
 }
 
-/*
- * Which permit is not told: releases that nodes tell in different orders count as one, and the
- * owner is told again when the others have come.
- */
+/* A node that tells of a permit once more tells of its next release. */
 Lease *
-subscription_told_permit(const RedisNode *node, const char *channel, size_t len)
+subscription_told_permit(const RedisNode *node, const char *channel, size_t len, int permit)
 {
 	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
+	core_mask *told;
 
-	if (lease == NULL || !of(lease)->active || lease->core.state != CORE_HELD)
+	if (lease == NULL || !lease->is_queue || !of(lease)->active || lease->core.state != CORE_HELD)
 		return NULL;
-	if (of(lease)->announced & bit)
-		of(lease)->announced = 0;
-	of(lease)->announced |= bit;
-	return completes(lease, of(lease)->announced, bit) ? lease : NULL;
+	if (of(lease)->told_permit == NULL)
+		of(lease)->told_permit =
+			MemoryContextAllocZero(TopMemoryContext, (PERMITS_MAX + 1) * sizeof(core_mask));
+	told = &of(lease)->told_permit[permit];
+	if (*told & bit)
+		*told = 0;
+	*told |= bit;
+	return completes(lease, *told, bit) ? lease : NULL;
 }
 
 /* Is this the node that makes them a quorum? */

@@ -36,8 +36,10 @@ extern Lease *subscription_joined(const RedisNode *node, const char *channel, si
 extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len,
 								int64 token);
 
-/* A node tells that a permit was released.  Returns the queue, if it is held, when enough have. */
-extern Lease *subscription_told_permit(const RedisNode *node, const char *channel, size_t len);
+/* A node tells that this permit was released.  Returns the queue, if it is held, when enough have.
+ */
+extern Lease *subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
+									   int permit);
 
 /* Is it the channel of this server? */
 extern bool subscription_is_own(const char *channel, size_t len);
