@@ -151,7 +151,7 @@ Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
 	LockName name;
-	int64 token;
+	int64 token = 0;
 	LockRequest request = {.names = &name, .count = 1, .tokens = &token};
 
 	get_name(fcinfo, &name);

@@ -118,7 +118,7 @@ sub is_foreign
 		'deadlock detected',
 		'invalid transaction termination',
 		'parameter "redlock.nodes" cannot be changed now',
-		'permission denied for function redlock_lease_rows',
+		'permission denied for function redlock_lock_rows',
 		'See server log for query details',
 		'skipping missing configuration file');
 }
@@ -275,7 +275,9 @@ sub overload
 {
 	my ($name, $parameters) = @_;
 
-	return "$name(" . ($parameters =~ /^(\w+)/ ? $1 : '') . ')';
+	my ($first) = $parameters =~ /^(\w+)/;
+
+	return "$name(" . ($first // '') . ($parameters =~ /, token\b/ ? ', token' : '') . ')';
 }
 
 sub objects

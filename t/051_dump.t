@@ -38,10 +38,10 @@ sub furnish
 	my ($db, $takers) = @_;
 
 	$host->safe_psql($db, <<"SQL");
-REVOKE EXECUTE ON ROUTINE $takers, redlock_run, redlock_release,
-    redlock_release_all, redlock_check, redlock_token, redlock_fence FROM PUBLIC;
-GRANT EXECUTE ON ROUTINE $takers, redlock_run, redlock_release,
-    redlock_release_all, redlock_check, redlock_token, redlock_fence TO batch;
+REVOKE EXECUTE ON ROUTINE $takers, redlock_run,
+    redlock_release_all, redlock_token, redlock_fence FROM PUBLIC;
+GRANT EXECUTE ON ROUTINE $takers, redlock_run,
+    redlock_release_all, redlock_token, redlock_fence TO batch;
 REVOKE SELECT ON redlock_nodes, redlock_fences FROM PUBLIC;
 CREATE VIEW my_locks AS SELECT resource, state, valid_for FROM redlock_locks;
 CREATE TABLE my_scopes (scope redlock_scope DEFAULT 'session', done boolean);
@@ -81,7 +81,9 @@ furnish('present', <<'SQL');
     redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
     redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval), redlock_lock
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval), redlock_lock,
+    redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
+    redlock_extend, redlock_attach
 SQL
 cmp_ok($host->safe_psql('present', $privileges) =~ tr/\n//, '>', 20, 'privileges of all functions and relations are compared');
 
@@ -107,7 +109,7 @@ like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr
 # of an earlier release, as docs/operations.md says
 $host->safe_psql('postgres', 'CREATE DATABASE earlier');
 $host->safe_psql('earlier', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
-furnish('earlier', 'redlock_acquire, redlock_try');
+furnish('earlier', 'redlock_acquire, redlock_try, redlock_release, redlock_check');
 move('earlier', $host, 'updated', '0.1.0');
 $host->safe_psql('updated', 'ALTER EXTENSION redlock_pg UPDATE');
 is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),

@@ -264,7 +264,8 @@ is($s->query("SELECT redlock_release('goes on', $token)"), 't', 'it is released'
 
 # ---- the nodes ----
 
-$s->query("SET redlock.ttl = '2 s'");
+# the second renewal knows which nodes do not answer: three times redlock.node_timeout
+$s->query("SET redlock.ttl = '6 s'");
 $token = acquire($s, 'lost');
 attached($t, 'lost', $token);
 $_->pause foreach @nodes[ 0, 1 ];

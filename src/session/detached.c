@@ -16,12 +16,14 @@
 #include "session/detached.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
+#include "shared/lease.h"
 
 /* How often it is looked whether the nodes have renewed a lease. */
 #define RENEWED_CHECK_MS 2
 
 static uint32 wait_event = 0;
 
+static char *role_name(Oid role);
 static void fail_not_found(const LockName *name, const char *detail);
 
 void
@@ -30,17 +32,24 @@ detached_find(const LockName *name, int64 token, DetachedLease *found)
 	if (!lease_find_detached(name->hash, name->utf8, name->utf8_len, found))
 		fail_not_found(name, "No lock of this name is detached on this server.");
 	if (!has_privs_of_role(GetUserId(), found->role))
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						errmsg("permission denied for redlock \"%s\"", name->name),
-						errdetail("It is detached, and belongs to role \"%s\".",
-								  GetUserNameFromId(found->role, true) != NULL
-									  ? GetUserNameFromId(found->role, true)
-									  : psprintf("%u", found->role)),
-						errhint("Call the function as that role, or as a role that has its "
-								"privileges.")));
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for redlock \"%s\"", name->name),
+				 errdetail("It is detached, and belongs to role \"%s\".", role_name(found->role)),
+				 errhint("Call the function as that role, or as a role that has its "
+						 "privileges.")));
 	if (found->token != token)
 		fail_not_found(name, "The lock of this name that is detached on this server has "
 							 "another token.");
+}
+
+/* It may have been dropped. */
+static char *
+role_name(Oid role)
+{
+	char *name = GetUserNameFromId(role, true);
+
+	return name != NULL ? name : psprintf("%u", role);
 }
 
 static void

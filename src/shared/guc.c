@@ -104,9 +104,7 @@ guc_define(void)
 
 	DefineCustomIntVariable(
 		"redlock.max_hold",
-		"Longest hold_at_least and keep_idle that a lock may be given, and longest hold_at_most of "
-		"a "
-		"detached one.",
+		"Longest hold_at_least and keep_idle of a lock, and hold_at_most of a detached one.",
 		"It bounds how long a role can block a name by a lock that none of its sessions holds.",
 		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
 		NULL, NULL);

@@ -19,7 +19,9 @@
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, `company` and
- *						   `idle_until_us`, the broker all others
+ *						   `idle_until_us`, the broker all others.  When a lease is
+ *						   detached, whoever has the table lock writes `wish` and
+ *						   `hold_until_us`
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes

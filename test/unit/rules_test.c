@@ -29,6 +29,9 @@ test_tokens(void)
 static void
 test_validity(void)
 {
+	ok(rules_prolonged_us(100, 50, 60) == 110, "a lease that is prolonged ends later");
+	ok(rules_prolonged_us(100, 50, 50) == 100 && rules_prolonged_us(100, 50, 1) == 100,
+	   "and never sooner");
 	ok(rules_validity_us(TTL_US, TTL_US - 1) == 1, "a lease is valid until its end");
 	ok(rules_validity_us(TTL_US, TTL_US) == 0 && rules_validity_us(TTL_US, 2 * TTL_US) == 0,
 	   "and not from then on");

@@ -1,0 +1,182 @@
+# Detached locks behind a real pgbouncer in transaction mode: 200 clients over 10 server
+# connections, each of which has another session for each of its statements.
+#
+# Protects from: a lock that ends with the session which happened to acquire it; a client
+# that can't give back, check or extend what it acquired in another session; two clients in
+# what one lock protects; a role that ends the locks of another, whose tokens it can read; a
+# lock or a key that stays when all have given back theirs.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
+plan skip_all => 'no pgbouncer here; scripts/deps.sh installs it where there is a package' unless $pgbouncer;
+
+my $clients     = 200;
+my $connections = 10;
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nmax_connections = 50");
+$host->safe_psql('postgres', <<'SQL');
+CREATE ROLE app LOGIN;
+CREATE ROLE stranger LOGIN;
+CREATE TABLE inside (resource text PRIMARY KEY);
+CREATE TABLE finished (client int);
+CREATE TABLE theft (denied int, gone int, stolen int);
+CREATE TABLE over ();
+GRANT ALL ON inside, finished, theft TO PUBLIC;
+
+-- a client that has not got what it expects ends by an error, and pgbench tells
+CREATE FUNCTION demand(good boolean, what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF good IS NOT TRUE THEN
+		RAISE EXCEPTION 'not so: %', what;
+	END IF;
+END $$;
+
+-- tries to end all that it sees
+CREATE FUNCTION steal() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	l record;
+	t theft := (0, 0, 0);
+BEGIN
+	FOR l IN SELECT resource, token FROM redlock_locks WHERE scope = 'detached' AND state = 'held' AND pid IS NULL LOOP
+		BEGIN
+			PERFORM redlock_extend(l.resource, l.token, '1 ms');
+			t.stolen := t.stolen + 1;
+		EXCEPTION
+			WHEN insufficient_privilege THEN t.denied := t.denied + 1;
+			WHEN object_not_in_prerequisite_state THEN t.gone := t.gone + 1;
+		END;
+		BEGIN
+			PERFORM redlock_release(l.resource, l.token);
+			t.stolen := t.stolen + 1;
+		EXCEPTION
+			WHEN insufficient_privilege THEN t.denied := t.denied + 1;
+			WHEN object_not_in_prerequisite_state THEN t.gone := t.gone + 1;
+		END;
+	END LOOP;
+	INSERT INTO theft SELECT t.*;
+END $$;
+SQL
+
+# ---- pgbouncer ----
+
+my $dir  = PostgreSQL::Test::Utils::tempdir();
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $conf = "$dir/pgbouncer.ini";
+my $log  = "$dir/pgbouncer.log";
+
+append_to_file($conf, <<CONF);
+[databases]
+app = host=@{[ $host->host ]} port=@{[ $host->port ]} dbname=postgres user=app pool_size=$connections
+stranger = host=@{[ $host->host ]} port=@{[ $host->port ]} dbname=postgres user=stranger pool_size=3
+[pgbouncer]
+listen_addr =
+listen_port = $port
+unix_socket_dir = $dir
+auth_type = any
+pool_mode = transaction
+max_client_conn = 400
+server_reset_query = DISCARD ALL
+server_reset_query_always = 1
+logfile = $log
+pidfile = $dir/pgbouncer.pid
+ignore_startup_parameters = extra_float_digits,options
+CONF
+my $bouncer = IPC::Run::start([ $pgbouncer, $conf ], '>', \my $out, '2>', \my $err);
+END { eval { $bouncer->kill_kill } if $bouncer }
+
+wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(slurp_file($log));
+
+# ---- the clients ----
+
+# Of its own lock each asks for the token; of one that it shares with nine others it asks
+# by a try, which does not wait: who waits would have a server connection meanwhile.
+append_to_file("$dir/app.sql", <<'SQL');
+SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
+\set shared :client_id % 20
+SELECT redlock_try('shared ' || :shared, scope => 'detached', hold_at_most => '10 min') AS got \gset
+SELECT demand(redlock_check('own ' || :client_id, :token) > '0', 'own is valid');
+SELECT demand(redlock_extend('own ' || :client_id, :token, '10 min') > now() + '9 min', 'own is extended');
+\if :got
+SELECT token AS other FROM redlock_locks WHERE resource = 'shared ' || :shared AND scope = 'detached' AND state = 'held' \gset
+INSERT INTO inside VALUES ('shared ' || :shared);
+BEGIN;
+SELECT redlock_attach('shared ' || :shared, :other);
+SELECT redlock_fence('shared ' || :shared);
+DELETE FROM inside WHERE resource = 'shared ' || :shared;
+COMMIT;
+SELECT demand(redlock_release('shared ' || :shared, :other), 'shared is released');
+\endif
+SELECT demand(redlock_release('own ' || :client_id, :token), 'own is released');
+INSERT INTO finished VALUES (:client_id);
+SQL
+append_to_file("$dir/stranger.sql", "SELECT steal();\n");
+
+sub pgbench
+{
+	my ($db, $script, @options) = @_;
+	my $result = { db => $db };
+
+	$result->{run} = IPC::Run::start(
+		[
+			$host->installed_command('pgbench'), '-n', '-h', $dir, '-p', $port, '-U', $db,
+			'-f', "$dir/$script", @options, $db
+		],
+		'>', \$result->{out}, '2>', \$result->{err}, IPC::Run::timeout(10 * $PostgreSQL::Test::Utils::timeout_default));
+	return $result;
+}
+
+my $rounds = 20;
+my $app = pgbench('app', 'app.sql', '-c', $clients, '-j', 2, '-t', $rounds);
+my $thefts = pgbench('stranger', 'stranger.sql', '-c', 3, '-t', 100_000);
+my $most = 0;
+while ($app->{run}->pumpable)
+{
+	my $now = $host->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'");
+
+	$most = $now if $now > $most;
+	eval { $app->{run}->pump_nb };
+	sleep 0.05;
+}
+ok($app->{run}->finish, 'each client could do all') or diag($app->{err});
+wait_until(sub { $host->safe_psql('postgres', 'SELECT sum(denied) > 0 FROM theft') eq 't' }, 'a stranger has tried to end locks');
+$thefts->{run}->kill_kill;
+
+is($host->safe_psql('postgres', 'SELECT count(*), count(DISTINCT client) FROM finished'), $clients * $rounds . "|$clients", 'so often as it was to');
+cmp_ok($most, '<=', $connections, 'over no more server connections than that');
+cmp_ok($most, '>', 1, 'but several');
+is($host->safe_psql('postgres', 'SELECT sum(stolen) FROM theft'), 0, 'and has ended or changed none');
+is($host->safe_psql('postgres', 'SELECT count(*) FROM inside'), 0, 'nobody is in what a lock protects');
+cmp_ok($host->safe_psql('postgres', "SELECT count(*) FROM redlock_fences WHERE resource ~ '^shared'"), '>', 1, 'which some have been');
+
+wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') eq '0' }, 'no lock is left');
+is($host->safe_psql('postgres', 'SELECT locks, lost, unrenewed FROM redlock_stats'), '0|0|0', 'and none was lost');
+# the counters of tokens stay for a while
+my $lua = q{local n = 0 for _, pattern in ipairs(ARGV) do for _, k in ipairs(redis.call('KEYS', pattern)) do
+	if not k:find('\0', 1, true) then n = n + 1 end end end return n};
+is(join(' ', map { $_->cli('EVAL', $lua, 0, 'redlock:own*', 'redlock:shared*') } @nodes), '0 0 0', 'no key is left');
+
+# ---- what a client forgot ----
+
+my $psql = sub {
+	my ($sql, $db) = @_;
+	return $host->psql('postgres', $sql, connstr => "host=$dir port=$port dbname=" . ($db // 'app') . ' user=' . ($db // 'app'));
+};
+my (undef, $token) = $psql->("SELECT redlock_acquire('forgotten', scope => 'detached', hold_at_most => '2 s')");
+is($host->safe_psql('postgres', "SELECT scope, role, since <= now(), until > since FROM redlock_locks WHERE resource = 'forgotten'"),
+	'detached|app|t|t', 'a lock whose client has gone is seen');
+wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') eq '0' && key_count('redlock:forgotten', @nodes) == 0 },
+	'and ends with its hold_at_most');
+isnt(($psql->("SELECT redlock_check('forgotten', $token)"))[0], 0, 'its token is worth nothing then');
+$bouncer->kill_kill;
+undef $bouncer;
+done_testing();
