@@ -9,9 +9,9 @@ CREATE ROLE regress_redlock_yes;
 
 -- The statement of docs/operations.md.
 REVOKE EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, integer),
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, integer),
     redlock_try(text[], interval, redlock_scope, interval, interval, interval),
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),
@@ -47,9 +47,9 @@ SELECT redlock_release('held');
 
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, integer),
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, integer),
     redlock_try(text[], interval, redlock_scope, interval, interval, interval),
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),

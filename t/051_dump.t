@@ -78,9 +78,9 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present', <<'SQL');
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, integer),
     redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, integer),
     redlock_try(text[], interval, redlock_scope, interval, interval, interval), redlock_lock,
     redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach

@@ -128,7 +128,7 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)") ;
 $also_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
 like($on_b->run("SELECT redlock_acquire('job', scope => 'session', slots => 3)")->{err}, qr/^$|has 2 slots elsewhere, and is asked for with 3/,
 	'who says a larger number has one more, or is told');
-like($on_b->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/has 2 slots elsewhere, and is asked for with 1/, 'who says none is told');
+like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/has 2 slots elsewhere, and is asked for with 1/, 'who says none is told');
 like($on_a->run("SELECT redlock_acquire('job', slots => 3)")->{err}, qr/holds redlock "job" with 2 slots, and asks for it with 3/,
 	'so is the session that has it');
 nothing_is_left('after different numbers');

@@ -98,7 +98,7 @@ const char lua_script[] =
 	"reply[4] = 0\n"
 	"for n = 2, queued and 0 or permits do\n"
 	"other = other % permits + 1\n"
-	"if call('EXISTS', other > 1 and queue .. other or lock) == 0 then\n"
+	"if try('EXISTS', other > 1 and queue .. other or lock) == 0 then\n"
 	"reply[4] = other\n"
 	"break\n"
 	"end\n"

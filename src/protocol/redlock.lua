@@ -196,7 +196,7 @@ for i = 2, #arguments do
 						reply[4] = 0
 						for n = 2, queued and 0 or permits do
 							other = other % permits + 1
-							if call('EXISTS', other > 1 and queue .. other or lock) == 0 then
+							if try('EXISTS', other > 1 and queue .. other or lock) == 0 then
 								reply[4] = other
 								break
 							end
