@@ -28,9 +28,11 @@ permits_name(char *to, const char *name, size_t len, int permit)
 size_t
 permits_name_len(const char *name, size_t len)
 {
-	const char *end = memchr(name, LUA_PERMIT[0], len);
+	size_t at = 0;
 
-	return end != NULL ? (size_t) (end - name) : len;
+	while (at < len && name[at] != LUA_PERMIT[0])
+		at++;
+	return at;
 }
 
 int

@@ -59,7 +59,7 @@
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
-#include "session/permits.h"
+#include "session/permit_queue.h"
 #include "session/session.h"
 #include "shared/alarm.h"
 #include "shared/clock.h"
@@ -217,7 +217,7 @@ session_acquire(const LockRequest *request)
 		check_limit(ask.count);
 	if (ask.count == 0)
 		hold_all(request);
-	else if (request->permits > 0 ? !permits_acquire(&ask, hold_all, request)
+	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
 								  : !request_acquire(&ask, hold_all, request))
 		return false;
 	warn_of_scope(request);
@@ -1076,7 +1076,7 @@ release_at_exit(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
 
-	permits_give_up();
+	permit_queue_give_up();
 	request_give_up();
 	run_report_end_session();
 	dlist_foreach_modify(iter, &holdings)

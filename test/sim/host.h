@@ -91,7 +91,7 @@ typedef struct host
 	core_mask crowded;          /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
 	int64_t turn_begins_us[RESOURCES_MAX]; /* by plan.turn: its next request lets others go first */
-	uint64_t turn_tells[RESOURCES_MAX]; /* who is told if it asks before; 0: nobody */
+	uint64_t turn_tells[RESOURCES_MAX];    /* who is told if it asks before; 0: nobody */
 	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
 	int queued_count;
 	bool pass_due; /* an EVENT_PASS is under way */

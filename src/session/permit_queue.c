@@ -1,6 +1,6 @@
 /*
- * permits.c
- *		Asking for a permit; see permits.h.
+ * permit_queue.c
+ *		Asking for a permit; see permit_queue.h.
  *
  * First a try, with the permit at which this host begins, then with those that the nodes
  * name as free.  If none is, the session takes the queue, and tries again each time that it
@@ -14,7 +14,7 @@
 
 #include "protocol/permits.h"
 #include "session/gate.h"
-#include "session/permits.h"
+#include "session/permit_queue.h"
 #include "shared/clock.h"
 
 #define TRY_AGAIN_MS 500
@@ -35,8 +35,8 @@ static void leave_queue(void);
 static void wait_until_told(uint32 told, int64 deadline_us);
 
 bool
-permits_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
-				const LockRequest *whole)
+permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
+					 const LockRequest *whole)
 {
 	LockRequest own = *request;
 	char utf8[LOCK_NAME_MAX + 1];
@@ -70,7 +70,7 @@ permits_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 }
 
 void
-permits_give_up(void)
+permit_queue_give_up(void)
 {
 	if (queue != NULL)
 		lease_release(queue, NULL);
