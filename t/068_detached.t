@@ -161,6 +161,12 @@ is($s->query("SELECT redlock_extend('extended', $token, '1 s') > now() + '9 min'
 is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and goes on');
 is($s->run("SELECT redlock_extend('extended', $token, '1 s')")->{state}, '55000', 'what has ended is not extended');
 
+$token = acquire($s, 'at least', ", hold_at_least => '5 min'");
+is($s->query("SELECT redlock_release('at least', $token)"), 't', 'one with hold_at_least is released');
+wait_until(sub { stat_of('releasing') eq '0' }, 'and has no slot any more');
+is(key_count('redlock:at least', @nodes), 3, 'but is kept at the nodes');
+is($t->query("SELECT redlock_try('at least')"), 'f', 'for nobody');
+
 # ---- who waits ----
 
 $token = acquire($s, 'wanted');
