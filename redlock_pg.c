@@ -98,7 +98,7 @@ static void check_command(const char *command);
 static void explain_run(void *arg);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockName *name);
-static void check_name(char *name, LockName *checked);
+static void check_name(char *name, int element, LockName *checked);
 static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
@@ -572,30 +572,35 @@ get_name(FunctionCallInfo fcinfo, LockName *name)
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the name of a redlock must not be null")));
-	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), name);
+	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), 0, name);
 }
 
-/* The name goes into the key in UTF-8, whatever encoding this database has. */
+/*
+ * The name goes into the key in UTF-8, whatever encoding this database has.  `element`: of an
+ * array, counted from one; 0 for a name that is alone.
+ */
 static void
-check_name(char *name, LockName *checked)
+check_name(char *name, int element, LockName *checked)
 {
+	char *which = element > 0 ? psprintf("Element %d of the array", element) : "It";
 	char *utf8;
 	const unsigned char *control;
 
 	if (name[0] == '\0')
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("the name of a redlock must not be empty")));
+						errmsg("the name of a redlock must not be empty"),
+						element > 0 ? errdetail("%s is empty.", which) : 0));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
 	if (strlen(utf8) > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
-								  LOCK_NAME_MAX)));
+						errdetail("%s has %zu bytes in UTF-8; the limit is %d.", which,
+								  strlen(utf8), LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the name of a redlock must not contain control characters"),
-				 errdetail("It contains U+%04X.", *control == 0xc2 ? control[1] : control[0])));
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the name of a redlock must not contain control characters"),
+						errdetail("%s contains U+%04X.", which,
+								  *control == 0xc2 ? control[1] : control[0])));
 	checked->name = name;
 	checked->utf8 = utf8;
 	checked->utf8_len = strlen(utf8);
@@ -616,11 +621,14 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 	require_session();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						errmsg("the array of redlock names must not be null")));
+						errmsg("the array of redlock names must not be null"),
+						errhint("Give at least one name.")));
 	array = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR, (errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-						errmsg("the array of redlock names must have one dimension")));
+						errmsg("the array of redlock names must have one dimension"),
+						errdetail("It has %d.", ARR_NDIM(array)),
+						errhint("Give all names in one row: ARRAY['a', 'b'].")));
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
 	if (*count == 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -634,8 +642,9 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 		if (nulls[i])
 			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 							errmsg("the name of a redlock must not be null"),
-							errdetail("Element %d of the array is null.", i + 1)));
-		check_name(TextDatumGetCString(elements[i]), &given[i]);
+							errdetail("Element %d of the array is null.", i + 1),
+							errhint("Leave it out, or give it a name.")));
+		check_name(TextDatumGetCString(elements[i]), i + 1, &given[i]);
 		names[i] = given[i];
 	}
 	qsort(names, *count, sizeof(LockName), compare_names);
