@@ -103,9 +103,10 @@ static void run_command(const char *command, bool atomic);
 static void run_recorded(const LockName *name, const char *command, Oid schema);
 static void check_command(const char *command);
 static void explain_run(void *arg);
+static bool wants_own_statement(void);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockName *name);
-static void check_name(char *name, LockName *checked);
+static void check_name(char *name, int element, LockName *checked);
 static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
@@ -485,9 +486,13 @@ redlock_run(PG_FUNCTION_ARGS)
 	if (record && (atomic || IsSubTransaction()))
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("a run can't be recorded in a transaction block or a function"),
-						errdetail("Its row in redlock_runs is committed before the command.")));
+						errdetail("Its row in redlock_runs is committed before the command."),
+						errhint("Call redlock_run in a statement of its own, or without record.")));
+	if (record)
+		runs_require(schema);
 	request.scope = SCOPE_CALL;
 	request.skip = true;
+	request.commits = record;
 
 	context.callback = explain_run;
 	context.arg = &run;
@@ -506,6 +511,7 @@ redlock_run(PG_FUNCTION_ARGS)
 			SPI_connect_ext(SPI_OPT_NONATOMIC);
 			begin_record();
 			runs_skip(schema, name.name, command);
+			SPI_commit(); /* the caller's next transaction is none of ours */
 			SPI_finish();
 		}
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
@@ -574,21 +580,21 @@ static void
 run_recorded(const LockName *name, const char *command, Oid schema)
 {
 	MemoryContext context = CurrentMemoryContext;
-	pg_uuid_t id;
+	RunRow row;
 
-	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &id);
+	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &row);
 	SPI_commit();
 	runs_enter();
 	PG_TRY();
 	{
 		run_command(command, false);
-		runs_succeed(schema, &id);
+		runs_succeed(schema, &row);
 		SPI_commit();
 	}
 	PG_CATCH();
 	{
 		runs_leave();
-		runs_fail(schema, &id, name->name, session_is_lost(name->hash, name->name), context);
+		runs_fail(schema, &row.id, name->name, session_is_lost(name->hash, name->name), context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -640,9 +646,28 @@ explain_run(void *arg)
 		internalerrposition(position);
 		internalerrquery(run->command);
 	}
-	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION && wants_own_statement())
 		errhint(OWN_STATEMENT_HINT);
 	errcontext("redlock_run of redlock \"%s\"", run->name);
+}
+
+/*
+ * Is the error that is reported just now PostgreSQL's, of a statement that it keeps from
+ * functions?  Its code alone does not tell: other errors have it, and hints of their own.
+ */
+static bool
+wants_own_statement(void)
+{
+	MemoryContext context =
+		AllocSetContextCreate(CurrentMemoryContext, "redlock error", ALLOCSET_SMALL_SIZES);
+	MemoryContext error_context = MemoryContextSwitchTo(context);
+	ErrorData *error = CopyErrorData();
+	bool wants = error->hint == NULL && error->funcname != NULL &&
+				 strcmp(error->funcname, "PreventInTransactionBlock") == 0;
+
+	MemoryContextSwitchTo(error_context);
+	MemoryContextDelete(context);
+	return wants;
 }
 
 /*
@@ -667,30 +692,35 @@ get_name(FunctionCallInfo fcinfo, LockName *name)
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the name of a redlock must not be null")));
-	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), name);
+	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), 0, name);
 }
 
-/* The name goes into the key in UTF-8, whatever encoding this database has. */
+/*
+ * The name goes into the key in UTF-8, whatever encoding this database has.  `element`: of an
+ * array, counted from one; 0 for a name that is alone.
+ */
 static void
-check_name(char *name, LockName *checked)
+check_name(char *name, int element, LockName *checked)
 {
+	char *which = element > 0 ? psprintf("Element %d of the array", element) : "It";
 	char *utf8;
 	const unsigned char *control;
 
 	if (name[0] == '\0')
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("the name of a redlock must not be empty")));
+						errmsg("the name of a redlock must not be empty"),
+						element > 0 ? errdetail("%s is empty.", which) : 0));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
 	if (strlen(utf8) > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("It has %zu bytes in UTF-8; the limit is %d.", strlen(utf8),
-								  LOCK_NAME_MAX)));
+						errdetail("%s has %zu bytes in UTF-8; the limit is %d.", which,
+								  strlen(utf8), LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the name of a redlock must not contain control characters"),
-				 errdetail("It contains U+%04X.", *control == 0xc2 ? control[1] : control[0])));
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the name of a redlock must not contain control characters"),
+						errdetail("%s contains U+%04X.", which,
+								  *control == 0xc2 ? control[1] : control[0])));
 	checked->name = name;
 	checked->utf8 = utf8;
 	checked->utf8_len = strlen(utf8);
@@ -711,11 +741,14 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 	require_session();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						errmsg("the array of redlock names must not be null")));
+						errmsg("the array of redlock names must not be null"),
+						errhint("Give at least one name.")));
 	array = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR, (errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-						errmsg("the array of redlock names must have one dimension")));
+						errmsg("the array of redlock names must have one dimension"),
+						errdetail("It has %d.", ARR_NDIM(array)),
+						errhint("Give all names in one row: ARRAY['a', 'b'].")));
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
 	if (*count == 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -729,8 +762,9 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 		if (nulls[i])
 			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 							errmsg("the name of a redlock must not be null"),
-							errdetail("Element %d of the array is null.", i + 1)));
-		check_name(TextDatumGetCString(elements[i]), &given[i]);
+							errdetail("Element %d of the array is null.", i + 1),
+							errhint("Leave it out, or give it a name.")));
+		check_name(TextDatumGetCString(elements[i]), i + 1, &given[i]);
 		names[i] = given[i];
 	}
 	qsort(names, *count, sizeof(LockName), compare_names);

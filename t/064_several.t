@@ -142,6 +142,7 @@ foreach my $end ('', 'cancel')
 	wait_until(sub { locks($host_b) =~ /a queued/ }, 'a session waits at the first gate');
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
+	unlike(locks($host_b), qr/\ba /, 'and leaves the first lock to nobody');
 	wait_until(sub { $session_a->query("SELECT redlock_try('a', scope => 'session')") eq 't' }, 'the first lock is not kept from other hosts meanwhile');
 	$session_a->query("SELECT redlock_release('a')");
 	if ($end eq 'cancel')
@@ -203,10 +204,28 @@ wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the othe
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');
-is($lost->{message}, 'the lease on redlock "a" was lost right after it was granted', 'which is told');
+is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'which is told');
+like($lost->{hint}, qr/^What this call had acquired is given back: ask for all again/, 'with what to do');
 $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
+
+# by its hold_at_most, at the nodes and at a gate
+foreach my $holder ($session_a, $other_b)
+{
+	$holder->query("SELECT redlock_acquire('m', scope => 'session')");
+	if ($holder == $other_b)
+	{
+		# it is behind its gate no more
+		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
+	}
+	$lost = $session_b->run("SELECT redlock_acquire(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
+	is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'one is held for longer than its hold_at_most, while another is waited for');
+	is($lost->{detail}, 'It was held for as long as its hold_at_most of 300 ms allows.', 'with the reason');
+	$holder->query("SELECT redlock_release('m')");
+	$other_b->query('COMMIT') if $holder == $other_b;
+}
+nothing_is_left('after hold_at_most');
 
 # ---- a real deadlock: what is held from before is in no order ----
 

@@ -172,6 +172,30 @@ $waiter->query(q{SET default_transaction_isolation = 'repeatable read'; CALL red
 is($waiter->query("SELECT redlock_release_all(), (SELECT count(*) FROM noted WHERE what = 'rr')"), '1|1', 'in REPEATABLE READ');
 $waiter->quit;
 
+# ---- a wait ends by lock_timeout with an error; one that is given is over without ----
+
+$holder->query("SELECT redlock_acquire('job', scope => 'session')");
+foreach my $host (@hosts)
+{
+	$waiter = session($host);
+	$waiter->query("SET lock_timeout = '200 ms'");
+	foreach my $wait ('NULL', "'1 h'")
+	{
+		my $late = $waiter->run("CALL redlock_run('job', 'INSERT INTO noted VALUES (''late'')', wait => $wait)");
+		is($late->{state}, '55P03', $host->name . ": lock_timeout is sooner than wait => $wait");
+		is($late->{message}, 'could not acquire redlock "job" within 200 ms (lock_timeout)', '... which is told');
+	}
+	$waiter->query("SET lock_timeout = '1 h'");
+	foreach my $wait ("'0'", "'100 ms'")
+	{
+		like($waiter->run("CALL redlock_run('job', 'INSERT INTO noted VALUES (''late'')', wait => $wait)")->{err}, qr/NOTICE:.* skipped/, $host->name . ": wait => $wait is over: it is skipped");
+	}
+	$waiter->query("SET lock_timeout = '200 ms'");
+	like($waiter->run("CALL redlock_run('job', 'INSERT INTO noted VALUES (''late'')')")->{err}, qr/NOTICE:.* skipped/, $host->name . ': so it is where nobody waits');
+	$waiter->quit;
+}
+$holder->query('SELECT redlock_release_all()');
+
 # ---- what can't be ----
 
 foreach my $wrong (

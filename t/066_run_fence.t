@@ -75,6 +75,15 @@ $session->query('INSERT INTO steps VALUES (5); SELECT redlock_release_all()');
 is(token(), '0', 'nothing is recorded after its end');
 $session->quit;
 
+# so it is for a lock that the session keeps
+$session = session($host_a);
+$session->query("SELECT redlock_acquire('job', scope => 'session'); CALL redlock_run('job', 'INSERT INTO steps VALUES (4)', fence => true)");
+isnt(token(), '0', 'under a lock that is held already');
+$host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
+$session->query('INSERT INTO steps VALUES (5); SELECT redlock_release_all()');
+is(token(), '0', '... nothing is recorded after its end');
+$session->quit;
+
 # ---- a newer holder ----
 
 $session = begin(', fence => true');
@@ -102,6 +111,29 @@ wait_until(
 $newer->query('ROLLBACK');
 is($session->result->{state}, '', 'who does not pass after all');
 is(steps(), '1 2 3', 'so all is well');
+$_->quit foreach $session, $newer;
+
+# ... but not by one whose lock is lost meanwhile
+$session = session($host_a);
+$host_a->safe_psql('postgres', 'TRUNCATE steps');
+$gates->query('SELECT pg_advisory_lock(i) FROM generate_series(2, 3) i');
+$session->query('SET redlock.on_loss = error');
+$session->send("CALL redlock_run('job', 'CALL batch(3)', fence => true, hold_at_most => '5 s')");
+wait_until(sub { steps() eq '1' }, 'the first step is committed');
+$newer = session($host_a);
+$newer->query('BEGIN; UPDATE redlock_fences SET token = token');
+$gates->query('SELECT pg_advisory_unlock_all()');
+wait_until(
+	sub {
+		$host_a->safe_psql('postgres', "SELECT wait_event FROM pg_stat_activity WHERE pid = " . $session->pid) eq 'transactionid';
+	},
+	'the next commit waits for the row of the fence');
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'job'") eq 'lost' }, 'its lock is lost');
+$newer->query('ROLLBACK');
+my $lost = $session->result;
+is($lost->{state}, '40001', 'it fails after the wait');
+is($lost->{message}, 'the lease on redlock "job" was lost before the commit', '... which is told');
+is(steps(), '1', '... and its work undone');
 $_->quit foreach $session, $newer;
 
 # What a former holder commits while the fence waits for it is seen.

@@ -60,6 +60,7 @@ static Asked asked[SEVERAL_MAX];
 static int asked_count = 0; /* the first ones of the request */
 static bool parked = false; /* ... and stays in the gate of the next, while it is detached */
 static int taken_count;     /* of which the caller has taken so many */
+static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
 static int64 asked_us;             /* last */
@@ -94,6 +95,7 @@ static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static char *holder_text(const LockRequest *request, Lease *lease);
 static void refuse_other_permits(const LockRequest *request, int name);
+static void fail_lost(const LockRequest *request, int name);
 static void fail_unreachable(const LockRequest *request, int name);
 static void fail_silent_broker(const LockRequest *request, int name);
 static void fail_deadlock(const LockRequest *request, int name);
@@ -108,6 +110,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
 	taken_count = 0;
 	free_permit = -1;
+	waited_for = -1;
 	asks_nodes = false;
 	PG_TRY();
 	{
@@ -226,7 +229,7 @@ look_at(const LockRequest *request, int name)
 			fail_deadlock(request, name);
 			break;
 		case LEASE_LOST:
-			loss_fail(request->names[name].name, loss_reason(lease), " right after it was granted");
+			fail_lost(request, name);
 			break;
 	}
 	return pg_atomic_read_u32(&lease->company) == LEASE_AMONG_REFUSED ? SEVERAL_REFUSED
@@ -367,6 +370,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	PG_TRY();
 	{
 		waiting_at_gate = hash;
+		waited_for = name;
 		entered = gate_enter(hash, at_session_level(request),
 							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
 							 &next->gate);
@@ -532,6 +536,7 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 
+	waited_for = name;
 	if (now_us >= deadline_us)
 	{
 		/* the nodes have refused it, and it waits for a recall */
@@ -657,8 +662,8 @@ time_out(const LockRequest *request, int name)
 		if (silent != 0)
 			fail_unreachable(request, name);
 	}
-	if (request->skip)
-		return;
+	if (request->skip && (request->terms.once || !by_lock_timeout))
+		return; /* the time that the call gave is over, not the session's */
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
@@ -700,6 +705,22 @@ holder_text(const LockRequest *request, Lease *lease)
 			   "the view redlock_locks.";
 	return held_by != NULL ? psprintf("It is held by: %s.", held_by)
 						   : "The nodes have not told who holds it.";
+}
+
+/* It had been granted. */
+static void
+fail_lost(const LockRequest *request, int name)
+{
+	if (waited_for == name || waited_for < 0)
+		loss_fail(request->names[name].name, loss_reason(asked[name].lease),
+				  " right after it was granted");
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("the lease on redlock \"%s\" was lost while \"%s\" was waited for",
+					request->names[name].name, request->names[waited_for].name),
+			 errdetail_internal("%s", loss_reason(asked[name].lease)),
+			 errhint("What this call had acquired is given back: ask for all again. A hold_at_most "
+					 "must outlast the wait for the other locks.")));
 }
 
 static void

@@ -31,6 +31,7 @@ typedef struct LockRequest
 	bool skip;        /* waited in vain: return false, no error */
 	bool by_call;     /* the CALL of this procedure is none whose scope counts */
 	int64 *tokens;    /* to be told, in the order of the names; NULL: nobody asks */
+	bool commits;     /* the work begins after a commit, so with another snapshot */
 } LockRequest;
 
 /*
