@@ -151,9 +151,13 @@ foreach my $round (1 .. 20)
 {
 	$token = $s->query("SELECT redlock_acquire('extended', scope => 'detached', hold_at_most => '500 ms')");
 	$s->query("SELECT pg_sleep(random() * 0.45)") if $round > 1;
-	is($s->query("SELECT redlock_extend('extended', $token, '10 min') > now() + '9 min' AND redlock_check('extended', $token) > '30 s'"),
-		't', 'a lease that is extended is renewed before the call returns')
-	  or last;
+	my $extended = $s->run("SELECT redlock_extend('extended', $token, '10 min') > now() + '9 min' AND redlock_check('extended', $token) > '30 s'");
+	if ($extended->{err} =~ /has ended just now|no detached redlock/)
+	{
+		pass('it had ended before');
+		next;
+	}
+	is($extended->{out}, 't', 'a lease that is extended is renewed before the call returns') or last;
 	is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and can be released');
 }
 $token = acquire($s, 'extended');
