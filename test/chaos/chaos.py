@@ -22,6 +22,7 @@ import selftest
 from cluster import HERE, MAX_TTL_MS, Broken, Cluster, wait_until
 from faults import Executor
 from history import Writer, now_us, read
+from lists import Operator
 
 ROUND_S = 40
 # An acquire that is asked for when all is mended: the node connects again (1 s), is in
@@ -55,7 +56,11 @@ class Round:
         self.cluster.watch_stalls(f"{self.directory}/stalls")
         workloads = [self.start_workload(host) for host in self.cluster.hosts.values()]
         faults = plan.faults_of_round(self.seed, self.number, self.mode, self.seconds)
-        executor = Executor(self.cluster, Writer(f"{self.directory}/faults"), self.durable)
+        history = Writer(f"{self.directory}/faults")
+        executor = Executor(self.cluster, history, self.durable)
+        operator = Operator(self.cluster, history, f"{self.seed}/{self.number}/operator") if self.mode == "durable" else None
+        if operator:
+            operator.start()
         begin = time.monotonic()
         threads = executor.run(faults)
         time.sleep(max(0, begin + self.seconds - time.monotonic()))
@@ -63,6 +68,11 @@ class Round:
         for thread in threads:
             thread.join()
         self.problems += executor.problems
+        if operator:
+            operator.over.set()
+            operator.join()
+            self.problems += operator.problems
+            self.expect(operator.changes > 0, "the list of nodes did not change")
         back = -min([0] + [node.clock.offset_s for node in self.cluster.nodes])
         if self.mode == "beyond":
             back = 0

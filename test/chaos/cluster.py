@@ -1,6 +1,7 @@
 """test/chaos/cluster.py: the nodes, the servers and the links between them, and what
 can be done to them"""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from plan import HOSTS, NODES
 HERE = os.path.dirname(os.path.abspath(__file__))
 WAIT_S = 60
 MAX_TTL_MS = 3000
+MAX_HOLD_AT_LEAST_S = 1.2
 
 
 class Broken(Exception):
@@ -146,6 +148,7 @@ class Server:
         self.port = port
         self.dir = f"{tmp}/pg.{name}"
         self.log = f"{self.dir}.log"
+        self.node_ports = node_ports
         self.clock = Clock(tmp, f"host_{name}")
         self.process = None
         self.lock = threading.Lock()  # who starts or stops it
@@ -175,6 +178,14 @@ class Server:
                     redlock.max_ttl = '{MAX_TTL_MS} ms'
                     redlock.node_timeout = '200ms'
                     """)
+
+    def set_nodes(self, now, then):
+        """The lists, by their numbers; what was in force before is in the lines above."""
+        urls = [", ".join(f"redis://127.0.0.1:{self.node_ports[n]}" for n in nodes) for nodes in (now, then)]
+        with open(self.dir + "/postgresql.conf", "a") as f:
+            f.write(f"redlock.nodes = '{urls[0]}'\nredlock.nodes_next = '{urls[1]}'\n")
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGHUP)  # one that starts reads it anyway
 
     def connect(self):
         return psycopg2.connect(host=self.tmp + "/tmp", port=self.port, dbname="postgres", connect_timeout=10,
