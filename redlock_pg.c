@@ -96,6 +96,7 @@ static void run_command(const char *command, bool atomic);
 static void run_recorded(const LockName *name, const char *command, Oid schema);
 static void check_command(const char *command);
 static void explain_run(void *arg);
+static bool wants_own_statement(void);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockName *name);
 static void check_name(char *name, int element, LockName *checked);
@@ -390,9 +391,13 @@ redlock_run(PG_FUNCTION_ARGS)
 	if (record && (atomic || IsSubTransaction()))
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 						errmsg("a run can't be recorded in a transaction block or a function"),
-						errdetail("Its row in redlock_runs is committed before the command.")));
+						errdetail("Its row in redlock_runs is committed before the command."),
+						errhint("Call redlock_run in a statement of its own, or without record.")));
+	if (record)
+		runs_require(schema);
 	request.scope = SCOPE_CALL;
 	request.skip = true;
+	request.commits = record;
 
 	context.callback = explain_run;
 	context.arg = &run;
@@ -411,6 +416,7 @@ redlock_run(PG_FUNCTION_ARGS)
 			SPI_connect_ext(SPI_OPT_NONATOMIC);
 			begin_record();
 			runs_skip(schema, name.name, command);
+			SPI_commit(); /* the caller's next transaction is none of ours */
 			SPI_finish();
 		}
 		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
@@ -479,21 +485,21 @@ static void
 run_recorded(const LockName *name, const char *command, Oid schema)
 {
 	MemoryContext context = CurrentMemoryContext;
-	pg_uuid_t id;
+	RunRow row;
 
-	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &id);
+	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &row);
 	SPI_commit();
 	runs_enter();
 	PG_TRY();
 	{
 		run_command(command, false);
-		runs_succeed(schema, &id);
+		runs_succeed(schema, &row);
 		SPI_commit();
 	}
 	PG_CATCH();
 	{
 		runs_leave();
-		runs_fail(schema, &id, name->name, session_is_lost(name->hash, name->name), context);
+		runs_fail(schema, &row.id, name->name, session_is_lost(name->hash, name->name), context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -545,9 +551,28 @@ explain_run(void *arg)
 		internalerrposition(position);
 		internalerrquery(run->command);
 	}
-	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION && wants_own_statement())
 		errhint(OWN_STATEMENT_HINT);
 	errcontext("redlock_run of redlock \"%s\"", run->name);
+}
+
+/*
+ * Is the error that is reported just now PostgreSQL's, of a statement that it keeps from
+ * functions?  Its code alone does not tell: other errors have it, and hints of their own.
+ */
+static bool
+wants_own_statement(void)
+{
+	MemoryContext context =
+		AllocSetContextCreate(CurrentMemoryContext, "redlock error", ALLOCSET_SMALL_SIZES);
+	MemoryContext error_context = MemoryContextSwitchTo(context);
+	ErrorData *error = CopyErrorData();
+	bool wants = error->hint == NULL && error->funcname != NULL &&
+				 strcmp(error->funcname, "PreventInTransactionBlock") == 0;
+
+	MemoryContextSwitchTo(error_context);
+	MemoryContextDelete(context);
+	return wants;
 }
 
 /*

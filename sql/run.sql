@@ -76,6 +76,11 @@ CALL redlock_run('job', 'VACUUM work');
 CALL redlock_run('job', 'CREATE INDEX CONCURRENTLY ON work (n)');
 CALL redlock_run('job', 'CREATE DATABASE regress_redlock');
 CALL redlock_run('job', 'DO $$ BEGIN EXECUTE ''VACUUM work''; END $$');
+-- what others forbid, by the same code, is no such thing
+CALL redlock_run('job', 'CALL redlock_run(''job 2'', ''SELECT 1'', record => true); DO $$ BEGIN CALL redlock_run(''job 2'', ''SELECT 1'', record => true); EXCEPTION WHEN division_by_zero THEN END $$');
+CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001'', HINT = ''my hint''; END $$');
+CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001''; END $$');
+CALL redlock_run('job', 'SELECT 1; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE');
 -- and so it can be done
 SELECT redlock_acquire('job', scope => 'session') > 0;
 VACUUM work;

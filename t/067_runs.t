@@ -2,11 +2,15 @@
 #
 # Protects from: a run that fails and leaves no trace, or stays "running"; one that is said to
 # have succeeded though its last commit failed; what the session's rollback takes along; rows
-# that nobody deletes; a role that reads the commands of others, or writes the table.
+# that nobody deletes; a role that reads the commands of others, or writes the table; a
+# transaction that is left open in a procedure, for which others who record runs wait; runs
+# that have nothing in common, and end each other's transactions; ends that are not written
+# since many runs fail at a time, or one row can't be.
 
 use strict;
 use warnings;
 
+use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
@@ -120,15 +124,56 @@ is(last_run('status'), 'running', '... is terminated');
 $gate->query("SELECT pg_advisory_unlock(1)");
 $session = session($host_a);
 wait_until(sub { $session->query("CALL redlock_run('next', 'SELECT 1', record => true)"); 1 }, 'the next run');
-is($host_a->safe_psql('postgres', "SELECT status, message FROM redlock_runs WHERE resource = 'job' ORDER BY started DESC LIMIT 1"),
-	'failed|it ended without a word', 'tells it');
+is($host_a->safe_psql('postgres', "SELECT status, message, ended IS NULL FROM redlock_runs WHERE resource = 'job' ORDER BY started DESC LIMIT 1"),
+	'failed|it ended without a word|t', 'tells it, but not when');
+
+# ---- what is skipped in a procedure leaves no transaction open ----
+
+$other->query("SELECT redlock_acquire('busy', scope => 'session')");
+$gate->query('SELECT pg_advisory_lock(1)');
+$session->send(<<'SQL');
+SET default_transaction_isolation = 'repeatable read';
+DO $$
+BEGIN
+    CALL redlock_run('busy', 'SELECT 1', record => true);
+    RAISE NOTICE 'then %', current_setting('transaction_isolation');
+    PERFORM pg_advisory_xact_lock(1);
+    RAISE EXCEPTION 'later';
+END $$;
+SQL
+becomes('skipped', 'it is told while the procedure goes on');
+$gate->query('SELECT pg_advisory_unlock(1)');
+my $later = $session->result;
+is($later->{message}, 'later', 'which fails');
+like($later->{err}, qr/NOTICE:.* then repeatable read/, '... in a transaction of its own isolation');
+is(last_run('status'), 'skipped', '... and does not undo it');
+$session->query('RESET default_transaction_isolation');
+$other->query('SELECT redlock_release_all()');
+
+# ---- nobody waits for rows that another has locked ----
+
+$host_a->safe_psql('postgres', <<'SQL');
+INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, session, started, status)
+SELECT l.name, '', host, database, role, 1, server, 1, now() - l.age, l.status
+  FROM redlock_runs, (VALUES ('gone', interval '1 d', 'running'), ('old', '40 d', 'skipped')) l (name, age, status)
+ WHERE resource = 'next';
+SQL
+$gate->query("BEGIN; SELECT count(*) FROM (SELECT FROM redlock_runs WHERE resource IN ('gone', 'old') FOR UPDATE) r");
+$session->send("CALL redlock_run('job', 'SELECT 1', record => true)");
+wait_until(sub { $session->done }, 'a run that would end and delete them does not wait');
+$session->result;
+$gate->query('COMMIT');
+is(last_run('resource, status'), 'job|succeeded', '... and is recorded');
+$session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
+is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, ', ') FROM redlock_runs WHERE resource IN ('gone', 'old')"),
+	'gone failed', 'the next one does it');
 
 # ---- old ones go ----
 
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '29 days' WHERE status = 'skipped'");
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '31 days' WHERE status = 'lost'");
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
-is($host_a->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM redlock_runs WHERE status IN ('skipped', 'lost')"), 'skipped',
+is($host_a->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ' ') FROM redlock_runs WHERE status IN ('skipped', 'lost')"), 'skipped',
 	'what began before redlock.runs_keep is deleted');
 
 # so they are where all are skipped
@@ -187,10 +232,96 @@ foreach my $command ('SELECT true', 'SELECT true; SET search_path = evil, pg_cat
 }
 $session->query('RESET search_path; RESET ROLE');
 
+# ---- runs that have nothing in common, in SERIALIZABLE ----
+
+# The first sees no later one; the middle one has been passed by the last, which commits first.
+$host_a->safe_psql('postgres', <<'SQL');
+CREATE TABLE slow_commits (n int);
+CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(NEW.n); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER wait_for_gate AFTER INSERT ON slow_commits DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_gate();
+SQL
+foreach my $statistics ('', 'ANALYZE redlock_runs')
+{
+	my %run;
+
+	$host_a->safe_psql('postgres', "DELETE FROM redlock_runs; VACUUM redlock_runs; $statistics");
+	$gate->query('SELECT pg_advisory_lock(n) FROM generate_series(11, 13) n');
+	foreach my $n (11 .. 13)
+	{
+		$run{$n} = session($host_a);
+		$run{$n}->query("SET default_transaction_isolation = 'serializable'");
+		$run{$n}->send("CALL redlock_run('serial $n', 'INSERT INTO slow_commits VALUES ($n)', record => true)");
+		wait_until(sub { $host_a->safe_psql('postgres', "SELECT wait_event FROM pg_stat_activity WHERE pid = " . $run{$n}->pid) eq 'advisory' }, "run $n commits");
+	}
+	foreach my $n (13, 12, 11)
+	{
+		$gate->query("SELECT pg_advisory_unlock($n)");
+		is($run{$n}->result->{state}, '', "run $n has committed");
+		$run{$n}->quit;
+	}
+	is($host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resource LIKE 'serial%' AND status = 'succeeded'"), '3', 'all three are told');
+}
+
+# a row that was moved meanwhile is found all the same
+$gate->query('SELECT pg_advisory_lock(11)');
+$session->send("CALL redlock_run('moved', 'INSERT INTO slow_commits VALUES (1); SELECT pg_advisory_xact_lock(11)', record => true)");
+wait_until(sub { last_run('resource, status') eq 'moved|running' }, 'a run');
+$host_a->safe_psql('postgres', "UPDATE redlock_runs SET message = 'moved' WHERE resource = 'moved'");
+$gate->query('SELECT pg_advisory_unlock(11)');
+is($session->result->{state}, '', '... whose row is moved');
+is(last_run('resource, status'), 'moved|succeeded', '... is told to have succeeded');
+
+# the warning is for what sees less than it should
+$session->query("SET default_transaction_isolation = 'repeatable read'");
+unlike($session->run("CALL redlock_run('job', 'SELECT 1', record => true)")->{err}, qr/snapshot/, 'recorded work has a snapshot that is younger than the grant');
+like($session->run("CALL redlock_run('job', 'SELECT 1')")->{err}, qr/WARNING:.* the transaction's snapshot is older than the grant/, 'other work has that of the CALL');
+$session->query('RESET default_transaction_isolation');
+
+# ---- a row whose end can't be written ----
+
+$host_a->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON redlock_runs FOR EACH ROW WHEN (NEW.message LIKE '%bad%') EXECUTE FUNCTION refuse();
+SQL
+my $log_size = -s $host_a->logfile;
+$session->run(q{CALL redlock_run('job', 'DO $$ BEGIN RAISE ''bad''; END $$', record => true)});
+my $id = last_run('id');
+wait_until(sub { slurp_file($host_a->logfile, $log_size) =~ /ERROR:  not this one\n.*writing to redlock_runs that run $id failed/s }, 'is in the server log');
+$session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
+becomes('failed', 'others are written');
+
+# a database that no one may connect to any more
+$host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS false');
+$session->run("CALL redlock_run('closed', 'SELECT 1/0', record => true)");
+wait_until(sub { $session->query("SELECT status FROM redlock_runs WHERE resource = 'closed'") eq 'failed' }, 'one in a database that is closed for new connections');
+$host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS true');
+
+# ---- without its table ----
+
+$host_a->safe_psql('postgres', 'ALTER TABLE redlock_runs RENAME TO runs');
+my $lacks = $session->run("CALL redlock_run('no table', 'SELECT 1', record => true, hold_at_least => '1 min')");
+is($lacks->{state}, '42P01', 'without its table');
+is($lacks->{detail}, 'It should be in the schema of redlock_run, "public".', '... it tells where that should be');
+like($lacks->{hint}, qr/^Give the table its name and schema again/, '... and what to do');
+is($session->query("SELECT redlock_try('no table', scope => 'session'), redlock_release('no table')"), 't|t', '... and does not take the lock');
+$host_a->safe_psql('postgres', 'ALTER TABLE runs RENAME TO redlock_runs');
+is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'one that renames it');
+wait_until(sub { last_run('resource, status') eq 'no table|failed' }, '... fails');
+
+$host_a->safe_psql('postgres', 'CREATE DATABASE of_schema');
+my $of_schema = session($host_a, dbname => 'of_schema');
+$of_schema->query('SET client_min_messages = warning; CREATE SCHEMA x; CREATE EXTENSION redlock_pg SCHEMA x');
+$lacks = $of_schema->run("CALL x.redlock_run('no schema', 'DROP SCHEMA x CASCADE', record => true)");
+is($lacks->{state}, '42P01', 'one that drops the schema');
+is($lacks->{detail}, 'The schema of redlock_run is gone, too.', '... is told so');
+is($of_schema->query('SELECT count(*) FROM x.redlock_runs'), '1', '... and undone');
+$of_schema->quit;
+
 # ---- where it can't be ----
 
 my $block = $session->run("BEGIN; CALL redlock_run('job', 'SELECT 1', record => true)");
 is($block->{state}, '25001', 'in a transaction block');
+is($block->{hint}, 'Call redlock_run in a statement of its own, or without record.', '... with what to do');
 $session->query('ROLLBACK');
 is($session->query("SELECT redlock_token('job') IS NULL"), 't', '... nothing is acquired');
 is($session->run("DO \$\$ BEGIN CALL redlock_run('job', 'SELECT 1', record => true); EXCEPTION WHEN division_by_zero THEN END \$\$")->{state}, '25001', 'where an error would be caught');
@@ -211,22 +342,75 @@ $session->query('SET ROLE stranger');
 is($session->query('SELECT count(*) FROM redlock_runs'), '0', 'another sees none');
 $session->query('RESET ROLE');
 
+# ---- many at a time, and room for one more process ----
+
+my $reports = 50;
+restart_with($host_a, nodes => \@nodes, conf => "max_worker_processes = 2\nmax_logical_replication_workers = 0\nmax_connections = 60");
+($session, $gate) = map { session($host_a) } 1, 2;
+$host_a->safe_psql('postgres', 'DELETE FROM redlock_runs');
+$gate->query('SELECT pg_advisory_lock(1)');
+my @failing = map { session($host_a) } 1 .. $reports;
+my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
+$failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . '$c$, record => true)') foreach 0 .. $#failing;
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
+# its process waits for this one
+$session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
+$gate->query('SELECT pg_advisory_unlock(1)');
+is((grep { $_->result->{err} =~ /could not record/ } @failing), 0, 'fail at a time, and each can tell it');
+$session->query('COMMIT');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'failed' AND message = 'division by zero'") eq $reports - 1 }, 'all are recorded, but for the one that is refused');
+$host_a->safe_psql('postgres', 'DROP FUNCTION refuse CASCADE; DELETE FROM redlock_runs');
+$_->quit foreach @failing;
+
+# ---- a process that can't go on, until there is no room for reports ----
+
+$gate->query('SELECT pg_advisory_lock(1)');
+$failing[0] = session($host_a);
+$failing[0]->send("CALL redlock_run('first', 'SELECT pg_advisory_xact_lock(1); SELECT 1/0', record => true)");
+wait_until(sub { last_run('resource') eq 'first' }, 'a run');
+$session->query("BEGIN; SELECT FROM redlock_runs WHERE resource = 'first' FOR UPDATE");
+$gate->query('SELECT pg_advisory_unlock(1)');
+is($failing[0]->result->{state}, '22012', '... fails, and its row is locked');
+my $told;
+for (my $runs = 0; $runs < 1000; $runs++)
+{
+	$told = $gate->run("CALL redlock_run('next', 'SELECT 1/0', record => true)");
+	last if $told->{err} =~ /Reports of other runs/;
+}
+like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other runs that failed wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
+	'when there is no room a warning tells it, and where to look');
+$session->query('COMMIT');
+$gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq '0' }, 'all others are written');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE message = 'it ended without a word'") eq '1' }, 'that one, by the next run of its session');
+
+# ---- the only process is busy in another database ----
+
+restart_with($host_a, nodes => \@nodes);
+$session = session($host_a);
+my ($elsewhere, $locker) = map { session($host_a, dbname => 'of_schema') } 1, 2;
+$locker->query('SELECT pg_advisory_lock(1)');
+$elsewhere->send("CALL x.redlock_run('elsewhere', 'SELECT pg_advisory_xact_lock(1); SELECT 1/0', record => true)");
+wait_until(sub { $locker->query("SELECT count(*) FROM x.redlock_runs WHERE status = 'running'") eq '1' }, 'a run in another database');
+$locker->query('BEGIN; LOCK TABLE x.redlock_runs IN SHARE MODE; SELECT pg_advisory_unlock(1)');
+unlike($elsewhere->result->{err}, qr/could not record/, '... fails, and a process comes');
+like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started that writes it; the next one/, 'there is none for this database');
+$locker->query('COMMIT');
+wait_until(sub { $session->run("CALL redlock_run('later', 'SELECT 1/0', record => true)")->{err} !~ /could not record/ }, 'then there is');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'which writes what was left, too');
+is($session->query("SELECT bool_and(ended < (SELECT min(started) FROM redlock_runs WHERE resource = 'later')) FROM redlock_runs WHERE resource = 'left'"), 't', '... with the time when it ended');
+
 # ---- no room for another process ----
 
-restart_with($host_a, nodes => \@nodes, conf => "max_worker_processes = 2\nmax_logical_replication_workers = 0");
+restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 1');
 $session = session($host_a);
 my $busy = $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 is($busy->{state}, '22012', 'the error is that of the command');
-if ($busy->{err} =~ /could not record/)
-{
-	pass('a warning tells that it is not recorded');
-	$session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
-	is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'failed' ORDER BY started DESC LIMIT 1"),
-		'it ended without a word', 'the next run of the session ends it');
-}
-else
-{
-	becomes('failed', 'there was room');
-}
+like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started that writes it; the next one .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
+	'a warning tells that it is not recorded');
+is(last_run('status'), 'running', '... so it seems to run');
+$session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
+is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'failed' ORDER BY started DESC LIMIT 1"),
+	'it ended without a word', 'the next run of the session ends it');
 
 done_testing();

@@ -28,6 +28,7 @@ typedef struct LockRequest
 	int64 wait_ms;    /* -1: as long as it takes */
 	bool skip;        /* waited in vain: return false, no error */
 	bool by_call;     /* the CALL of this procedure is none whose scope counts */
+	bool commits;     /* the work begins after a commit, so with another snapshot */
 } LockRequest;
 
 /*

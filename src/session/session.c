@@ -214,8 +214,8 @@ warn_of_scope(const LockRequest *request)
 						  errhint("Acquire it in a transaction block, or at the scope "
 								  "\"session\".")));
 	}
-	else if ((!ends_at_once || request->scope == SCOPE_CALL) && IsolationUsesXactSnapshot() &&
-			 FirstSnapshotSet)
+	else if ((!ends_at_once || request->scope == SCOPE_CALL) && !request->commits &&
+			 IsolationUsesXactSnapshot() && FirstSnapshotSet)
 	{
 		warned_statement = statement;
 		ereport(WARNING,

@@ -30,7 +30,7 @@ int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
 int redlock_on_loss = ON_LOSS_CANCEL;
-int redlock_runs_keep_min = RUNS_KEEP_DEFAULT_MIN;
+int redlock_runs_keep_s = RUNS_KEEP_DEFAULT_S;
 char *redlock_tls_ca_file = NULL;
 char *redlock_tls_cert_file = NULL;
 char *redlock_tls_key_file = NULL;
@@ -162,8 +162,8 @@ guc_define(void)
 	DefineCustomIntVariable(
 		"redlock.runs_keep", "How long rows of redlock_runs are kept.",
 		"Older ones are deleted when a run is recorded in that database. 0: for ever.",
-		&redlock_runs_keep_min, RUNS_KEEP_DEFAULT_MIN, 0, RUNS_KEEP_MAX_MIN, PGC_SIGHUP,
-		GUC_UNIT_MIN, NULL, NULL, NULL);
+		&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, NULL,
+		NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.tls_ca_file", "Certificates of the authorities that nodes with TLS must have.",

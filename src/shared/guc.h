@@ -15,8 +15,8 @@
 #define DURATION_MAX_DAYS 24
 #define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
 
-#define RUNS_KEEP_DEFAULT_MIN (30 * 24 * 60)
-#define RUNS_KEEP_MAX_MIN (3650 * 24 * 60)
+#define RUNS_KEEP_DEFAULT_S (30 * 24 * 60 * 60)
+#define RUNS_KEEP_MAX_S (3650 * 24 * 60 * 60)
 
 typedef enum OnLoss
 {
@@ -49,7 +49,7 @@ extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_disagreement;
 extern int redlock_on_loss;
-extern int redlock_runs_keep_min; /* 0: for ever */
+extern int redlock_runs_keep_s;   /* 0: for ever */
 extern char *redlock_tls_ca_file; /* these four: as they are set, maybe not in force */
 extern char *redlock_tls_cert_file;
 extern char *redlock_tls_key_file;

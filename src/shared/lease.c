@@ -105,7 +105,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
-	RequestAddinShmemSpace(run_report_size());
+	run_report_request();
 	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
 }
 

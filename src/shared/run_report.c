@@ -10,45 +10,62 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "storage/spin.h"
 
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/run_report.h"
 
+#define LOCK_NAME "redlock_pg runs"
+
 typedef struct Place
 {
 	uint64 number; /* 0: free */
 	int64 taken_us;
+	bool has_writer; /* a process of this number comes, and then keeps the place to its end */
+	bool is_there;   /* it has come, and taken this report */
 	RunReport report;
 } Place;
 
 typedef struct RunReports
 {
-	slock_t mutex; /* for all but the sessions */
+	LWLock *lock; /* for all but the sessions */
 	uint64 last_number;
-	Place place[RUN_REPORTS];
-	pg_atomic_uint64 session[FLEXIBLE_ARRAY_MEMBER]; /* by procno */
+	pg_atomic_uint64 *session; /* by procno */
+	Place place[FLEXIBLE_ARRAY_MEMBER];
 } RunReports;
 
 static RunReports *reports = NULL;
 
-Size
-run_report_size(void)
+static Size places_size(void);
+static Place *find(uint64 number);
+static bool is_left(const Place *place, int64 now_us);
+
+void
+run_report_request(void)
 {
-	return add_size(offsetof(RunReports, session), mul_size(MaxBackends, sizeof(pg_atomic_uint64)));
+	RequestAddinShmemSpace(
+		add_size(places_size(), mul_size(MaxBackends, sizeof(pg_atomic_uint64))));
+	RequestNamedLWLockTranche(LOCK_NAME, 1);
+}
+
+static Size
+places_size(void)
+{
+	return MAXALIGN(add_size(offsetof(RunReports, place), mul_size(MaxBackends, sizeof(Place))));
 }
 
 void
 run_report_set_up(void)
 {
+	Size sessions_size = mul_size(MaxBackends, sizeof(pg_atomic_uint64));
 	bool found;
 
-	reports = ShmemInitStruct("redlock_pg runs", run_report_size(), &found);
+	reports = ShmemInitStruct("redlock_pg runs", add_size(places_size(), sessions_size), &found);
 	if (found)
 		return;
-	memset(reports, 0, run_report_size());
-	SpinLockInit(&reports->mutex);
+	memset(reports, 0, places_size());
+	reports->lock = &GetNamedLWLockTranche(LOCK_NAME)->lock;
+	reports->session = (pg_atomic_uint64 *) ((char *) reports + places_size());
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&reports->session[i], 0);
 }
@@ -78,46 +95,102 @@ run_report_lives(int64 session)
 	return false;
 }
 
-uint64
-run_report_put(const RunReport *report)
+/*
+ * All under the lock: nobody counts upon a process that could not be started, or that has
+ * found nothing left.
+ */
+RunReportFate
+run_report_put(const RunReport *report, bool (*start_writer)(uint64 number))
 {
 	int64 now_us = redlock_clock_us();
-	uint64 number = 0;
+	RunReportFate fate = RUN_REPORT_NO_PLACE;
+	Place *place = NULL;
+	bool comes = false;
 
-	for (int i = 0; i < RUN_REPORTS && number == 0; i++)
+	LWLockAcquire(reports->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MaxBackends; i++)
 	{
-		Place *place = &reports->place[i];
+		Place *other = &reports->place[i];
 
-		SpinLockAcquire(&reports->mutex);
-		if (place->number == 0 || now_us - place->taken_us >= RUN_REPORT_LASTS_US)
-		{
-			number = ++reports->last_number;
-			place->number = number;
-			place->taken_us = now_us;
-			place->report = *report;
-		}
-		SpinLockRelease(&reports->mutex);
+		if (other->number == 0 && (place == NULL || place->number != 0))
+			place = other;
+		else if (is_left(other, now_us) && place == NULL)
+			place = other;
+		comes = comes || (other->number != 0 && other->has_writer && !is_left(other, now_us) &&
+						  other->report.database == report->database);
 	}
-	return number;
+	if (place != NULL)
+	{
+		place->number = ++reports->last_number;
+		place->taken_us = now_us;
+		place->has_writer = !comes;
+		place->is_there = false;
+		place->report = *report;
+		fate = comes || start_writer(place->number) ? RUN_REPORT_TOLD : RUN_REPORT_NO_PROCESS;
+		if (fate == RUN_REPORT_NO_PROCESS)
+			place->has_writer = false;
+	}
+	LWLockRelease(reports->lock);
+	return fate;
 }
 
 bool
-run_report_take(uint64 number, RunReport *report)
+run_report_next(uint64 writer, RunReport *report)
 {
-	bool found = false;
+	int64 now_us = redlock_clock_us();
+	Place *own;
+	Place *next = NULL;
 
-	for (int i = 0; i < RUN_REPORTS && !found; i++)
+	LWLockAcquire(reports->lock, LW_EXCLUSIVE);
+	own = find(writer);
+	if (own != NULL && !own->is_there)
 	{
-		Place *place = &reports->place[i];
-
-		SpinLockAcquire(&reports->mutex);
-		found = place->number == number;
-		if (found)
-		{
-			*report = place->report;
-			place->number = 0;
-		}
-		SpinLockRelease(&reports->mutex);
+		next = own;
+		own->is_there = true;
 	}
-	return found;
+	else if (own != NULL)
+	{
+		for (int i = 0; i < MaxBackends && next == NULL; i++)
+		{
+			Place *other = &reports->place[i];
+
+			if (other->number != 0 && other->report.database == own->report.database &&
+				(!other->has_writer || is_left(other, now_us)))
+				next = other;
+		}
+		(next != NULL ? next : own)->number = 0;
+	}
+	if (next != NULL)
+		*report = next->report;
+	LWLockRelease(reports->lock);
+	return next != NULL;
+}
+
+void
+run_report_end_writer(uint64 writer)
+{
+	Place *own;
+
+	LWLockAcquire(reports->lock, LW_EXCLUSIVE);
+	own = find(writer);
+	if (own != NULL)
+		own->number = 0;
+	LWLockRelease(reports->lock);
+}
+
+static Place *
+find(uint64 number)
+{
+	for (int i = 0; i < MaxBackends; i++)
+		if (reports->place[i].number == number)
+			return &reports->place[i];
+	return NULL;
+}
+
+/* Has nobody come for it for long?  One who is there gives the place back himself. */
+static bool
+is_left(const Place *place, int64 now_us)
+{
+	return place->number != 0 && !place->is_there &&
+		   now_us - place->taken_us >= RUN_REPORT_LASTS_US;
 }
