@@ -289,7 +289,6 @@ my $id = last_run('id');
 wait_until(sub { slurp_file($host_a->logfile, $log_size) =~ /ERROR:  not this one\n.*writing to redlock_runs that run $id failed/s }, 'is in the server log');
 $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 becomes('failed', 'others are written');
-$host_a->safe_psql('postgres', 'DROP FUNCTION refuse CASCADE');
 
 # a database that no one may connect to any more
 $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS false');
@@ -351,14 +350,16 @@ restart_with($host_a, nodes => \@nodes, conf => "max_worker_processes = 2\nmax_l
 $host_a->safe_psql('postgres', 'DELETE FROM redlock_runs');
 $gate->query('SELECT pg_advisory_lock(1)');
 my @failing = map { session($host_a) } 1 .. $reports;
-$failing[$_]->send("CALL redlock_run('many $_', 'SELECT pg_advisory_xact_lock_shared(1); SELECT 1/0', record => true)") foreach 0 .. $#failing;
+my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
+$failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . '$c$, record => true)') foreach 0 .. $#failing;
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
 # its process waits for this one
 $session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
 $gate->query('SELECT pg_advisory_unlock(1)');
 is((grep { $_->result->{err} =~ /could not record/ } @failing), 0, 'fail at a time, and each can tell it');
 $session->query('COMMIT');
-wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'failed' AND message = 'division by zero'") eq $reports }, 'all are recorded');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'failed' AND message = 'division by zero'") eq $reports - 1 }, 'all are recorded, but for the one that is refused');
+$host_a->safe_psql('postgres', 'DROP FUNCTION refuse CASCADE; DELETE FROM redlock_runs');
 $_->quit foreach @failing;
 
 # ---- a process that can't go on, until there is no room for reports ----
@@ -374,14 +375,30 @@ my $told;
 for (my $runs = 0; $runs < 1000; $runs++)
 {
 	$told = $gate->run("CALL redlock_run('next', 'SELECT 1/0', record => true)");
-	last if $told->{err} =~ /could not record/;
+	last if $told->{err} =~ /Reports of other runs/;
 }
 like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other runs that failed wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
 	'when there is no room a warning tells it, and where to look');
 $session->query('COMMIT');
 $gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq '0' }, 'all others are written');
-is($session->query("SELECT count(*) FROM redlock_runs WHERE message = 'it ended without a word'"), '1', 'that one, by the next run of its session');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE message = 'it ended without a word'") eq '1' }, 'that one, by the next run of its session');
+
+# ---- the only process is busy in another database ----
+
+restart_with($host_a, nodes => \@nodes);
+$session = session($host_a);
+my ($elsewhere, $locker) = map { session($host_a, dbname => 'of_schema') } 1, 2;
+$locker->query('SELECT pg_advisory_lock(1)');
+$elsewhere->send("CALL x.redlock_run('elsewhere', 'SELECT pg_advisory_xact_lock(1); SELECT 1/0', record => true)");
+wait_until(sub { $locker->query("SELECT count(*) FROM x.redlock_runs WHERE status = 'running'") eq '1' }, 'a run in another database');
+$locker->query('BEGIN; LOCK TABLE x.redlock_runs IN SHARE MODE; SELECT pg_advisory_unlock(1)');
+unlike($elsewhere->result->{err}, qr/could not record/, '... fails, and a process comes');
+like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started that writes it; the next one/, 'there is none for this database');
+$locker->query('COMMIT');
+wait_until(sub { $session->run("CALL redlock_run('later', 'SELECT 1/0', record => true)")->{err} !~ /could not record/ }, 'then there is');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'which writes what was left, too');
+is($session->query("SELECT bool_and(ended < (SELECT min(started) FROM redlock_runs WHERE resource = 'later')) FROM redlock_runs WHERE resource = 'left'"), 't', '... with the time when it ended');
 
 # ---- no room for another process ----
 
@@ -389,7 +406,7 @@ restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 1');
 $session = session($host_a);
 my $busy = $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 is($busy->{state}, '22012', 'the error is that of the command');
-like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started that writes it\. .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
+like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started that writes it; the next one .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
 	'a warning tells that it is not recorded');
 is(last_run('status'), 'running', '... so it seems to run');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");

@@ -329,7 +329,11 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
-	RunReport report = {.database = MyDatabaseId, .schema = schema, .id = *id, .lost = lost};
+	RunReport report = {.database = MyDatabaseId,
+						.schema = schema,
+						.id = *id,
+						.lost = lost,
+						.ended = GetCurrentTimestamp()};
 	int len = pg_mbcliplen(error->message, strlen(error->message), RUN_MESSAGE_SIZE - 1);
 	RunReportFate fate;
 
@@ -344,7 +348,8 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 					   "another run, or, after its end, another of this server does.",
 					   fate == RUN_REPORT_NO_PLACE
 						   ? "Reports of other runs that failed wait to be written."
-						   : "No process could be started that writes it."),
+						   : "No process could be started that writes it; the next "
+							 "one for this database will."),
 			 fate == RUN_REPORT_NO_PLACE
 				 ? errhint("See in pg_stat_activity what the process \"redlock run\" waits for, "
 						   "and its errors in the server log.")
@@ -411,8 +416,8 @@ redlock_runs_main(Datum unused)
 static void
 write_end(const RunReport *report)
 {
-	Oid types[] = {UUIDOID, TEXTOID, TEXTOID};
-	Datum values[3];
+	Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
+	Datum values[4];
 
 	StartTransactionCommand();
 	XactIsoLevel = XACT_READ_COMMITTED; /* whatever the default of the database */
@@ -421,10 +426,11 @@ write_end(const RunReport *report)
 	values[0] = UUIDPGetDatum(&report->id);
 	values[1] = CStringGetTextDatum(report->lost ? "lost" : "failed");
 	values[2] = CStringGetTextDatum(report->message);
+	values[3] = TimestampTzGetDatum(report->ended);
 	if (OidIsValid(find_table(report->schema))) /* the extension may have gone meanwhile */
 		(void) execute(report->schema,
 					   "UPDATE %1$s.redlock_runs"
-					   " SET status = $2, ended = pg_catalog.clock_timestamp(), message = $3"
+					   " SET status = $2, ended = $4, message = $3"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
 					   lengthof(types), types, values);
 	SPI_finish();

@@ -7,7 +7,6 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
@@ -129,7 +128,7 @@ run_report_put(const RunReport *report, bool (*start_writer)(uint64 number))
 		place->report = *report;
 		fate = comes || start_writer(place->number) ? RUN_REPORT_TOLD : RUN_REPORT_NO_PROCESS;
 		if (fate == RUN_REPORT_NO_PROCESS)
-			place->number = 0;
+			place->has_writer = false;
 	}
 	LWLockRelease(reports->lock);
 	return fate;

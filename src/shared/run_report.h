@@ -11,6 +11,7 @@
 #ifndef REDLOCK_RUN_REPORT_H
 #define REDLOCK_RUN_REPORT_H
 
+#include "utils/timestamp.h"
 #include "utils/uuid.h"
 
 #define RUN_REPORT_LASTS_US INT64CONST(60000000)
@@ -19,9 +20,10 @@
 typedef struct RunReport
 {
 	Oid database;
-	Oid schema;                     /* of redlock_runs */
-	pg_uuid_t id;                   /* of the run */
-	bool lost;                      /* the lease was, in this run */
+	Oid schema;   /* of redlock_runs */
+	pg_uuid_t id; /* of the run */
+	bool lost;    /* the lease was, in this run */
+	TimestampTz ended;
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
 } RunReport;
 
@@ -44,7 +46,7 @@ extern bool run_report_lives(int64 session);
 
 /*
  * Unless a process is on its way, `start_writer` starts one, with a number that is its own; it
- * may not throw, and returns false if it could not.
+ * may not throw, and returns false if it could not.  The report is left to a later one then.
  */
 extern RunReportFate run_report_put(const RunReport *report, bool (*start_writer)(uint64 number));
 

@@ -274,7 +274,7 @@ def busy_without_quorum(records, faults):
         message = record.get("error", {}).get("message", "")
         refused = record["result"] == "busy" or (
             not record["held"] and "held by another" in message or "could not acquire" in message)
-        if not refused or "Another session of this server" in message:
+        if not refused or "It is held on this server" in message:
             continue
         if (record["result"] == "busy" or "The nodes have not told" in message) and any(
                 other is not record and other["begin"] <= record["end"]
