@@ -122,8 +122,8 @@ SELECT give_back('a', :token);
 RESET ROLE;
 DROP FUNCTION give_back;
 
--- it is not counted for the session, and outlives transactions, savepoints and DISCARD ALL
-SET redlock.max_locks_per_session = 1;
+-- it is counted for the role, not for the session, and outlives transactions, savepoints and DISCARD ALL
+SET redlock.max_locks_per_session = 3;
 SELECT redlock_try('mine', scope => 'session');
 BEGIN;
 SELECT redlock_acquire('rolled back', scope => 'detached', hold_at_most => '10 min') AS back \gset
@@ -132,6 +132,7 @@ SELECT redlock_acquire('to savepoint', scope => 'detached', hold_at_most => '10 
 SELECT redlock_acquire('error', scope => 'detached', hold_at_most => '10 min') / 0;
 ROLLBACK TO s;
 ROLLBACK;
+SELECT redlock_acquire('one too many', scope => 'detached', hold_at_most => '10 min');
 DISCARD ALL;
 SELECT pg_advisory_unlock_all();
 SELECT redlock_release_all();

@@ -107,6 +107,51 @@ is($on_c->result->{out}, 't', 'the next has the slot');
 $killed->vanish;
 nothing_is_left('after a termination');
 
+# ---- who waits is patient, and goes on ----
+
+$_->query(take()) foreach $on_a, $also_a;
+$on_b->send(take());
+wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits, without an end');
+$_->pause foreach @nodes[ 0, 1 ];
+$on_c->send("SELECT redlock_acquire('job', '50 s', scope => 'session', slots => 2) > 0");
+wait_until(sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'job'") ne '0' },
+	'another begins while no quorum answers');
+$_->resume foreach @nodes[ 0, 1 ];
+wait_nodes_ready($_, 3) foreach @hosts;
+$_->query("SELECT redlock_release('job')") foreach $on_a, $also_a;
+is($on_c->result->{out}, 't', 'it is granted afterwards');
+is($on_b->result->{out}, 't', 'so is the one that was there before');
+nothing_is_left('after an outage');
+
+sub hears
+{
+	return join ' ', map { $_->cli('PUBSUB', 'NUMSUB', "redlock:job\x01") =~ /(\d+)\s*$/ ? $1 : '' } @nodes;
+}
+$_->query(take()) foreach $on_a, $also_a;
+$on_b->send(take());
+wait_until(sub { hears() eq '1 1 1' }, 'who waits for a slot hears of releases');
+$host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . broker_pid($host_b) . ')');
+wait_until(sub { hears() eq '0 0 0' || hears() eq '1 1 1' }, 'its broker ends');
+wait_nodes_ready($host_b, 3);
+wait_until(sub { hears() eq '1 1 1' }, 'by the next broker, too');
+$on_a->query("SELECT redlock_release('job')");
+is($on_b->result->{out}, 't', 'and has one');
+nothing_is_left('after another broker');
+
+$_->query(take()) foreach $on_a, $also_a;
+$on_b->send(take());
+wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits');
+$on_c->send(take());
+$also_b->send(take());
+kill STOP => $on_b->pid;
+$_->query("SELECT redlock_release('job')") foreach $on_a, $also_a;
+is($on_c->result->{out}, 't', 'while the first is stopped, one of another host goes on after a while');
+is($also_b->result->{out}, 't', 'and one of the same host');
+kill CONT => $on_b->pid;
+$on_c->query("SELECT redlock_release('job')");
+is($on_b->result->{out}, 't', 'so does the first, when it is not stopped any more');
+nothing_is_left('after a session was stopped');
+
 # ---- slots of a host that is gone are free after the ttl ----
 
 $_->query(take()) foreach $on_b, $also_b;

@@ -705,8 +705,13 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				(void) lease_end_hold(lease, now_us);
 				break; /* it was to end */
 			}
-			lease_count(COUNT_LOST);
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			if (lease->is_queue)
+			{
+				lease_set_state(lease, LEASE_LOST); /* a place in a queue, which is taken again */
+				break;
+			}
+			lease_count(COUNT_LOST);
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			trouble_log(lease, TROUBLE_LOST, now_us);
@@ -861,6 +866,8 @@ adopt_leases(int64 now_us)
 		event.now_us = now_us;
 		event.not_before_us = settle_by_us;
 		step(lease, &event);
+		if (lease->is_queue && lease->core.state == CORE_HELD)
+			subscription_begin(lease);
 		if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 			act_on_wish(lease, now_us); /* it must not be renewed */
 		set_timer(lease);

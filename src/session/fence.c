@@ -27,6 +27,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "protocol/permits.h"
 #include "session/fence.h"
 
 static SPIPlanPtr plan = NULL;
@@ -51,7 +52,8 @@ fence_record(const char *schema, const char *resource, int64 token)
 		newer = read_newer(schema, resource);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("a newer holder of redlock \"%s\" has passed the fence", resource),
+				 errmsg("a newer holder of redlock \"%.*s\" has passed the fence",
+						(int) permits_name_len(resource, strlen(resource)), resource),
 				 errdetail("The token of this session is " INT64_FORMAT
 						   ", that of the newer holder " INT64_FORMAT ".",
 						   token, newer),

@@ -19,19 +19,25 @@
 
 #define TRY_AGAIN_MS 500
 
+/* Who has the queue and is stopped for so long loses it. */
+#define STOPPED_MS 10000
+#define GO_ON_US INT64CONST(1000000) /* how often it tells that it is not */
+
 /* While this session waits for any permit. */
 static Lease *queue = NULL;
 static uint64 queue_gate;
+static int64 gone_on_us;
 
 static bool wait_for_any(const LockRequest *request, void (*hold)(const LockRequest *whole),
 						 const LockRequest *whole);
-static bool try_each(const LockRequest *request, bool patient,
-					 void (*hold)(const LockRequest *whole), const LockRequest *whole);
+static bool try_each(const LockRequest *request, void (*hold)(const LockRequest *whole),
+					 const LockRequest *whole);
 static int next_to_try(const LockRequest *request, int permit);
 static LockName named(const LockRequest *request, int permit, char *utf8);
 static bool enter_queue(const LockRequest *request);
 static void take_queue(const LockRequest *whole);
 static void leave_queue(void);
+static void go_on(void);
 static void wait_until_told(uint32 told, int64 deadline_us);
 
 bool
@@ -45,7 +51,7 @@ permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest 
 	own.began_us = redlock_clock_us();
 	/* who comes while sessions of this server wait queues behind them */
 	if (!lease_is_taken(named(request, PERMITS_QUEUE, utf8).hash))
-		granted = try_each(&own, false, hold, whole);
+		granted = try_each(&own, hold, whole);
 	if (granted)
 		return true;
 	if (own.terms.once)
@@ -85,7 +91,6 @@ wait_for_any(const LockRequest *request, void (*hold)(const LockRequest *whole),
 
 	for (;;)
 	{
-		bool last = redlock_clock_us() >= deadline_us;
 		uint32 told;
 
 		if (queue != NULL && lease_validity_us(queue) == 0)
@@ -93,10 +98,10 @@ wait_for_any(const LockRequest *request, void (*hold)(const LockRequest *whole),
 		if (queue == NULL && !enter_queue(request))
 			return false;
 		told = pg_atomic_read_u32(&queue->permits_told);
-		/* the last time, an error says it if no quorum answers */
-		if (try_each(request, request->terms.patient && !last, hold, whole))
+		go_on();
+		if (try_each(request, hold, whole))
 			return true;
-		if (last)
+		if (redlock_clock_us() >= deadline_us)
 		{
 			request_time_out(request);
 			return false;
@@ -105,9 +110,9 @@ wait_for_any(const LockRequest *request, void (*hold)(const LockRequest *whole),
 	}
 }
 
-/* patient: no quorum is no error yet. */
+/* For who waits no quorum is no error yet: the queue is lost then, and can't be entered again. */
 static bool
-try_each(const LockRequest *request, bool patient, void (*hold)(const LockRequest *whole),
+try_each(const LockRequest *request, void (*hold)(const LockRequest *whole),
 		 const LockRequest *whole)
 {
 	LockRequest try = *request;
@@ -121,8 +126,9 @@ try_each(const LockRequest *request, bool patient, void (*hold)(const LockReques
 	try.names = &name;
 	try.terms.permits = request->permits;
 	try.terms.once = true;
-	try.terms.patient = patient;
-	try.wait_ms = -1;
+	try.terms.patient = !request->terms.once;
+	if (request->terms.once)
+		try.wait_ms = -1;
 	for (int i = 0; i < request->permits; i++)
 	{
 		int free_permit;
@@ -178,7 +184,8 @@ enter_queue(const LockRequest *request)
 	ask.scope = SCOPE_SESSION; /* it is left by us, not by the transaction */
 	ask.terms.permits = request->permits;
 	ask.terms.is_queue = true;
-	ask.terms.hold_at_least_ms = ask.terms.hold_at_most_ms = 0;
+	ask.terms.hold_at_least_ms = 0;
+	ask.terms.hold_at_most_ms = STOPPED_MS;
 	return request_acquire(&ask, take_queue, request);
 }
 
@@ -186,6 +193,7 @@ static void
 take_queue(const LockRequest *whole)
 {
 	queue = request_take(&queue_gate);
+	gone_on_us = 0;
 	if (queue->handovers == 0)
 	{
 		queue->turn_began_us = redlock_clock_us();
@@ -204,6 +212,17 @@ leave_queue(void)
 }
 
 static void
+go_on(void)
+{
+	int64 now_us = redlock_clock_us();
+
+	if (now_us - gone_on_us < GO_ON_US)
+		return;
+	gone_on_us = now_us;
+	lease_go_on(queue, STOPPED_MS * INT64CONST(1000));
+}
+
+static void
 wait_until_told(uint32 told, int64 deadline_us)
 {
 	int64 until_us = redlock_clock_us() + TRY_AGAIN_MS / 2 * INT64CONST(1000) +
@@ -212,5 +231,8 @@ wait_until_told(uint32 told, int64 deadline_us)
 	until_us = Min(until_us, deadline_us);
 	while (pg_atomic_read_u32(&queue->permits_told) == told && redlock_clock_us() < until_us &&
 		   lease_validity_us(queue) > 0)
+	{
+		go_on();
 		request_wait_a_moment(until_us);
+	}
 }

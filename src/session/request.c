@@ -584,7 +584,7 @@ request_deadline_us(const LockRequest *request)
 
 	if (ends_by_lock_timeout(request))
 		wait_ms = LockTimeout;
-	else if (request->terms.once)
+	else if (request->terms.once && !request->terms.patient)
 		return PG_INT64_MAX; /* bounded by the core, if there is a broker */
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
@@ -698,7 +698,7 @@ holder_text(const LockRequest *request, Lease *lease)
 {
 	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
 
-	if (lease == NULL && request->permits > 0)
+	if (held_by == NULL && request->permits > 0)
 		return psprintf("All of its %d slots are held, or others wait for one.", request->permits);
 	if (lease == NULL)
 		return "It is held on this server, or another of its sessions is before this one; see "

@@ -119,6 +119,7 @@ static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
 static void check_limit(int more);
+static void check_detached_limit(int more);
 static bool keep_gate(Holding *holding);
 static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
@@ -215,6 +216,8 @@ session_acquire(const LockRequest *request)
 	}
 	if (request->scope != SCOPE_DETACHED)
 		check_limit(ask.count);
+	else
+		check_detached_limit(ask.count);
 	if (ask.count == 0)
 		hold_all(request);
 	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
@@ -346,6 +349,25 @@ check_limit(int more)
 								   "redlock.max_locks_per_session is %d.",
 								   held, more, redlock_max_locks_per_session),
 			 errhint("Release some, or let a superuser raise redlock.max_locks_per_session.")));
+}
+
+/* No session's end releases them, so what bounds a session bounds a role on this server. */
+static void
+check_detached_limit(int more)
+{
+	int held = lease_count_detached(GetUserId());
+
+	if (held + more <= redlock_max_locks_per_session)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("role \"%s\" holds too many detached redlocks on this server",
+					GetUserNameFromId(GetUserId(), false)),
+			 errdetail("It holds %d and asks for %d more; the limit of "
+					   "redlock.max_locks_per_session is %d.",
+					   held, more, redlock_max_locks_per_session),
+			 errhint("Release some by redlock_release(resource, token), see the view "
+					 "redlock_locks, or let a superuser raise redlock.max_locks_per_session.")));
 }
 
 /* What was not held yet has been granted.  All or none. */

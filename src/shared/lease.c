@@ -532,7 +532,7 @@ set_owner(Lease *lease, uint64 gate)
 static bool
 can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms)
 {
-	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
+	bool limited = terms->hold_at_least_ms > 0 || (terms->hold_at_most_ms > 0 && !terms->is_queue);
 
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
 		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
@@ -631,11 +631,11 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		push(lease);
 }
 
-/* Limits are one owner's: such a lease is left to nobody. */
+/* Limits are one owner's: such a lease is left to nobody.  Each owner of a queue prolongs its. */
 static bool
 is_limited(const Lease *lease)
 {
-	return lease->hold_at_least_ms > 0 || lease->hold_at_most_ms > 0;
+	return lease->hold_at_least_ms > 0 || (lease->hold_at_most_ms > 0 && !lease->is_queue);
 }
 
 /*
@@ -801,6 +801,20 @@ is_orphan(Lease *lease)
 /*
  * Detached leases
  */
+
+int
+lease_count_detached(Oid role)
+{
+	int count = 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		const Lease *lease = lease_at(i);
+
+		count += lease->in_use && lease->owner_pid == 0 && lease->owner_role == role;
+	}
+	return count;
+}
 
 /* At the end of the server, or after a loss that its broker has seen, it is over at once. */
 void
@@ -968,6 +982,19 @@ lease_find(uint64 hash)
 	lease = found(hash);
 	LWLockRelease(lock_of(hash));
 	return lease;
+}
+
+void
+lease_go_on(Lease *lease, int64 hold_at_most_us)
+{
+	Assert(lease->owner_pid == MyProcPid && lease->is_queue);
+
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	pg_atomic_write_u64(&lease->hold_until_us,
+						rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
+										   redlock_clock_us(), hold_at_most_us));
+	LWLockRelease(lock_of(lease->hash));
+	push(lease);
 }
 
 bool

@@ -310,6 +310,7 @@ extern void lease_release_idle(uint64 hash);
 
 /* Of a lease that was granted: its owner has no more to do with it than others. */
 extern void lease_detach(Lease *lease);
+extern int lease_count_detached(Oid role); /* without the locks: some may come and go meanwhile */
 extern bool lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *found);
 extern int64 lease_detached_validity_us(const DetachedLease *detached);   /* 0: it has ended */
 extern char *lease_detached_missing_nodes(const DetachedLease *detached); /* as that below */
@@ -317,6 +318,9 @@ extern bool lease_release_detached(const DetachedLease *detached);        /* fal
 
 /* Returns until when it is held then, if it is renewed; 0: it has ended. */
 extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us);
+
+/* By its owner: hold_at_most of a queue ends so long from now, as it is not stopped. */
+extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
 extern bool lease_is_taken(uint64 hash); /* by a session of this server */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
