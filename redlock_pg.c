@@ -63,11 +63,13 @@ PG_FUNCTION_INFO_V1(redlock_check);
 PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_fence_merge);
+PG_FUNCTION_INFO_V1(redlock_shared_fences_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lock);
 PG_FUNCTION_INFO_V1(redlock_runs_merge);
 PG_FUNCTION_INFO_V1(redlock_lease_rows);
+PG_FUNCTION_INFO_V1(redlock_lock_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
 PG_FUNCTION_INFO_V1(redlock_host_rows);
@@ -90,6 +92,7 @@ typedef struct RunContext
 
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
+static void get_mode(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
 static void begin_record(void);
 static void run_command(const char *command, bool atomic);
@@ -136,7 +139,7 @@ _PG_init(void)
 	broker_register();
 }
 
-/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
+/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode) */
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
@@ -149,7 +152,7 @@ redlock_acquire(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(session_token(name.hash, name.name));
 }
 
-/* Since 0.2.0 these three have keep_idle; that of 0.1.0 works, too: get_keep_idle_ms. */
+/* Since 0.2.0 these three have keep_idle and mode; those of 0.1.0 work, too: get_keep_idle_ms. */
 Datum
 redlock_acquire_0_2(PG_FUNCTION_ARGS)
 {
@@ -181,9 +184,10 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
+	get_mode(fcinfo, 7, &request->terms);
 }
 
-/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
@@ -216,6 +220,7 @@ get_try(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
+	get_mode(fcinfo, 6, &request->terms);
 }
 
 Datum
@@ -279,11 +284,15 @@ Datum
 redlock_fence(PG_FUNCTION_ARGS)
 {
 	LockName name;
+	char *schema = get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid));
 	int64 token;
 
 	get_name(fcinfo, &name);
 	token = session_valid_token(name.hash, name.name);
-	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)), name.name, token);
+	if (session_shares(name.hash, name.name))
+		fence_share(schema, name.name, token);
+	else
+		fence_record(schema, name.name, token);
 	PG_RETURN_INT64(token);
 }
 
@@ -297,6 +306,16 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 	return fence_merge((TriggerData *) fcinfo->context);
 }
 
+/* redlock_shared_fences_merge(), a trigger of redlock_shared_fences */
+Datum
+redlock_shared_fences_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_shared_fences_merge must be called as a trigger")));
+	return fence_merge_shared((TriggerData *) fcinfo->context);
+}
+
 /* redlock_runs_merge(), a trigger of redlock_runs */
 Datum
 redlock_runs_merge(PG_FUNCTION_ARGS)
@@ -308,8 +327,9 @@ redlock_runs_merge(PG_FUNCTION_ARGS)
 }
 
 /*
- * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle): a procedure,
- * so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps one.
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode): a
+ * procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps
+ * one.
  */
 Datum
 redlock_lock(PG_FUNCTION_ARGS)
@@ -355,7 +375,8 @@ acquire_without_snapshot(const LockRequest *request, bool atomic)
 }
 
 /*
- * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record)
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record,
+ *			   mode)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.
@@ -385,6 +406,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
+	get_mode(fcinfo, 9, &request.terms);
 	if (fence || record) /* before the lock is taken from who could do the work */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
@@ -768,6 +790,35 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 					errhint("Use a shorter one, or have a superuser raise the setting.")));
 }
 
+/*
+ * Many sessions may share a lease, each for as long as it likes: limits of one can't be kept for
+ * it alone.  The functions of 0.1.0 have no such argument.
+ */
+static void
+get_mode(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
+{
+	char *mode;
+
+	if (arg >= PG_NARGS())
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("mode must not be null")));
+	mode = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	terms->shared = strcmp(mode, "shared") == 0;
+	if (!terms->shared && strcmp(mode, "exclusive") != 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("\"%s\" is no mode of a redlock", mode),
+						errhint("Use \"exclusive\" or \"shared\".")));
+	if (terms->shared && (terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("mode \"shared\" can't be combined with hold_at_least or hold_at_most"),
+			 errdetail("The sessions of a server share one lease, which lasts as long as one of "
+					   "them holds the lock."),
+			 errhint("Leave them out, or use the mode \"exclusive\".")));
+}
+
 /* redlock_run of 0.1.0 has no such arguments. */
 static bool
 get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
@@ -885,17 +936,26 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* Since 0.2.0: with the mode. */
+Datum
+redlock_lock_rows(PG_FUNCTION_ARGS)
+{
+	return redlock_lease_rows(fcinfo);
+}
+
 static void
 lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
-	Datum values[12] = {0};
-	bool nulls[12] = {0};
+	Datum values[13] = {0};
+	bool nulls[13] = {0};
 	bool idle = lease_stays(lease);
 	bool held =
 		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
 	char *held_by = lease->token == 0 && !held ? lease_held_by_text(lease) : NULL;
+	bool by_many = lease->shared && lease->token != 0;
 
-	Assert(desc->natts == lengthof(values));
+	/* the function of 0.1.0 ends with gate_objid */
+	Assert(desc->natts == lengthof(values) || desc->natts == lengthof(values) - 1);
 
 	values[0] = PointerGetDatum(resource_text(lease->key + lease->prefix_len));
 	values[1] = CStringGetTextDatum(lease_state_name(lease));
@@ -903,7 +963,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
 	values[5] = Int64GetDatum(lease->token);
-	nulls[2] = nulls[3] = nulls[4] = idle;
+	nulls[2] = nulls[3] = nulls[4] = idle || by_many;
 	nulls[5] = idle || lease->token == 0;
 	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
 	nulls[6] = !held;
@@ -913,6 +973,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	nulls[9] = held_by == NULL;
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->gate));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->gate));
+	values[12] = CStringGetTextDatum(lease->shared ? "shared" : "exclusive");
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

@@ -9,10 +9,10 @@ CREATE ROLE regress_redlock_yes;
 
 -- The statement of docs/operations.md.
 REVOKE EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval, text),
     redlock_run, redlock_lock, redlock_release, redlock_release_all, redlock_check,
     redlock_token, redlock_fence FROM PUBLIC;
 
@@ -46,10 +46,10 @@ SELECT redlock_release('held');
 
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval),
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval, text),
     redlock_run, redlock_lock, redlock_release, redlock_release_all, redlock_check,
     redlock_token, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
@@ -61,7 +61,7 @@ RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION redlock_lease_rows, redlock_node_rows, redlock_node_list_rows,
+GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;

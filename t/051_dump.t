@@ -78,10 +78,10 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present', <<'SQL');
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval), redlock_lock
+    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text, interval, redlock_scope, interval, interval, interval, text),
+    redlock_try(text[], interval, redlock_scope, interval, interval, interval, text), redlock_lock
 SQL
 cmp_ok($host->safe_psql('present', $privileges) =~ tr/\n//, '>', 20, 'privileges of all functions and relations are compared');
 

@@ -182,7 +182,8 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 {
 	Lease *lease = subscription_lease(probe->key, probe->key_len);
 
-	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
+	/* who shares it is not known by its lease: a wait for one of them ends by its time */
+	if (lease == NULL || lease->shared || lease_state(lease) != LEASE_HELD ||
 		pg_atomic_read_u32(&lease->wish) != WISH_HOLD || !may_look(now_us))
 		return;
 	explore(probe, lease->owner_pid, now_us);

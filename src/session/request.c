@@ -41,6 +41,10 @@
 /* How long it may take to ask the nodes, or for a try, to tell what they said. */
 #define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
+/* How often it looks what another session was answered that asks to share the lock, when nobody
+ * tells it. */
+#define ANSWER_CHECK_MS 5
+
 /* How often a waiter looks whether it still has a client. */
 #define CLIENT_CHECK_MS 1000
 
@@ -67,6 +71,7 @@ static bool watching = false; /* whether there still is a client */
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
+static bool may_await(const LockRequest *request, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
@@ -221,7 +226,8 @@ look_at(const LockRequest *request, int name)
 /*
  * First through all gates, then ask for all.  Fewer are asked for where the owner of one
  * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
- * that one could enter the gate again.  False: the caller has time for no more.
+ * that one could enter the gate again; and where another session asks to share it, which may be
+ * joined then.  False: the caller has time for no more.
  */
 static bool
 ask(const LockRequest *request, int from, int64 deadline_us)
@@ -229,6 +235,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
+	long pause_ms = 10 + pg_prng_uint32(&pg_global_prng_state) % 40;
 
 	for (int i = from; i < request->count; i++)
 		if (!enter_gate(request, i, deadline_us))
@@ -239,12 +246,21 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
+		if (how == LEASE_AWAITED && may_await(request, deadline_us))
+		{
+			if (!request->terms.once)
+				prepare_to_wait();
+			pause_ms =
+				request->terms.once || request->count > 1 ? ANSWER_CHECK_MS : BROKER_CHECK_MS;
+			give_back(request, i);
+			break;
+		}
 		if (how == LEASE_TAKEN && !request->terms.once && redlock_clock_us() < deadline_us)
 		{
 			give_back(request, i);
 			break;
 		}
-		if (how == LEASE_TAKEN)
+		if (how == LEASE_TAKEN || how == LEASE_AWAITED)
 		{
 			give_up_on(request, i);
 			return false;
@@ -253,8 +269,18 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
 	if (asked_count < request->count)
-		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
+		wait_a_moment(deadline_us, pause_ms);
 	return true;
+}
+
+/* For the answer to another session that asks to share the lock. */
+static bool
+may_await(const LockRequest *request, int64 deadline_us)
+{
+	int64 now_us = redlock_clock_us();
+
+	return now_us < deadline_us &&
+		   (!request->terms.once || now_us - call_began_us < BROKER_SILENT_US);
 }
 
 /* For those of which a slot was opened; all of them can travel together. */
@@ -308,7 +334,7 @@ give_back(const LockRequest *request, int from)
 		if (last->lease != NULL)
 			lease_release(last->lease, NULL);
 		if (last->at_gate)
-			gate_leave(last->gate, request->scope != SCOPE_TRANSACTION);
+			gate_leave(last->gate, request->terms.shared, request->scope != SCOPE_TRANSACTION);
 	}
 }
 
@@ -324,7 +350,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	PG_TRY();
 	{
 		waiting_at_gate = hash;
-		entered = gate_enter(hash, request->scope != SCOPE_TRANSACTION,
+		entered = gate_enter(hash, request->terms.shared, request->scope != SCOPE_TRANSACTION,
 							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
 							 &next->gate);
 	}

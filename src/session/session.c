@@ -74,6 +74,7 @@ typedef struct Holding
 	uint64 hash; /* key */
 	uint64 gate;
 	Lease *lease;
+	bool shared;
 	char *name; /* of the resource, in the server encoding */
 	int64 session_count;
 	int64 call_count;     /* of the running outermost CALL or DO */
@@ -104,6 +105,7 @@ static TimestampTz warned_statement; /* began then */
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static emit_log_hook_type prev_emit_log = NULL;
 
+static void fail_upgrade(const char *name);
 static void warn_of_scope(const LockRequest *request);
 static bool called_by_client(void);
 static void start_session(void);
@@ -186,6 +188,8 @@ session_acquire(const LockRequest *request)
 			missing[ask.count++] = request->names[i];
 		else if (!is_valid(holding, 0))
 			loss_fail(holding->name, holding->lease, "");
+		else if (holding->shared && !request->terms.shared)
+			fail_upgrade(holding->name);
 	}
 	check_limit(ask.count);
 	if (ask.count == 0)
@@ -194,6 +198,22 @@ session_acquire(const LockRequest *request)
 		return false;
 	warn_of_scope(request);
 	return true;
+}
+
+/* Two that both did it would wait for each other to give up sharing. */
+static void
+fail_upgrade(const char *name)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("redlock \"%s\", which this session holds in shared mode, can't become "
+				"exclusive",
+				name),
+		 errdetail("It would wait until nobody shares the lock any more, and so would each other "
+				   "session that does the same: for ever."),
+		 errhint("Release it first, or end the transaction, and acquire it in exclusive mode; "
+				 "what it protects may have changed by then. Or acquire it so from the start.")));
 }
 
 /* What is legal and hardly meant; once a statement of the client. */
@@ -342,7 +362,7 @@ hold_again(Holding *holding, LockScope scope)
 	if (scope != SCOPE_TRANSACTION)
 		(void) keep_gate(holding);
 	else if (!holds_in_subxact(holding))
-		(void) gate_enter_again(holding->gate, false);
+		(void) gate_enter_again(holding->gate, holding->shared, false);
 }
 
 /* It was granted: make it a holding, with nothing counted on it. */
@@ -356,12 +376,13 @@ take(const LockName *granted, LockScope scope)
 	holding = hash_search(holding_index, &granted->hash, HASH_ENTER, &found);
 	Assert(!found);
 	holding->lease = request_take(&holding->gate);
-	holding->lease->token = lease_token(holding->lease);
-	if (holding->lease->handovers == 0)
+	holding->shared = holding->lease->shared;
+	if (holding->lease->handovers == 0 && holding->lease->token == 0)
 	{
 		holding->lease->turn_began_us = redlock_clock_us();
 		holding->lease->since = GetCurrentTimestamp();
 	}
+	holding->lease->token = lease_token(holding->lease); /* the same for all who share it */
 	holding->name = name;
 	holding->session_count = 0;
 	holding->call_count = 0;
@@ -436,7 +457,7 @@ holds_in_subxact(const Holding *holding)
 static bool
 keep_gate(Holding *holding)
 {
-	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, true))
+	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, holding->shared, true))
 		holding->gate_era = gate_era();
 	return holding->gate_era == gate_era();
 }
@@ -444,6 +465,8 @@ keep_gate(Holding *holding)
 static void
 show_scope(Holding *holding)
 {
+	if (holding->shared)
+		return; /* each session has its own */
 	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
 							: lasting(holding) > 0     ? SCOPE_CALL
 													   : SCOPE_TRANSACTION;
@@ -528,6 +551,14 @@ session_valid_token(uint64 hash, const char *name)
 	return find_valid(hash, name)->lease->token;
 }
 
+bool
+session_shares(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	return holding != NULL && holding->shared;
+}
+
 int64
 session_token(uint64 hash, const char *name)
 {
@@ -590,6 +621,7 @@ static void
 release_holding(Holding *holding)
 {
 	uint64 gate = holding->gate;
+	bool shared = holding->shared;
 	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
 
 	if (leave)
@@ -598,7 +630,7 @@ release_holding(Holding *holding)
 	if (lasting(holding) == 0 && holding->xact_holds == NULL)
 		end_holding(holding, true);
 	if (leave)
-		gate_leave(gate, true);
+		gate_leave(gate, shared, true);
 }
 
 /* No allocation, no error: runs in callbacks. */

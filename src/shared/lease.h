@@ -19,7 +19,7 @@
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, `company` and
- *						   `idle_until_us`, the broker all others
+ *						   `idle_until_us`, the broker all others; but for `joined`
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes
@@ -43,6 +43,11 @@
  * (lease_release): from then on it is no longer found by its name, so the name can
  * be taken again at once, and the broker frees the slot when no node is owed
  * anything.
+ *
+ * A shared lease has many sessions.  The first asks for it, the others join it when it is
+ * granted (`joined`); its gate is entered in share mode, so that all of them can.  The last one
+ * out releases it, or leaves it to stay.  It is never left for the next through the gate, who
+ * need not wait there.
  *
  * A lost lease is its owner's until the owner releases it, but another session may
  * take its name before that.  The loser's gate is not in the way: each loss moves
@@ -116,8 +121,9 @@ typedef struct Lease
 	int owner_procno;
 	Oid owner_database;
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
-	bool wanted;      /* by another host: it must not stay */
+	bool wanted;      /* by another host: it must not stay, nor be joined */
 	bool may_stay;    /* as the nodes were told when it was asked for */
+	bool shared;      /* by many sessions, its owner is the one that asked for it */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -154,6 +160,8 @@ typedef struct Lease
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
+	pg_atomic_uint32 joined;         /* sessions that share it: each counts itself, under the
+									  * table lock in any mode; from or to none exclusively */
 
 	/* (g) */
 	int64 first_token; /* and then one more for each hand-over, up to last_token */
@@ -231,8 +239,10 @@ typedef struct LeaseTable
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
 	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
-								* last; another value if that has changed since */
+	pg_atomic_uint64 *joined_by; /* by procno: a bit for each lease that it shares, by the hash
+								  * modulo 64: two in one cost it a look */
+	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
+								  * last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -252,6 +262,7 @@ typedef struct LeaseTerms
 	int hold_at_least_ms;
 	int hold_at_most_ms;
 	int keep_idle_ms;
+	bool shared;
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -260,6 +271,8 @@ typedef enum LeaseOpened
 {
 	LEASE_OPENED,
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
+	LEASE_JOINED,      /* and granted, as others share it */
+	LEASE_AWAITED,     /* another session asks to share it: our latch is set when it knows more */
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
 	LEASE_TABLE_FULL
@@ -271,7 +284,8 @@ extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
+extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails; of a shared
+																	   * one: by one session */
 extern void lease_release_idle(uint64 hash);
 extern bool lease_stays(Lease *lease);  /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void); /* all; how many */

@@ -22,6 +22,10 @@ extern void session_want(int host, int slot);
 extern void session_recall(int host, int slot);
 
 extern void session_asks_last(int host, int64_t at_us);
+
+/* Does this session have what is in the slot? */
+extern bool session_has(int session, int host, int slot);
+
 extern void session_crash(int host); /* who holds the lock, or asks for it */
 extern void session_stop(int host);  /* who holds or wants it goes */
 

@@ -57,7 +57,7 @@ word_tell(int server, const command *command, const answer *answer)
 		case TELLS_NOTHING:
 			break;
 		case TELLS_FREE:
-			word.token = command->ended;
+			word.token = command->shared ? 0 : command->ended;
 			word.count = command->waiting;
 			for (int i = 0; i < word.count; i++)
 				word.waiter[i] = command->waiter[i];
@@ -67,7 +67,10 @@ word_tell(int server, const command *command, const answer *answer)
 			word.want = true;
 			word.count = command->waited_ms >= 0;
 			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_ms};
-			send_word(answer->holder_host - 1, &word);
+			if (!answer->shared)
+				send_word(answer->holder_host - 1, &word);
+			for (int i = 0; answer->shared && i < answer->readers; i++)
+				send_word(answer->reader_host[i] - 1, &word);
 			break;
 	}
 }
