@@ -75,7 +75,8 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	{
 		*waiters_of(lease) = *named;
 		waiters_pass(waiters_of(lease), lease_table->host_id);
-		if (waiters_of(lease)->count > 0)
+		/* who wants to share it, too, wants nothing of those who do */
+		if (waiters_of(lease)->count > 0 && !lease->shared)
 			lease_want(lease);
 	}
 	if (after_us < 0)

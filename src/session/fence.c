@@ -25,6 +25,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -141,12 +142,18 @@ lock_shared(const char *schema, Datum resource, int64 *token)
 	return true;
 }
 
-/* That is committed, or of this transaction; 0: there is none. */
+/*
+ * That is committed, or of this transaction; 0: there is none.  In a database that has the objects
+ * of 0.1.0 nobody can share a lock.
+ */
 static int64
 newest_shared(const char *schema, Datum resource)
 {
 	bool null;
 	Datum token;
+
+	if (!OidIsValid(get_relname_relid("redlock_shared_fences", get_namespace_oid(schema, false))))
+		return 0;
 
 	(void) execute("SELECT pg_catalog.max(token) FROM %s.redlock_shared_fences"
 				   " WHERE resource OPERATOR(pg_catalog.=) $1",

@@ -65,6 +65,7 @@ static LeaseOpened try_join(uint64 hash, const char *key, int key_len, const Lea
 							Lease **result);
 static void join_first(Lease *lease);
 static bool is_named(const Lease *lease, const char *key, int key_len);
+static bool is_wanted_alone(Lease *lease);
 static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
 static void note_joined(uint64 hash, int change);
 static void leave(Lease *lease, bool may_stay);
@@ -159,6 +160,8 @@ init_table(void)
 		lease_table->cycle_slot[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
+	for (int i = 0; i < WANTS; i++)
+		pg_atomic_init_u64(&lease_table->want_until_us[i], 0);
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
@@ -368,7 +371,7 @@ try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lea
 		if (is_being_asked(lease, terms))
 			opened = LEASE_AWAITED;
 		else if (!is_named(lease, key, key_len) ||
-				 !rules_may_join(lease->wanted, lease_validity_us(lease)))
+				 !rules_may_join(is_wanted_alone(lease), lease_validity_us(lease)))
 			opened = LEASE_TAKEN;
 		else
 		{
@@ -394,6 +397,14 @@ static bool
 is_named(const Lease *lease, const char *key, int key_len)
 {
 	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0;
+}
+
+/* Of a lease that is shared. */
+static bool
+is_wanted_alone(Lease *lease)
+{
+	return redlock_clock_us() <
+		   (int64) pg_atomic_read_u64(&lease_table->want_until_us[lease->hash % WANTS]);
 }
 
 /* Another session's question, worth waiting for: a try does not wait for another host. */
@@ -717,7 +728,7 @@ leave(Lease *lease, bool may_stay)
 	lease->returns = false;
 	if (joined == 0 && may_stay && lease->may_stay && lease->keep_idle_ms > 0 &&
 		!lease_table->stays_end &&
-		rules_may_stay(false, lease->wanted, lease_validity_us(lease),
+		rules_may_stay(false, is_wanted_alone(lease), lease_validity_us(lease),
 					   lease->ttl_ms * INT64CONST(1000), 0, tokens_of(lease)))
 	{
 		idle_until_us = redlock_clock_us() + lease->keep_idle_ms * INT64CONST(1000);
@@ -864,6 +875,14 @@ lease_end_all_stays(void)
 void
 lease_want(Lease *lease)
 {
+	if (lease->shared)
+	{
+		/* as long as it holds others back at the nodes: it may give up */
+		pg_atomic_write_u64(&lease_table->want_until_us[lease->hash % WANTS],
+							redlock_clock_us() + LUA_BARRIER_MS * INT64CONST(1000));
+		lease_recall(lease);
+		return;
+	}
 	/* it is told again and again, by each node: without the lock then */
 	if (lease->wanted)
 		return;

@@ -121,7 +121,7 @@ typedef struct Lease
 	int owner_procno;
 	Oid owner_database;
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
-	bool wanted;      /* by another host: it must not stay, nor be joined */
+	bool wanted;      /* by another host: it must not stay */
 	bool may_stay;    /* as the nodes were told when it was asked for */
 	bool shared;      /* by many sessions, its owner is the one that asked for it */
 
@@ -203,6 +203,9 @@ typedef enum LeaseCounter
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
+/* Names that are wanted; two in one place cost who wants to share the other a second. */
+#define WANTS 1024
+
 /* Table locks, as many as PostgreSQL's own lock table has. */
 #define LEASE_PARTITIONS 16
 
@@ -232,12 +235,15 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
-	pg_atomic_uint32 losses[LOSSES];     /* by hash: so many leases were lost */
-	Settling settling;                   /* (b) */
-	pg_atomic_uint32 unsettled;          /* leases that do not rest on the lists in force;
-										  * LEASE_UNSETTLED_UNKNOWN: these are to change */
-	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
-	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
+	pg_atomic_uint32 losses[LOSSES];       /* by hash: so many leases were lost */
+	pg_atomic_uint64 want_until_us[WANTS]; /* by hash: a lease that is shared is wanted by one who
+											* wants it alone, as far as that one has said: it must
+											* not stay, nor be joined */
+	Settling settling;                     /* (b) */
+	pg_atomic_uint32 unsettled;            /* leases that do not rest on the lists in force;
+											* LEASE_UNSETTLED_UNKNOWN: these are to change */
+	pg_atomic_uint64 unsettled_until_us;   /* of keys that are kept; redlock_clock_us() time */
+	int cycle_slot[CYCLES];                /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
 	pg_atomic_uint64 *joined_by; /* by procno: a bit for each lease that it shares, by the hash
 								  * modulo 64: two in one cost it a look */

@@ -352,8 +352,8 @@ check_stay(int h, int s)
 {
 	const slot *slot = &hosts[h].slot[s];
 
-	demand(13, !slot->wanted, "host %c keeps request %u, which another host wants", HOST_NAME(h),
-		   slot->secret);
+	demand(13, !session_is_wanted(h, s), "host %c keeps request %u, which another host wants",
+		   HOST_NAME(h), slot->secret);
 	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
 		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
 	demand(13, slot->shared || slot->handovers - w.plan.spent + 1 < slot->span,
@@ -699,7 +699,7 @@ check_plain(int resource)
 void
 check_joined(int h, int s)
 {
-	demand(13, !hosts[h].slot[s].wanted, "a session joins request %u of host %c, which is wanted",
+	demand(13, !session_is_wanted(h, s), "a session joins request %u of host %c, which is wanted",
 		   hosts[h].slot[s].secret, HOST_NAME(h));
 	check_alone(h, s);
 }
@@ -889,6 +889,10 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	demand(2, after->counter >= before->counter,
 		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
 		   HOST_NAME(command->host));
+	for (int i = 0; command->shared && yes && after->secret != 0 && i < after->readers; i++)
+		demand(7, after->key_end_ms >= after->reader[i].end_ms,
+			   "node %d drops the lock that request %u shares before that ends", node + 1,
+			   after->reader[i].secret);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -900,9 +904,6 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			count_to(s, command, answer->token);
 			demand(7, is.end_ms <= now_ms + command->ttl_ms,
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
-			demand(7, !command->shared || after->key_end_ms >= is.end_ms,
-				   "node %d drops the lock that request %u shares before that ends", node + 1,
-				   command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
 					   "request %u of host %c leaves a key at node %d that nobody will release",

@@ -54,6 +54,7 @@ typedef struct slot
 	bool may_stay; /* as the nodes were told when it was asked for */
 	bool shared;   /* by `joined` sessions */
 	int joined;
+	int64_t want_until_us; /* ... as long as nobody wants it alone */
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
 	int64_t looks_at_us;   /* the broker looks whether a stay is over */
 	Waiters waiters;       /* hosts that want it, as far as the broker knows */

@@ -116,7 +116,7 @@ may_join(int h, int s, int resource)
 	const slot *slot = slot_at(h, s);
 
 	return slot->shared && slot->resource == resource && slot->wish == WISH_HOLD &&
-		   slot->joined > 0 && rules_may_join(slot->wanted, validity_us(h, slot));
+		   slot->joined > 0 && rules_may_join(session_is_wanted(h, s), validity_us(h, slot));
 }
 
 static void
@@ -177,6 +177,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->once = !last && chance(3);
 	slot->shared = shared;
 	slot->joined = 0;
+	slot->want_until_us = 0;
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
@@ -299,8 +300,8 @@ end_holding(int h, int s)
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
 	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
-		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
-					   tokens(slot)))
+		rules_may_stay(limited, session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us,
+					   slot->handovers, tokens(slot)))
 	{
 		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
 		slot->wish = WISH_IDLE;
@@ -456,8 +457,17 @@ session_on_take(const event *event)
 void
 session_want(int h, int s)
 {
-	slot_at(h, s)->wanted = true;
+	if (slot_at(h, s)->shared)
+		slot_at(h, s)->want_until_us = host_now_us(h) + LUA_BARRIER_MS * MS;
+	else
+		slot_at(h, s)->wanted = true;
 	session_recall(h, s);
+}
+
+bool
+session_is_wanted(int h, int s)
+{
+	return slot_at(h, s)->wanted || host_now_us(h) < slot_at(h, s)->want_until_us;
 }
 
 /* lease_recall of lease.c */

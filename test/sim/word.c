@@ -234,7 +234,7 @@ hear_turn(int h, int s, const Waiters *named)
 	{
 		slot->waiters = *named;
 		waiters_pass(&slot->waiters, (uint64_t) h + 1);
-		if (slot->waiters.count > 0)
+		if (slot->waiters.count > 0 && !slot->shared)
 			session_want(h, s);
 	}
 	if (after_us < 0)
