@@ -179,7 +179,8 @@ sub keys_left
 
 # ---- neither mode waits for a stream of the other ----
 
-# Sessions of all hosts do it again and again; one of another mode comes in between, so often.
+# Sessions of all hosts do it again and again; one of another mode comes in between, after so
+# many others: who shares the lock has it some ten thousand times a second.
 foreach my $mode (qw(shared exclusive))
 {
 	my $one = $mode eq 'shared' ? 'exclusive' : 'shared';
@@ -209,7 +210,7 @@ foreach my $mode (qw(shared exclusive))
 		cmp_ok($session->query(acquire("stream $mode", $one)), '>', 0, "one comes into the stream of the mode $mode");
 		my $passed = $count->() - $before;
 		$session->query("SELECT redlock_release('stream $mode')");
-		cmp_ok($passed, '<', $mode eq 'shared' ? 3000 : 300, "after $passed others");
+		cmp_ok($passed, '<', $mode eq 'shared' ? 20000 : 300, "after $passed others");
 	}
 	end_repeats($_) foreach @hosts;
 	$_->result foreach @stream;

@@ -407,12 +407,18 @@ is_wanted_alone(Lease *lease)
 		   (int64) pg_atomic_read_u64(&lease_table->want_until_us[lease->hash % WANTS]);
 }
 
-/* Another session's question, worth waiting for: a try does not wait for another host. */
+/*
+ * Another session's question, worth waiting for: a try does not wait for another host.  One that
+ * was in vain is about to be given up, and ours may not be.
+ */
 static bool
 is_being_asked(Lease *lease, const LeaseTerms *terms)
 {
-	return lease_state(lease) == LEASE_WAITING &&
-		   (!terms->once || pg_atomic_read_u32(&lease->silent_nodes) != 0);
+	LeaseState state = lease_state(lease);
+
+	if (state == LEASE_WAITING)
+		return !terms->once || pg_atomic_read_u32(&lease->silent_nodes) != 0;
+	return state != LEASE_HELD;
 }
 
 static LeaseOpened
