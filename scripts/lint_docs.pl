@@ -118,7 +118,7 @@ sub is_foreign
 		'deadlock detected',
 		'invalid transaction termination',
 		'parameter "redlock.nodes" cannot be changed now',
-		'permission denied for function redlock_lease_rows',
+		'permission denied for function redlock_lock_rows',
 		'See server log for query details',
 		'skipping missing configuration file');
 }

@@ -718,15 +718,19 @@ leave(Lease *lease, bool may_stay)
 	int64 idle_until_us = 0;
 	uint32 joined;
 
-	LWLockAcquire(lock_of(hash), LW_SHARED);
-	joined = pg_atomic_read_u32(&lease->joined);
-	while (joined > 1 && !pg_atomic_compare_exchange_u32(&lease->joined, &joined, joined - 1))
-		;
-	if (joined > 1)
-		note_joined(hash, -1);
-	LWLockRelease(lock_of(hash));
-	if (joined > 1)
-		return;
+	/* who is likely to be the last takes the lock once */
+	if (pg_atomic_read_u32(&lease->joined) > 1)
+	{
+		LWLockAcquire(lock_of(hash), LW_SHARED);
+		joined = pg_atomic_read_u32(&lease->joined);
+		while (joined > 1 && !pg_atomic_compare_exchange_u32(&lease->joined, &joined, joined - 1))
+			;
+		if (joined > 1)
+			note_joined(hash, -1);
+		LWLockRelease(lock_of(hash));
+		if (joined > 1)
+			return;
+	}
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	note_joined(hash, -1);
