@@ -19,7 +19,7 @@ $holder->query("SELECT redlock_acquire('held ' || i, scope => 'session') FROM ge
 # What the views are made of, again and again in one statement: the rest of them, and
 # the start of a statement, take locks of PostgreSQL's own.
 $_->send(<<'SQL') foreach @readers;
-SELECT count((SELECT count(*) FROM (SELECT redlock_lease_rows() UNION ALL SELECT redlock_node_rows()) s WHERE i > 0))
+SELECT count((SELECT count(*) FROM (SELECT redlock_lock_rows() UNION ALL SELECT redlock_node_rows()) s WHERE i > 0))
   FROM (SELECT generate_series(1, 1000000000) AS i) g
 SQL
 
