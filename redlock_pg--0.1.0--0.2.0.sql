@@ -24,12 +24,13 @@ CREATE FUNCTION redlock_acquire(resource text,
                                 hold_at_least interval DEFAULT NULL,
                                 hold_at_most interval DEFAULT NULL,
                                 keep_idle interval DEFAULT NULL,
+                                mode text DEFAULT 'exclusive',
                                 slots integer DEFAULT 1)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, integer) IS
-'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later holder has a larger one';
+COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one';
 
 DROP FUNCTION redlock_try(text, interval, redlock_scope, interval, interval);
 CREATE FUNCTION redlock_try(resource text,
@@ -38,11 +39,12 @@ CREATE FUNCTION redlock_try(resource text,
                             hold_at_least interval DEFAULT NULL,
                             hold_at_most interval DEFAULT NULL,
                             keep_idle interval DEFAULT NULL,
+                            mode text DEFAULT 'exclusive',
                             slots integer DEFAULT 1)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, integer) IS
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer) IS
 'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
 
 CREATE FUNCTION redlock_acquire(resources text[],
@@ -51,11 +53,12 @@ CREATE FUNCTION redlock_acquire(resources text[],
                                 scope redlock_scope DEFAULT 'transaction',
                                 hold_at_least interval DEFAULT NULL,
                                 hold_at_most interval DEFAULT NULL,
-                                keep_idle interval DEFAULT NULL)
+                                keep_idle interval DEFAULT NULL,
+                                mode text DEFAULT 'exclusive')
 RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'redlock_acquire_several'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval) IS
+COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
 'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so, and hold none from an earlier call, never deadlock with each other';
 
 CREATE FUNCTION redlock_try(resources text[],
@@ -63,11 +66,12 @@ CREATE FUNCTION redlock_try(resources text[],
                             scope redlock_scope DEFAULT 'transaction',
                             hold_at_least interval DEFAULT NULL,
                             hold_at_most interval DEFAULT NULL,
-                            keep_idle interval DEFAULT NULL)
+                            keep_idle interval DEFAULT NULL,
+                            mode text DEFAULT 'exclusive')
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_several'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text[], interval, redlock_scope, interval, interval, interval) IS
+COMMENT ON FUNCTION redlock_try(text[], interval, redlock_scope, interval, interval, interval, text) IS
 'Acquires the distributed locks on up to 64 resources if all of them are free, and returns true; returns false, acquires none and does not wait, if another session holds one or asks for it';
 
 DROP PROCEDURE redlock_run(text, text, interval, interval, interval, interval);
@@ -79,10 +83,11 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              keep_idle interval DEFAULT NULL,
                              fence boolean DEFAULT false,
                              record boolean DEFAULT false,
+                             mode text DEFAULT 'exclusive',
                              slots integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, integer) IS
+COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, text, integer) IS
 'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote. With "record" the table redlock_runs tells what became of it';
 
 CREATE PROCEDURE redlock_lock(resource text,
@@ -92,10 +97,11 @@ CREATE PROCEDURE redlock_lock(resource text,
                               hold_at_least interval DEFAULT NULL,
                               hold_at_most interval DEFAULT NULL,
                               keep_idle interval DEFAULT NULL,
+                              mode text DEFAULT 'exclusive',
                               slots integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_lock'
 LANGUAGE C;
-COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, integer) IS
+COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
 
 -- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
@@ -183,7 +189,7 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT slot integer)
+                                  OUT slot integer, OUT mode text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -191,16 +197,22 @@ COMMENT ON FUNCTION redlock_lock_rows() IS
 'The lease table of this server; read it through the view redlock_locks';
 GRANT EXECUTE ON FUNCTION redlock_lock_rows TO PUBLIC;
 CREATE OR REPLACE VIEW redlock_locks AS
-    SELECT resource, state, scope, pid, d.datname AS database, token,
+    -- a shared lock has a row for each session that is at its gate, and one if there is none
+    SELECT resource, state, scope, coalesce(l.pid, g.pid) AS pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot, l.mode
       FROM redlock_lock_rows() l
       LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
+      LEFT JOIN pg_catalog.pg_locks g
+        ON l.mode = 'shared' AND l.pid IS NULL AND l.state IN ('held', 'lost')
+       AND g.classid = l.gate_classid AND g.objid = l.gate_objid
+       AND g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0 AND g.granted
     UNION ALL
     -- sessions queued behind another session of this server; the first of those that wait
     -- for the end of a detached lock has its gate
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
-           NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer
+           NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
+           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
       FROM pg_catalog.pg_locks g
       JOIN redlock_lock_rows() l
         ON g.classid = l.gate_classid AND g.objid = l.gate_objid
@@ -225,6 +237,29 @@ GRANT EXECUTE ON FUNCTION redlock_counter_row TO PUBLIC;
 CREATE OR REPLACE VIEW redlock_stats AS SELECT * FROM redlock_counter_row();
 DROP FUNCTION redlock_stats_row();
 
+-- What is recorded by those who share a lock, who are not in each other's way by adding rows.
+CREATE TABLE redlock_shared_fences (
+    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
+    resource text COLLATE "C" NOT NULL,
+    token bigint NOT NULL,
+    passed_at timestamptz NOT NULL
+);
+CREATE INDEX redlock_shared_fences_resource ON redlock_shared_fences (resource, token);
+COMMENT ON TABLE redlock_shared_fences IS
+'Fencing tokens of shared locks that transactions have recorded and committed in this database since the last exclusive holder, or since a newer shared one. The largest of a resource counts';
+GRANT SELECT ON redlock_shared_fences TO PUBLIC;
+
+CREATE FUNCTION redlock_shared_fences_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_shared_fences_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_shared_fences_merge() IS
+'Trigger of redlock_shared_fences for rows that logical replication brings: those that are there already are not written again';
+REVOKE EXECUTE ON FUNCTION redlock_shared_fences_merge() FROM PUBLIC;
+CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fences
+    FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();
+ALTER TABLE redlock_shared_fences ENABLE REPLICA TRIGGER redlock_shared_fences_merge;
+
 -- Other words in comments.
 
 COMMENT ON FUNCTION redlock_check(text) IS
@@ -242,11 +277,11 @@ COMMENT ON VIEW redlock_locks IS
 COMMENT ON COLUMN redlock_locks.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_locks.scope IS
-'The widest at which it is held: session, call or transaction; or detached; null while queued or idle';
+'The widest at which it is held: session, call or transaction; or detached; null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.pid IS
 'Process of the session; null while idle, and of a detached lock';
 COMMENT ON COLUMN redlock_locks.database IS
-'Database of the session, or of that which acquired the detached lock; null while queued or idle';
+'Database of the session, or of that which acquired the detached lock; null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.ttl IS
 'For how long each renewal makes it last';
 COMMENT ON COLUMN redlock_locks.state IS
@@ -258,11 +293,13 @@ COMMENT ON COLUMN redlock_locks.since IS
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';
 COMMENT ON COLUMN redlock_locks.role IS
-'Role that acquired it; a detached lock belongs to it. Null while queued or idle';
+'Role that acquired it; a detached lock belongs to it. Null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.until IS
 'When its hold_at_most ends; null if it has none, or is not held';
 COMMENT ON COLUMN redlock_locks.slot IS
 'Which slot it is, of a lock that was asked for with slots; null of others, and of a session that waits for any slot';
+COMMENT ON COLUMN redlock_locks.mode IS
+'exclusive or shared. A shared lock that is held has a row for each session of this server that shares it';
 
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';

@@ -69,6 +69,7 @@ PG_FUNCTION_INFO_V1(redlock_attach);
 PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_fence);
 PG_FUNCTION_INFO_V1(redlock_fence_merge);
+PG_FUNCTION_INFO_V1(redlock_shared_fences_merge);
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_lock);
@@ -97,6 +98,7 @@ typedef struct RunContext
 
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
+static void get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
 static void begin_record(void);
 static void run_command(const char *command, bool atomic);
@@ -147,7 +149,9 @@ _PG_init(void)
 	broker_register();
 }
 
-/* redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
+/*
+ * redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots)
+ */
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
 {
@@ -157,12 +161,12 @@ redlock_acquire(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
-	get_slots(fcinfo, 7, 6, &request);
+	get_slots(fcinfo, 8, 6, &request);
 	(void) session_acquire(&request);
 	PG_RETURN_INT64(token);
 }
 
-/* Since 0.2.0 these three have keep_idle; that of 0.1.0 works, too: get_keep_idle_ms. */
+/* Since 0.2.0 these three have keep_idle and mode; those of 0.1.0 work, too: get_keep_idle_ms. */
 Datum
 redlock_acquire_0_2(PG_FUNCTION_ARGS)
 {
@@ -200,10 +204,11 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
+	get_mode(fcinfo, 7, request);
 	check_detached(fcinfo, 5, request);
 }
 
-/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle) */
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
@@ -212,7 +217,7 @@ redlock_try(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_try(fcinfo, &request);
-	get_slots(fcinfo, 6, 5, &request);
+	get_slots(fcinfo, 7, 5, &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 
@@ -237,6 +242,7 @@ get_try(FunctionCallInfo fcinfo, LockRequest *request)
 	request->scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
+	get_mode(fcinfo, 6, request);
 	check_detached(fcinfo, 4, request);
 }
 
@@ -367,12 +373,15 @@ Datum
 redlock_fence(PG_FUNCTION_ARGS)
 {
 	LockName name;
+	char *schema = get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid));
 	int64 token;
 
 	get_name(fcinfo, &name);
 	token = session_valid_token(name.hash, name.name);
-	fence_record(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)),
-				 session_fenced_name(name.hash, name.name), token);
+	if (session_shares(name.hash, name.name))
+		fence_share(schema, name.name, token);
+	else
+		fence_record(schema, session_fenced_name(name.hash, name.name), token);
 	PG_RETURN_INT64(token);
 }
 
@@ -386,6 +395,16 @@ redlock_fence_merge(PG_FUNCTION_ARGS)
 	return fence_merge((TriggerData *) fcinfo->context);
 }
 
+/* redlock_shared_fences_merge(), a trigger of redlock_shared_fences */
+Datum
+redlock_shared_fences_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_shared_fences_merge must be called as a trigger")));
+	return fence_merge_shared((TriggerData *) fcinfo->context);
+}
+
 /* redlock_runs_merge(), a trigger of redlock_runs */
 Datum
 redlock_runs_merge(PG_FUNCTION_ARGS)
@@ -397,8 +416,9 @@ redlock_runs_merge(PG_FUNCTION_ARGS)
 }
 
 /*
- * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle): a procedure,
- * so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps one.
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots): a
+ * procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps
+ * one.
  */
 Datum
 redlock_lock(PG_FUNCTION_ARGS)
@@ -408,7 +428,7 @@ redlock_lock(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
-	get_slots(fcinfo, 7, 6, &request);
+	get_slots(fcinfo, 8, 6, &request);
 	if (request.scope == SCOPE_TRANSACTION)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire at transaction scope"),
@@ -450,7 +470,8 @@ acquire_without_snapshot(const LockRequest *request, bool atomic)
 }
 
 /*
- * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record)
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record,
+ *			   mode, slots)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.
@@ -480,7 +501,8 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
-	get_slots(fcinfo, 9, 6, &request);
+	get_mode(fcinfo, 9, &request);
+	get_slots(fcinfo, 10, 6, &request);
 	if (fence || record) /* before the lock is taken from who could do the work */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
@@ -898,6 +920,11 @@ get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *requ
 						errmsg("slots must be from 1 to %d, not %d", PERMITS_MAX, slots)));
 	if (slots == 1)
 		return;
+	if (request->terms.shared)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("mode \"shared\" can't be combined with slots"),
+						errdetail("Any number of sessions share a lock, each slot has one holder."),
+						errhint("Leave out the one or the other.")));
 	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
@@ -938,6 +965,42 @@ get_token(FunctionCallInfo fcinfo, int arg)
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the token of a redlock must not be null")));
 	return PG_GETARG_INT64(arg);
+}
+
+/*
+ * Many sessions may share a lease, each for as long as it likes: limits of one can't be kept for
+ * it alone.  The functions of 0.1.0 have no such argument.
+ */
+static void
+get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
+{
+	LeaseTerms *terms = &request->terms;
+	char *mode;
+
+	if (arg >= PG_NARGS())
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("mode must not be null")));
+	mode = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	terms->shared = strcmp(mode, "shared") == 0;
+	if (!terms->shared && strcmp(mode, "exclusive") != 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("\"%s\" is no mode of a redlock", mode),
+						errhint("Use \"exclusive\" or \"shared\".")));
+	if (terms->shared && request->scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a shared redlock can't be detached"),
+						errdetail("The sessions of a server share one lease with one token, which "
+								  "does not tell whose part is given back."),
+						errhint("Use another scope, or the mode \"exclusive\".")));
+	if (terms->shared && (terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("mode \"shared\" can't be combined with hold_at_least or hold_at_most"),
+			 errdetail("The sessions of a server share one lease, which lasts as long as one of "
+					   "them holds the lock."),
+			 errhint("Leave them out, or use the mode \"exclusive\".")));
 }
 
 /* redlock_run of 0.1.0 has no such arguments. */
@@ -1058,7 +1121,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Since 0.2.0: with role and until. */
+/* Since 0.2.0: with role and until, slot and mode. */
 Datum
 redlock_lock_rows(PG_FUNCTION_ARGS)
 {
@@ -1068,13 +1131,14 @@ redlock_lock_rows(PG_FUNCTION_ARGS)
 static void
 lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
-	Datum values[15] = {0};
-	bool nulls[15] = {0};
+	Datum values[16] = {0};
+	bool nulls[16] = {0};
 	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	bool idle = lease_stays(lease);
 	bool held =
 		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
 	char *held_by = lease->token == 0 && !held ? lease_held_by_text(lease) : NULL;
+	bool by_many = lease->shared && lease->token != 0;
 
 	/* the function of 0.1.0 ends with the gate */
 	Assert(desc->natts == lengthof(values) || desc->natts == 12);
@@ -1085,8 +1149,8 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[3] = Int32GetDatum(lease->owner_pid);
 	values[4] = ObjectIdGetDatum(lease->owner_database);
 	values[5] = Int64GetDatum(lease->token);
-	nulls[2] = nulls[4] = nulls[12] = idle;
-	nulls[3] = idle || lease->owner_pid == 0;
+	nulls[2] = nulls[4] = nulls[12] = idle || by_many;
+	nulls[3] = idle || by_many || lease->owner_pid == 0;
 	nulls[5] = idle || lease->token == 0;
 	values[6] = IntervalPGetDatum(make_interval_us(lease_validity_us(lease)));
 	nulls[6] = !held;
@@ -1101,6 +1165,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	nulls[13] = !held || until_us == 0;
 	values[14] = Int32GetDatum(permits_number(lease->key, lease->key_len));
 	nulls[14] = lease->permits == 0 || lease->is_queue;
+	values[15] = CStringGetTextDatum(lease->shared ? "shared" : "exclusive");
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

@@ -341,6 +341,10 @@ SQL_SETUP = ("""
         $$ BEGIN PERFORM redlock_acquire(key); END $$""",
     """CREATE OR REPLACE FUNCTION bench_kept(key text) RETURNS void LANGUAGE plpgsql AS
         $$ BEGIN PERFORM redlock_acquire(key, keep_idle => '10 min'); END $$""",
+    """CREATE OR REPLACE FUNCTION bench_shared(key text) RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM redlock_acquire(key, keep_idle => '10 min', mode => 'shared'); END $$""",
+    """CREATE OR REPLACE FUNCTION bench_advisory_shared(key bigint) RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock_shared(key); END $$""",
     """CREATE OR REPLACE FUNCTION bench_advisory(key bigint) RETURNS void LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_advisory_xact_lock(key); END $$""")
 

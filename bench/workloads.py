@@ -44,6 +44,9 @@ class Workloads:
             rig, "redlock_pg pgbench session",
             "SELECT redlock_acquire('own:' || :client_id, scope => 'session');",
             "SELECT redlock_release('own:' || :client_id);")
+        self.shared_kept = Pgbench(rig, "redlock_pg shared", "SELECT bench_shared('shared');",
+                                   afterwards="SELECT redlock_release_idle()")
+        self.advisory_shared = Pgbench(rig, "advisory shared", "SELECT bench_advisory_shared(1);")
         self.advisory = Sessions(rig, "advisory transaction", "SELECT bench_advisory($1)")
         self.advisory_session = Sessions(rig, "advisory session", *ADVISORY_SESSION)
         self.advisory_loop = Loop("advisory loop", "pg_advisory_lock(1)", "pg_advisory_unlock(1)")
@@ -94,6 +97,10 @@ class Workloads:
             contenders = [self.kept, self.advisory_pgbench] + ([] if self.quick else [self.pgbench])
             for clients in (1, 16, 64):
                 self.in_turn(workload, contenders, (place,), clients, "own", round_)
+
+    def shared(self, round_):
+        for clients in (1, 16, 64):
+            self.in_turn("shared", [self.shared_kept, self.advisory_shared], ("a",), clients, "one", round_)
 
     def one(self, round_):
         for clients in (16,) if self.quick else (16, 64):

@@ -144,7 +144,7 @@ sub calls_work
 		redlock_fence        => [ "SELECT redlock_fence('n') = redlock_token('n')", 't' ],
 		redlock_locks        => [ "SELECT resource, state, scope, database FROM redlock_locks WHERE pid = pg_backend_pid()", "n|held|session|$db" ],
 		redlock_lease_rows   => [ "SELECT count(*) FROM redlock_lease_rows() l WHERE l.token > 0 AND l.since <= now()", '1' ],
-		redlock_lock_rows    => [ "SELECT count(*) FROM redlock_lock_rows() l WHERE l.token > 0 AND l.since <= now() AND l.until > now() AND l.role > 0", '1' ],
+		redlock_lock_rows    => [ "SELECT mode, count(*) FROM redlock_lock_rows() l WHERE l.token > 0 AND l.since <= now() AND l.until > now() AND l.role > 0 GROUP BY mode", 'exclusive|1' ],
 		redlock_nodes        => [ "SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND votes_yes > 0", '3' ],
 		redlock_node_rows    => [ 'SELECT count(*) FROM redlock_node_rows()', '3' ],
 		redlock_node_list_rows => [ "SELECT count(*) FROM redlock_node_list_rows() WHERE list = 'now'", '3' ],
@@ -168,6 +168,12 @@ sub calls_work
 		redlock_runs_merge   => [
 			'CREATE TABLE any_table (); CREATE TRIGGER t BEFORE INSERT ON any_table FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();'
 			  . ' INSERT INTO any_table DEFAULT VALUES', 'redlock_runs_merge is for the rows of redlock_runs only' ],
+		redlock_shared_fences => [
+			"SELECT redlock_acquire('s', scope => 'session', mode => 'shared') = redlock_fence('s'), redlock_release('s'), count(*)"
+			  . " FROM redlock_shared_fences HAVING count(*) = 0", 't|t|0' ],
+		redlock_shared_fences_merge => [
+			'CREATE TABLE other_table (); CREATE TRIGGER t BEFORE INSERT ON other_table FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();'
+			  . ' INSERT INTO other_table DEFAULT VALUES', 'redlock_shared_fences_merge is for new rows of redlock_shared_fences only' ],
 		redlock_scope        => [ "SELECT enum_range(NULL::redlock_scope)::text ~ '^{transaction,call,session(,detached)?}\$'", 't' ],
 		redlock_extend       => [
 			"WITH d AS MATERIALIZED (SELECT redlock_acquire('d', scope => 'detached', hold_at_most => '1 min') AS token)"
@@ -181,7 +187,8 @@ sub calls_work
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
-	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach);
+	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
+	  redlock_shared_fences redlock_shared_fences_merge);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid

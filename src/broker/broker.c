@@ -602,8 +602,9 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	command->key = lease->key;
 	command->key_len = lease->key_len;
 	command->value = value;
-	command->value_len = script_value(value, lease->secret, lease_table->host_id, lease->may_stay,
-									  lease_holder(lease));
+	command->value_len = script_value(value, lease->secret, lease_table->host_id, lease->shared,
+									  lease->may_stay, lease_holder(lease));
+	command->shared = lease->shared;
 	command->wall_clock_us = redlock_wall_clock_us();
 	command->ttl_ms = lease->ttl_ms;
 	if (op == CORE_OP_RELEASE)

@@ -184,8 +184,11 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 {
 	Lease *lease = subscription_lease(probe->key, probe->key_len);
 
-	/* one that is detached waits for nobody */
-	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
+	/*
+	 * One that is detached waits for nobody.  Who shares it is not known by its lease: a wait for
+	 * one of them ends by its time.
+	 */
+	if (lease == NULL || lease->shared || lease_state(lease) != LEASE_HELD ||
 		pg_atomic_read_u32(&lease->wish) != WISH_HOLD || !lease_owner_lives(lease) ||
 		!may_look(now_us))
 		return;

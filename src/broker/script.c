@@ -34,20 +34,23 @@
 /* Nobody waits for longer than 30 years. */
 #define WAITED_MAX_US INT64CONST(999999999999999)
 
+/* ScriptAnswer.holder of a shared lock: the readers are one rival, whoever the nodes name. */
+#define READERS 1
+
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* Of a value: the secret, ':', the attempt, ':', the host, ' ' or LUA_MAY_STAY. */
+/* Of a value: the secret, ':', the attempt, ':', the host, ' ' or LUA_MAY_STAY or LUA_SHARED. */
 #define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 #define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
 
-StaticAssertDecl(SCRIPT_VALUE_SIZE >= VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
+StaticAssertDecl(SCRIPT_VALUE_SIZE > VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
 
 /* What goes before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 
 #define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
 
-StaticAssertDecl(SCRIPT_COMMAND_MAX >= 8 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
+StaticAssertDecl(SCRIPT_COMMAND_MAX >= 16 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
 										   5 * NUMBER_MAX +
 										   WAITERS_MAX * (LOCK_HOST_DIGITS + 1 + NUMBER_MAX) +
 										   sizeof("$1000\r\n\r\n"),
@@ -72,8 +75,8 @@ static bool is_try(const char *at, const char *end);
 static const char digits[] = "0123456789abcdef";
 
 size_t
-script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bool may_stay,
-			 const char *holder)
+script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bool shared,
+			 bool may_stay, const char *holder)
 {
 	size_t holder_len = strlen(holder);
 	char *out = value;
@@ -87,6 +90,8 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 	out += ATTEMPT_DIGITS;
 	*out++ = ':';
 	out = put_host(out, host);
+	if (shared)
+		*out++ = LUA_SHARED[0];
 	*out++ = may_stay ? LUA_MAY_STAY[0] : ' ';
 	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
 	memcpy(out, holder, holder_len);
@@ -108,9 +113,11 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 {
 	char text[SCRIPT_COMMAND_MAX];
 	char *at = text;
+	const char *name;
 
 	Assert(batch->count < SCRIPT_BATCH_MAX);
-	at = put_word(at, lua_command_name[command->op], strlen(lua_command_name[command->op]));
+	name = lua_command_name[command->shared][command->op];
+	at = put_word(at, name, strlen(name));
 	at = put_word(at, command->key, command->key_len);
 	at = put_word(at, command->value, command->value_len);
 	switch (command->op)
@@ -141,7 +148,7 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 			at = put_number(at,
 							rules_keep_counter_ms(command->core.counter, command->wall_clock_us));
 			if (command->token > 0)
-				at = put_number(at, command->token);
+				at = put_number(at, command->shared ? 0 : command->token);
 			if (command->token > 0 && command->waiters != NULL)
 				at = put_waiters(at, command->waiters, command->now_us);
 			break;
@@ -295,26 +302,33 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	const char *from = reply->str;
 	const char *end = reply->str + reply->len;
 	const size_t secret = 2 * LOCK_SECRET_BYTES;
+	bool shared = reply->len > VALUE_HEAD && from[VALUE_HEAD - 1] == LUA_SHARED[0] &&
+				  (from[VALUE_HEAD] == ' ' || from[VALUE_HEAD] == LUA_MAY_STAY[0]);
+	size_t said = 0;
 
-	answer->ours = reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
-				   from[secret] == ':' &&
-				   strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
-				   from[HOST_AT - 1] == ':' &&
-				   strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
-				   (from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0]);
-	/* whatever attempt of a request a node has */
+	answer->ours =
+		reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
+		from[secret] == ':' && strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
+		from[HOST_AT - 1] == ':' &&
+		strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
+		(from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0] || shared);
+	/* whatever attempt of a request a node has; and which reader */
 	answer->holder =
-		hash_bytes((const unsigned char *) from, answer->ours ? secret : (size_t) reply->len);
+		answer->ours && shared
+			? READERS
+			: hash_bytes((const unsigned char *) from, answer->ours ? secret : (size_t) reply->len);
+	shared = shared && answer->ours;
 	if (answer->ours)
-		from += VALUE_HEAD;
-	answer->kept = answer->ours && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
-	answer->may_stay =
-		answer->ours && !answer->kept && reply->str[VALUE_HEAD - 1] == LUA_MAY_STAY[0];
+		from += VALUE_HEAD + shared;
+	answer->kept = answer->ours && !shared && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
+	answer->may_stay = answer->ours && !answer->kept && from[-1] == LUA_MAY_STAY[0];
 	if (answer->ours && !answer->kept)
 		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
 	if (answer->kept)
 		from += strlen(LUA_KEPT);
-	text_to_printable(answer->text, sizeof(answer->text), from, end - from);
+	if (shared)
+		said = strlcpy(answer->text, "readers, the last of them ", sizeof(answer->text));
+	text_to_printable(answer->text + said, sizeof(answer->text) - said, from, end - from);
 }
 
 /* Each as its id and for how many us it has waited. */

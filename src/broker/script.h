@@ -24,6 +24,7 @@ typedef struct ScriptCommand
 	size_t key_len;
 	char *value;
 	size_t value_len;
+	bool shared;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: the key's; release: rules_release_ms */
 	core_command core;
@@ -75,7 +76,7 @@ typedef struct ScriptAnswer
 
 /* Writes the value but for its attempt into `value`, returns its length. */
 extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host,
-						   bool may_stay, const char *holder);
+						   bool shared, bool may_stay, const char *holder);
 
 extern void script_set_attempt(char *value, uint32 attempt);
 
@@ -135,7 +136,8 @@ typedef enum ScriptWord
 typedef struct ScriptMessage
 {
 	ScriptWord word;
-	int64 token;     /* FREE: of the lease that was released; 0: not told */
+	int64 token;     /* FREE: of the lease that was released; 0: not told, or of a reader: the
+					  * last one is not the same at each node */
 	int permit;      /* PERMIT: which */
 	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one, or a try: nobody */
 	const char *key; /* WANT */

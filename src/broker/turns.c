@@ -87,7 +87,8 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	if (named->count > 0)
 	{
 		waiters_hear(known_of(lease), named, lease_table->host_id);
-		if (known_of(lease)->named.count > 0)
+		/* who wants to share it, too, wants nothing of those who do */
+		if (known_of(lease)->named.count > 0 && !lease->shared)
 			lease_want(lease);
 	}
 	if (after_us < 0)

@@ -4,9 +4,17 @@
  */
 #include "protocol/lua.h"
 
-const char *const lua_command_name[CORE_OP_RELEASE + 1] = {
-	[CORE_OP_ACQUIRE] = "acquire",
-	[CORE_OP_CONFIRM] = "confirm",
-	[CORE_OP_RENEW] = "renew",
-	[CORE_OP_RELEASE] = "release",
+const char *const lua_command_name[2][CORE_OP_RELEASE + 1] = {
+	{
+		[CORE_OP_ACQUIRE] = "acquire",
+		[CORE_OP_CONFIRM] = "confirm",
+		[CORE_OP_RENEW] = "renew",
+		[CORE_OP_RELEASE] = "release",
+	},
+	{
+		[CORE_OP_ACQUIRE] = "acquire shared",
+		[CORE_OP_CONFIRM] = "confirm shared",
+		[CORE_OP_RENEW] = "renew shared",
+		[CORE_OP_RELEASE] = "release shared",
+	},
 };

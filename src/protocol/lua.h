@@ -38,7 +38,7 @@
 /* Between the name of a lock and the number of a permit: see permits.h. */
 #define LUA_PERMIT "\001"
 
-#define LUA_SCRIPT_MAX 8000 /* bytes of the one for locks */
+#define LUA_SCRIPT_MAX 15000 /* bytes of the one for locks */
 
 /* Before a host's id: the channel of what it is told. */
 #define LUA_HOST "redlock:\0host:"
@@ -72,6 +72,16 @@
 /* Before who holds the lock, else ' ': by keep_idle nobody may, and the host gives it up then. */
 #define LUA_MAY_STAY "~"
 
+/* Before that, if the lock is shared. */
+#define LUA_SHARED "="
+
+/* So long a host that waits for the exclusive lock holds new readers back, from when it asked last:
+ * longer than it takes to ask again. */
+#define LUA_BARRIER_MS 1000
+
+/* Hosts that share a lock and are told that it is wanted; the others give it up in their time. */
+#define LUA_READERS_TOLD 16
+
 /* In place of the time for which an acquire has waited. */
 #define LUA_TRY "try"
 
@@ -79,8 +89,8 @@
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
-/* The first words of commands. */
-extern const char *const lua_command_name[CORE_OP_RELEASE + 1];
+/* The first words of commands: [1] of those who share the lock. */
+extern const char *const lua_command_name[2][CORE_OP_RELEASE + 1];
 
 extern const char lua_script[];
 extern const char lua_marker_script[];

@@ -11,16 +11,26 @@
 --
 --	 key       prefix || name in UTF-8
 --	 value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
---			   digits, ' ' or LUA_MAY_STAY, who holds it.  Characters 1 to 33 say which request
---			   it is of, 34 to 42 which attempt of that, 44 to 59 the server on which it was
---			   asked for.
+--			   digits, LUA_SHARED or nothing, ' ' or LUA_MAY_STAY, who holds it.  Characters 1
+--			   to 33 say which request it is of, 34 to 42 which attempt of that, 44 to 59 the
+--			   server on which it was asked for.
 --	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
 --			   without leading zeros; expires some more than a day after it was granted
 --	 marker    LUA_MARKER, one for each node: see marker.lua
+--	 readers   key || NUL || "readers", a hash, which counts only while the value says LUA_SHARED;
+--			   who makes the key anew drops it.  The value is that of the reader who came last,
+--			   with LUA_MAY_STAY if one of them had it, and the key lives as long as the longest of them.  For each reader, by characters
+--			   1 to 33 of its value: 34 to 59, ':', the counter that it was granted, ':', when it
+--			   ends, in ms by the node's clock.  "since": no exclusive lock was granted since the
+--			   counter was that.
+--	 barrier   key || NUL || "barrier": of who waits for the exclusive lock while it is shared:
+--			   the counter, ':', its value.  It holds new readers back until the counter is
+--			   LUA_SPAN more, since then somebody had it, or for LUA_BARRIER_MS after it asked
+--			   last.
 --
 -- No name has a NUL in it, so counters and markers are not in the way of locks.  For the key
 -- the semantics are those of SET NX PX and of compare-and-delete, so plain Redlock clients
--- contend with us on the same key.
+-- contend with us on the same key, and take a shared lock for one that is held.
 --
 -- What a node tells
 -- -----------------
@@ -32,6 +42,8 @@
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
 --	 that host has the key; of a try only where its value says LUA_MAY_STAY:
 --			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
+--	 to the channels of up to LUA_READERS_TOLD hosts that share the lock, at an exclusive acquire
+--	 that is refused; of a try only where the value says LUA_MAY_STAY: the same
 --	 to the channel with the name of a queue's key, at the release of a permit:
 --			   permit, and its number
 --
@@ -65,6 +77,17 @@
 --			  Returns 1, or 0: the key was not there.
 --
 -- "keep" is how long a counter that has to be written lives, in ms.
+--
+-- Each with " shared" behind its name is the same for a reader: it is there, or not, beside
+-- others.
+--
+--	 acquire  is refused by an exclusive lock, and by a barrier; it raises the counter, too.
+--	 confirm  raises the counter to the token, if this reader is there as it was granted: others
+--			  may have raised it since.
+--	 renew	  a reader that is not there comes back if the bound is not less than "since".  One that
+--			  is there by its acquire was granted a counter, which will do as well.
+--	 release  the last reader takes the key along; waiters are told then.  The tombstone raises
+--			  "since", too.
 --
 -- Failures
 -- --------
@@ -100,7 +123,7 @@ for i = 2, #arguments do
 
 	-- What follows is executed once; "break" ends the command.  The most frequent come first.
 	repeat
-		if op == 'acquire' then
+		if op == 'acquire' or op == 'acquire shared' then
 			local ttl, proposal = word4, word5
 
 			-- A key that is not a string was made by another, and the reply is a table with
@@ -168,10 +191,80 @@ for i = 2, #arguments do
 				queued = queued and sub(queued, 44, 59) ~= sub(value, 44, 59) and queued
 			end
 
+			local for_reader, was_shared = op ~= 'acquire', nil
+			local set
+			if for_reader then
+				local readers, request = key .. '\0readers', sub(value, 1, 33)
+				local held = try('GET', key)
+				if held and held.err then
+					reply = held
+					break
+				end
+				was_shared = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+				local mine = was_shared and try('HGET', readers, request)
+				if mine and mine.err then
+					reply = mine
+					break
+				end
+				if mine and sub(mine, 1, 9) == sub(value, 34, 42) then
+					reply = match(mine, ':(%d+):%d+$')
+					break
+				end
+				if held and not was_shared then
+					if sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
+						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
+							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
+					end
+					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					break
+				end
+
+				-- "No" must mean that this request is not there.
+				local barrier = not mine and try('GET', key .. '\0barrier')
+				if barrier and not barrier.err and counter and counter - match(barrier, '^%d+') < LUA_SPAN then
+					reply = {call('PTTL', key .. '\0barrier'), match(barrier, ':(.*)$'),
+						try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					break
+				end
+				if mine and sub(mine, 1, 9) > sub(value, 34, 42) then
+					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					break
+				end
+
+				local time = call('TIME')
+				local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ttl
+				local reader = sub(value, 34, 59) .. ':' .. raised .. ':' .. string.format('%.0f', ends)
+				local life = ttl
+				if was_shared then
+					life = math.max(ttl, call('PTTL', key))
+					set = try('HSET', readers, request, reader)
+				else
+					set = try('SET', key, value, 'NX', 'PX', ttl)
+					if set and not set.err then
+						call('DEL', readers)
+						set = try('HSET', readers, 'since', counter or '0', request, reader)
+						if type(set) == 'table' then
+							call('DEL', key)
+						end
+					end
+				end
+				if type(set) == 'table' then
+					reply = set
+					break
+				end
+				if was_shared then
+					local may_stay = sub(held, 61, 61) == LUA_MAY_STAY and LUA_MAY_STAY or sub(value, 61, 61)
+					call('SET', key, sub(value, 1, 60) .. may_stay .. sub(value, 62), 'PX', life)
+				end
+				call('PEXPIRE', readers, life)
+			end
+
 			-- A full node says who has the lock all the same.  An acquire that was sent twice
 			-- is granted once; it takes the place of an earlier attempt of its request.
-			local set = not queued and try('SET', key, value, 'NX', 'PX', ttl)
-			if not set or set.err then
+			if not for_reader then
+				set = not queued and try('SET', key, value, 'NX', 'PX', ttl)
+			end
+			if not for_reader and (not set or set.err) then
 				local held = try('GET', key)
 				if held and held.err then
 					reply = held
@@ -186,9 +279,24 @@ for i = 2, #arguments do
 					break
 				end
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
-					if sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
-						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
-							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
+					local want = 'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0'
+					if sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED then
+						local barrier = try('GET', key .. '\0barrier')
+						local readers = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_STAY)
+							and try('HVALS', key .. '\0readers') or {}
+						if word6 ~= LUA_TRY and counter and (not barrier or not barrier.err
+								and (match(barrier, ':(' .. sub(value, 1, 33) .. ')')
+									or counter - match(barrier, '^%d+') >= LUA_SPAN)) then
+							try('SET', key .. '\0barrier', counter .. ':' .. value, 'PX', LUA_BARRIER_MS)
+						end
+						for j = 1, math.min(#readers, LUA_READERS_TOLD) do
+							local host = match(readers[j], '^%d+:(%x+):')
+							if host then
+								try('PUBLISH', LUA_HOST .. host, want)
+							end
+						end
+					elseif sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
+						try('PUBLISH', LUA_HOST .. sub(held, 44, 59), want)
 					end
 					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					if permits > 0 then
@@ -216,7 +324,12 @@ for i = 2, #arguments do
 			set = near and #raised == #counter and try('SETRANGE', counter_key, 0, raised)
 				or try('SET', counter_key, raised, 'PX', keep)
 			if set ~= #raised and set.err then
-				call('DEL', key)
+				if for_reader then
+					call('HDEL', key .. '\0readers', sub(value, 1, 33))
+				end
+				if not was_shared then
+					call('DEL', key)
+				end
 				reply = set
 				break
 			end
@@ -225,16 +338,49 @@ for i = 2, #arguments do
 		end
 
 		-- Takes this attempt and earlier ones of the same request, not later ones.
-		if op == 'release' then
+		if op == 'release' or op == 'release shared' then
 			local last, tombstone, keep = word4, word5, word6
 			local done = 0
+			local shared -- by others yet
 
 			local held = try('GET', key)
 			if held and held.err then
 				reply = held
 				break
 			end
-			if held and (held == value
+			if op ~= 'release' and held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED then
+				local readers, request = key .. '\0readers', sub(value, 1, 33)
+				local found = try('HGETALL', readers)
+				if found.err then
+					reply = found
+					break
+				end
+				local time = call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				local life, over = 0, {}
+				for j = 1, #found, 2 do
+					local attempt, ends = match(found[j + 1], '^(%d+):%x+:%d+:(%d+)$')
+					if attempt and found[j] == request and attempt <= sub(value, 34, 42) then
+						done = 1
+						over[#over + 1] = found[j]
+					elseif ends and ends - now > 0 then
+						life = math.max(life, ends - now)
+					elseif ends then
+						over[#over + 1] = found[j]
+					end
+				end
+				shared = done == 0 or life > 0
+				if done == 1 and shared then
+					call('HDEL', readers, unpack(over))
+					call('PEXPIRE', key, life)
+					call('PEXPIRE', readers, life)
+				elseif done == 1 then
+					call('DEL', key, readers)
+					if last == tostring(LUA_DELETE_AND_TELL) then
+						try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
+					end
+				end
+			elseif op == 'release' and held and (held == value
 					or (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42))) then
 				done = 1
 				if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
@@ -269,6 +415,11 @@ for i = 2, #arguments do
 					end
 					call('SET', counter_key, tombstone, 'PX', keep)
 				end
+				local since = shared and call('HGET', key .. '\0readers', 'since')
+				if since and (#since < #tombstone or #since == #tombstone and since < tombstone) then
+					call('HDEL', key .. '\0readers', 'since')
+					call('HSET', key .. '\0readers', 'since', tombstone)
+				end
 			end
 			reply = done
 			break
@@ -276,7 +427,7 @@ for i = 2, #arguments do
 
 		-- Extends, never shortens; a key that is not there is created.  The value is that of
 		-- renewals only, so where it stands nobody was granted anything since it was created.
-		if op == 'renew' then
+		if op == 'renew' or op == 'renew shared' then
 			local ttl, bound, keep = word4, word5, word6
 
 			local held = try('GET', key)
@@ -290,7 +441,65 @@ for i = 2, #arguments do
 				reply = counter
 				break
 			end
-			if held ~= value then
+			if op ~= 'renew' then
+				local readers, request = key .. '\0readers', sub(value, 1, 33)
+				local shared = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+				if held and not shared then
+					reply = 0
+					break
+				end
+				local mine = shared and try('HGET', readers, request)
+				if mine and mine.err then
+					reply = mine
+					break
+				end
+				local since = shared and try('HGET', readers, 'since') or counter or '0'
+				local granted = mine and match(mine, ':(%d+):%d+$')
+				if granted and (#granted < #since or #granted == #since and granted < since) then
+					since = granted
+				end
+				if mine and sub(mine, 1, 9) > sub(value, 34, 42) then
+					reply = 0
+					break
+				end
+				if not (mine and sub(mine, 1, 9) == sub(value, 34, 42))
+						and (#bound < #since or #bound == #since and bound < since) then
+					reply = since
+					break
+				end
+
+				-- A full node extends what is there: the first write is one that it takes.
+				local time = call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				local ends = now + ttl
+				if mine and sub(mine, 1, 9) == sub(value, 34, 42) then
+					ends = math.max(ends, tonumber(match(mine, '%d+$')))
+				end
+				local reader = sub(value, 34, 59) .. ':' .. since .. ':' .. string.format('%.0f', ends)
+				local life = math.max(ttl, shared and call('PTTL', key) or 0)
+				local set
+				if shared then
+					if mine then
+						call('PEXPIRE', key, life)
+					end
+					set = try('HSET', readers, request, reader)
+				else
+					set = try('SET', key, value, 'NX', 'PX', ttl)
+					if not set.err then
+						call('DEL', readers)
+						set = try('HSET', readers, 'since', since, request, reader)
+						if type(set) == 'table' then
+							call('DEL', key)
+						end
+					end
+				end
+				if type(set) == 'table' then
+					reply = set
+					break
+				end
+				call('PEXPIRE', key, life)
+				call('PEXPIRE', readers, life)
+			elseif held ~= value then
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
 					reply = 0
 					break
@@ -309,7 +518,7 @@ for i = 2, #arguments do
 					break
 				end
 			end
-			if held and call('PTTL', key) < tonumber(ttl) then
+			if op == 'renew' and held and call('PTTL', key) < tonumber(ttl) then
 				call('PEXPIRE', key, ttl)
 			end
 
@@ -343,7 +552,23 @@ for i = 2, #arguments do
 			reply = counter
 			break
 		end
-		if held ~= value or counter ~= granted then
+		if op ~= 'confirm' then
+			local mine = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+				and try('HGET', key .. '\0readers', sub(value, 1, 33))
+			if mine and mine.err then
+				reply = mine
+				break
+			end
+			if not mine or not counter or sub(mine, 1, 9) ~= sub(value, 34, 42)
+					or match(mine, ':(%d+):%d+$') ~= granted then
+				reply = 0
+				break
+			end
+			if #token < #counter or #token == #counter and token <= counter then
+				reply = 1
+				break
+			end
+		elseif held ~= value or counter ~= granted then
 			reply = 0
 			break
 		end

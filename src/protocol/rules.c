@@ -124,6 +124,12 @@ rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, i
 	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
+bool
+rules_may_join(bool wanted, int64_t validity_us)
+{
+	return !wanted && validity_us > 0;
+}
+
 int64_t
 rules_hold_back_us(int64_t round_trip_us)
 {

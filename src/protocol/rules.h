@@ -87,6 +87,12 @@ extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64
 						   int handovers, int tokens);
 
 /*
+ * May a session join those of this server that share the lease?  wanted: another host wants the
+ * lock for itself, or waited while it did.
+ */
+extern bool rules_may_join(bool wanted, int64_t validity_us);
+
+/*
  * The time in which a host that a release has woken can ask: two of its round trips and a
  * bit, but no more than a tenth of a second.  Others hold back for as long.
  */

@@ -76,6 +76,12 @@ waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token
 {
 	if (token > 0 && token < *ended)
 		return false;
+	if (token == 0 && *ended < 0)
+	{
+		/* what was told before it asked; those of readers add up from here */
+		*nodes = 0;
+		*ended = 0;
+	}
 	if ((token > *ended && token != -*ended) || (token == 0 && (*nodes & node) != 0))
 		*nodes = 0;
 	if (token > 0)

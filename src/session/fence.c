@@ -12,11 +12,20 @@
  * subscription.  One that brings nothing newer is not written: it is not replicated
  * from here, so rows come to rest where servers replicate to each other.
  *
+ * Those who share a lock don't wait for each other.  Each locks the row in share mode, so that
+ * an exclusive holder waits for them, and looks whether its token is newer.  What an older
+ * exclusive holder has to find, if it comes later, they add to a table of its own: rows that
+ * are added are in nobody's way.  They are looked for by a snapshot that is newer than the wait,
+ * whatever the isolation: a row that is locked in share mode does not change, and so fails
+ * nobody at REPEATABLE READ.
+ *
  * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016),
  * the section on fencing tokens.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -25,6 +34,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
@@ -38,31 +48,159 @@ static bool raise_token(const char *schema, Datum resource, Datum token, Datum p
 						bool passes);
 static void prepare(const char *schema);
 static int64 read_newer(const char *schema, const char *resource);
+static void fail_newer(const char *resource, int64 token, int64 newer);
+static bool lock_shared(const char *schema, Datum resource, int64 *token);
+static int64 newest_shared(const char *schema, Datum resource);
+static void forget_shared(const char *schema, Datum resource, int64 token);
+static int execute(const char *format, const char *schema, int count, Datum *values,
+				   bool read_only);
 
 void
 fence_record(const char *schema, const char *resource, int64 token)
 {
-	int64 newer;
+	Datum name = CStringGetTextDatum(resource);
+	int64 shared;
 
 	PreventCommandIfReadOnly("redlock_fence()");
 	SPI_connect();
-	if (!raise_token(schema, CStringGetTextDatum(resource), Int64GetDatum(token),
-					 TimestampTzGetDatum(GetCurrentTimestamp()), true))
+	if (!raise_token(schema, name, Int64GetDatum(token), TimestampTzGetDatum(GetCurrentTimestamp()),
+					 true))
+		fail_newer(resource, token, read_newer(schema, resource));
+	shared = newest_shared(schema, name);
+	if (shared > token)
+		fail_newer(resource, token, shared);
+	if (shared > 0)
+		forget_shared(schema, name, token);
+	SPI_finish();
+}
+
+void
+fence_share(const char *schema, const char *resource, int64 token)
+{
+	Datum values[] = {CStringGetTextDatum(resource), Int64GetDatum(token),
+					  TimestampTzGetDatum(GetCurrentTimestamp())};
+	int64 exclusive;
+
+	PreventCommandIfReadOnly("redlock_fence()");
+	SPI_connect();
+	while (!lock_shared(schema, values[0], &exclusive))
 	{
-		newer = read_newer(schema, resource);
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("a newer holder of redlock \"%.*s\" has passed the fence",
-						(int) permits_name_len(resource, strlen(resource)), resource),
-				 errdetail("The token of this session is " INT64_FORMAT
-						   ", that of the newer holder " INT64_FORMAT ".",
-						   token, newer),
-				 errhint("The lease ended before this session noticed it: start the work over. If "
-						 "each holder gets this error, the nodes have lost counters that were "
-						 "ahead of the clocks: wait until the clocks have caught up, or, when no "
-						 "older holder is left, set the token in redlock_fences to 0.")));
+		/* the first who ever passes it; others wait for this one */
+		raising = true;
+		PG_TRY();
+		{
+			(void) execute("INSERT INTO %s.redlock_fences (resource, token, passed_at)"
+						   " VALUES ($1, 0, $3)"
+						   " ON CONFLICT (resource) DO NOTHING",
+						   schema, 3, values, false);
+		}
+		PG_FINALLY();
+		{
+			raising = false;
+		}
+		PG_END_TRY();
+	}
+	if (exclusive > token)
+		fail_newer(resource, token, exclusive);
+	if (newest_shared(schema, values[0]) < token)
+	{
+		forget_shared(schema, values[0], token);
+		(void) execute("INSERT INTO %s.redlock_shared_fences (resource, token, passed_at)"
+					   " VALUES ($1, $2, $3)",
+					   schema, 3, values, false);
 	}
 	SPI_finish();
+}
+
+static void
+fail_newer(const char *resource, int64 token, int64 newer)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("a newer holder of redlock \"%.*s\" has passed the fence",
+					(int) permits_name_len(resource, strlen(resource)), resource),
+			 errdetail("The token of this session is " INT64_FORMAT
+					   ", that of the newer holder " INT64_FORMAT ".",
+					   token, newer),
+			 errhint("The lease ended before this session noticed it: start the work over. If "
+					 "each holder gets this error, the nodes have lost counters that were "
+					 "ahead of the clocks: wait until the clocks have caught up, or, when no "
+					 "older holder is left, set the token in redlock_fences to 0, and delete the "
+					 "rows of the resource in redlock_shared_fences.")));
+}
+
+/* False: there is no row yet. */
+static bool
+lock_shared(const char *schema, Datum resource, int64 *token)
+{
+	bool null;
+
+	(void) execute("SELECT token FROM %s.redlock_fences"
+				   " WHERE resource OPERATOR(pg_catalog.=) $1 FOR SHARE",
+				   schema, 1, &resource, false);
+	if (SPI_processed == 0)
+		return false;
+	*token = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
+	return true;
+}
+
+/*
+ * That is committed, or of this transaction; 0: there is none.  In a database that has the objects
+ * of 0.1.0 nobody can share a lock.
+ */
+static int64
+newest_shared(const char *schema, Datum resource)
+{
+	bool null;
+	Datum token;
+
+	if (!OidIsValid(get_relname_relid("redlock_shared_fences", get_namespace_oid(schema, false))))
+		return 0;
+
+	(void) execute("SELECT pg_catalog.max(token) FROM %s.redlock_shared_fences"
+				   " WHERE resource OPERATOR(pg_catalog.=) $1",
+				   schema, 1, &resource, true);
+	token = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null);
+	return null ? 0 : DatumGetInt64(token);
+}
+
+/*
+ * What is older than this token says nothing that it does not.  Rows that others are about to
+ * forget are left to them; and where a row that has gone would fail this transaction, all are.
+ */
+static void
+forget_shared(const char *schema, Datum resource, int64 token)
+{
+	Datum values[] = {resource, Int64GetDatum(token)};
+
+	if (IsolationUsesXactSnapshot())
+		return;
+	(void) execute("DELETE FROM %1$s.redlock_shared_fences WHERE id OPERATOR(pg_catalog.=) ANY"
+				   " (ARRAY(SELECT id FROM %1$s.redlock_shared_fences"
+				   " WHERE resource OPERATOR(pg_catalog.=) $1"
+				   " AND token OPERATOR(pg_catalog.<) $2 FOR UPDATE SKIP LOCKED))",
+				   schema, 2, values, false);
+}
+
+/*
+ * One of the statements on redlock_shared_fences, each of which has $1, $2, $3 of these types.
+ * read_only: by the newest snapshot.
+ */
+static int
+execute(const char *format, const char *schema, int count, Datum *values, bool read_only)
+{
+	Oid types[] = {TEXTOID, INT8OID, TIMESTAMPTZOID};
+	const char *quoted = quote_identifier(schema);
+	SPIPlanPtr once = SPI_prepare(psprintf(format, quoted), count, types);
+	int rc;
+
+	if (once == NULL)
+		elog(ERROR, "could not prepare a fence: %s", SPI_result_code_string(SPI_result));
+	rc = SPI_execute_snapshot(once, values, NULL, read_only ? GetLatestSnapshot() : InvalidSnapshot,
+							  InvalidSnapshot, read_only, true, 0);
+	if (rc < 0)
+		elog(ERROR, "could not pass a fence: %s", SPI_result_code_string(rc));
+	return rc;
 }
 
 void
@@ -108,6 +246,37 @@ fence_merge(TriggerData *trigger)
 				values[1], values[2], false);
 	SPI_finish();
 	return PointerGetDatum(NULL);
+}
+
+Datum
+fence_merge_shared(TriggerData *trigger)
+{
+	HeapTuple row = trigger->tg_trigtuple;
+	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
+	Oid types[] = {UUIDOID};
+	Datum values[1];
+	StringInfoData sql;
+	bool null;
+	bool known;
+
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) || SPI_gettypeid(desc, 1) != UUIDOID)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 errmsg("redlock_shared_fences_merge is for new rows of redlock_shared_fences only")));
+	values[0] = SPI_getbinval(row, desc, 1, &null);
+	SPI_connect();
+	initStringInfo(&sql);
+	appendStringInfo(
+		&sql, "SELECT FROM %s.redlock_shared_fences WHERE id OPERATOR(pg_catalog.=) $1",
+		quote_identifier(get_namespace_name(RelationGetNamespace(trigger->tg_relation))));
+	if (SPI_execute_with_args(sql.data, lengthof(types), types, values, NULL, false, 0) !=
+		SPI_OK_SELECT)
+		elog(ERROR, "could not merge a fence: %s", SPI_result_code_string(SPI_result));
+	known = SPI_processed > 0;
+	SPI_finish();
+	return PointerGetDatum(known ? NULL : row);
 }
 
 /*

@@ -17,7 +17,13 @@
 extern void fence_record(const char *schema, const char *resource, int64 token);
 
 /*
- * The same, for the token that this session has, with the rights that its function
+ * The same for one who shares the lock: waits for an exclusive holder only, and records the
+ * token in schema.redlock_shared_fences.
+ */
+extern void fence_share(const char *schema, const char *resource, int64 token);
+
+/*
+ * The one or the other, for the token that this session has, with the rights that its function
  * redlock_fence has.
  */
 extern void fence_pass(const char *schema, const char *resource);
@@ -27,5 +33,8 @@ extern void fence_pass(const char *schema, const char *resource);
  * the newest token stays.
  */
 extern Datum fence_merge(TriggerData *trigger);
+
+/* ... to redlock_shared_fences: one that is there already is not written again. */
+extern Datum fence_merge_shared(TriggerData *trigger);
 
 #endif /* REDLOCK_FENCE_H */

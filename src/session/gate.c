@@ -41,6 +41,8 @@
 #define GATE 0
 #define SENTINEL 1
 
+#define MODE(shared) ((shared) ? ShareLock : ExclusiveLock)
+
 static uint32 era = 1;       /* of this session's gates at session level */
 static int gates_in_era = 0; /* how many it holds; with the first, the sentinel */
 
@@ -58,8 +60,9 @@ static LOCKTAG tag_of(uint64 gate);
 static LOCKTAG sentinel_tag(void);
 static void hold_sentinel(void);
 static void drop_sentinel(void);
-static bool enter(uint64 gate, bool session_level, void (*before_wait)(void));
-static bool enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void));
+static bool enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void));
+static bool enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level,
+						  void (*before_wait)(void));
 static void begin_wait(void);
 static int64 next_look_us(void);
 static void on_alarm(void);
@@ -72,34 +75,35 @@ gate_set_up(void)
 }
 
 bool
-gate_enter(uint64 hash, bool session_level, int64 deadline_us, void (*before_wait)(void),
-		   uint64 *gate)
+gate_enter(uint64 hash, bool shared, bool session_level, int64 deadline_us,
+		   void (*before_wait)(void), uint64 *gate)
 {
 	do
 	{
 		awaited.hash = hash;
 		awaited.deadline_us = deadline_us;
 		*gate = lease_gate(hash);
-		if (enter(*gate, session_level, deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
+		if (enter(*gate, MODE(shared), session_level,
+				  deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
 			return true;
 	} while (redlock_clock_us() < deadline_us);
 	return false;
 }
 
 bool
-gate_enter_again(uint64 gate, bool session_level)
+gate_enter_again(uint64 gate, bool shared, bool session_level)
 {
-	return enter(gate, session_level, NULL);
+	return enter(gate, MODE(shared), session_level, NULL);
 }
 
 void
-gate_leave(uint64 gate, bool session_level)
+gate_leave(uint64 gate, bool shared, bool session_level)
 {
 	LOCKTAG tag = tag_of(gate);
 
-	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
+	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, MODE(shared)))
 		return;
-	LockRelease(&tag, ExclusiveLock, session_level);
+	LockRelease(&tag, MODE(shared), session_level);
 	if (session_level)
 	{
 		gates_in_era--;
@@ -180,24 +184,24 @@ drop_sentinel(void)
 
 /* It does not wait if before_wait is NULL. */
 static bool
-enter(uint64 gate, bool session_level, void (*before_wait)(void))
+enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 {
 	LOCKTAG tag = tag_of(gate);
 	volatile bool entered = false;
 
 	if (!session_level)
-		return enter_or_wait(&tag, false, before_wait);
+		return enter_or_wait(&tag, mode, false, before_wait);
 
 	hold_sentinel();
 	PG_TRY();
 	{
-		entered = enter_or_wait(&tag, true, before_wait);
+		entered = enter_or_wait(&tag, mode, true, before_wait);
 	}
 	PG_CATCH();
 	{
 		/* it may have been granted while the wait was cancelled */
-		if (before_wait != NULL && REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock))
-			LockRelease(&tag, ExclusiveLock, true);
+		if (before_wait != NULL && REDLOCK_LOCK_HELD_BY_ME(&tag, mode))
+			LockRelease(&tag, mode, true);
 		drop_sentinel();
 		PG_RE_THROW();
 	}
@@ -211,13 +215,13 @@ enter(uint64 gate, bool session_level, void (*before_wait)(void))
 
 /* False: it is not free, and the alarm has ended the wait. */
 static bool
-enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void))
+enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 {
 	MemoryContext context = CurrentMemoryContext;
 	int lock_timeout = LockTimeout;
 	volatile bool entered = true;
 
-	if (LockAcquire(tag, ExclusiveLock, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
+	if (LockAcquire(tag, mode, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
 		return true;
 	if (before_wait == NULL)
 		return false;
@@ -227,7 +231,7 @@ enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void))
 	{
 		LockTimeout = 0;
 		begin_wait();
-		LockAcquire(tag, ExclusiveLock, session_level, false);
+		LockAcquire(tag, mode, session_level, false);
 		waiting = false;
 		pg_compiler_barrier();
 		if (struck) /* just after the grant: hear of it here, not later */
@@ -252,7 +256,7 @@ enter_or_wait(const LOCKTAG *tag, bool session_level, void (*before_wait)(void))
 		}
 		FreeErrorData(error);
 		/* it may have been granted just before the error was thrown */
-		entered = REDLOCK_LOCK_HELD_BY_ME(tag, ExclusiveLock);
+		entered = REDLOCK_LOCK_HELD_BY_ME(tag, mode);
 	}
 	PG_END_TRY();
 	return entered;

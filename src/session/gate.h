@@ -22,20 +22,20 @@ extern void gate_set_up(void);
 /*
  * Enter the gate of the resource with this hash, and tell which it was; false if it
  * could not be done by the deadline, on the clock of the leases.  That stands in for
- * lock_timeout.  Counted, and at session or transaction level, like advisory locks.
- * If it has to wait, before_wait is called first.
+ * lock_timeout.  Shared, or alone.  Counted, and at session or transaction level, like advisory
+ * locks. If it has to wait, before_wait is called first.
  */
-extern bool gate_enter(uint64 hash, bool session_level, int64 deadline_us,
+extern bool gate_enter(uint64 hash, bool shared, bool session_level, int64 deadline_us,
 					   void (*before_wait)(void), uint64 *gate);
 
 /* Enter one that was entered before, if that can be done now. */
-extern bool gate_enter_again(uint64 gate, bool session_level);
+extern bool gate_enter_again(uint64 gate, bool shared, bool session_level);
 
 /*
  * Undoes one entering.  No-op if the gate is not held (any more); but at session
  * level it must have been entered in the present era.  Never fails.
  */
-extern void gate_leave(uint64 gate, bool session_level);
+extern void gate_leave(uint64 gate, bool shared, bool session_level);
 
 /*
  * What this session entered at session level in an earlier era than this was
@@ -43,7 +43,7 @@ extern void gate_leave(uint64 gate, bool session_level);
  */
 extern uint32 gate_era(void);
 
-/* How many sessions wait for this one to leave. */
+/* How many sessions wait for this one, which is alone there, to leave. */
 extern int gate_waiters(uint64 gate);
 
 /*

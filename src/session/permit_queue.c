@@ -207,7 +207,7 @@ leave_queue(void)
 	if (queue == NULL)
 		return;
 	lease_release(queue, gate_waiters);
-	gate_leave(queue_gate, true);
+	gate_leave(queue_gate, false, true);
 	queue = NULL;
 }
 

@@ -44,6 +44,10 @@
 /* Of a permit, before who holds it, for callers who say another number. */
 #define PERMITS_TEXT "slots=%d "
 
+/* How often it looks what another session was answered that asks to share the lock, when nobody
+ * tells it. */
+#define ANSWER_CHECK_MS 5
+
 /* How often a waiter looks whether it still has a client. */
 #define CLIENT_CHECK_MS 1000
 
@@ -73,6 +77,7 @@ static bool watching = false; /* whether there still is a client */
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
+static bool may_await(const LockRequest *request, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
@@ -239,8 +244,9 @@ look_at(const LockRequest *request, int name)
 /*
  * First through all gates, then ask for all.  Fewer are asked for where the owner of one
  * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
- * that one could enter the gate again.  A lease that is detached has no owner who would, so
- * we stay in its gate, and keep our place.  False: the caller has time for no more.
+ * that one could enter the gate again; and where another session asks to share it, which may be
+ * joined then.  A lease that is detached has no owner who would enter the gate, so we stay in it,
+ * and keep our place.  False: the caller has time for no more.
  */
 static bool
 ask(const LockRequest *request, int from, int64 deadline_us)
@@ -248,6 +254,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
+	long pause_ms = 10 + pg_prng_uint32(&pg_global_prng_state) % 40;
 
 	if (parked)
 		asked_count++; /* through that gate we are */
@@ -261,12 +268,20 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
-		if (how < LEASE_TAKEN)
+		if (how < LEASE_AWAITED)
 			continue;
-		if (request->terms.once || redlock_clock_us() >= deadline_us)
+		if (how == LEASE_AWAITED ? !may_await(request, deadline_us)
+								 : request->terms.once || redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
+		}
+		if (how == LEASE_AWAITED)
+		{
+			if (!request->terms.once)
+				prepare_to_wait();
+			pause_ms =
+				request->terms.once || request->count > 1 ? ANSWER_CHECK_MS : BROKER_CHECK_MS;
 		}
 		give_back(request, how == LEASE_DETACHED ? i + 1 : i);
 		parked = how == LEASE_DETACHED;
@@ -281,8 +296,18 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		wait_a_moment(deadline_us, BROKER_CHECK_MS);
 	}
 	else if (asked_count < request->count)
-		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
+		wait_a_moment(deadline_us, pause_ms);
 	return true;
+}
+
+/* For the answer to another session that asks to share the lock. */
+static bool
+may_await(const LockRequest *request, int64 deadline_us)
+{
+	int64 now_us = redlock_clock_us();
+
+	return now_us < deadline_us &&
+		   (!request->terms.once || now_us - call_began_us < BROKER_SILENT_US);
 }
 
 /* For those of which a slot was opened; all of them can travel together. */
@@ -348,7 +373,7 @@ give_back(const LockRequest *request, int from)
 static void
 leave_gate(const LockRequest *request, const Asked *at)
 {
-	gate_leave(at->gate, at_session_level(request));
+	gate_leave(at->gate, request->terms.shared, at_session_level(request));
 }
 
 /* Who detaches what it acquires has left the gate before its transaction ends. */
@@ -371,7 +396,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	{
 		waiting_at_gate = hash;
 		waited_for = name;
-		entered = gate_enter(hash, at_session_level(request),
+		entered = gate_enter(hash, request->terms.shared, at_session_level(request),
 							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
 							 &next->gate);
 	}
@@ -426,7 +451,7 @@ unwatch_client(void)
 	watching = false;
 }
 
-/* Take a slot of the lease table, unless the name is in use: LEASE_TAKEN, LEASE_DETACHED. */
+/* Take a slot of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
 static LeaseOpened
 open_lease(const LockRequest *request, int name, int64 deadline_us)
 {

@@ -82,6 +82,7 @@ typedef struct Holding
 	uint64 hash; /* key */
 	uint64 gate;
 	Lease *lease;
+	bool shared;
 	bool attached;          /* it is not ours: */
 	DetachedLease detached; /* ... but this one, as it was when we attached */
 	char *name;             /* of the resource, in the server encoding */
@@ -114,6 +115,7 @@ static TimestampTz warned_statement; /* began then */
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static emit_log_hook_type prev_emit_log = NULL;
 
+static void fail_upgrade(const char *name);
 static void warn_of_scope(const LockRequest *request);
 static bool called_by_client(void);
 static void start_session(void);
@@ -213,6 +215,8 @@ session_acquire(const LockRequest *request)
 			fail_lost(holding, "");
 		else if (holding->lease->permits != request->permits)
 			fail_other_permits(holding, request->permits);
+		else if (holding->shared && !request->terms.shared)
+			fail_upgrade(holding->name);
 	}
 	if (request->scope != SCOPE_DETACHED)
 		check_limit(ask.count);
@@ -242,6 +246,22 @@ fail_held(const Holding *holding)
 					errmsg("this session holds redlock \"%s\" already", holding->name),
 					errdetail("A lock that a session holds can't be acquired detached."),
 					errhint("Release it first.")));
+}
+
+/* Two that both did it would wait for each other to give up sharing. */
+static void
+fail_upgrade(const char *name)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("redlock \"%s\", which this session holds in shared mode, can't become "
+				"exclusive",
+				name),
+		 errdetail("It would wait until nobody shares the lock any more, and so would each other "
+				   "session that does the same: for ever."),
+		 errhint("Release it first, or end the transaction, and acquire it in exclusive mode; "
+				 "what it protects may have changed by then. Or acquire it so from the start.")));
 }
 
 /* What is legal and hardly meant; once a statement of the client. */
@@ -422,19 +442,20 @@ detach_all(const LockRequest *request)
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
 		lease_detach(lease);
-		gate_leave(gate, false);
+		gate_leave(gate, false, false);
 	}
 }
 
-/* Of a lease that was granted, or handed over. */
+/* Of a lease that was granted, handed over or joined. */
 static void
 begin_turn(Lease *lease)
 {
-	lease->token = lease_token(lease);
-	if (lease->handovers > 0)
-		return;
-	lease->turn_began_us = redlock_clock_us();
-	lease->since = GetCurrentTimestamp();
+	if (lease->handovers == 0 && lease->token == 0)
+	{
+		lease->turn_began_us = redlock_clock_us();
+		lease->since = GetCurrentTimestamp();
+	}
+	lease->token = lease_token(lease); /* the same for all who share it */
 }
 
 /* In vain only after pg_advisory_unlock_all; the lease is ours all the same. */
@@ -444,7 +465,7 @@ hold_again(Holding *holding, LockScope scope)
 	if (scope != SCOPE_TRANSACTION)
 		(void) keep_gate(holding);
 	else if (!holds_in_subxact(holding))
-		(void) gate_enter_again(holding->gate, false);
+		(void) gate_enter_again(holding->gate, holding->shared, false);
 }
 
 /* It was granted: make it a holding, with nothing counted on it. */
@@ -455,6 +476,7 @@ take(const LockName *granted, LockScope scope)
 	Holding *holding = enter_holding(granted, name);
 
 	holding->lease = request_take(&holding->gate);
+	holding->shared = holding->lease->shared;
 	begin_turn(holding->lease);
 	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	list_holding(holding);
@@ -470,6 +492,7 @@ enter_holding(const LockName *held, char *name)
 
 	Assert(!found);
 	holding->gate = 0;
+	holding->shared = false;
 	holding->attached = false;
 	holding->name = name;
 	holding->session_count = 0;
@@ -554,7 +577,7 @@ holds_in_subxact(const Holding *holding)
 static bool
 keep_gate(Holding *holding)
 {
-	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, true))
+	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, holding->shared, true))
 		holding->gate_era = gate_era();
 	return holding->gate_era == gate_era();
 }
@@ -562,8 +585,8 @@ keep_gate(Holding *holding)
 static void
 show_scope(Holding *holding)
 {
-	if (holding->attached)
-		return;
+	if (holding->attached || holding->shared)
+		return; /* each session that shares it has its own */
 	holding->lease->scope = holding->session_count > 0 ? SCOPE_SESSION
 							: lasting(holding) > 0     ? SCOPE_CALL
 													   : SCOPE_TRANSACTION;
@@ -668,6 +691,14 @@ session_fenced_name(uint64 hash, const char *name)
 	return fenced;
 }
 
+bool
+session_shares(uint64 hash, const char *name)
+{
+	Holding *holding = find_holding(hash, name);
+
+	return holding != NULL && holding->shared;
+}
+
 int64
 session_token(uint64 hash, const char *name)
 {
@@ -740,6 +771,7 @@ static void
 release_holding(Holding *holding)
 {
 	uint64 gate = holding->gate;
+	bool shared = holding->shared;
 	bool leave = lasting(holding) == 0 && holding->gate_era == gate_era();
 
 	if (leave)
@@ -748,7 +780,7 @@ release_holding(Holding *holding)
 	if (lasting(holding) == 0 && holding->xact_holds == NULL)
 		end_holding(holding, true);
 	if (leave)
-		gate_leave(gate, true);
+		gate_leave(gate, shared, true);
 }
 
 /* No allocation, no error: runs in callbacks. */

@@ -53,6 +53,9 @@ extern bool session_is_lost(uint64 hash, const char *name);
 /* The fencing token, if held; an error if not, or lost. */
 extern int64 session_valid_token(uint64 hash, const char *name);
 
+/* Does this session share it with others? */
+extern bool session_shares(uint64 hash, const char *name);
+
 /* The fencing token, also if the lease was lost; 0 if not held. */
 /* What redlock_fences calls it: each permit has a token of its own.  An error unless it is held. */
 extern char *session_fenced_name(uint64 hash, const char *name);

@@ -62,6 +62,15 @@ static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, i
 static void set_owner(Lease *lease, uint64 gate);
 static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 							const LeaseTerms *terms, Lease **result);
+static LeaseOpened try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms,
+							Lease **result);
+static void join_first(Lease *lease);
+static bool is_named(const Lease *lease, const char *key, int key_len);
+static bool is_wanted_alone(Lease *lease);
+static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
+static void note_joined(uint64 hash, int change);
+static void leave(Lease *lease, bool may_stay);
+static void wake_awaiting(uint64 hash);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
 static int64 validity_at(Lease *lease, int64 now_us);
@@ -156,15 +165,18 @@ init_table(void)
 		lease_table->cycle_slot[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
+	for (int i = 0; i < WANTS; i++)
+		pg_atomic_init_u64(&lease_table->want_until_us[i], 0);
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
 	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
-	for (int i = 0; i < MaxBackends; i++)
+	lease_table->joined_by = &lease_table->awaited[MaxBackends];
+	for (int i = 0; i < 2 * MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
 	lease_table->buckets = buckets_wanted();
-	lease_table->bucket = (int *) &lease_table->awaited[MaxBackends];
+	lease_table->bucket = (int *) &lease_table->joined_by[MaxBackends];
 	for (int i = 0; i < lease_table->buckets; i++)
 		lease_table->bucket[i] = -1;
 
@@ -190,6 +202,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease->permits_told, 0);
 		pg_atomic_init_u32(&lease->free_permit, 0);
 		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
+		pg_atomic_init_u32(&lease->joined, 0);
 	}
 }
 
@@ -226,7 +239,7 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
-	Size awaited = mul_size(MaxBackends, sizeof(pg_atomic_uint64));
+	Size awaited = mul_size(2 * MaxBackends, sizeof(pg_atomic_uint64)); /* and joined_by */
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
 	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(awaited, buckets)));
@@ -340,12 +353,80 @@ LeaseOpened
 lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		   const LeaseTerms *terms, Lease **result)
 {
-	LeaseOpened opened;
+	LeaseOpened opened = LEASE_OPENED;
 
+	if (terms->shared)
+		opened = try_join(hash, key, key_len, terms, result);
+	if (opened != LEASE_OPENED)
+		return opened;
 	do
 		opened = try_open(hash, gate, key, prefix_len, key_len, terms, result);
 	while (opened == LEASE_TABLE_FULL && make_room());
 	return opened;
+}
+
+/* LEASE_OPENED: there is none that could be joined; another may be there at once. */
+static LeaseOpened
+try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lease **result)
+{
+	LeaseOpened opened = LEASE_OPENED;
+	Lease *lease;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	if (lease != NULL && lease->shared && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
+	{
+		if (is_being_asked(lease, terms))
+			opened = LEASE_AWAITED;
+		else if (!is_named(lease, key, key_len) ||
+				 !rules_may_join(is_wanted_alone(lease), lease_validity_us(lease)))
+			opened = LEASE_TAKEN;
+		else
+		{
+			pg_atomic_fetch_add_u32(&lease->joined, 1);
+			note_joined(hash, 1);
+			*result = lease;
+			opened = LEASE_JOINED;
+		}
+	}
+	LWLockRelease(lock_of(hash));
+	return opened;
+}
+
+/* Under the table lock, exclusively. */
+static void
+join_first(Lease *lease)
+{
+	pg_atomic_write_u32(&lease->joined, 1);
+	note_joined(lease->hash, 1);
+}
+
+static bool
+is_named(const Lease *lease, const char *key, int key_len)
+{
+	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0;
+}
+
+/* Of a lease that is shared. */
+static bool
+is_wanted_alone(Lease *lease)
+{
+	return redlock_clock_us() <
+		   (int64) pg_atomic_read_u64(&lease_table->want_until_us[lease->hash % WANTS]);
+}
+
+/*
+ * Another session's question, worth waiting for: a try does not wait for another host.  One that
+ * was in vain is about to be given up, and ours may not be.
+ */
+static bool
+is_being_asked(Lease *lease, const LeaseTerms *terms)
+{
+	LeaseState state = lease_state(lease);
+
+	if (state == LEASE_WAITING)
+		return !terms->once || pg_atomic_read_u32(&lease->silent_nodes) != 0;
+	return state != LEASE_HELD;
 }
 
 static LeaseOpened
@@ -369,10 +450,13 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	{
 		if (is_detached(idle))
 		{
-			if (!terms->once)
-				idle->next_procno = REDLOCK_MY_PROCNO;
+			idle->is_awaited = idle->is_awaited || !terms->once;
+			/* it may be asked for among others: lease_gate was told of the last one */
+			pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
 			opened = LEASE_DETACHED;
 		}
+		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE && idle->shared && terms->shared)
+			opened = LEASE_AWAITED; /* another session was faster */
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
@@ -381,7 +465,10 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			seqlock_begin_write(&idle->version);
 			set_owner(idle, gate);
 			idle->keep_idle_ms = terms->keep_idle_ms;
-			idle->handovers++;
+			if (idle->shared)
+				join_first(idle); /* with the token of all who shared it before */
+			else
+				idle->handovers++;
 			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
 			seqlock_end_write(&idle->version);
 			pg_write_barrier();
@@ -497,11 +584,15 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->may_stay = terms->keep_idle_ms > 0;
 	lease->permits = terms->permits;
 	lease->is_queue = terms->is_queue;
+	lease->shared = terms->shared;
+	Assert(pg_atomic_read_u32(&lease->joined) == 0);
+	if (terms->shared)
+		join_first(lease);
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	lease->returns = false;
-	lease->next_procno = -1;
+	lease->is_awaited = false;
 	set_owner(lease, gate);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
@@ -534,7 +625,7 @@ can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *term
 {
 	bool limited = terms->hold_at_least_ms > 0 || (terms->hold_at_most_ms > 0 && !terms->is_queue);
 
-	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0 &&
+	return is_named(lease, key, key_len) && lease->shared == terms->shared &&
 		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
 		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
 							   lease->handovers, tokens_of(lease));
@@ -556,7 +647,7 @@ tokens_of(Lease *lease)
 bool
 lease_wants_tokens(Lease *lease, int64 now_us)
 {
-	return lease->keep_idle_ms > 0 && rules_wants_tokens(tokens_left(lease)) &&
+	return lease->keep_idle_ms > 0 && !lease->shared && rules_wants_tokens(tokens_left(lease)) &&
 		   wish_may_renew(pg_atomic_read_u32(&lease->wish), owner_of(lease),
 						  (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us);
 }
@@ -599,6 +690,11 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 idle_until_us = 0;
 	bool idle = waiting != NULL;
 
+	if (lease->shared)
+	{
+		leave(lease, waiting != NULL);
+		return;
+	}
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
@@ -629,6 +725,88 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	if (!idle ||
 		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		push(lease);
+}
+
+/*
+ * One session less shares it.  The last one releases it, or it stays.  That is decided under
+ * the lock, exclusively: none joins meanwhile.
+ */
+static void
+leave(Lease *lease, bool may_stay)
+{
+	uint64 hash = lease->hash;
+	int64 idle_until_us = 0;
+	uint32 joined;
+
+	/* who is likely to be the last takes the lock once */
+	if (pg_atomic_read_u32(&lease->joined) > 1)
+	{
+		LWLockAcquire(lock_of(hash), LW_SHARED);
+		joined = pg_atomic_read_u32(&lease->joined);
+		while (joined > 1 && !pg_atomic_compare_exchange_u32(&lease->joined, &joined, joined - 1))
+			;
+		if (joined > 1)
+			note_joined(hash, -1);
+		LWLockRelease(lock_of(hash));
+		if (joined > 1)
+			return;
+	}
+
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	note_joined(hash, -1);
+	joined = pg_atomic_sub_fetch_u32(&lease->joined, 1);
+	lease->returns = false;
+	if (joined == 0 && may_stay && lease->may_stay && lease->keep_idle_ms > 0 &&
+		!lease_table->stays_end &&
+		rules_may_stay(false, is_wanted_alone(lease), lease_validity_us(lease),
+					   lease->ttl_ms * INT64CONST(1000), 0, tokens_of(lease)))
+	{
+		idle_until_us = redlock_clock_us() + lease->keep_idle_ms * INT64CONST(1000);
+		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
+		pg_write_barrier();
+		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
+	}
+	else if (joined == 0)
+		free_name(lease);
+	LWLockRelease(lock_of(hash)); /* and a barrier: see lease_look_at_us */
+	if (joined > 0)
+		return;
+	if (idle_until_us == 0 || idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
+		push(lease);
+	if (idle_until_us == 0)
+		wake_awaiting(hash);
+}
+
+/* This session shares one lease more, or less.  Under the table lock: see tell_loss. */
+static void
+note_joined(uint64 hash, int change)
+{
+	static int count[64];
+	uint64 bit = UINT64CONST(1) << hash % 64;
+	pg_atomic_uint64 *mine = &lease_table->joined_by[REDLOCK_MY_PROCNO];
+
+	count[hash % 64] += change;
+	if (count[hash % 64] == 0)
+		pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) & ~bit);
+	else if (count[hash % 64] == 1 && change > 0)
+		pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) | bit);
+}
+
+/*
+ * Sessions that wait to join, or to ask themselves, look again: those that wait for a detached
+ * lease also after its loss, see tell_loss.
+ */
+static void
+wake_awaiting(uint64 hash)
+{
+	pg_memory_barrier(); /* we see who waits, or it sees what has changed */
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
+
+		if (i != REDLOCK_MY_PROCNO && (awaited == hash || awaited == ~hash))
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+	}
 }
 
 /* Limits are one owner's: such a lease is left to nobody.  Each owner of a queue prolongs its. */
@@ -737,6 +915,14 @@ lease_end_all_stays(void)
 void
 lease_want(Lease *lease)
 {
+	if (lease->shared)
+	{
+		/* as long as it holds others back at the nodes: it may give up */
+		pg_atomic_write_u64(&lease_table->want_until_us[lease->hash % WANTS],
+							redlock_clock_us() + LUA_BARRIER_MS * INT64CONST(1000));
+		lease_recall(lease);
+		return;
+	}
 	/* it is told again and again, by each node: without the lock then */
 	if (lease->wanted)
 		return;
@@ -967,10 +1153,10 @@ is_same(const DetachedLease *detached)
 static void
 end_detached(Lease *lease)
 {
-	lease->returns = lease->next_procno >= 0;
+	lease->returns = lease->is_awaited;
 	free_name(lease);
-	if (lease->next_procno >= 0)
-		SetLatch(&GetPGProcByNumber(lease->next_procno)->procLatch);
+	if (lease->is_awaited)
+		wake_awaiting(lease->hash);
 }
 
 Lease *
@@ -1321,6 +1507,8 @@ lease_set_state(Lease *lease, LeaseState state)
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+	if (lease->shared)
+		wake_awaiting(lease->hash);
 	if (state == LEASE_LOST)
 		tell_loss(lease);
 }
@@ -1347,14 +1535,15 @@ lease_tell_refused(Lease *lease)
 }
 
 /*
- * The owner may be busy, and learns of a loss before its validity was to end in no
- * other way.  Before a process ends it gives up its leases, under the table lock.
+ * The owner, or each session that shares it, may be busy, and learns of a loss before its validity
+ * was to end in no other way.  Before a process ends it gives up its leases, under the table lock.
  * Sessions that wait at the gate look whether it has changed.
  */
 static void
 tell_loss(Lease *lease)
 {
-	LWLockAcquire(lock_of(lease->hash), LW_SHARED);
+	/* exclusively: who shares it can't leave, and end */
+	LWLockAcquire(lock_of(lease->hash), lease->shared ? LW_EXCLUSIVE : LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
@@ -1363,7 +1552,16 @@ tell_loss(Lease *lease)
 		if (awaited == lease->hash)
 			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
 	}
-	if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
+	if (lease->shared)
+		for (int i = 0; i < MaxBackends; i++)
+		{
+			uint64 joined_by = pg_atomic_read_u64(&lease_table->joined_by[i]);
+
+			/* one that shares another looks, and finds it in order */
+			if ((joined_by & UINT64CONST(1) << lease->hash % 64) && GetPGProcByNumber(i)->pid != 0)
+				alarm_ring(GetPGProcByNumber(i)->pid);
+		}
+	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
 	LWLockRelease(lock_of(lease->hash));
 }
@@ -1378,12 +1576,18 @@ lease_owner_lives(const Lease *lease)
 	return owner_of(lease) == WISH_OWNER_LIVES;
 }
 
-/* It may be detached while we look: its process is read once. */
+/*
+ * It may be detached while we look: its process is read once.  Who shares a lease is counted, not
+ * known; who asked for it may be gone.
+ */
 static WishOwner
 owner_of(const Lease *lease)
 {
 	int pid = *(const volatile int *) &lease->owner_pid;
 
+	if (lease->shared)
+		return pg_atomic_read_u32(&((Lease *) lease)->joined) > 0 ? WISH_OWNER_LIVES
+																  : WISH_OWNER_GONE;
 	if (pid == 0)
 		return WISH_OWNER_NONE;
 	return GetPGProcByNumber(lease->owner_procno)->pid == pid ? WISH_OWNER_LIVES : WISH_OWNER_GONE;

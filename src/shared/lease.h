@@ -19,9 +19,9 @@
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, `company` and
- *						   `idle_until_us`, the broker all others.  When a lease is
- *						   detached, whoever has the table lock writes `wish` and
- *						   `hold_until_us`
+ *						   `idle_until_us`, the broker all others; but for `joined`.
+ *						   When a lease is detached, whoever has the table lock writes
+ *						   `wish` and `hold_until_us`
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes
@@ -45,13 +45,18 @@
  * then on it belongs to no process, and the gate is left; it keeps its name until somebody
  * gives it back (lease_release_detached), or the broker ends it: when hold_until_us comes,
  * when it was lost, or when the server stops.  Who passes the gate finds the name taken,
- * stays in the gate, and is woken by its latch (next_procno).  A slot may be another
+ * stays in the gate, and is woken by its latch (is_awaited).  A slot may be another
  * lease's at any time, so those who do not own it know it by its generation (DetachedLease).
  *
  * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
  * (lease_release): from then on it is no longer found by its name, so the name can
  * be taken again at once, and the broker frees the slot when no node is owed
  * anything.
+ *
+ * A shared lease has many sessions.  The first asks for it, the others join it when it is
+ * granted (`joined`); its gate is entered in share mode, so that all of them can.  The last one
+ * out releases it, or leaves it to stay.  It is never left for the next through the gate, who
+ * need not wait there.
  *
  * A lost lease is its owner's until the owner releases it, but another session may
  * take its name before that.  The loser's gate is not in the way: each loss moves
@@ -129,10 +134,10 @@ typedef struct Lease
 	int keep_idle_ms; /* how long it may stay after its owner; 0: not */
 	bool wanted;      /* by another host: it must not stay */
 	bool may_stay;    /* as the nodes were told when it was asked for */
+	bool shared;      /* by many sessions, its owner is the one that asked for it */
+	bool is_awaited;  /* (t) detached: sessions wait in the gate for its end */
 	bool is_queue;    /* for permits; while it is held, its owner waits for one */
 	uint16 permits;   /* it is one of so many, or their queue; 0: of no such lock */
-
-	int next_procno; /* (t) detached: who waits in the gate for its end; -1: nobody */
 
 	int next_named; /* (t) slot number of the next in its bucket, or -1 */
 	int next_free;  /* (f) slot number, or -1 */
@@ -175,6 +180,8 @@ typedef struct Lease
 									  * queue: that of which its owner was told last; or 0 */
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
+	pg_atomic_uint32 joined;         /* sessions that share it: each counts itself, under the
+									  * table lock in any mode; from or to none exclusively */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -226,6 +233,9 @@ typedef enum LeaseCounter
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
+/* Names that are wanted; two in one place cost who wants to share the other a second. */
+#define WANTS 1024
+
 /* Table locks, as many as PostgreSQL's own lock table has. */
 #define LEASE_PARTITIONS 16
 
@@ -255,15 +265,20 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
-	pg_atomic_uint32 losses[LOSSES];     /* by hash: so many leases were lost */
-	Settling settling;                   /* (b) */
-	pg_atomic_uint32 unsettled;          /* leases that do not rest on the lists in force;
-										  * LEASE_UNSETTLED_UNKNOWN: these are to change */
-	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
-	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
+	pg_atomic_uint32 losses[LOSSES];       /* by hash: so many leases were lost */
+	pg_atomic_uint64 want_until_us[WANTS]; /* by hash: a lease that is shared is wanted by one who
+											* wants it alone, as far as that one has said: it must
+											* not stay, nor be joined */
+	Settling settling;                     /* (b) */
+	pg_atomic_uint32 unsettled;            /* leases that do not rest on the lists in force;
+											* LEASE_UNSETTLED_UNKNOWN: these are to change */
+	pg_atomic_uint64 unsettled_until_us;   /* of keys that are kept; redlock_clock_us() time */
+	int cycle_slot[CYCLES];                /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *awaited; /* by procno: the hash of the name whose gate it asked for
-								* last; another value if that has changed since */
+	pg_atomic_uint64 *joined_by; /* by procno: a bit for each lease that it shares, by the hash
+								  * modulo 64: two in one cost it a look */
+	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
+								  * last; another value if that has changed since */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -285,6 +300,7 @@ typedef struct LeaseTerms
 	int keep_idle_ms;
 	int permits; /* it is one of so many, or their queue; 0: of no such lock */
 	bool is_queue;
+	bool shared;
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -293,6 +309,8 @@ typedef enum LeaseOpened
 {
 	LEASE_OPENED,
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
+	LEASE_JOINED,      /* and granted, as others share it */
+	LEASE_AWAITED,     /* another session asks to share it: our latch is set when it knows more */
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
 	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
@@ -305,7 +323,8 @@ extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
-extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails */
+extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails; of a shared
+																	   * one: by one session */
 extern void lease_release_idle(uint64 hash);
 
 /* Of a lease that was granted: its owner has no more to do with it than others. */

@@ -37,6 +37,7 @@
 #include "host.h"
 #include "laws.h"
 #include "protocol/lua.h"
+#include "session.h"
 #include "story.h"
 #include "wire.h"
 #include "word.h"
@@ -58,14 +59,18 @@ int session_count;
 static struct book
 {
 	int64_t grants[SECRETS_MAX];
+	bool shared[SECRETS_MAX]; /* of these */
 	int grant_count;
-	int64_t max_granted;  /* the largest token of all ranges */
-	int64_t max_returned; /* the largest token that a session was told */
+	int64_t max_granted;   /* the largest token of all ranges */
+	int64_t max_exclusive; /* ... of those that were not shared */
+	int64_t max_returned;  /* the largest token that a session was told */
 	uint32_t forgets;
 	int64_t counted[SERVERS_MAX]; /* how far each server has counted, as it said, and did not
 								   * forget since */
 	int64_t stored;               /* the fence: the database's own row */
 	int stored_by;
+	int64_t shared_stored; /* ... of those who share the lock */
+	int shared_by;
 	int64_t version; /* of the data behind it */
 } books[RESOURCES_MAX];
 
@@ -88,7 +93,10 @@ static void check_granted(int host, int slot);
 static void check_kept_ones(int host, int slot);
 static void check_order(int host, int slot);
 static void check_renewed(int host, int slot);
-static void check_bound(int host, int slot, int64_t token);
+static void check_bound(int host, int slot, int64_t token, bool shared);
+static int64_t floor_for(int host, int slot);
+static node_reader key_of(const node_data *data, const command *command);
+static int64_t counted_since(const node_data *data, const command *command);
 static void check_alone(int host, int slot);
 static void check_refused_try(int host, int slot);
 static bool is_quorum(int host, int slot, core_lists lists, core_mask servers);
@@ -96,6 +104,7 @@ static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
 static bool is_ordered(const slot *slot);
 static bool leaves_others(const command *command, const store *before, const store *after);
+static bool has_other(const node_data *data, const command *command, int64_t now_ms);
 static bool is_own_release_due(const command *command, const node_data *before);
 static bool is_still_owed(const command *command, int node, const struct wire *wire);
 
@@ -151,7 +160,7 @@ check_begin(void)
 	for (int r = 0; r < w.plan.resources; r++)
 	{
 		memset(&books[r], 0, sizeof(books[r]));
-		books[r].stored_by = -1;
+		books[r].stored_by = books[r].shared_by = -1;
 		for (int i = 0; i < w.plan.servers; i++)
 			books[r].counted[i] = w.server[i].data.lock[r].counter;
 	}
@@ -203,7 +212,7 @@ check_outage(void)
 			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
 			{
 				wire_expire(w.server_of[h][n], slot->resource);
-				demand(16, server_at(h, n)->data.lock[slot->resource].secret == slot->secret,
+				demand(16, debt_stands(server_at(h, n), slot->resource, slot->secret),
 					   "node %d has been well for long and lacks the key of request %u of host %c",
 					   n + 1, slot->secret, HOST_NAME(h));
 			}
@@ -271,12 +280,12 @@ check_round(int h, int s)
 
 	check->began_us = host_now_us(h);
 	check->began_true_us = w.now_us;
-	check->floor = book->max_granted;
+	check->floor = floor_for(h, s);
 	check->forgets = book->forgets;
 	check->yes = 0;
 	check->valid_until_us = 0;
 	for (int i = 0; i < w.plan.servers; i++)
-		if (book->counted[i] < book->max_granted)
+		if (book->counted[i] < check->floor)
 			behind |= CORE_BIT(i);
 	check->ordered = !is_quorum(h, s, hosts[h].slot[s].core.lists, behind);
 }
@@ -294,7 +303,7 @@ check_renewal(int h, int s)
 			(hosts[h].slot[s].wish == WISH_IDLE && host_now_us(h) < hosts[h].slot[s].idle_until_us),
 		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
 	check->renewal_began_us = host_now_us(h);
-	check->renewal_floor = books[hosts[h].slot[s].resource].max_granted;
+	check->renewal_floor = floor_for(h, s);
 	check->renewed = 0;
 }
 
@@ -344,11 +353,11 @@ check_stay(int h, int s)
 {
 	const slot *slot = &hosts[h].slot[s];
 
-	demand(13, !slot->wanted, "host %c keeps request %u, which another host wants", HOST_NAME(h),
-		   slot->secret);
+	demand(13, !session_is_wanted(h, s), "host %c keeps request %u, which another host wants",
+		   HOST_NAME(h), slot->secret);
 	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
 		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
-	demand(13, slot->handovers - w.plan.spent + 1 < slot->span,
+	demand(13, slot->shared || slot->handovers - w.plan.spent + 1 < slot->span,
 		   "host %c keeps request %u, which has no token left", HOST_NAME(h), slot->secret);
 }
 
@@ -359,7 +368,7 @@ check_refused_try(int h, int s)
 	const slot *slot = &hosts[h].slot[s];
 	int64_t asked_us = host_true_time_us(h, slot->asked_us);
 
-	if (!w.plan.faultless || !slot->once)
+	if (!w.plan.faultless || !slot->once || slot->shared)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
 		for (int k = 0; k < w.plan.slots; k++)
@@ -586,6 +595,15 @@ check_kept_ones(int h, int s)
 		   hosts[h].slot[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
 }
 
+/* What its token must be beyond: those who share the lock need no order among themselves. */
+static int64_t
+floor_for(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+
+	return slot->shared ? books[slot->resource].max_exclusive : books[slot->resource].max_granted;
+}
+
 /* Later than all that was granted before it was asked for, and of its own. */
 static void
 check_order(int h, int s)
@@ -604,7 +622,9 @@ check_order(int h, int s)
 			(long long) (slot->check.floor - WALL_US - START_US));
 	if (book->forgets == 0 || w.plan.sane)
 		for (int i = 0; i < book->grant_count; i++)
-			demand(2, book->grants[i] < first || book->grants[i] - LUA_SPAN >= last,
+			demand(2,
+				   (slot->shared && book->shared[i]) || book->grants[i] < first ||
+					   book->grants[i] - LUA_SPAN >= last,
 				   "host %c is granted the tokens %lld to %lld, some of which were granted before",
 				   HOST_NAME(h), (long long) (first - WALL_US - START_US),
 				   (long long) (last - WALL_US - START_US));
@@ -612,20 +632,25 @@ check_order(int h, int s)
 		for (int k = 0; k < w.plan.slots; k++)
 			if ((i != h || k != s) && hosts[i].slot[k].core.state == CORE_HELD &&
 				hosts[i].slot[k].resource == slot->resource)
-				check_bound(i, k, last);
+				check_bound(i, k, last, slot->shared);
 	if (book->grant_count < SECRETS_MAX)
+	{
+		book->shared[book->grant_count] = slot->shared;
 		book->grants[book->grant_count++] = last;
+	}
 	if (last > book->max_granted)
 		book->max_granted = last;
+	if (last > book->max_exclusive && !slot->shared)
+		book->max_exclusive = last;
 }
 
 /* A renewal that is bound by more than the token relies on it that none is between. */
 static void
-check_bound(int h, int s, int64_t token)
+check_bound(int h, int s, int64_t token, bool shared)
 {
 	const core_lease *lease = &hosts[h].slot[s].core;
 
-	if (books[hosts[h].slot[s].resource].forgets == 0)
+	if (books[hosts[h].slot[s].resource].forgets == 0 && !(shared && hosts[h].slot[s].shared))
 		demand(5, token <= lease->token || token > lease->bound,
 			   "token %lld is granted, and host %c renews request %u with token %lld up to %lld",
 			   (long long) (token - WALL_US - START_US), HOST_NAME(h), hosts[h].slot[s].secret,
@@ -677,7 +702,7 @@ check_renewed(int h, int s)
 			   HOST_NAME(h), slot->secret, (long long) (slot->core.token - WALL_US - START_US),
 			   (long long) (check->renewal_floor - WALL_US - START_US));
 	for (int i = 0; i < book->grant_count; i++)
-		check_bound(h, s, book->grants[i]);
+		check_bound(h, s, book->grants[i], book->shared[i]);
 	check->valid_until_us = valid_until_us;
 	check_alone(h, s);
 }
@@ -692,9 +717,16 @@ check_alone(int h, int s)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
 		for (int k = 0; k < w.plan.slots; k++)
-			demand(1, (i == h && k == s) || hosts[i].slot[k].resource != r || !host_is_valid(i, k),
+		{
+			const slot *other = &hosts[i].slot[k];
+			bool there = !(i == h && k == s) && other->resource == r && host_is_valid(i, k);
+			bool both = other->shared && hosts[h].slot[s].shared;
+
+			seen.beside += there && both;
+			demand(1, !there || both,
 				   "host %c holds the lock by request %u, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].slot[k].secret, HOST_NAME(h), hosts[h].slot[s].secret);
+		}
 	demand(1, !fault_plain_is_valid(r),
 		   "the plain client holds the lock, and host %c by request %u", HOST_NAME(h),
 		   hosts[h].slot[s].secret);
@@ -710,6 +742,14 @@ check_plain(int resource)
 			demand(1, hosts[i].slot[k].resource != resource || !host_is_valid(i, k),
 				   "the plain client holds the lock, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].slot[k].secret);
+}
+
+void
+check_joined(int h, int s)
+{
+	demand(13, !session_is_wanted(h, s), "a session joins request %u of host %c, which is wanted",
+		   hosts[h].slot[s].secret, HOST_NAME(h));
+	check_alone(h, s);
 }
 
 /* A session is told its token.  Returns the session, or -1. */
@@ -764,6 +804,7 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 							 .token = token,
 							 .began_us = handed_over ? w.now_us : slot->check.began_true_us,
 							 .returned_us = w.now_us,
+							 .shared = slot->shared,
 							 .handed_over = handed_over};
 	session_count++;
 	return id;
@@ -778,12 +819,11 @@ check_write(int id)
 {
 	session *session = &sessions[id];
 	struct book *book = &books[session->resource];
-	const slot *slot = &hosts[session->host].slot[session->slot];
 	bool stale = false;
 
 	if (session->done || session->storing)
 		return;
-	if (!session->paused && (slot->session != id || slot->generation != session->generation ||
+	if (!session->paused && (!session_has(id, session->host, session->slot) ||
 							 !host_is_valid(session->host, session->slot)))
 		return;
 	seen.writes++;
@@ -796,8 +836,11 @@ check_write(int id)
 	tell("host %c: writes with token %lld%s: %s", HOST_NAME(session->host),
 		 (long long) (session->token - WALL_US - START_US),
 		 stale ? ", though another was granted the lock since" : "",
-		 book->stored <= session->token ? "accepted" : "fenced off");
-	if (book->stored > session->token)
+		 book->stored <= session->token &&
+				 (session->shared || book->shared_stored <= session->token)
+			 ? "accepted"
+			 : "fenced off");
+	if (book->stored > session->token || (!session->shared && book->shared_stored > session->token))
 	{
 		seen.fenced += session->paused && stale;
 		return;
@@ -810,6 +853,22 @@ check_write(int id)
 		demand(2, false, "a stale write with token %lld is accepted after one with %lld",
 			   (long long) (session->token - WALL_US - START_US),
 			   (long long) (book->stored - WALL_US - START_US));
+	if (!session->shared && book->shared_by >= 0 &&
+		sessions[book->shared_by].began_us > session->returned_us &&
+		(book->forgets == 0 || w.plan.sane))
+		demand(2, false,
+			   "a stale write with token %lld is accepted after one who shared the lock with %lld",
+			   (long long) (session->token - WALL_US - START_US),
+			   (long long) (book->shared_stored - WALL_US - START_US));
+	if (session->shared)
+	{
+		if (book->shared_stored < session->token)
+		{
+			book->shared_stored = session->token;
+			book->shared_by = id;
+		}
+		return;
+	}
 	book->stored = session->token;
 	book->stored_by = id;
 	session->read = book->version;
@@ -854,12 +913,21 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	const node_data *before = &store->lock[command->resource];
 	const node_data *after = &server->data.lock[command->resource];
 	int64_t now_ms = server_clock_us(server) / 1000;
-	bool same = before->secret == command->secret && before->attempt == command->attempt;
+	node_reader was = key_of(before, command);
+	node_reader is = key_of(after, command);
+	bool same = was.secret == command->secret && was.attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
 	const slot *slot = &hosts[command->host].slot[command->slot];
 
-	if (after->secret != before->secret || after->attempt != before->attempt ||
-		after->key_end_ms != before->key_end_ms)
+	if (command->shared && is.secret != 0 &&
+		(was.secret == 0 || was.attempt != is.attempt || was.end_ms != is.end_ms))
+		debt_placed_reader(s, command->secret, node,
+						   behind != NULL &&
+							   host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
+	else if (command->shared)
+		;
+	else if (after->secret != before->secret || after->attempt != before->attempt ||
+			 after->key_end_ms != before->key_end_ms)
 		debt_placed(s, command->resource, node,
 					behind != NULL &&
 						host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
@@ -869,6 +937,10 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	demand(2, after->counter >= before->counter,
 		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
 		   HOST_NAME(command->host));
+	for (int i = 0; command->shared && yes && after->secret != 0 && i < after->readers; i++)
+		demand(7, after->key_end_ms >= after->reader[i].end_ms,
+			   "node %d drops the lock that request %u shares before that ends", node + 1,
+			   after->reader[i].secret);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -878,7 +950,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			if (!yes || same)
 				break;
 			count_to(s, command, answer->token);
-			demand(7, after->key_end_ms <= now_ms + command->ttl_ms,
+			demand(7, is.end_ms <= now_ms + command->ttl_ms,
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
@@ -903,7 +975,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			count_to(s, command, command->token);
 			demand(5,
 				   same || slot->generation != command->generation ||
-					   before->counter <= slot->core.bound,
+					   counted_since(before, command) <= slot->core.bound,
 				   "node %d renews request %u of host %c, and had counted beyond its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));
 			demand(5, after->counter >= command->token,
@@ -913,19 +985,19 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			demand(6, released[command->secret][s] < command->attempt,
 				   "node %d renews request %u of host %c after it executed its release", node + 1,
 				   command->secret, HOST_NAME(command->host));
-			demand(9, !same || after->key_end_ms >= before->key_end_ms,
+			demand(9, !same || is.end_ms >= was.end_ms,
 				   "node %d shortens the ttl of request %u by a renewal", node + 1,
 				   command->secret);
-			demand(
-				7,
-				after->key_end_ms <= now_ms + command->ttl_ms ||
-					(after->attempt == before->attempt && after->key_end_ms == before->key_end_ms),
-				"node %d keeps request %u for longer than its ttl", node + 1, command->secret);
+			demand(7,
+				   is.end_ms <= now_ms + command->ttl_ms ||
+					   (is.attempt == was.attempt && is.end_ms == was.end_ms),
+				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			break;
 		case CORE_OP_RELEASE:
 			demand(6,
 				   before->secret == 0 || after->secret != 0 ||
-					   (before->secret == command->secret && before->attempt <= command->attempt),
+					   (was.secret == command->secret && was.attempt <= command->attempt &&
+						!has_other(before, command, now_ms)),
 				   "node %d deletes the key of request %u, attempt %u, at the release of request "
 				   "%u, attempt %u",
 				   node + 1, before->secret, before->attempt, command->secret, command->attempt);
@@ -970,6 +1042,39 @@ leaves_others(const command *command, const store *before, const store *after)
 	return true;
 }
 
+/* Of one who shares the lock: the reader; else the key. */
+static node_reader
+key_of(const node_data *data, const command *command)
+{
+	for (int i = 0; command->shared && data->secret != 0 && data->shared && i < data->readers; i++)
+		if (data->reader[i].secret == command->secret)
+			return data->reader[i];
+	if (command->shared || data->secret == 0)
+		return (node_reader){0};
+	return (node_reader){data->secret, data->attempt, data->host, 0, data->key_end_ms};
+}
+
+/* How far it had counted when this one came, or nobody was granted it alone since. */
+static int64_t
+counted_since(const node_data *data, const command *command)
+{
+	node_reader reader = key_of(data, command);
+	int64_t since = data->counter;
+
+	if (command->shared && data->secret != 0 && data->shared && data->since >= 0)
+		since = data->since;
+	return command->shared && reader.secret != 0 && reader.granted < since ? reader.granted : since;
+}
+
+static bool
+has_other(const node_data *data, const command *command, int64_t now_ms)
+{
+	for (int i = 0; command->shared && i < data->readers; i++)
+		if (data->reader[i].secret != command->secret && data->reader[i].end_ms > now_ms)
+			return true;
+	return false;
+}
+
 /* Is in its way what its own host has let go?  What was lost may be let go after the next asks. */
 static bool
 is_own_release_due(const command *command, const node_data *before)
@@ -978,8 +1083,9 @@ is_own_release_due(const command *command, const node_data *before)
 	{
 		const slot *slot = &hosts[command->host].slot[s];
 
-		if (slot->in_use && slot->secret == before->secret && slot->wish == WISH_NOTHING &&
-			slot->keep_us == 0 && host_now_us(command->host) < slot->check.valid_until_us)
+		if (slot->in_use && slot->secret == before->secret && !before->shared &&
+			slot->wish == WISH_NOTHING && slot->keep_us == 0 &&
+			host_now_us(command->host) < slot->check.valid_until_us)
 			return true;
 	}
 	return false;
@@ -1037,7 +1143,7 @@ check_freed(int h, int s, bool shell_forgives)
 		demand(7,
 			   slot->keep_us > 0 || (stained[h] & CORE_BIT(i)) ||
 				   (left_long_ago && !(members & CORE_BIT(i))) ||
-				   debt_standing(&w.server[i], slot->resource) != slot->secret,
+				   !debt_stands(&w.server[i], slot->resource, slot->secret),
 			   "request %u of host %c is over, and its key is still at server %d", slot->secret,
 			   HOST_NAME(h), i + 1);
 }

@@ -55,6 +55,7 @@ typedef struct session
 	int64_t began_us;    /* true time */
 	int64_t returned_us; /* true time */
 	bool handed_over;
+	bool shared;
 	int64_t read; /* the version of the data that it found behind the fence */
 	bool storing; /* what it made of that */
 	bool paused;  /* the session alone: it looks at nothing before it writes */
@@ -74,6 +75,8 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
+	int64_t joined;     /* sessions that came to share a lease of their host */
+	int64_t beside;     /* grants beside those who share the lock from other hosts */
 	int64_t taken_idle; /* of these, after a stay with nobody */
 	int64_t stays_over; /* leases that stayed with nobody until the end of that */
 	int64_t recalled;   /* ... until another host wanted them */
@@ -141,8 +144,9 @@ extern void check_answered(int host, int slot, int node, const command *command,
 extern void check_outcome(int host, int slot, core_outcome outcome);
 extern void check_over(int host, int slot); /* the core begins to delete keys */
 extern void check_freed(int host, int slot, bool forgiven);
-extern void check_stay(int host, int slot); /* its owner leaves it to nobody */
-extern void check_stays(int host);          /* those that it has, at any time */
+extern void check_joined(int host, int slot); /* a session joins those who share it */
+extern void check_stay(int host, int slot);   /* its owner leaves it to nobody */
+extern void check_stays(int host);            /* those that it has, at any time */
 extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);
 extern void check_disowned(int host, int slot); /* its broker gives it up for its owner */
 

@@ -44,6 +44,8 @@
 #define SLACK_US (SLACK_MS * INT64_C(1000))
 
 static const char counter_key[] = KEY "\0token";
+static const char readers_key[] = KEY "\0readers";
+static const char barrier_key[] = KEY "\0barrier";
 static const char marker_key[] = LUA_MARKER;
 static char dir[] = "/tmp/redlock_sim.XXXXXX";
 static char socket_path[64];
@@ -67,6 +69,8 @@ static long told;                         /* renewals that were refused for the 
 static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
 static long released_full;                /* keys, where it was full */
 static long heard[TELLS_WANT + 1];        /* messages */
+static int most_readers;                  /* that share the lock */
+static long held_back;                    /* readers, by a barrier */
 static long heard_tries;                  /* of these, that a host tried to have the lock */
 
 static bool start_server(void);
@@ -83,18 +87,19 @@ static redisReply *call_script(const char *marker, char text[][600], const size_
 static bool follows_clock(const command *command, const answer *answer);
 static bool other_types_fail_alone(void);
 static command plain_acquire(uint32_t attempt);
-static bool fails_alone(const char *key, int op, const char *error);
+static bool fails_alone(const char *key, int shared, int op, const char *error);
 static bool half_done_is_undone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void subscribe(void);
 static void compare_messages(const command *command, const answer *answer, int count);
 static redisReply *hear(void);
-static void differ_unless_told(const command *command, const answer *answer);
+static void differ_unless_told(const command *command, const answer *answer, int host);
 static size_t write_told(char *text, size_t size, const command *command);
 static void compare_data(const char *after);
 static int64_t ttl_left_ms(void);
 static int64_t proposal(void);
 static int64_t some_counter(void);
+static void compare_readers(const char *after);
 static void differ(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static redisReply *call(const char *format, ...);
 static redisReply *must_reply(redisReply *reply);
@@ -154,6 +159,8 @@ main(void)
 	ok(heard[TELLS_FREE] > 0 && heard[TELLS_WANT] > heard_tries && heard_tries > 0,
 	   "%ld messages of a release, %ld of a host that wants the lock, %ld of these of a try",
 	   heard[TELLS_FREE], heard[TELLS_WANT], heard_tries);
+	ok(most_readers == 3 && held_back > 0, "%d share the lock, and %ld are held back by a barrier",
+	   most_readers, held_back);
 	ok(other_types_fail_alone(), "a key or counter of another type fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
 	return tap_done();
@@ -254,7 +261,7 @@ random_command(command *c, bool full)
 
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
-	c->secret = 1 + dice(2);
+	c->secret = 1 + dice(5);  /* three of them read */
 	c->attempt = 8 + dice(3); /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
@@ -264,9 +271,18 @@ random_command(command *c, bool full)
 		c->secret = data.secret;
 		if (dice(2) == 0)
 			c->attempt = data.attempt;
+		if (data.shared && data.readers > 0 && dice(3) > 0)
+		{
+			const node_reader *reader = &data.reader[dice((uint32_t) data.readers)];
+
+			c->secret = reader->secret;
+			if (dice(4) > 0)
+				c->attempt = reader->attempt;
+		}
 	}
+	c->shared = c->secret > 2;
 	c->host = (int) (c->secret % HOSTS);
-	c->may_stay = c->secret == 1;
+	c->may_stay = c->secret % 2 == 1;
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -274,6 +290,9 @@ random_command(command *c, bool full)
 			break;
 		case CORE_OP_CONFIRM:
 			c->counter = dice(3) == 0 ? some_counter() : data.counter;
+			for (int i = 0; c->shared && dice(4) > 0 && i < data.readers; i++)
+				if (data.reader[i].secret == c->secret)
+					c->counter = data.reader[i].granted;
 			c->token = some_counter();
 			break;
 		case CORE_OP_RENEW:
@@ -341,8 +360,17 @@ some_counter(void)
 static void
 random_meddling(void)
 {
-	switch (dice(8))
+	switch (dice(10))
 	{
+		case 8:
+			freeReplyObject(call("DEL %b", readers_key, sizeof(readers_key) - 1));
+			data.readers = 0;
+			data.since = -1;
+			break;
+		case 9:
+			freeReplyObject(call("PEXPIRE %b 0", barrier_key, sizeof(barrier_key) - 1));
+			data.barrier = 0;
+			break;
 		case 0:
 			freeReplyObject(call("DEL %b", KEY, strlen(KEY)));
 			data.secret = 0;
@@ -471,14 +499,17 @@ execute_both(int count)
 						 data.secret == command[i].secret && data.attempt == command[i].attempt;
 		node_execute(&data, &its_mark, now_us, &command[i], &full, &answer[i]);
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
+		held_back += command[i].shared && answer[i].reply == CORE_REPLY_NO &&
+					 answer[i].holder == data.barrier && data.barrier != 0;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
-		snprintf(
-			what[i], sizeof(what[i]),
-			"%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64 ", counter %" PRId64
-			", token %" PRId64 ", marker %u%s, on key %u %u, counter %" PRId64 ", marker %u",
-			lua_command_name[command[i].op], command[i].secret, command[i].attempt,
-			command[i].ttl_ms, command[i].proposal, command[i].counter, command[i].token, known,
-			is_full ? ", full" : "", before.secret, before.attempt, before.counter, its_mark.text);
+		snprintf(what[i], sizeof(what[i]),
+				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
+				 ", counter %" PRId64 ", token %" PRId64
+				 ", marker %u%s, on key %u %u, counter %" PRId64 ", marker %u",
+				 lua_command_name[command[i].shared][command[i].op], command[i].secret,
+				 command[i].attempt, command[i].ttl_ms, command[i].proposal, command[i].counter,
+				 command[i].token, known, is_full ? ", full" : "", before.secret, before.attempt,
+				 before.counter, its_mark.text);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
@@ -520,9 +551,10 @@ write_command(char *text, size_t size, const command *c)
 		number[0] = c->counter;
 		number[1] = c->token;
 	}
-	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%sa holder%c%" PRId64 "%c%" PRId64 "%c",
-				   lua_command_name[c->op], 0, KEY, 0, c->secret, c->attempt, c->host + 1,
-				   c->may_stay ? LUA_MAY_STAY : " ", 0, number[0], 0, number[1], 0);
+	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%s%sa holder%c%" PRId64 "%c%" PRId64 "%c",
+				   lua_command_name[c->shared][c->op], 0, KEY, 0, c->secret, c->attempt,
+				   c->host + 1, c->shared ? LUA_SHARED : "", c->may_stay ? LUA_MAY_STAY : " ", 0,
+				   number[0], 0, number[1], 0);
 	if (c->op == CORE_OP_ACQUIRE && c->waited_us < 0)
 		len += snprintf(text + len, size - (size_t) len, "%s%c", LUA_TRY, 0);
 	else
@@ -586,9 +618,10 @@ other_types_fail_alone(void)
 	freeReplyObject(call("RPUSH %s element", list));
 	freeReplyObject(call("RPUSH %s%b element", counted, "\0token", (size_t) 6));
 	freeReplyObject(call("SET %s%b scribble", scribbled, "\0token", (size_t) 6));
-	for (int op = 0; op <= CORE_OP_RELEASE; op++)
-		good = fails_alone(list, op, "WRONGTYPE") && fails_alone(counted, op, "WRONGTYPE") && good;
-	return fails_alone(scribbled, CORE_OP_ACQUIRE, "ERR the counter is not a number") && good;
+	for (int i = 0; i < 2 * (CORE_OP_RELEASE + 1); i++)
+		good = fails_alone(list, i / 4, i % 4, "WRONGTYPE") &&
+			   fails_alone(counted, i / 4, i % 4, "WRONGTYPE") && good;
+	return fails_alone(scribbled, 0, CORE_OP_ACQUIRE, "ERR the counter is not a number") && good;
 }
 
 static command
@@ -604,7 +637,7 @@ plain_acquire(uint32_t attempt)
 
 /* Behind the command goes one on the lock. */
 static bool
-fails_alone(const char *key, int op, const char *error)
+fails_alone(const char *key, int shared, int op, const char *error)
 {
 	static uint32_t attempt = 0;
 	command own = plain_acquire(++attempt);
@@ -614,7 +647,7 @@ fails_alone(const char *key, int op, const char *error)
 	bool good;
 
 	len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c",
-							   lua_command_name[op], 0, key, 0, 0, 0, 0, 0);
+							   lua_command_name[shared][op], 0, key, 0, 0, 0, 0, 0);
 	len[1] = write_command(text[1], sizeof(text[1]), &own);
 	reply = call_script(marker_text, text, len, 2);
 	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
@@ -622,7 +655,7 @@ fails_alone(const char *key, int op, const char *error)
 		   strncmp(reply->element[0]->str, error, strlen(error)) == 0 &&
 		   reply->element[1]->type == REDIS_REPLY_STRING;
 	if (!good)
-		printf("# %s of %s\n", lua_command_name[op], key);
+		printf("# %s of %s\n", lua_command_name[shared][op], key);
 	freeReplyObject(reply);
 	return good;
 }
@@ -695,6 +728,9 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 			now_us - token - LUA_CLOCK_BOUND_US < SLACK_US &&
 			token - now_us + LUA_CLOCK_BOUND_US < SLACK_US)
 		{
+			for (int i = 0; i < data.readers; i++)
+				if (data.reader[i].granted == a->token)
+					data.reader[i].granted = token;
 			data.counter = a->token = token;
 		}
 		if (token != a->token)
@@ -744,8 +780,12 @@ compare_messages(const command *c, const answer *a, int count)
 
 	freeReplyObject(call("PUBLISH end end"));
 	for (int i = 0; i < count && differences == 0; i++)
-		if (a[i].tells != TELLS_NOTHING)
-			differ_unless_told(&c[i], &a[i]);
+		for (int told_host = 0; told_host < (a[i].tells == TELLS_NOTHING ? 0
+											 : a[i].shared               ? a[i].readers
+																		 : 1);
+			 told_host++)
+			differ_unless_told(&c[i], &a[i],
+							   a[i].shared ? a[i].reader_host[told_host] : a[i].holder_host);
 	if (differences > 0)
 		return;
 	last = hear();
@@ -755,7 +795,7 @@ compare_messages(const command *c, const answer *a, int count)
 }
 
 static void
-differ_unless_told(const command *c, const answer *a)
+differ_unless_told(const command *c, const answer *a, int host)
 {
 	char channel[64] = KEY;
 	size_t channel_len = strlen(KEY);
@@ -768,8 +808,8 @@ differ_unless_told(const command *c, const answer *a)
 		len += write_told(text + len, sizeof(text) - len, c);
 	else
 	{
-		channel_len = (size_t) snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0,
-										(unsigned) a->holder_host);
+		channel_len =
+			(size_t) snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0, (unsigned) host);
 		len = (size_t) snprintf(text, sizeof(text), "want%c%s%c%016x%c", 0, KEY, 0,
 								(unsigned) c->host + 1, 0);
 		len += (size_t) (c->waited_us < 0
@@ -801,7 +841,8 @@ compare_data(const char *after)
 			 (strtoul(value->str, NULL, 16) != data.secret ||
 			  strtoul(value->str + 33, NULL, 10) != data.attempt ||
 			  (strstr(value->str, LUA_KEPT "a holder") != NULL) != data.kept ||
-			  (value->len > 59 && value->str[59] == LUA_MAY_STAY[0]) != data.may_stay ||
+			  (value->len > 60 && value->str[59 + data.shared] == LUA_MAY_STAY[0]) !=
+				  data.may_stay ||
 			  llabs(value_ttl->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS))
 		differ("the key %s with %lld ms after %s", value->str, value_ttl->integer, after);
 
@@ -821,11 +862,59 @@ compare_data(const char *after)
 			: mark->type != REDIS_REPLY_STRING || strcmp(mark->str, marker_text) != 0)
 		differ("the marker %s after %s", mark->str ? mark->str : "(none)", after);
 
+	compare_readers(after);
 	freeReplyObject(value);
 	freeReplyObject(counter);
 	freeReplyObject(mark);
 	freeReplyObject(value_ttl);
 	freeReplyObject(counter_ttl);
+}
+
+/* Those of a shared lock, and the barrier. */
+static void
+compare_readers(const char *after)
+{
+	redisReply *barrier = call("GET %b", barrier_key, sizeof(barrier_key) - 1);
+	redisReply *life = call("PTTL %b", readers_key, sizeof(readers_key) - 1);
+	redisReply *since = call("HGET %b since", readers_key, sizeof(readers_key) - 1);
+	redisReply *count = call("HLEN %b", readers_key, sizeof(readers_key) - 1);
+	bool shared = data.secret != 0 && data.shared;
+
+	if (shared && count->integer != data.readers + (data.since >= 0))
+		differ("%lld readers, not %d, after %s", count->integer, data.readers, after);
+	if (shared && data.since >= 0 &&
+		(since->type != REDIS_REPLY_STRING || strtoll(since->str, NULL, 10) != data.since))
+		differ("readers since %s, not %" PRId64 ", after %s", since->str ? since->str : "(none)",
+			   data.since, after);
+	if (shared && data.readers > 0 &&
+		llabs(life->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS)
+		differ("readers for %lld ms after %s", life->integer, after);
+	for (int i = 0; shared && i < data.readers; i++)
+	{
+		const node_reader *r = &data.reader[i];
+		redisReply *reader =
+			call("HGET %b %032x:", readers_key, sizeof(readers_key) - 1, r->secret);
+		char text[100];
+		size_t len = (size_t) snprintf(text, sizeof(text), "%09u:%016x:%" PRId64 ":", r->attempt,
+									   (unsigned) r->host, r->granted);
+
+		if (reader->type != REDIS_REPLY_STRING || strncmp(reader->str, text, len) != 0 ||
+			llabs(strtoll(reader->str + len, NULL, 10) - (long long) r->end_ms) > SLACK_MS)
+			differ("the reader %s, not %s, after %s", reader->str ? reader->str : "(none)", text,
+				   after);
+		most_readers = data.readers > most_readers ? data.readers : most_readers;
+		freeReplyObject(reader);
+	}
+	if ((barrier->type == REDIS_REPLY_STRING) != (data.barrier != 0))
+		differ("a barrier that is %sthere after %s", data.barrier != 0 ? "not " : "", after);
+	else if (data.barrier != 0 &&
+			 (strtoll(barrier->str, NULL, 10) != data.barrier_counter ||
+			  strtoul(strchr(barrier->str, ':') + 1, NULL, 16) != data.barrier))
+		differ("the barrier %s after %s", barrier->str, after);
+	freeReplyObject(barrier);
+	freeReplyObject(life);
+	freeReplyObject(since);
+	freeReplyObject(count);
 }
 
 static void

@@ -14,6 +14,8 @@
  * - A node that came back during a valid lease has its key after the same time,
  *	 unless another's key or a larger counter stood in the way.
  *
+ * Of a lock that is shared, each reader is a key.
+ *
  * Not demanded: of keys that came late, from an old socket, or when a host was
  * stopped and could not drop the connection, and of those that a snapshot brought
  * back: nobody knows of them for sure, and they expire within their ttl.  So do those
@@ -56,7 +58,7 @@ static struct key
 	int64_t placed_us;
 	int64_t unwanted_us; /* since then; 0: it is wanted */
 	int64_t since_us;    /* and since then its host's connection is well; 0: it is not */
-} keys[SERVERS_MAX][RESOURCES_MAX];
+} keys[SERVERS_MAX][RESOURCES_MAX], readers[SERVERS_MAX][SECRETS_MAX]; /* who share them */
 
 /* A connection: up and well since then; 0: it is not. */
 static struct path
@@ -73,6 +75,8 @@ static struct path
 static void look_at_paths(void);
 static bool is_well(int host, int node);
 static void check_debts(int server, int resource);
+static void check_debt(int server, struct key *key, uint32_t secret, uint32_t attempt,
+					   bool standing, bool kept);
 static bool is_lost(uint32_t secret, int host, int node, int64_t placed_us);
 static bool is_wanted(uint32_t secret);
 static void check_repairs(int host, int slot);
@@ -82,6 +86,7 @@ debt_begin(void)
 {
 	memset(requests, 0, sizeof(requests));
 	memset(keys, 0, sizeof(keys));
+	memset(readers, 0, sizeof(readers));
 	memset(paths, 0, sizeof(paths));
 }
 
@@ -91,6 +96,14 @@ debt_placed(int server, int resource, int node, bool in_time)
 	keys[server][resource].node = node;
 	keys[server][resource].in_time = in_time;
 	keys[server][resource].placed_us = w.now_us;
+	for (int i = 0; !in_time && i < w.server[server].data.lock[resource].readers; i++)
+		readers[server][w.server[server].data.lock[resource].reader[i].secret].in_time = false;
+}
+
+void
+debt_placed_reader(int server, uint32_t secret, int node, bool in_time)
+{
+	readers[server][secret] = (struct key){.node = node, .in_time = in_time, .placed_us = w.now_us};
 }
 
 void
@@ -131,6 +144,8 @@ debt_left(int h, int n)
 	{
 		uint32_t secret = debt_standing(&w.server[server], r);
 
+		if (w.server[server].data.lock[r].shared)
+			continue;
 		if (w.plan.measured && secret != 0 && !fault_is_plain(secret) &&
 			requests[secret].host == h && (requests[secret].members & CORE_BIT(n)) &&
 			!requests[secret].forgiven && !is_lost(secret, h, n, keys[server][r].placed_us) &&
@@ -206,28 +221,43 @@ is_well(int h, int n)
 static void
 check_debts(int server, int resource)
 {
-	struct key *key = &keys[server][resource];
 	const node_data *data = &w.server[server].data.lock[resource];
-	uint32_t secret = data->secret;
+	int64_t now_ms = server_clock_us(&w.server[server]) / 1000;
+	bool standing = debt_standing(&w.server[server], resource) != 0;
+
+	if (!data->shared || !standing)
+		check_debt(server, &keys[server][resource], data->secret, data->attempt, standing,
+				   data->kept);
+	for (int i = 0; data->shared && standing && i < data->readers; i++)
+	{
+		const node_reader *reader = &data->reader[i];
+
+		check_debt(server, &readers[server][reader->secret], reader->secret, reader->attempt,
+				   now_ms <= reader->end_ms, false);
+	}
+}
+
+static void
+check_debt(int server, struct key *key, uint32_t secret, uint32_t attempt, bool standing, bool kept)
+{
 	int h = requests[secret].host;
 	const slot *slot = slot_at(h, requests[secret].slot);
 	const Release *release = &hosts[h].release[requests[secret].slot];
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
-	bool unwanted =
-		secret != 0 && !is_wanted(secret) && debt_standing(&w.server[server], resource) != 0;
+	bool unwanted = secret != 0 && !is_wanted(secret) && standing;
 
-	if (secret != key->secret || data->attempt != key->attempt || !unwanted)
+	if (secret != key->secret || attempt != key->attempt || !unwanted)
 		key->unwanted_us = key->since_us = 0;
 	key->secret = secret;
-	key->attempt = data->attempt;
+	key->attempt = attempt;
 	if (!unwanted || fault_is_plain(secret))
 		return;
 	if (key->unwanted_us == 0)
 		key->unwanted_us = w.now_us;
 	if (paths[h][node].well_us == 0 || w.server_of[h][node] != server ||
-		is_lost(secret, h, node, key->placed_us) || data->kept || !key->in_time ||
+		is_lost(secret, h, node, key->placed_us) || kept || !key->in_time ||
 		requests[secret].forgiven ||
 		(slot->secret == secret && (release->waits || (release->unsent & CORE_BIT(node)))))
 	{
@@ -276,6 +306,20 @@ debt_standing(const server *server, int resource)
 	return server_clock_us(server) / 1000 > data->key_end_ms ? 0 : data->secret;
 }
 
+bool
+debt_stands(const server *server, int resource, uint32_t secret)
+{
+	const node_data *data = &server->data.lock[resource];
+	uint32_t standing = debt_standing(server, resource);
+
+	if (standing == 0 || !data->shared)
+		return standing != 0 && standing == secret;
+	for (int i = 0; i < data->readers; i++)
+		if (data->reader[i].secret == secret)
+			return server_clock_us(server) / 1000 <= data->reader[i].end_ms;
+	return false;
+}
+
 /* Its owner wants it, or may; and it is no attempt that was not won. */
 static bool
 is_wanted(uint32_t secret)
@@ -296,14 +340,19 @@ check_repairs(int h, int s)
 	{
 		const server *server = server_at(h, n);
 		int64_t up_us = paths[h][n].up_us;
+		int64_t counter = server->data.lock[slot->resource].counter;
 		uint32_t secret;
 
 		if (up_us <= slot->check.granted_true_us || up_us <= slot->relisted_true_us ||
 			!(slot->core.members & CORE_BIT(n)))
 			continue;
 		secret = debt_standing(server, slot->resource);
-		if ((secret != 0 && secret != slot->secret) ||
-			server->data.lock[slot->resource].counter > slot->core.token ||
+		if (secret != 0 && slot->shared && server->data.lock[slot->resource].shared)
+		{
+			secret = debt_stands(server, slot->resource, slot->secret) ? slot->secret : 0;
+			counter = server->data.lock[slot->resource].since;
+		}
+		if ((secret != 0 && secret != slot->secret) || counter > slot->core.token ||
 			(hosts[h].release[s].unsent & CORE_BIT(n)))
 			paths[h][n].contested_us[slot->resource] = w.now_us;
 		if (paths[h][n].well_us == 0 || paths[h][n].well_us > up_us ||

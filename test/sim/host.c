@@ -397,6 +397,7 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 					   .ttl_ms = slot->ttl_us / 1000,
 					   .host = h,
 					   .may_stay = slot->may_stay,
+					   .shared = slot->shared,
 					   .slot = s,
 					   .generation = slot->generation,
 					   .round = round,
@@ -527,9 +528,10 @@ publish(int h, int s, core_outcome outcome)
 				break;
 			}
 			session_lost(h, s);
-			if (slot->session >= 0 && !sessions[slot->session].paused)
-				later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
-					  (uint32_t) slot->session);
+			for (int i = 0; i < session_count; i++)
+				if (session_has(i, h, s) && !sessions[i].paused)
+					later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s,
+						  (uint32_t) i);
 			break;
 	}
 }
@@ -712,7 +714,7 @@ extend(int h, int s)
 	core_event event = {.type = CORE_EXTEND,
 						.token = rules_more_tokens(slot->core.bound, wall_us(h))};
 
-	if (event.token > 0 && slot->keep_idle_us > 0 && slot->granted &&
+	if (event.token > 0 && slot->keep_idle_us > 0 && !slot->shared && slot->granted &&
 		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
 		wish_may_renew(slot->wish, owner_of(slot), slot->idle_until_us, host_now_us(h)))
 		step(h, s, &event);
@@ -883,8 +885,9 @@ ask(int h, int s)
 	slot->keep_until_us = 0;
 	slot->relisted_true_us = 0;
 	hurry_releases_of(h, w.plan.gate[slot->resource]);
-	tell("host %c: request %u for lock %d%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
-		 slot->once ? ", a try" : "", slot->hold_at_most_us > 0 ? ", for a limited time" : "");
+	tell("host %c: request %u for lock %d%s%s%s", HOST_NAME(h), slot->secret, slot->resource + 1,
+		 slot->shared ? ", to share it" : "", slot->once ? ", a try" : "",
+		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(h, s);
 	step(h, s, &event);
 }

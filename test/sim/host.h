@@ -54,7 +54,10 @@ typedef struct slot
 	int64_t turn_began_us;
 	int64_t relisted_true_us; /* its nodes are others since then */
 	int64_t keep_idle_us;
-	bool may_stay;         /* as the nodes were told when it was asked for */
+	bool may_stay; /* as the nodes were told when it was asked for */
+	bool shared;   /* by `joined` sessions */
+	int joined;
+	int64_t want_until_us; /* ... as long as nobody wants it alone */
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
 	int64_t looks_at_us;   /* the broker looks whether a stay is over */
 	WaitersKnown waiters;  /* hosts that want it, as far as the broker knows */

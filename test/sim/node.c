@@ -4,6 +4,9 @@
  */
 #include "node.h"
 
+#include <assert.h>
+#include <string.h>
+
 #include "protocol/lua.h"
 
 static void acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
@@ -14,6 +17,19 @@ static void renew(node_data *data, int64_t now_us, const command *command, bool 
 				  answer *answer);
 static void release(node_data *data, int64_t now_us, const command *command, bool *full,
 					answer *answer);
+static bool acquire_shared(node_data *data, int64_t now_us, const command *command, bool full,
+						   int64_t counter, answer *answer);
+static void confirm_shared(node_data *data, int64_t now_us, const command *command, bool full,
+						   answer *answer);
+static bool renew_shared(node_data *data, int64_t now_us, const command *command, bool *full,
+						 answer *answer);
+static bool release_shared(node_data *data, int64_t now_us, const command *command, answer *answer);
+static node_reader *reader_of(node_data *data, uint32_t secret);
+static void put_reader(node_data *data, const command *command, int64_t granted, int64_t end_ms);
+static void drop_reader(node_data *data, node_reader *reader);
+static bool has_barrier(const node_data *data);
+static void stand_in_the_way(const node_data *data, int64_t now_us, const command *command,
+							 answer *answer);
 static void refuse(answer *answer);
 static bool is_near(int64_t counter, int64_t proposal);
 static int digits(int64_t number);
@@ -80,30 +96,37 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	}
 	answer->error = NODE_OK;
 	answer->reply = CORE_REPLY_YES;
-	if (is_same(data, command))
+	if (command->shared)
 	{
-		answer->token = data->counter;
-		return;
+		if (!acquire_shared(data, now_us, command, full, counter, answer))
+			return;
 	}
-	if (data->secret != 0 && !is_ours(data, command))
+	else
 	{
-		answer->reply = CORE_REPLY_NO;
-		answer->busy_ms = ttl_left_ms(data, now_us);
-		answer->holder = data->secret;
-		answer->may_stay = data->may_stay && !data->kept;
-		if (data->host != 0 && (command->waited_us >= 0 || data->may_stay))
+		if (is_same(data, command))
 		{
-			answer->tells = TELLS_WANT;
-			answer->holder_host = data->host;
+			answer->token = data->counter;
+			return;
 		}
-		return;
+		if (data->secret != 0 && !is_ours(data, command))
+		{
+			stand_in_the_way(data, now_us, command, answer);
+			if (data->shared && command->waited_us >= 0 && data->counter != 0 &&
+				(!has_barrier(data) || data->barrier == command->secret) && !full)
+			{
+				data->barrier = command->secret;
+				data->barrier_counter = data->counter;
+				data->barrier_end_ms = now_us / 1000 + LUA_BARRIER_MS;
+			}
+			return;
+		}
+		if (full)
+		{
+			refuse(answer);
+			return;
+		}
+		set_key(data, now_us, command);
 	}
-	if (full)
-	{
-		refuse(answer);
-		return;
-	}
-	set_key(data, now_us, command);
 	if (near && digits(counter) == digits(data->counter))
 		data->counter = counter; /* it expires when it would have */
 	else
@@ -111,9 +134,86 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	answer->token = counter;
 }
 
+/* Whose key is in the way, and who is told. */
+static void
+stand_in_the_way(const node_data *data, int64_t now_us, const command *command, answer *answer)
+{
+	answer->reply = CORE_REPLY_NO;
+	answer->busy_ms = ttl_left_ms(data, now_us);
+	answer->holder = data->secret;
+	answer->shared = data->shared;
+	answer->may_stay = data->may_stay && !data->kept;
+	if (data->host == 0 || (command->waited_us < 0 && !data->may_stay))
+		return;
+	answer->tells = TELLS_WANT;
+	answer->holder_host = data->host;
+	for (int i = 0; data->shared && i < data->readers; i++)
+		answer->reader_host[answer->readers++] = data->reader[i].host;
+}
+
+/* The reader is there now, and the counter is to be raised. */
+static bool
+acquire_shared(node_data *data, int64_t now_us, const command *command, bool full, int64_t counter,
+			   answer *answer)
+{
+	node_reader *mine = reader_of(data, command->secret);
+	int64_t end_ms = now_us / 1000 + command->ttl_ms;
+	bool may_stay;
+
+	if (mine != NULL && mine->attempt == command->attempt)
+	{
+		answer->token = mine->granted;
+		return false;
+	}
+	if (data->secret != 0 && !data->shared)
+	{
+		stand_in_the_way(data, now_us, command, answer);
+		return false;
+	}
+	if (mine == NULL && has_barrier(data))
+	{
+		answer->reply = CORE_REPLY_NO;
+		answer->busy_ms = data->barrier_end_ms - now_us / 1000;
+		answer->holder = data->barrier;
+		return false;
+	}
+	if (mine != NULL && mine->attempt > command->attempt)
+	{
+		answer->reply = CORE_REPLY_NO;
+		answer->busy_ms = ttl_left_ms(data, now_us);
+		answer->holder = data->secret;
+		answer->shared = true;
+		return false;
+	}
+	if (full)
+	{
+		refuse(answer);
+		return false;
+	}
+	if (data->secret == 0)
+	{
+		data->readers = 0;
+		data->since = data->counter;
+		data->key_end_ms = 0;
+	}
+	put_reader(data, command, counter, end_ms);
+	if (end_ms < data->key_end_ms)
+		end_ms = data->key_end_ms;
+	may_stay = data->secret != 0 && data->may_stay;
+	set_key(data, now_us, command);
+	data->may_stay = data->may_stay || may_stay;
+	data->key_end_ms = end_ms;
+	return true;
+}
+
 static void
 confirm(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
 {
+	if (command->shared)
+	{
+		confirm_shared(data, now_us, command, full, answer);
+		return;
+	}
 	if (!is_same(data, command) || data->counter == 0 || data->counter != command->counter)
 		return;
 	if (full)
@@ -125,10 +225,36 @@ confirm(node_data *data, int64_t now_us, const command *command, bool full, answ
 	answer->reply = CORE_REPLY_YES;
 }
 
+/* Other readers may have raised the counter since. */
+static void
+confirm_shared(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
+{
+	const node_reader *mine = reader_of(data, command->secret);
+
+	if (mine == NULL || data->counter == 0 || mine->attempt != command->attempt ||
+		mine->granted != command->counter)
+		return;
+	if (data->counter < command->token)
+	{
+		if (full)
+		{
+			refuse(answer);
+			return;
+		}
+		set_counter(data, now_us, command->token, command->keep_ms);
+	}
+	answer->reply = CORE_REPLY_YES;
+}
+
 static void
 renew(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
-	if (is_same(data, command))
+	if (command->shared)
+	{
+		if (!renew_shared(data, now_us, command, full, answer))
+			return;
+	}
+	else if (is_same(data, command))
 	{
 		if (ttl_left_ms(data, now_us) < command->ttl_ms)
 		{
@@ -169,10 +295,92 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 	answer->reply = CORE_REPLY_YES;
 }
 
+/* False: it was not extended. */
+static bool
+renew_shared(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+{
+	node_reader *mine = reader_of(data, command->secret);
+	int64_t since = data->counter;
+	int64_t end_ms = now_us / 1000 + command->ttl_ms;
+	int64_t life_ms = end_ms;
+
+	if ((data->secret != 0 && !data->shared) || (mine != NULL && mine->attempt > command->attempt))
+		return false;
+	if (data->secret != 0 && data->since >= 0)
+		since = data->since;
+	if (mine != NULL && mine->granted < since)
+		since = mine->granted;
+	if (!(mine != NULL && mine->attempt == command->attempt) && since > command->counter)
+	{
+		answer->token = since;
+		return false;
+	}
+	if (mine != NULL)
+	{
+		*full = false;
+		if (mine->attempt == command->attempt && end_ms < mine->end_ms)
+			end_ms = mine->end_ms;
+	}
+	else if (*full)
+	{
+		refuse(answer);
+		return false;
+	}
+	if (data->secret != 0 && life_ms < data->key_end_ms)
+		life_ms = data->key_end_ms;
+	if (data->secret == 0)
+	{
+		data->readers = 0;
+		data->since = since;
+		set_key(data, now_us, command);
+	}
+	put_reader(data, command, since, end_ms);
+	data->key_end_ms = life_ms;
+	return true;
+}
+
+/* Returns whether it is shared by others yet. */
+static bool
+release_shared(node_data *data, int64_t now_us, const command *command, answer *answer)
+{
+	node_reader *mine = reader_of(data, command->secret);
+	int64_t life_ms = 0;
+
+	if (data->secret == 0 || !data->shared)
+		return false;
+	if (mine == NULL || mine->attempt > command->attempt)
+		return true;
+	answer->reply = CORE_REPLY_YES;
+	drop_reader(data, mine);
+	for (int i = data->readers - 1; i >= 0; i--)
+		if (data->reader[i].end_ms <= now_us / 1000)
+			drop_reader(data, &data->reader[i]);
+		else if (life_ms < data->reader[i].end_ms)
+			life_ms = data->reader[i].end_ms;
+	if (life_ms > 0)
+	{
+		data->key_end_ms = life_ms;
+		return true;
+	}
+	data->secret = 0;
+	if (command->ttl_ms == 0)
+		answer->tells = TELLS_FREE;
+	return false;
+}
+
 static void
 release(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
-	bool ours = is_ours(data, command);
+	bool others = command->shared && release_shared(data, now_us, command, answer);
+	bool ours = !command->shared && is_ours(data, command);
+
+	if (answer->reply == CORE_REPLY_YES)
+		*full = false;
+	if (others && command->counter != 0 && data->since >= 0 && data->since < command->counter)
+	{
+		data->since = command->counter;
+		*full = false;
+	}
 
 	if (command->counter != 0 && data->counter < command->counter)
 	{
@@ -192,6 +400,45 @@ release(node_data *data, int64_t now_us, const command *command, bool *full, ans
 		set_key(data, now_us, command);
 		data->kept = true;
 	}
+}
+
+static node_reader *
+reader_of(node_data *data, uint32_t secret)
+{
+	for (int i = 0; data->secret != 0 && data->shared && i < data->readers; i++)
+		if (data->reader[i].secret == secret)
+			return &data->reader[i];
+	return NULL;
+}
+
+static void
+put_reader(node_data *data, const command *command, int64_t granted, int64_t end_ms)
+{
+	node_reader *mine = reader_of(data, command->secret);
+
+	if (mine == NULL)
+	{
+		assert(data->readers < NODE_READERS_MAX);
+		mine = &data->reader[data->readers++];
+	}
+	*mine = (node_reader){command->secret, command->attempt, command->host + 1, granted, end_ms};
+}
+
+static void
+drop_reader(node_data *data, node_reader *reader)
+{
+	int behind = (int) (data->reader + data->readers - reader - 1);
+
+	memmove(reader, reader + 1, sizeof(*reader) * (size_t) behind);
+	data->readers--;
+}
+
+/* In force: nobody was granted the lock since. */
+static bool
+has_barrier(const node_data *data)
+{
+	return data->barrier != 0 && data->counter != 0 &&
+		   data->counter - data->barrier_counter < LUA_SPAN;
 }
 
 static void
@@ -225,6 +472,7 @@ node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms)
 	data->attempt = 0;
 	data->host = 0;
 	data->may_stay = false;
+	data->shared = false;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + ttl_ms;
 	return true;
@@ -245,6 +493,8 @@ node_expire(node_data *data, int64_t now_us)
 {
 	if (data->secret != 0 && now_us / 1000 > data->key_end_ms)
 		data->secret = 0;
+	if (data->barrier != 0 && now_us / 1000 > data->barrier_end_ms)
+		data->barrier = 0;
 	if (data->counter == 0 || now_us / 1000 <= data->counter_end_ms)
 		return false;
 	data->counter = 0;
@@ -295,6 +545,7 @@ set_key(node_data *data, int64_t now_us, const command *command)
 	data->attempt = command->attempt;
 	data->host = command->host + 1;
 	data->may_stay = command->may_stay;
+	data->shared = command->shared;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }

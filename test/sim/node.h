@@ -23,6 +23,18 @@ typedef enum marked
 	MARKED_LONG_LOST
 } marked;
 
+/* One of those who share the lock. */
+typedef struct node_reader
+{
+	uint32_t secret;
+	uint32_t attempt;
+	int host;
+	int64_t granted; /* the counter */
+	int64_t end_ms;
+} node_reader;
+
+#define NODE_READERS_MAX 12 /* a model's limit: the script has none */
+
 /*
  * Secrets stand for the 32 hex digits of a request.  A plain Redlock client has
  * secrets, too, without attempts.
@@ -34,9 +46,16 @@ typedef struct node_data
 	bool kept;          /* and that it was released */
 	int host;           /* its id; 0: a plain client's value has none */
 	bool may_stay;      /* and that the host may have it for nobody */
+	bool shared;        /* and that it is of readers; what follows of them counts only then */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
+	int64_t since; /* -1: there is none */
+	int readers;
+	node_reader reader[NODE_READERS_MAX];
+	uint32_t barrier; /* the secret of who waits; 0: there is none */
+	int64_t barrier_counter;
+	int64_t barrier_end_ms;
 } node_data;
 
 /* One for all locks. */
@@ -72,6 +91,7 @@ typedef struct command
 	/* what the shell remembers of it */
 	int host;      /* its id, less one, is in the value */
 	bool may_stay; /* so is this */
+	bool shared;   /* it is one of readers, and so is this */
 	int slot;
 	uint32_t generation;
 	uint32_t round;
@@ -108,6 +128,9 @@ typedef struct answer
 	int waiting;     /* a refused acquire: as many hosts wait for the release */
 	tells tells;     /* it publishes */
 	int holder_host; /* ... to this one, by its id */
+	bool shared;     /* a refused acquire: readers are in the way; ... to all of these: */
+	int readers;
+	int reader_host[NODE_READERS_MAX];
 } answer;
 
 /*

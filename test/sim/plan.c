@@ -90,6 +90,7 @@ plan_make(plan *plan, uint64_t seed)
 	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
 	plan->faultless = plan->faults == 0;
 	plan->lawful = seed % 16 == 0;
+	plan->share = seed % 3 == 0;
 	plan->guarded = (plan->faults & BEYOND) == 0;
 	plan->measured =
 		plan->guarded &&

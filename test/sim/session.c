@@ -17,7 +17,10 @@
 
 static void come(int host, int resource, bool last);
 static int named(int host, int resource);
-static void open_slot(int host, int resource, bool last);
+static void open_slot(int host, int resource, bool last, bool shared);
+static bool may_join(int host, int slot, int resource);
+static void join(int host, int slot);
+static void leave(int host, int slot, int session);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t keep_idle_us(void);
@@ -44,7 +47,11 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 	slot->returned = true;
 	if (id < 0)
 	{
-		end_holding(h, s); /* there is no room to remember it */
+		/* there is no room to remember it */
+		if (slot->shared)
+			leave(h, s, id);
+		else
+			end_holding(h, s);
 		return;
 	}
 	if (may(FAULT_APP_PAUSE) && chance(4))
@@ -111,9 +118,13 @@ static void
 come(int h, int resource, bool last)
 {
 	gate *gate = gate_of(h, resource);
+	bool shared = w.plan.share && !last && chance(2);
+	int s = named(h, resource);
 
-	if (last || named(h, resource) < 0)
-		open_slot(h, resource, last);
+	if (last || s < 0)
+		open_slot(h, resource, last, shared);
+	else if (shared && may_join(h, s, resource))
+		join(h, s);
 	else if (gate->waiting < QUEUE_MAX)
 	{
 		gate->wants[gate->waiting++] = (uint8_t) resource;
@@ -133,8 +144,50 @@ named(int h, int resource)
 																								: s;
 }
 
+/* try_join of lease.c */
+static bool
+may_join(int h, int s, int resource)
+{
+	const slot *slot = slot_at(h, s);
+
+	return slot->shared && slot->resource == resource && slot->wish == WISH_HOLD &&
+		   slot->joined > 0 && rules_may_join(session_is_wanted(h, s), validity_us(h, slot));
+}
+
 static void
-open_slot(int h, int resource, bool last)
+join(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	seen.joined++;
+	slot->joined++;
+	tell("host %c: another session shares request %u", HOST_NAME(h), slot->secret);
+	check_joined(h, s);
+	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
+}
+
+/* leave of lease.c */
+static void
+leave(int h, int s, int id)
+{
+	if (id >= 0)
+		sessions[id].done = true;
+	if (--slot_at(h, s)->joined == 0)
+		end_holding(h, s);
+}
+
+bool
+session_has(int id, int h, int s)
+{
+	const slot *slot = slot_at(h, s);
+
+	return sessions[id].host == h && sessions[id].slot == s && !sessions[id].done &&
+		   sessions[id].generation == slot->generation && slot->owner == OWNER_HOLDS &&
+		   (slot->shared || slot->session == id);
+}
+
+static void
+open_slot(int h, int resource, bool last, bool shared)
 {
 	gate *gate = gate_of(h, resource);
 	int s = named(h, resource) < 0 ? find_slot(h) : -1;
@@ -157,12 +210,16 @@ open_slot(int h, int resource, bool last)
 		w.plan.ttl_us * (!last && operator_allows_longer() && chance(2) ? w.plan.longer : 1);
 	seen.longer += slot->ttl_us > w.plan.ttl_us;
 	slot->once = !last && chance(3);
+	slot->shared = shared;
+	slot->joined = 0;
+	slot->want_until_us = 0;
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
-	slot->keep_us =
-		w.plan.keep && !last && chance(3) ? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2)) : 0;
+	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
+						? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2))
+						: 0;
 	slot->hold_at_most_us =
-		w.plan.limit && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
+		w.plan.limit && !shared && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
 	slot->hold_until_us = 0;
 	slot->detach = slot->hold_at_most_us > 0 && chance(2);
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
@@ -250,6 +307,7 @@ session_on_read(const event *event)
 		return;
 	}
 	slot->turn_began_us = host_now_us(h);
+	slot->joined = 1;
 	if (w.plan.spent > 0)
 		host_push(h, s); /* it asks for tokens */
 	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
@@ -280,8 +338,8 @@ end_holding(int h, int s)
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
 	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
-		rules_may_stay(limited, slot->wanted, validity_us(h, slot), slot->ttl_us, slot->handovers,
-					   tokens(slot)))
+		rules_may_stay(limited, session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us,
+					   slot->handovers, tokens(slot)))
 	{
 		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
 		slot->wish = WISH_IDLE;
@@ -294,7 +352,8 @@ end_holding(int h, int s)
 				  slot->generation);
 		return;
 	}
-	if (rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
+	if (!slot->shared &&
+		rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
 						 gate_of(h, slot->resource)->waiting) &&
 		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
 							host_now_us(h) - slot->turn_began_us, slot->handovers - w.plan.spent,
@@ -410,7 +469,7 @@ session_on_take(const event *event)
 	}
 	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
 	{
-		if (gate->wants[0] == slot->resource &&
+		if (gate->wants[0] == slot->resource && (!w.plan.share || chance(2)) &&
 			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
 								tokens(slot)))
 		{
@@ -418,11 +477,13 @@ session_on_take(const event *event)
 
 			seen.taken_idle += slot->idle_until_us != 0;
 			slot->wish = WISH_HOLD;
-			slot->handovers++;
+			slot->handovers += !slot->shared;
+			slot->joined = 1;
 			if (w.plan.spent > 0 && chance(2))
 				host_push(h, event->slot); /* it asks for tokens */
 			slot->keep_idle_us = keep_idle_us();
-			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers), true);
+			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers),
+				  !slot->shared);
 			return;
 		}
 		free_name(h, event->slot);
@@ -435,8 +496,17 @@ session_on_take(const event *event)
 void
 session_want(int h, int s)
 {
-	slot_at(h, s)->wanted = true;
+	if (slot_at(h, s)->shared)
+		slot_at(h, s)->want_until_us = host_now_us(h) + LUA_BARRIER_MS * MS;
+	else
+		slot_at(h, s)->wanted = true;
 	session_recall(h, s);
+}
+
+bool
+session_is_wanted(int h, int s)
+{
+	return slot_at(h, s)->wanted || host_now_us(h) < slot_at(h, s)->want_until_us;
 }
 
 /* lease_recall of lease.c */
@@ -472,10 +542,12 @@ session_on_done(const event *event)
 	session *session = &sessions[event->tag];
 	slot *slot = slot_at(session->host, session->slot);
 
-	if (session->done)
-		return;
+	bool has = session_has((int) event->tag, session->host, session->slot);
+
 	session->done = true;
-	if (slot->generation == session->generation && slot->session == (int) event->tag)
+	if (has && slot->shared)
+		leave(session->host, session->slot, (int) event->tag);
+	else if (has)
 		end_holding(session->host, session->slot);
 }
 
@@ -507,9 +579,18 @@ session_crash(int h)
 		return;
 	seen.fault[FAULT_CRASH]++;
 	tell("host %c: the session of request %u crashes", HOST_NAME(h), slot->secret);
+	if (slot->shared && slot->owner == OWNER_HOLDS)
+	{
+		for (int i = 0; i < session_count; i++)
+			if (session_has(i, h, s))
+			{
+				leave(h, s, i);
+				return;
+			}
+	}
 	if (slot->session >= 0)
 		sessions[slot->session].done = true;
-	if (slot->wish == WISH_HOLD && chance(3))
+	if (slot->wish == WISH_HOLD && !slot->shared && chance(3))
 	{
 		seen.vanished++;
 		slot->session = -1;

@@ -20,8 +20,13 @@ extern void session_disown(int host, int slot);
 /* The broker hears that another host waits for it, or tried to have it. */
 extern void session_want(int host, int slot);
 extern void session_recall(int host, int slot);
+extern bool session_is_wanted(int host, int slot);
 
 extern void session_asks_last(int host, int64_t at_us);
+
+/* Does this session have what is in the slot? */
+extern bool session_has(int session, int host, int slot);
+
 extern void session_crash(int host); /* who holds the lock, or asks for it */
 extern void session_stop(int host);  /* who holds or wants it goes */
 

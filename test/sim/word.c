@@ -58,7 +58,7 @@ word_tell(int server, const command *command, const answer *answer)
 		case TELLS_NOTHING:
 			break;
 		case TELLS_FREE:
-			word.token = command->ended;
+			word.token = command->shared ? 0 : command->ended;
 			word.count = command->waiting;
 			for (int i = 0; i < word.count; i++)
 				word.waiter[i] = command->waiter[i];
@@ -68,7 +68,10 @@ word_tell(int server, const command *command, const answer *answer)
 			word.want = true;
 			word.count = command->waited_us >= 0;
 			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_us};
-			send_word(answer->holder_host - 1, &word);
+			if (!answer->shared)
+				send_word(answer->holder_host - 1, &word);
+			for (int i = 0; answer->shared && i < answer->readers; i++)
+				send_word(answer->reader_host[i] - 1, &word);
 			break;
 	}
 }
@@ -232,7 +235,7 @@ hear_turn(int h, int s, const Waiters *named)
 	if (named->count > 0)
 	{
 		waiters_hear(&slot->waiters, named, (uint64_t) h + 1);
-		if (slot->waiters.named.count > 0)
+		if (slot->waiters.named.count > 0 && !slot->shared)
 			session_want(h, s);
 	}
 	if (after_us < 0)

@@ -185,6 +185,7 @@ typedef struct plan
 	int asks;
 	int write_odds;
 	int64_t keep_idle_us; /* most leave the lease to nobody for so long; 0: none does */
+	bool share;           /* some share the lock */
 	bool keep;            /* some hold the key for some time after their release */
 	bool limit;           /* some limit how long they hold */
 	/* which invariants these faults leave */

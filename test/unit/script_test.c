@@ -88,6 +88,21 @@ static const struct
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$66\r\n" SECRET ":000000001:" HOST "~host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_stay = true, .text = "host a"}},
+	{"a lock that is shared",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "= host a\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO,
+	  .busy_ms = 1500,
+	  .ours = true,
+	  .text = "readers, the last of them host a"}},
+	{"one that is shared, and may stay with nobody",
+	 CORE_OP_ACQUIRE,
+	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "=~host a\r\n:0\r\n",
+	 {.reply = CORE_REPLY_NO,
+	  .busy_ms = 1500,
+	  .ours = true,
+	  .may_stay = true,
+	  .text = "readers, the last of them host a"}},
 	{"one that is kept",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST "~kept host a\r\n:0\r\n",
@@ -325,7 +340,7 @@ test_replies(void)
 
 		snprintf(text, sizeof(text), "*1\r\n%s", replies[i].reply);
 		read_one(replies[i].op, text, 0, 1, &answer);
-		ok(same(&answer, &replies[i].answer), "%s: %s", lua_command_name[replies[i].op],
+		ok(same(&answer, &replies[i].answer), "%s: %s", lua_command_name[0][replies[i].op],
 		   replies[i].what);
 	}
 }
@@ -537,7 +552,8 @@ static bool
 is_command(const redisReply *reply, core_op op, const char *words)
 {
 	char text[512];
-	int len = snprintf(text, sizeof(text), "%s|%s|%s|%s", lua_command_name[op], key, value, words);
+	int len =
+		snprintf(text, sizeof(text), "%s|%s|%s|%s", lua_command_name[0][op], key, value, words);
 
 	for (int i = 0; i < len; i++)
 		if (text[i] == '|')
@@ -642,7 +658,7 @@ test_values(void)
 
 	for (int i = 0; i < lengthof(attempts); i++)
 	{
-		len = script_value(written, secret, 0xc0ffee00c0ffee, i == 0, "host a");
+		len = script_value(written, secret, 0xc0ffee00c0ffee, false, i == 0, "host a");
 		script_set_attempt(written, attempts[i].attempt);
 		snprintf(text, sizeof(text), SECRET ":%s:" HOST "%chost a", attempts[i].digits,
 				 i == 0 ? '~' : ' ');
@@ -652,7 +668,7 @@ test_values(void)
 
 	memset(holder, 'h', LOCK_HOLDER_MAX);
 	holder[LOCK_HOLDER_MAX] = '\0';
-	len = script_value(written, secret, PG_UINT64_MAX, true, holder);
+	len = script_value(written, secret, PG_UINT64_MAX, false, true, holder);
 	script_set_attempt(written, 1);
 	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$%d\r\n%.*s\r\n:0\r\n", (int) len, (int) len,
 			 written);

@@ -166,6 +166,10 @@ test_told(void)
 	ok(waiters_count_told(&nodes, &ended, 2, 0) && waiters_count_told(&nodes, &ended, 4, 0) &&
 		   nodes == 6,
 	   "and its next");
+	waiters_asked(&ended);
+	ok(waiters_count_told(&nodes, &ended, 2, 0) && nodes == 2 &&
+		   waiters_count_told(&nodes, &ended, 1, 0) && nodes == 3,
+	   "who has asked meanwhile begins to count anew, and adds up");
 }
 
 int

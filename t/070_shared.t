@@ -1,0 +1,222 @@
+# Shared locks of three hosts.
+#
+# Protects from: two modes at a time; those who share a lock and wait for each other, on one
+# host or on several; a plain Redlock client that takes a shared lock; tokens that do not grow
+# from one mode to the other; sessions that are not told that the lease which they share was
+# lost; keys that stay when the last has gone, or go before; one who wants the lock for itself
+# and waits for a stream of those who share it, or the other way round; a broker that is
+# replaced and forgets who shares.
+#
+# Who comes first is told by tokens and by counting, not by how fast anything is.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $conf = "redlock.ttl = '20s'";
+my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);
+
+sub acquire
+{
+	my ($name, $mode, $more) = @_;
+	return "SELECT redlock_acquire('$name', scope => 'session', mode => '$mode'" . ($more // '') . ')';
+}
+
+# A session waits, and the nodes have refused it.
+sub waits_at_nodes
+{
+	my ($host, $name) = @_;
+	return $host->poll_query_until('postgres',
+		"SELECT count(*) > 0 FROM redlock_locks WHERE resource = '$name' AND state = 'waiting' AND held_by IS NOT NULL");
+}
+
+sub keys_left
+{
+	my ($name) = @_;
+	my $count = 0;
+
+	foreach my $node (@nodes)
+	{
+		$count += $node->cli('EXISTS', "redlock:$name");
+	}
+	return $count;
+}
+
+# ---- many at a time, none beside an exclusive one ----
+
+{
+	my @readers = map { my $host = $_; map { session($host) } 1, 2 } @hosts;
+	my ($writer, $other) = map { session($hosts[$_]) } 0, 1;
+
+	my $before = $writer->query(acquire('doc', 'exclusive'));
+	$writer->query("SELECT redlock_release('doc')");
+	my @tokens = map { $_->query(acquire('doc', 'shared')) } @readers;
+	is(scalar(grep { $_ > $before } @tokens), 6, 'six sessions of three hosts share it, each later than the one before');
+	foreach my $h (0 .. 2)
+	{
+		is($tokens[ 2 * $h ], $tokens[ 2 * $h + 1 ], 'two of one host share a lease, ' . $hosts[$h]->name);
+		is( $readers[ 2 * $h ]->query(
+				"SELECT count(DISTINCT pid), count(DISTINCT token), min(mode) FROM redlock_locks WHERE resource = 'doc' AND state = 'held'"),
+			'2|1|shared', 'the view has both');
+	}
+	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'nobody has it alone meanwhile, on the same host');
+	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try to share it is granted');
+	$other->query("SELECT redlock_release('doc')");
+
+	# a plain client, and one that looks
+	foreach my $node (@nodes)
+	{
+		is($node->cli('SET', 'redlock:doc', 'plain', 'NX', 'PX', 1000), '', 'a plain client finds it taken');
+		like($node->cli('GET', 'redlock:doc'), qr/^[0-9a-f]{32}:\d{9}:[0-9a-f]{16}= host=/, 'the value says that it is shared');
+	}
+
+	# those who leave take nothing along but themselves
+	$_->query("SELECT redlock_release('doc')") foreach @readers[ 0 .. 4 ];
+	is(keys_left('doc'), 3, 'the last one has it yet');
+	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
+	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
+	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'who wants it alone waits for that one');
+	like($result->{detail}, qr/^It is held by: readers, the last of them host=\S+ database=postgres pid=\d+ /, 'and is told so');
+
+	$other->send(acquire('doc', 'exclusive'));
+	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');
+	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody else comes in between, on any host');
+	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host that shares it');
+	$readers[5]->query("SELECT redlock_release('doc')");
+	my $token = $other->result->{out};
+	is(scalar(grep { $token > $_ } @tokens), 6, 'it has a larger token than all before it');
+	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody shares it then');
+	my @waiting = @readers[ 0, 2, 4, 5 ];
+	$_->send(acquire('doc', 'shared')) foreach @waiting;
+	ok(waits_at_nodes($hosts[2], 'doc'), 'those who want to share it wait');
+	$other->query("SELECT redlock_release('doc')");
+	my @later = map { $_->result->{out} } @waiting;
+	is(scalar(grep { $_ > $token } @later), 4, 'and get it together, each with a larger token');
+	$_->query("SELECT redlock_release('doc')") foreach @waiting;
+	ok(wait_until(sub { keys_left('doc') == 0 }, 'the key'), 'nothing is left');
+	foreach my $node (@nodes)
+	{
+		is($node->cli('EXISTS', "redlock:doc\0readers"), 0, 'nor who shared it');
+	}
+	$_->quit foreach @readers, $writer, $other;
+}
+
+# ---- renewed, by a new broker, too ----
+
+{
+	my @readers = map { session($hosts[$_]) } 0, 0, 1;
+
+	$_->query(acquire('renewed', 'shared', ", ttl => '2 s'")) foreach @readers;
+	my $broker = broker_pid($hosts[0]);
+	kill 'TERM', $broker;
+	ok(wait_until(sub { (broker_pid($hosts[0]) // $broker) != $broker }, 'another broker'), 'another broker');
+	my $renewed = $hosts[0]->safe_psql('postgres', 'SELECT renewed FROM redlock_stats');
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT renewed > $renewed + 3 FROM redlock_stats"), 'it renews what is shared');
+	is(join(' ', map { $_->query("SELECT redlock_check('renewed') > '0'") } @readers), 't t t', 'all have it yet');
+	is(keys_left('renewed'), 3, 'at all nodes');
+	$_->query("SELECT redlock_release('renewed')") foreach @readers;
+	ok(wait_until(sub { keys_left('renewed') == 0 }, 'the key'), 'and none after the last');
+	$_->quit foreach @readers;
+}
+
+# ---- a loss is told to all who share it ----
+
+{
+	my @readers = map { session($hosts[0]) } 1 .. 3;
+	my $bystander = session($hosts[0]);
+
+	$_->query(acquire('lost', 'shared', ", ttl => '12 s'")) foreach @readers;
+	$bystander->query(acquire('in order', 'shared'));
+	$_->cli('SET', 'redlock:lost', 'somebody') foreach @nodes;
+	$_->send('SELECT count(*) FROM generate_series(1, 100000000000)') foreach @readers;
+	foreach my $reader (@readers)
+	{
+		my $result = $reader->result;
+		is("$result->{state} $result->{message}", '57014 canceling statement because the lease on redlock "lost" was lost', 'a session is told');
+	}
+	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'one that shares another lock is not');
+	$_->run("SELECT redlock_release('lost')") foreach @readers;
+	$_->cli('DEL', 'redlock:lost') foreach @nodes;
+	cmp_ok($readers[0]->query(acquire('lost', 'shared')), '>', 0, 'the next may have it');
+	$_->quit foreach @readers, $bystander;
+}
+
+# ---- cancelled, and gone ----
+
+{
+	my ($holder, $first, $second) = map { session($hosts[$_]) } 1, 0, 0;
+
+	$holder->query(acquire('cancel', 'exclusive'));
+	my $pid = $first->query('SELECT pg_backend_pid()');
+	$_->send(acquire('cancel', 'shared')) foreach $first, $second;
+	ok(waits_at_nodes($hosts[0], 'cancel'), 'two wait, of which one asks');
+	my $asks = $hosts[0]->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'cancel' AND state = 'waiting'");
+	$hosts[0]->safe_psql('postgres', "SELECT pg_cancel_backend($asks)");
+	my ($one, $other) = $asks == $pid ? ($first, $second) : ($second, $first);
+	is($one->result->{state}, '57014', 'that one is cancelled');
+	$holder->query("SELECT redlock_release('cancel')");
+	cmp_ok($other->result->{out}, '>', 0, 'the other asks then, and gets it');
+	$hosts[0]->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $other->query('SELECT pg_backend_pid()') . ')');
+	$other->run('SELECT 1');
+	cmp_ok($holder->query(acquire('cancel', 'exclusive')), '>', 0, 'who is terminated leaves it');
+	$_->quit foreach $holder, $first, $second;
+}
+
+# ---- kept by keep_idle, until another wants it ----
+
+{
+	my ($reader, $other) = map { session($hosts[$_]) } 0, 1;
+
+	$reader->query(acquire('idle', 'shared', ", keep_idle => '50 s'"));
+	$reader->query("SELECT redlock_release('idle')");
+	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it stays');
+	is($other->query("SELECT redlock_try('idle', scope => 'session')"), 't', 'and is given up for a try of another host');
+	$_->quit foreach $reader, $other;
+}
+
+# ---- neither mode waits for a stream of the other ----
+
+# Sessions of all hosts do it again and again; one of another mode comes in between, after so
+# many others: who shares the lock has it some ten thousand times a second.
+foreach my $mode (qw(shared exclusive))
+{
+	my $one = $mode eq 'shared' ? 'exclusive' : 'shared';
+	my @stream = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts;
+	my $session = session($hosts[2]);
+	my @counting = map { session($_) } @hosts;
+
+	foreach my $host (@hosts)
+	{
+		$host->safe_psql('postgres', "CREATE UNLOGGED TABLE stream_$mode (token bigint)");
+	}
+	repeat($_, "INSERT INTO stream_$mode VALUES (redlock_acquire('stream $mode', mode => '$mode'))") foreach @stream;
+	foreach my $host (@hosts)
+	{
+		$host->poll_query_until('postgres', "SELECT count(*) > 20 FROM stream_$mode") or die;
+	}
+	foreach my $time (1 .. 5)
+	{
+		# nobody of the other mode has it while this one does, so the second count is exact
+		my $count = sub
+		{
+			my $sum = 0;
+			$sum += $_->query("SELECT count(*) FROM stream_$mode") foreach @counting;
+			return $sum;
+		};
+		my $before = $count->();
+		cmp_ok($session->query(acquire("stream $mode", $one)), '>', 0, "one comes into the stream of the mode $mode");
+		my $passed = $count->() - $before;
+		$session->query("SELECT redlock_release('stream $mode')");
+		cmp_ok($passed, '<', $mode eq 'shared' ? 20000 : 3000, "after $passed others");
+	}
+	end_repeats($_) foreach @hosts;
+	$_->result foreach @stream;
+	$_->query('DROP TABLE end_repeats') foreach @counting;
+	$_->quit foreach @stream, $session, @counting;
+}
+
+$_->stop foreach @hosts;
+done_testing();
