@@ -15,6 +15,17 @@ SELECT redlock_acquire('doc', hold_at_most => '1 min', mode => 'shared');
 SELECT redlock_try('doc', hold_at_least => '1 s', mode => 'shared');
 SELECT count(*) FROM redlock_locks WHERE state = 'held';
 
+-- a slot has one holder; a detached lock, too
+SELECT redlock_acquire('doc', mode => 'shared', slots => 2);
+CALL redlock_run('doc', 'SELECT 1', mode => 'shared', slots => 2);
+SELECT redlock_acquire('doc', scope => 'detached', mode => 'shared');
+SELECT redlock_try('doc', scope => 'detached', hold_at_most => '1 min', mode => 'shared');
+SELECT redlock_try('doc', scope => 'session', mode => 'shared', slots => 1);
+SELECT redlock_acquire('doc', slots => 2);
+SELECT redlock_acquire('doc', scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_release('doc');
+SELECT count(*) FROM redlock_locks WHERE state = 'held';
+
 -- it counts, as an exclusive one does, and has one token
 SELECT redlock_acquire('doc', scope => 'session', mode => 'shared') AS token \gset
 SELECT redlock_acquire('doc', scope => 'session', mode => 'shared') = :token AS same;

@@ -52,6 +52,8 @@ like($on_c->run("SELECT redlock_acquire('job', '100 ms', slots => 2)")->{err}, q
 	'it waits in vain');
 like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" has 2 slots elsewhere, and is asked for with 1/,
 	'who says nothing of slots is told');
+like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" has 2 slots elsewhere, and is asked for with 1/,
+	'so is who wants to share it');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
 isnt($on_a->query("SELECT redlock_token('job')"), $on_b->query("SELECT redlock_token('job')"), 'each has its own token');
@@ -69,6 +71,14 @@ ok(!$also_b->done, 'the fourth waits on');
 $on_a->query("SELECT redlock_release('job')");
 is($also_b->result->{out}, 't', 'and has that of the first');
 nothing_is_left('after waits');
+
+# ---- a lock that is shared has no slots, but for one who began elsewhere ----
+
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
+$on_b->run("SELECT redlock_try('job', scope => 'session', slots => 2)"); # maybe the second
+like($also_b->run("SELECT redlock_try('job', slots => 2)")->{err}, qr/redlock "job" has 1 slots elsewhere, and is asked for with 2/,
+	'who asks for a slot of a lock that is shared is told');
+nothing_is_left('after a lock was shared');
 
 # ---- who comes later does not come between ----
 

@@ -809,7 +809,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 		if (lease != NULL && message.waiters.count == 0)
 			lease_recall(lease);
 		else if (lease != NULL)
-			turns_want(lease, &message.waiters.waiter[0], now_us);
+			turns_want(lease, &message.waiters.waiter[0], message.shared, now_us);
 		return;
 	}
 	if (message.word == SCRIPT_PERMIT)

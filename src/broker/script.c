@@ -327,7 +327,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	if (answer->kept)
 		from += strlen(LUA_KEPT);
 	if (shared)
-		said = strlcpy(answer->text, "readers, the last of them ", sizeof(answer->text));
+		said = strlcpy(answer->text, LOCK_READERS, sizeof(answer->text));
 	text_to_printable(answer->text + said, sizeof(answer->text) - said, from, end - from);
 }
 
@@ -355,6 +355,7 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	message->word = SCRIPT_FREE;
 	message->token = 0;
 	message->waiters.count = 0;
+	message->shared = false;
 	if (!take_word(&text, end, &word, &word_len))
 		return;
 	if (strcmp(word, "free") == 0 && take_number(&text, end, LUA_COUNTER_END, &message->token))
@@ -369,7 +370,10 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	}
 	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
+	{
 		message->word = SCRIPT_WANT;
+		message->shared = take_word(&text, end, &word, &word_len) && strcmp(word, LUA_SHARED) == 0;
+	}
 	else if (strcmp(word, "probe") == 0 && take_probe(&text, end, &message->probe))
 		message->word = SCRIPT_PROBE;
 }
@@ -458,7 +462,7 @@ take_text(const char **at, const char *end, char *text, size_t size)
 
 size_t
 script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 host,
-				  int64 waited_us)
+				  int64 waited_us, bool shared)
 {
 	char *at = put_word(text, "want", 4);
 
@@ -466,6 +470,8 @@ script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, u
 	at = put_host(at, host);
 	*at++ = '\0';
 	at = put_number(at, waited_us);
+	if (shared)
+		at = put_word(at, LUA_SHARED, strlen(LUA_SHARED));
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }

@@ -117,10 +117,10 @@ typedef struct ScriptProbe
 
 /*
  * These write messages, and return their length: what the node says of a refused acquire that
- * waits, and a probe, whose own key is not used.
+ * waits, with another word if it is to share the lock, and a probe, whose own key is not used.
  */
 extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
-								uint64 host, int64 waited_us);
+								uint64 host, int64 waited_us, bool shared);
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
 
@@ -140,6 +140,7 @@ typedef struct ScriptMessage
 					  * last one is not the same at each node */
 	int permit;      /* PERMIT: which */
 	Waiters waiters; /* FREE: whose turn is next; WANT: who wants it, one, or a try: nobody */
+	bool shared;     /* WANT: by one who wants to share it, as far as that is told */
 	const char *key; /* WANT */
 	size_t key_len;
 	ScriptProbe probe; /* PROBE */

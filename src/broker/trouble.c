@@ -180,12 +180,17 @@ sum_up(TroubleKind kind)
 	trouble->times = 0;
 }
 
-/* The broker has no catalogs to look up a role's name in. */
+/*
+ * The broker has no catalogs to look up a role's name in.  Those who share a lease are counted,
+ * not known.
+ */
 static char *
 owner_text(const Lease *lease)
 {
 	int pid = lease->owner_pid;
 
+	if (lease->shared)
+		return pstrdup("the sessions that share it");
 	return pid != 0 ? psprintf("process %d", pid)
 					: psprintf("the role with OID %u, detached,", lease->owner_role);
 }

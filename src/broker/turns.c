@@ -48,10 +48,12 @@ turns_init(void)
 }
 
 void
-turns_want(Lease *lease, const Waiter *waiter, int64 now_us)
+turns_want(Lease *lease, const Waiter *waiter, bool shared, int64 now_us)
 {
 	waiters_add(&known_of(lease)->told, waiter->host, now_us - waiter->since_us, now_us);
-	lease_want(lease);
+	/* who wants to share it, too, wants nothing of those who do */
+	if (!shared || !lease->shared)
+		lease_want(lease);
 }
 
 static WaitersKnown *
@@ -87,7 +89,7 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	if (named->count > 0)
 	{
 		waiters_hear(known_of(lease), named, lease_table->host_id);
-		/* who wants to share it, too, wants nothing of those who do */
+		/* who waits may want to share it, too */
 		if (known_of(lease)->named.count > 0 && !lease->shared)
 			lease_want(lease);
 	}
@@ -109,7 +111,7 @@ tell(uint64 host, const Lease *lease, int64 now_us)
 
 	subscription_say(host, text,
 					 script_write_want(text, lease->key, lease->key_len, lease_table->host_id,
-									   turns_waited_us(lease, now_us)),
+									   turns_waited_us(lease, now_us), lease->shared),
 					 now_us);
 }
 

@@ -14,8 +14,8 @@
 
 extern void turns_init(void);
 
-/* Another host wants what this lease has, or asks for. */
-extern void turns_want(Lease *lease, const Waiter *waiter, int64 now_us);
+/* Another host wants what this lease has, or asks for; shared: it wants to share it. */
+extern void turns_want(Lease *lease, const Waiter *waiter, bool shared, int64 now_us);
 
 /* Who is named by a release of this lease; NULL: nobody. */
 extern const Waiters *turns_waiters(const Lease *lease);

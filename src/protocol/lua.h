@@ -75,6 +75,9 @@
 /* Before that, if the lock is shared. */
 #define LUA_SHARED "="
 
+/* Before who came last of those who share a lock, for people. */
+#define LOCK_READERS "readers, the last of them "
+
 /* So long a host that waits for the exclusive lock holds new readers back, from when it asked last:
  * longer than it takes to ask again. */
 #define LUA_BARRIER_MS 1000

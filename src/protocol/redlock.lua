@@ -19,10 +19,10 @@
 --	 marker    LUA_MARKER, one for each node: see marker.lua
 --	 readers   key || NUL || "readers", a hash, which counts only while the value says LUA_SHARED;
 --			   who makes the key anew drops it.  The value is that of the reader who came last,
---			   with LUA_MAY_STAY if one of them had it, and the key lives as long as the longest of them.  For each reader, by characters
---			   1 to 33 of its value: 34 to 59, ':', the counter that it was granted, ':', when it
---			   ends, in ms by the node's clock.  "since": no exclusive lock was granted since the
---			   counter was that.
+--			   with LUA_MAY_STAY if one of them had it, and the key lives as long as the longest
+--			   of them.  For each reader, by characters 1 to 33 of its value: 34 to 59, ':', the
+--			   counter that it was granted, ':', when it ends, in ms by the node's clock.
+--			   "since": no exclusive lock was granted since the counter was that.
 --	 barrier   key || NUL || "barrier": of who waits for the exclusive lock while it is shared:
 --			   the counter, ':', its value.  It holds new readers back until the counter is
 --			   LUA_SPAN more, since then somebody had it, or for LUA_BARRIER_MS after it asked

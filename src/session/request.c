@@ -515,7 +515,8 @@ refuse_other_permits(const LockRequest *request, int name)
 	int permits = 1;
 
 	lease_held_by_head(asked[name].lease, held_by, sizeof(held_by));
-	if (sscanf(held_by, PERMITS_TEXT, &permits) < 1 && strncmp(held_by, "host=", 5) != 0)
+	if (sscanf(held_by, PERMITS_TEXT, &permits) < 1 && strncmp(held_by, "host=", 5) != 0 &&
+		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) != 0)
 		return;
 	if (permits == Max(request->permits, 1))
 		return;

@@ -875,7 +875,7 @@ ask(int h, int s)
 						.retry_us = w.plan.retry_us,
 						.hold_at_most_us = slot->hold_at_most_us};
 
-	event.not_before_us = word_begin_us(h, slot->resource);
+	event.not_before_us = word_begin_us(h, slot->resource, slot->shared);
 	slot->asked_us = slot->heard_us = host_now_us(h);
 	slot->announced = 0;
 	slot->ended = 0;

@@ -16,7 +16,8 @@
 typedef struct word
 {
 	bool used;
-	bool want; /* else: free */
+	bool want;   /* else: free */
+	bool shared; /* a want, to share it; nodes do not say so */
 	int server;
 	int resource;
 	int64_t token;
@@ -33,7 +34,7 @@ static void forge(int server);
 static void hear_want(int host, const word *word);
 static void hear_free(int host, int slot, const word *word);
 static int64_t hear_turn(int host, int slot, const Waiters *named);
-static void say_want(int host, int resource, int64_t waited_us, uint64_t to);
+static void say_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);
 static Waiters read_waiters(int host, const word *word);
 static bool waits(int host, int slot, int resource);
 static int node_of(int host, int server, core_mask members);
@@ -195,7 +196,8 @@ hear_want(int h, const word *word)
 		 HOST_NAME((int) word->waiter[0].host - 1));
 	waiters_add(&slot_at(h, s)->waiters.told, waiters.waiter[0].host,
 				host_now_us(h) - waiters.waiter[0].since_us, host_now_us(h));
-	session_want(h, s);
+	if (!word->shared || !slot_at(h, s)->shared)
+		session_want(h, s);
 }
 
 /* A majority must tell, of one release. */
@@ -241,7 +243,7 @@ hear_turn(int h, int s, const Waiters *named)
 	if (after_us < 0)
 		return 0;
 	if (next != 0)
-		say_want(h, slot->resource, now_us - slot->asked_us, next);
+		say_want(h, slot->resource, slot->shared, now_us - slot->asked_us, next);
 	if (place == named->count && slot->core.not_before_us > now_us &&
 		slot->core.not_before_us < now_us + after_us)
 		return slot->core.not_before_us;
@@ -250,9 +252,10 @@ hear_turn(int h, int s, const Waiters *named)
 
 /* By one server.  Who is none hears nothing. */
 static void
-say_want(int h, int resource, int64_t waited_us, uint64_t to)
+say_want(int h, int resource, bool shared, int64_t waited_us, uint64_t to)
 {
 	word word = {.want = true,
+				 .shared = shared,
 				 .server = w.server_of[h][dice((uint32_t) w.plan.places)],
 				 .resource = resource,
 				 .count = 1,
@@ -290,12 +293,12 @@ word_end_turn(int h, int s)
 }
 
 int64_t
-word_begin_us(int h, int resource)
+word_begin_us(int h, int resource, bool shared)
 {
 	int turn = w.plan.turn[w.plan.gate[resource]];
 
 	if (hosts[h].turn_begins_us[turn] > host_now_us(h) && hosts[h].turn_tells[turn] != 0)
-		say_want(h, resource, 0, hosts[h].turn_tells[turn]);
+		say_want(h, resource, shared, 0, hosts[h].turn_tells[turn]);
 	return hosts[h].turn_begins_us[turn];
 }
 

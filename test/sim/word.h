@@ -30,6 +30,6 @@ extern int64_t word_recall_us(void);
 extern void word_end_turn(int host, int slot);
 
 /* When its next request may ask; 0: at once. */
-extern int64_t word_begin_us(int host, int resource);
+extern int64_t word_begin_us(int host, int resource, bool shared);
 
 #endif /* SIM_WORD_H */

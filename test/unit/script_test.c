@@ -774,12 +774,15 @@ test_messages(void)
 	len = sprintf(text, "want%credlock:job%c" A "%c5%c", 0, 0, 0, 0);
 	hear(text, len, &message);
 	ok(message.waiters.waiter[0].since_us == 77000000 - 5, "since when, by our clock");
-	len = (int) script_write_want(text, key, strlen(key), 10, 5000);
-	hear(text, len, &message);
-	ok(message.word == SCRIPT_WANT && message.waiters.count == 1 &&
-		   message.waiters.waiter[0].host == 10 &&
-		   message.waiters.waiter[0].since_us == 77000000 - 5000,
-	   "a want that this server writes");
+	for (int shared = 0; shared < 2; shared++)
+	{
+		len = (int) script_write_want(text, key, strlen(key), 10, 5000, shared);
+		hear(text, len, &message);
+		ok(message.word == SCRIPT_WANT && message.waiters.count == 1 &&
+			   message.waiters.waiter[0].host == 10 &&
+			   message.waiters.waiter[0].since_us == 77000000 - 5000 && message.shared == shared,
+		   "a want that this server writes%s", shared ? ", to share it" : "");
+	}
 
 	len = sprintf(text, "free%c17%c", 0, 0);
 	for (int i = 0; i < 50; i++)
