@@ -182,8 +182,8 @@ session_has(int id, int h, int s)
 	const slot *slot = slot_at(h, s);
 
 	return sessions[id].host == h && sessions[id].slot == s && !sessions[id].done &&
-		   sessions[id].generation == slot->generation && slot->owner == OWNER_HOLDS &&
-		   (slot->shared || slot->session == id);
+		   sessions[id].generation == slot->generation &&
+		   (slot->shared ? slot->owner == OWNER_HOLDS : slot->session == id);
 }
 
 static void
