@@ -209,7 +209,7 @@ foreach my $round (1 .. 20)
 cmp_ok(time - $began, '<', 9, 'the release wakes it');
 # Those who want to share it wait together, also one who wants others, too.
 $began = time;
-foreach my $round (1 .. 20)
+foreach my $round (1 .. 12)
 {
 	$token = acquire($s, 'woken');
 	$t->send("SELECT (redlock_acquire(ARRAY['woken', 'woken, too'], scope => 'session', mode => 'shared'))[1] > $token");
