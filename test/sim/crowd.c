@@ -757,6 +757,31 @@ test_order(void)
 	}
 }
 
+/* Turns are as long as those who hold back do: nobody asks as each of them ends. */
+static void
+test_long_as_holding_back(void)
+{
+	story story = {.hosts = 8,
+				   .sessions = 1,
+				   .hold_us = 6 * MS,
+				   .delay_us = 250,
+				   .length_us = 8 * SECOND,
+				   .warm_up_us = 2 * SECOND};
+
+	for (uint64_t i = seed; i < seed + 5; i++)
+	{
+		double longest_ms;
+		double mean_ms;
+
+		begin(&story, i);
+		run_until(story.length_us);
+		mean_ms = mean_wait_ms(&longest_ms);
+		check(jain() >= 0.98 && longest_ms <= 4 * mean_ms,
+			  "turns as long as hosts hold back: Jain %.3f, longest wait %.1f of the mean", jain(),
+			  longest_ms / mean_ms);
+	}
+}
+
 /* The host that is next is gone, again and again. */
 static void
 test_gone(void)
@@ -849,6 +874,7 @@ main(void)
 	test_fair();
 	test_return();
 	test_order();
+	test_long_as_holding_back();
 	test_gone();
 	test_crowd();
 	return tap_done();
