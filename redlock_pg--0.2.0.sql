@@ -177,7 +177,7 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_shared_fences_merge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_shared_fences_merge() IS
-'Trigger of redlock_shared_fences for rows that logical replication brings: those that are there already are not written again';
+'Trigger of redlock_shared_fences for rows that logical replication brings: those that say nothing newer are not written';
 REVOKE EXECUTE ON FUNCTION redlock_shared_fences_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fences
     FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();
@@ -271,7 +271,7 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_runs_merge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_runs_merge() IS
-'Trigger of redlock_runs for rows that logical replication brings: those that are there already are not written again';
+'Trigger of redlock_runs for rows that logical replication brings: those that say nothing newer are not written';
 REVOKE EXECUTE ON FUNCTION redlock_runs_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
     FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();

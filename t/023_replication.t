@@ -26,10 +26,11 @@ $_->safe_psql('postgres', 'CREATE TABLE data (id int PRIMARY KEY)') for $publish
 sub pass
 {
 	my ($host, @names) = @_;
+	my $mode = @names && $names[0] eq 'shared' ? shift @names : 'exclusive';
 	my $tokens = $host->safe_psql(
 		'postgres', join ";\n",
 		'BEGIN',
-		(map { "SELECT redlock_acquire('$_')" } @names),
+		(map { "SELECT redlock_acquire('$_', mode => '$mode')" } @names),
 		(map { "SELECT redlock_fence('$_')" } @names),
 		'COMMIT');
 
@@ -83,7 +84,7 @@ $publisher->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES'
 $subscriber->safe_psql('postgres',
 	"CREATE SUBSCRIPTION everything CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything");
 ok( $subscriber->poll_query_until('postgres',
-		"SELECT bool_and(srsubstate = 'r') AND count(*) = 3 FROM pg_subscription_rel"),
+		"SELECT bool_and(srsubstate = 'r') AND count(*) = 4 FROM pg_subscription_rel"),
 	'the initial copy ends');
 is(token($subscriber, 'copy: here newer'), $here_newer, 'the newer token of the subscriber stays');
 is(token($subscriber, 'copy: there newer'), $both_newer, 'a newer one of the publisher is taken');
@@ -144,6 +145,13 @@ catches_up('the fence of a newer holder');
 is($session->run("SELECT redlock_fence('stale')")->{state},
 	'40001', 'a stale holder on the subscriber is refused');
 
+$publisher->safe_psql('postgres',
+	"INSERT INTO redlock_shared_fences (resource, token, passed_at) SELECT 'shared', 9000000000000000, clock_timestamp()");
+catches_up('the fence of a newer one who shares it');
+$session->query("SELECT redlock_acquire('shared', scope => 'session')");
+is($session->run("SELECT redlock_fence('shared')")->{state},
+	'40001', 'a stale exclusive holder on the subscriber is refused');
+
 # It waits, as for any row that both write, and is not stopped.
 $session->query("SELECT redlock_acquire('busy', scope => 'session')");
 $session->query("BEGIN; SELECT redlock_fence('busy')");
@@ -188,7 +196,7 @@ is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0
 # ---- in both directions ----
 
 # Each server sends on what came from the other: version 15 can't tell it not to.
-$subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences, redlock_runs');
+$subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences, redlock_shared_fences, redlock_runs');
 $publisher->safe_psql('postgres',
 	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
 
@@ -237,6 +245,33 @@ is($on_publisher, $on_subscriber, 'both servers have the same rows');
 my @versions = rows('ctid, xmin');
 go_round() foreach 1 .. 2;
 is_deeply([ rows('ctid, xmin') ], \@versions, 'which have come to rest');
+
+# those of who shares a lock, too, who is forgotten when a newer one comes
+sub shared_rows
+{
+	my ($columns) = @_;
+	return map { $_->safe_psql('postgres', "SELECT $columns FROM redlock_shared_fences ORDER BY resource, token") } $publisher, $subscriber;
+}
+
+foreach (1 .. 2)
+{
+	foreach my $host ($publisher, $subscriber)
+	{
+		pass($host, 'shared', 'by readers', 'and a writer');
+		pass($host, 'and a writer');
+	}
+	# older ones come back when newer ones are there
+	$session->query(
+		"DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM redlock_acquire('by readers', scope => 'session', mode => 'shared');"
+		  . " PERFORM redlock_fence('by readers'); COMMIT; PERFORM redlock_release('by readers'); END LOOP; END \$\$");
+	go_round();
+}
+go_round();
+@versions = shared_rows('resource, token, ctid, xmin');
+go_round() foreach 1 .. 2;
+is_deeply([ shared_rows('resource, token, ctid, xmin') ], \@versions, 'rows of shared locks have come to rest');
+($on_publisher, $on_subscriber) = shared_rows('resource, token');
+is($on_publisher, $on_subscriber, 'and are the same');
 
 # runs, too
 my @before = map { $_->safe_psql('postgres', 'SELECT count(*) FROM redlock_runs') } $publisher, $subscriber;

@@ -183,7 +183,7 @@ forget_shared(const char *schema, Datum resource, int64 token)
 }
 
 /*
- * One of the statements on redlock_shared_fences, each of which has $1, $2, $3 of these types.
+ * One of the statements of shared locks, each of which has $1, $2, $3 of these types.
  * read_only: by the newest snapshot.
  */
 static int
@@ -253,30 +253,33 @@ fence_merge_shared(TriggerData *trigger)
 {
 	HeapTuple row = trigger->tg_trigtuple;
 	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
-	Oid types[] = {UUIDOID};
-	Datum values[1];
-	StringInfoData sql;
-	bool null;
-	bool known;
+	Datum values[2];
+	bool null = false;
+	bool newer;
+	int i;
 
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
-		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) || SPI_gettypeid(desc, 1) != UUIDOID)
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) || SPI_gettypeid(desc, 2) != TEXTOID ||
+		SPI_gettypeid(desc, 3) != INT8OID)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 			 errmsg("redlock_shared_fences_merge is for new rows of redlock_shared_fences only")));
-	values[0] = SPI_getbinval(row, desc, 1, &null);
+	for (i = 0; i < 2 && !null; i++)
+		values[i] = SPI_getbinval(row, desc, i + 2, &null);
+	if (null)
+		return PointerGetDatum(row);
 	SPI_connect();
-	initStringInfo(&sql);
-	appendStringInfo(
-		&sql, "SELECT FROM %s.redlock_shared_fences WHERE id OPERATOR(pg_catalog.=) $1",
-		quote_identifier(get_namespace_name(RelationGetNamespace(trigger->tg_relation))));
-	if (SPI_execute_with_args(sql.data, lengthof(types), types, values, NULL, false, 0) !=
-		SPI_OK_SELECT)
-		elog(ERROR, "could not merge a fence: %s", SPI_result_code_string(SPI_result));
-	known = SPI_processed > 0;
+	(void) execute("SELECT FROM %1$s.redlock_fences WHERE resource OPERATOR(pg_catalog.=) $1"
+				   " AND token OPERATOR(pg_catalog.>=) $2"
+				   " UNION ALL "
+				   "SELECT FROM %1$s.redlock_shared_fences"
+				   " WHERE resource OPERATOR(pg_catalog.=) $1"
+				   " AND token OPERATOR(pg_catalog.>=) $2",
+				   get_namespace_name(RelationGetNamespace(trigger->tg_relation)), 2, values, true);
+	newer = SPI_processed == 0;
 	SPI_finish();
-	return PointerGetDatum(known ? NULL : row);
+	return PointerGetDatum(newer ? row : NULL);
 }
 
 /*

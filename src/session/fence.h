@@ -34,7 +34,7 @@ extern void fence_pass(const char *schema, const char *resource);
  */
 extern Datum fence_merge(TriggerData *trigger);
 
-/* ... to redlock_shared_fences: one that is there already is not written again. */
+/* ... to redlock_shared_fences: one that says nothing newer is not written. */
 extern Datum fence_merge_shared(TriggerData *trigger);
 
 #endif /* REDLOCK_FENCE_H */
