@@ -177,6 +177,27 @@ sub keys_left
 	$_->quit foreach $reader, $other;
 }
 
+# ---- in a turn of a host all of its sessions share the lock ----
+
+{
+	my %count;
+	my %session = (shared => [ map { session($hosts[0]) } 1 .. 4 ], exclusive => [ map { session($hosts[1]) } 1 .. 4 ]);
+
+	$_->safe_psql('postgres', 'CREATE UNLOGGED TABLE turns (token bigint)') foreach @hosts[ 0, 1 ];
+	foreach my $mode (keys %session)
+	{
+		repeat($_, "INSERT INTO turns VALUES (redlock_acquire('turns', mode => '$mode')), (length(pg_sleep(0.005)::text))")
+		  foreach @{ $session{$mode} };
+	}
+	$hosts[1]->poll_query_until('postgres', 'SELECT count(*) > 1000 FROM turns') or die;
+	end_repeats($_) foreach @hosts[ 0, 1 ];
+	$_->result foreach map { @$_ } values %session;
+	@count{qw(shared exclusive)} = map { $_->safe_psql('postgres', 'SELECT count(*) FROM turns; DROP TABLE turns, end_repeats') } @hosts[ 0, 1 ];
+	# its turn has one of each session, that of the other three
+	cmp_ok($count{shared} * 6, '>', $count{exclusive}, "$count{shared} shared it while $count{exclusive} had it alone");
+	$_->quit foreach map { @$_ } values %session;
+}
+
 # ---- neither mode waits for a stream of the other ----
 
 # Sessions of all hosts do it again and again; one of another mode comes in between, after so

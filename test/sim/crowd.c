@@ -21,6 +21,7 @@
 #include "../unit/dice.h"
 #include "invariant.h"
 #include "node.h"
+#include "protocol/lua.h"
 #include "protocol/rules.h"
 #include "protocol/waiters.h"
 
@@ -38,6 +39,7 @@
 #define RETRY_US (50 * MS)
 #define RETRY_SUBSCRIBED_US (500 * MS)
 
+#define WAKE_US 100 /* of a session by another, or by the broker */
 #define TTL_US (10 * SECOND)
 #define TIMEOUT_US (500 * MS)
 #define WALL_US (INT64_C(1750000000) * SECOND)
@@ -46,6 +48,7 @@ typedef struct story
 {
 	const char *what;
 	int hosts;
+	int readers; /* of them, the last: their sessions share the lock */
 	int sessions;
 	int64_t hold_us;
 	int64_t delay_us;  /* mean, one way */
@@ -62,7 +65,7 @@ typedef enum event_kind
 	WANT,   /* another host wants the lock */
 	JOINED, /* the subscription is there */
 	TIMER,
-	GRANT, /* a session that was handed the lock has it */
+	GRANT, /* a session that was handed the lock has it, or those who wait share it */
 	DONE,  /* it lets it go */
 	RETURN /* it wants it again */
 } event_kind;
@@ -93,6 +96,7 @@ typedef struct lease
 	uint32_t tag; /* of events about it */
 	uint32_t secret;
 	bool granted;
+	int joined; /* sessions that share it */
 	int handovers;
 	int64_t turn_began_us;
 	int64_t asked_us;
@@ -112,6 +116,7 @@ typedef struct host
 	int current; /* -1: none */
 	int64_t begins_us;
 	uint64_t tells;              /* who is told if it asks before; 0: nobody */
+	int64_t want_until_us;       /* it must not share the lock with more sessions */
 	int64_t queue[SESSIONS_MAX]; /* since when each session waits, in order */
 	int waiting;
 	bool dead;
@@ -139,10 +144,12 @@ static struct
 	int64_t wait_us[GRANTS_MAX];
 	int grants;
 	int releases;
-	int64_t rounds;      /* of acquires, of all hosts */
-	int64_t commands;    /* executed by the first node */
-	int64_t free_us;     /* the last release reached the first node; 0: it is held */
-	int64_t free_for_us; /* the longest time without a holder */
+	int64_t rounds;        /* of acquires, of all hosts */
+	int64_t commands;      /* executed by the first node */
+	int64_t free_us;       /* the last release reached the first node; 0: it is held */
+	int64_t free_for_us;   /* the longest time without a holder */
+	int64_t longest_us[2]; /* wait, of writers and readers */
+	int granted[2];
 } seen;
 
 /* ---- the world ---- */
@@ -151,6 +158,12 @@ static bool
 is_counted(void)
 {
 	return now_us >= s.warm_up_us;
+}
+
+static bool
+is_reader(int h)
+{
+	return h >= s.hosts - s.readers;
 }
 
 static bool
@@ -249,6 +262,10 @@ has_it(int h, lease *lease)
 
 	if (is_counted() && seen.grants < GRANTS_MAX)
 	{
+		int64_t *longest_us = &seen.longest_us[is_reader(h)];
+
+		*longest_us = now_us - host->queue[0] > *longest_us ? now_us - host->queue[0] : *longest_us;
+		seen.granted[is_reader(h)]++;
 		seen.wait_us[seen.grants++] = now_us - host->queue[0];
 		host->grants++;
 	}
@@ -259,6 +276,21 @@ has_it(int h, lease *lease)
 				  .host = h,
 				  .lease = (int) (lease - host->lease),
 				  .tag = lease->tag});
+}
+
+/* try_join of lease.c: those who wait, if they may */
+static void
+join(int h, lease *lease)
+{
+	host *host = &hosts[h];
+
+	while (host->waiting > 0 &&
+		   rules_may_join(now_us < host->want_until_us,
+						  rules_validity_us(lease->core.valid_until_us, now_us)))
+	{
+		lease->joined++;
+		has_it(h, lease);
+	}
 }
 
 static void
@@ -273,12 +305,13 @@ send_to(int h, lease *lease, core_mask to, core_op op)
 					   .keep_ms = 100000000,
 					   .waited_us = now_us - lease->asked_us,
 					   .host = h,
+					   .shared = is_reader(h),
 					   .round = lease->core.round};
 
 	if (op == CORE_OP_RELEASE)
 	{
 		command.ttl_ms = rules_release_ms(lease->granted, true, 0, now_us);
-		command.ended = lease->granted ? lease->core.token : 0;
+		command.ended = lease->granted && !is_reader(h) ? lease->core.token : 0;
 		command.waiting = lease->granted ? lease->waiters.named.count : 0;
 		for (int i = 0; i < command.waiting; i++)
 			command.waiter[i] = (told_waiter){lease->waiters.named.waiter[i].host,
@@ -344,7 +377,15 @@ step(int h, lease *lease, core_event *event)
 		if (is_counted() && seen.free_us > 0 && now_us - seen.free_us > seen.free_for_us)
 			seen.free_for_us = now_us - seen.free_us;
 		seen.free_us = 0;
+		lease->joined = is_reader(h);
+		host->want_until_us = 0; /* lease_set_state */
 		has_it(h, lease);
+		if (lease->joined > 0)
+			later((struct event){.at_us = now_us + WAKE_US,
+								 .kind = GRANT,
+								 .host = h,
+								 .lease = (int) (lease - host->lease),
+								 .tag = lease->tag});
 	}
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		lease->subscribed = false;
@@ -366,7 +407,7 @@ step(int h, lease *lease, core_event *event)
 static void
 say_want(int h, const lease *lease, uint64_t to)
 {
-	command command = {.host = h, .waited_us = now_us - lease->asked_us};
+	command command = {.host = h, .shared = is_reader(h), .waited_us = now_us - lease->asked_us};
 
 	send(WANT, (int) to - 1, 0, 0, 0, say(&command),
 		 now_us + s.delay_us + dice((uint32_t) (2 * s.delay_us)));
@@ -406,6 +447,8 @@ on_return(int h)
 	host->queue[host->waiting++] = now_us;
 	if (host->current < 0)
 		ask(h);
+	else if (host->lease[host->current].joined > 0)
+		join(h, &host->lease[host->current]);
 }
 
 /* lease_release: the session that had it comes back later. */
@@ -414,18 +457,21 @@ on_done(int h, lease *lease)
 {
 	host *host = &hosts[h];
 	int64_t validity_us = rules_validity_us(lease->core.valid_until_us, now_us);
-	bool lasts = rules_turn_lasts(lease->wanted, lease->handovers, host->waiting) &&
+	bool lasts = !is_reader(h) &&
+				 rules_turn_lasts(lease->wanted, lease->handovers, host->waiting) &&
 				 rules_may_hand_over(false, validity_us, TTL_US, now_us - lease->turn_began_us,
 									 lease->handovers, 100);
 
-	lease->returns = host->waiting > 0;
+	lease->returns = host->waiting > 0 && !is_reader(h);
 	later((event){.at_us = now_us + s.return_us / 2 + dice((uint32_t) s.return_us + 1),
 				  .kind = RETURN,
 				  .host = h});
+	if (is_reader(h) && --lease->joined > 0)
+		return;
 	if (lasts)
 	{
 		lease->handovers++;
-		later((event){.at_us = now_us + 100,
+		later((event){.at_us = now_us + WAKE_US,
 					  .kind = GRANT,
 					  .host = h,
 					  .lease = host->current,
@@ -465,7 +511,7 @@ on_hear(int h, lease *lease, int node, const command *command)
 	if (named.count > 0)
 	{
 		waiters_hear(&lease->waiters, &named, (uint64_t) h + 1);
-		lease->wanted |= lease->waiters.named.count > 0;
+		lease->wanted |= lease->waiters.named.count > 0 && !is_reader(h);
 	}
 	if (after_us < 0)
 		return;
@@ -491,6 +537,8 @@ count_waiting(void)
 	return count;
 }
 
+static void tell_want(int to, const event *event);
+
 static void
 on_arrive(const event *event)
 {
@@ -509,9 +557,29 @@ on_arrive(const event *event)
 		for (int h = 0; h < s.hosts; h++)
 			send(HEAR, h, event->node, 0, 0, event->said,
 				 now_us + s.delay_us / 2 + dice((uint32_t) s.delay_us));
-	if (said->answer.tells == TELLS_WANT)
-		send(WANT, said->answer.holder_host - 1, event->node, 0, 0, event->said,
-			 now_us + s.delay_us / 2 + dice((uint32_t) s.delay_us));
+	if (said->answer.tells == TELLS_WANT && !said->answer.shared)
+		tell_want(said->answer.holder_host, event);
+	for (int i = 0; said->answer.tells == TELLS_WANT && i < said->answer.readers; i++)
+		tell_want(said->answer.reader_host[i], event);
+}
+
+static void
+tell_want(int to, const event *event)
+{
+	send(WANT, to - 1, event->node, 0, 0, event->said,
+		 now_us + s.delay_us / 2 + dice((uint32_t) s.delay_us));
+}
+
+/* turns_want, lease_want */
+static void
+on_want(host *host, lease *current, const command *command)
+{
+	waiters_add(&current->waiters.told, (uint64_t) command->host + 1,
+				command->waited_us + s.delay_us, now_us);
+	if (!is_reader((int) (host - hosts)))
+		current->wanted = true;
+	else if (!command->shared)
+		host->want_until_us = now_us + LUA_BARRIER_MS * MS;
 }
 
 static void
@@ -534,10 +602,7 @@ handle(const event *event)
 	else if (event->kind == WANT)
 	{
 		if (current != NULL)
-			waiters_add(&current->waiters.told, (uint64_t) said->command.host + 1,
-						said->command.waited_us + s.delay_us, now_us);
-		if (current != NULL)
-			current->wanted = true;
+			on_want(host, current, &said->command);
 	}
 	else if (event->kind == RETURN)
 		on_return(event->host);
@@ -568,6 +633,8 @@ handle(const event *event)
 		/* one that is early only looks when the next is due */
 		step(event->host, lease, &(core_event){.type = CORE_TICK});
 	}
+	else if (event->kind == GRANT && lease->joined > 0)
+		join(event->host, lease);
 	else if (event->kind == GRANT)
 		has_it(event->host, lease);
 	else
@@ -782,6 +849,44 @@ test_long_as_holding_back(void)
 	}
 }
 
+/*
+ * One host that wants the lock for itself among many that share it in a stream, and one that wants
+ * to share it among many that don't.  Who waits does so for those who have it, and their turns, and
+ * not for those who come behind it.
+ */
+static void
+test_shared(void)
+{
+	static const int64_t delays_us[] = {50, 250, 5 * MS};
+
+	for (int readers = 1; readers <= 7; readers += 3)
+		for (int i = 0; i < 3; i++)
+		{
+			story story = {.hosts = 8,
+						   .readers = readers,
+						   .sessions = 4,
+						   .hold_us = 5 * MS,
+						   .return_us = MS,
+						   .delay_us = delays_us[i],
+						   .length_us = 12 * SECOND,
+						   .warm_up_us = 2 * SECOND};
+			/* a turn of each other writer, and of all readers before each of them */
+			int64_t turn_us = 3 * story.sessions * story.hold_us + 8 * story.delay_us;
+			int64_t round_us =
+				(story.hosts - readers) * (turn_us + story.hold_us + 8 * story.delay_us);
+
+			begin(&story, seed);
+			run_until(story.length_us);
+			check(seen.granted[0] > 0 && seen.granted[1] > 0 &&
+					  seen.longest_us[0] <= 2 * round_us && seen.longest_us[1] <= 2 * round_us,
+				  "%d hosts share, %d don't, %.2f ms away: longest wait %.1f and %.1f ms of %.1f, "
+				  "%d and %d grants",
+				  readers, story.hosts - readers, (double) story.delay_us / 1000,
+				  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000,
+				  (double) (2 * round_us) / 1000, seen.granted[1], seen.granted[0]);
+		}
+}
+
 /* The host that is next is gone, again and again. */
 static void
 test_gone(void)
@@ -875,6 +980,7 @@ main(void)
 	test_return();
 	test_order();
 	test_long_as_holding_back();
+	test_shared();
 	test_gone();
 	test_crowd();
 	return tap_done();

@@ -502,6 +502,7 @@ publish(int h, int s, core_outcome outcome)
 			break;
 		case CORE_GRANTED:
 			slot->granted = slot->told = true;
+			slot->want_until_us = 0;
 			slot->hold_until_us = slot->core.hold_until_us;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;

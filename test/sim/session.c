@@ -212,7 +212,6 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->once = !last && chance(3);
 	slot->shared = shared;
 	slot->joined = 0;
-	slot->want_until_us = 0;
 	slot->told = slot->granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
