@@ -254,7 +254,7 @@ END;
                 with open(script, "w") as f:
                     f.write(self.TPCB.format(lock=lock))
                 out = subprocess.run(["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)),
-                                      "-T", "1" if self.quick else "3", "-M", "prepared", "-s", scale, "-f", script,
+                                      "-T", "1" if self.quick else "8", "-M", "prepared", "-s", scale, "-f", script,
                                       "postgres"], text=True, capture_output=True, check=True).stdout
                 self.rig.record("tpcb", name, clients, round_,
                                 transactions_per_s=float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1)))
