@@ -30,7 +30,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one';
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one; with "slots" up to so many; at the scope "detached" no session does';
 
 DROP FUNCTION redlock_try(text, interval, redlock_scope, interval, interval);
 CREATE FUNCTION redlock_try(resource text,
@@ -45,7 +45,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if another session holds it or asks for it';
+'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if others hold it or ask for it so that it can''t. Modes, slots and scopes are those of redlock_acquire';
 
 CREATE FUNCTION redlock_acquire(resources text[],
                                 wait interval DEFAULT NULL,

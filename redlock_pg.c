@@ -855,10 +855,12 @@ get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
 	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
-						errhint("Use NULL for no limit.")));
+						errhint("Leave it out for no limit, where the lock is not detached.")));
 	if (most_us > 0 && least_us > most_us)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("hold_at_least must not be longer than hold_at_most")));
+						errmsg("hold_at_least must not be longer than hold_at_most"),
+						errdetail("The lock can't be kept longer than it may be held."),
+						errhint("Make hold_at_most at least as long, or leave one of them out.")));
 	terms->hold_at_least_ms = (int) ((least_us + 999) / 1000);
 	terms->hold_at_most_ms = (int) (most_us / 1000);
 }
@@ -898,7 +900,8 @@ get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("keep_idle can't be combined with hold_at_least or hold_at_most"),
 						errdetail("These count from a grant by the nodes, which the next session "
-								  "of this server would not get.")));
+								  "of this server would not get."),
+						errhint("Leave keep_idle out; a detached lock must have hold_at_most.")));
 	check_max_hold(fcinfo, arg, "keep_idle", us);
 	return (int) ((us + 999) / 1000);
 }
@@ -932,12 +935,13 @@ get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *requ
 	if (request->scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("a slot of a redlock can't be detached"),
+						errdetail("A slot is one of a session."),
 						errhint("Acquire one lock for each slot, under names of your own.")));
 	if (!PG_ARGISNULL(keep_idle_arg) && request->terms.keep_idle_ms > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("keep_idle can't be combined with slots"),
-				 errdetail("A slot that stays with a server would not be free for others.")));
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("keep_idle can't be combined with slots"),
+						errdetail("A slot that stays with a server would not be free for others."),
+						errhint("Leave keep_idle out.")));
 	request->terms.keep_idle_ms = 0;
 	request->permits = slots;
 }
@@ -955,7 +959,10 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 						   given ? interval_text(PG_GETARG_INTERVAL_P(arg))
 								 : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
 						   GetConfigOptionByName("redlock.max_hold", NULL, false)),
-					errhint("Use a shorter one, or have a superuser raise the setting.")));
+					redlock_max_hold_ms > 0
+						? errhint("Use a shorter one, or have a superuser raise the setting.")
+						: errhint("Leave it out: where redlock.max_hold is 0, no lock may outlast "
+								  "its session. A superuser may raise the setting.")));
 }
 
 static int64
@@ -1135,9 +1142,11 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	bool nulls[16] = {0};
 	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	bool idle = lease_stays(lease);
-	bool held =
-		idle || (lease_state(lease) == LEASE_HELD && pg_atomic_read_u32(&lease->wish) == WISH_HOLD);
-	char *held_by = lease->token == 0 && !held ? lease_held_by_text(lease) : NULL;
+	bool held = idle || (lease_state(lease) == LEASE_HELD &&
+						 pg_atomic_read_u32(&lease->wish) == WISH_HOLD &&
+						 !lease->is_queue); /* that is the place of one who waits for a slot */
+	char *held_by =
+		lease->token == 0 && !held && !lease->is_queue ? lease_held_by_text(lease) : NULL;
 	bool by_many = lease->shared && lease->token != 0;
 
 	/* the function of 0.1.0 ends with the gate */

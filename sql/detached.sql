@@ -226,6 +226,16 @@ SELECT redlock_release(resource, token) FROM redlock_locks
  WHERE resource = 'a' AND scope = 'detached' AND state = 'held';
 TABLE detached;
 
+-- what is attached for nothing, and with an old snapshot
+SELECT redlock_acquire('warned', scope => 'detached', hold_at_most => '1 min') AS token \gset
+SELECT redlock_attach('warned', :token);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT redlock_attach('warned', :token);
+SELECT redlock_acquire('newer', scope => 'detached', hold_at_most => '1 min') AS newer \gset
+SELECT redlock_attach('newer', :newer);
+COMMIT;
+SELECT redlock_release('warned', :token), redlock_release('newer', :newer);
+
 DROP TABLE work;
 DROP VIEW detached, ended;
 DELETE FROM redlock_fences WHERE resource = 'a';

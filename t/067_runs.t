@@ -111,8 +111,10 @@ becomes('failed', '... and is cancelled');
 # ---- its lock is lost ----
 
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, hold_at_most => '500 ms')");
-is($session->result->{state}, '57014', 'one whose lock is lost');
+my $lost = $session->result;
+is($lost->{state}, '57014', 'one whose lock is lost');
 becomes('lost', 'is told so');
+is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'lost'"), $lost->{message}, '... as the client was');
 
 # ---- its session ends without a word ----
 

@@ -50,9 +50,9 @@ is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a third finds no
 is($also_a->query("SELECT redlock_try('job', slots => 2)"), 'f', 'nor one of the same host');
 like($on_c->run("SELECT redlock_acquire('job', '100 ms', slots => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
 	'it waits in vain');
-like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" has 2 slots elsewhere, and is asked for with 1/,
+like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without slots, and others have it with 2 slots/,
 	'who says nothing of slots is told');
-like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" has 2 slots elsewhere, and is asked for with 1/,
+like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without slots, and others have it with 2 slots/,
 	'so is who wants to share it');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
@@ -76,15 +76,36 @@ nothing_is_left('after waits');
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
 $on_b->run("SELECT redlock_try('job', scope => 'session', slots => 2)"); # maybe the second
-like($also_b->run("SELECT redlock_try('job', slots => 2)")->{err}, qr/redlock "job" has 1 slots elsewhere, and is asked for with 2/,
+like($also_b->run("SELECT redlock_try('job', slots => 2)")->{err}, qr/redlock "job" is asked for with 2 slots, and others have it without slots/,
 	'who asks for a slot of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
 
 # ---- who comes later does not come between ----
 
 $_->query(take()) foreach $on_a, $also_a;
+
+# ---- another number, on the same server ----
+
+{
+	my $third_a = session($host_a);
+	foreach my $other (
+		"SELECT redlock_try('job')",
+		"SELECT redlock_acquire('job', '1 min')",
+		"SELECT redlock_try('job', mode => 'shared')",
+		"SELECT redlock_try(ARRAY['job'])",
+		"CALL redlock_run('job', 'SELECT 1')",
+		"SELECT redlock_acquire('job', '1 min', slots => 3)",
+		"SELECT redlock_try('job', slots => 3)")
+	{
+		like($third_a->run($other)->{err}, qr/redlock "job" is asked for with(out| 3) slots, and others have it with 2 slots/, "$other is told");
+	}
+	$third_a->quit;
+}
+
 $on_b->send(take());
 wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits');
+is($host_b->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'job' AND num_nonnulls(until, valid_for, held_by) > 0"),
+	'0', 'its place in the queue is no lock');
 $host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . broker_pid($host_b) . ')'); # it hears nothing for a while
 $on_a->query("SELECT redlock_release('job')");
 is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a slot that is free is not for others than who waits');
@@ -181,10 +202,10 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 nothing_is_left("after a plain lock");
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)") ;
 $also_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
-like($on_b->run("SELECT redlock_acquire('job', scope => 'session', slots => 3)")->{err}, qr/^$|has 2 slots elsewhere, and is asked for with 3/,
+like($on_b->run("SELECT redlock_acquire('job', scope => 'session', slots => 3)")->{err}, qr/^$|is asked for with 3 slots, and others have it with 2 slots/,
 	'who says a larger number has one more, or is told');
-like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/has 2 slots elsewhere, and is asked for with 1/, 'who says none is told');
-like($on_a->run("SELECT redlock_acquire('job', slots => 3)")->{err}, qr/holds redlock "job" with 2 slots, and asks for it with 3/,
+like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is asked for without slots, and others have it with 2 slots/, 'who says none is told');
+like($on_a->run("SELECT redlock_acquire('job', slots => 3)")->{err}, qr/holds redlock "job" with another number of slots/,
 	'so is the session that has it');
 nothing_is_left('after different numbers');
 

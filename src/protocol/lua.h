@@ -75,8 +75,8 @@
 /* Before that, if the lock is shared. */
 #define LUA_SHARED "="
 
-/* Before who came last of those who share a lock, for people. */
-#define LOCK_READERS "readers, the last of them "
+/* Before who came last of those who share a lock, for people.  That one may have left. */
+#define LOCK_READERS "those who share it, last to join: "
 
 /* So long a host that waits for the exclusive lock holds new readers back, from when it asked last:
  * longer than it takes to ask again. */

@@ -23,7 +23,7 @@
 
 static uint32 wait_event = 0;
 
-static char *role_name(Oid role);
+static void fail_denied(const LockName *name, const char *role);
 static void fail_not_found(const LockName *name, const char *detail);
 
 void
@@ -32,24 +32,24 @@ detached_find(const LockName *name, int64 token, DetachedLease *found)
 	if (!lease_find_detached(name->hash, name->utf8, name->utf8_len, found))
 		fail_not_found(name, "No lock of this name is detached on this server.");
 	if (!has_privs_of_role(GetUserId(), found->role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for redlock \"%s\"", name->name),
-				 errdetail("It is detached, and belongs to role \"%s\".", role_name(found->role)),
-				 errhint("Call the function as that role, or as a role that has its "
-						 "privileges.")));
+		fail_denied(name, GetUserNameFromId(found->role, true));
 	if (found->token != token)
 		fail_not_found(name, "The lock of this name that is detached on this server has "
 							 "another token.");
 }
 
-/* It may have been dropped. */
-static char *
-role_name(Oid role)
+/* role: NULL if it was dropped. */
+static void
+fail_denied(const LockName *name, const char *role)
 {
-	char *name = GetUserNameFromId(role, true);
-
-	return name != NULL ? name : psprintf("%u", role);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for redlock \"%s\"", name->name),
+			 role != NULL ? errdetail("It is detached, and belongs to role \"%s\".", role)
+						  : errdetail("It is detached, and belongs to a role that was dropped."),
+			 role != NULL ? errhint("Call the function as that role, or as a role that has its "
+									"privileges.")
+						  : errhint("Call the function as a superuser.")));
 }
 
 static void
@@ -60,8 +60,8 @@ fail_not_found(const LockName *name, const char *detail)
 			 errmsg("no detached redlock \"%s\" has this token", name->name),
 			 errdetail_internal("%s", detail),
 			 errhint("If the token is right, and of this server, the lock was released, held for "
-					 "as long as its hold_at_most, or lost: start the work over. See the view "
-					 "redlock_locks.")));
+					 "as long as its hold_at_most, or lost, as it is when the server restarts: "
+					 "start the work over. See the view redlock_locks.")));
 }
 
 void

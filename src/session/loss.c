@@ -20,6 +20,13 @@ loss_reason(Lease *lease)
 	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
 }
 
+char *
+loss_message(bool cancels, const char *name)
+{
+	return psprintf("%s because the lease on redlock \"%s\" was lost",
+					cancels ? "canceling statement" : "terminating connection", name);
+}
+
 void
 loss_fail(const char *name, char *reason, const char *when)
 {

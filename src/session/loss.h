@@ -15,6 +15,9 @@
 /* Why it was lost, a sentence; palloc'd. */
 extern char *loss_reason(Lease *lease);
 
+/* Why a statement is cancelled, or else the session terminated; palloc'd. */
+extern char *loss_message(bool cancels, const char *name);
+
 /* An error, 40001; `when` goes on with "was lost". */
 extern void loss_fail(const char *name, char *reason, const char *when);
 

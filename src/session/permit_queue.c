@@ -49,6 +49,8 @@ permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest 
 	volatile bool granted = false;
 
 	own.began_us = redlock_clock_us();
+	for (int permit = 1; permit <= own.permits; permit++)
+		request_refuse_other_permits(&own, 0, named(request, permit, utf8).hash);
 	/* who comes while sessions of this server wait queues behind them */
 	if (!lease_is_taken(named(request, PERMITS_QUEUE, utf8).hash))
 		granted = try_each(&own, hold, whole);

@@ -70,6 +70,7 @@ static int64 call_began_us;
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
+static const LockRequest *waiting; /* there */
 static int free_permit;            /* see request_free_permit */
 static uint32 wait_event = 0;
 static bool watching = false; /* whether there still is a client */
@@ -89,7 +90,7 @@ static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
-static void describe_holder(Lease *lease);
+static void describe_holder(const LockRequest *request, Lease *lease);
 static void refuse_in_dispute(const LockRequest *request);
 static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
 static void wait_a_moment(int64 deadline_us, long at_most_ms);
@@ -100,6 +101,8 @@ static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static char *holder_text(const LockRequest *request, Lease *lease);
 static void refuse_other_permits(const LockRequest *request, int name);
+static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
+static char *permits_text(int permits);
 static void fail_lost(const LockRequest *request, int name);
 static void fail_unreachable(const LockRequest *request, int name);
 static void fail_silent_broker(const LockRequest *request, int name);
@@ -325,7 +328,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 			continue;
 		lease->scope = request->scope;
 		pg_atomic_write_u32(&lease->company, company);
-		describe_holder(lease);
+		describe_holder(request, lease);
 		lease_ask(lease);
 	}
 }
@@ -394,6 +397,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	Assert(name == asked_count);
 	PG_TRY();
 	{
+		waiting = request;
 		waiting_at_gate = hash;
 		waited_for = name;
 		entered = gate_enter(hash, request->terms.shared, at_session_level(request),
@@ -418,6 +422,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	}
 	if (!request->terms.once)
 		lease_release_idle(hash);
+	request_refuse_other_permits(request, name, hash);
 	give_up_on(request, name);
 	return false;
 }
@@ -431,6 +436,8 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 static void
 prepare_to_wait(void)
 {
+	if (waiting_at_gate != 0)
+		request_refuse_other_permits(waiting, waited_for, waiting_at_gate);
 	leave_idle();
 	InvalidateCatalogSnapshot(); /* who waits without a snapshot has not this one either */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
@@ -480,23 +487,30 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 
 /* For people who look at the key with redis-cli. */
 static void
-describe_holder(Lease *lease)
+describe_holder(const LockRequest *request, Lease *lease)
 {
 	static char text[256];
 	static Oid described = InvalidOid;
+	static bool described_detached;
+	bool detached = request->scope == SCOPE_DETACHED;
+	Oid role = detached ? GetUserId() : GetSessionUserId();
 	char holder[sizeof(text) + 32];
 	int len = 0;
 
-	if (described != GetSessionUserId())
+	if (described != role || described_detached != detached)
 	{
 		char host[64] = "";
 		char *database = get_database_name(MyDatabaseId);
-		char *user = GetUserNameFromId(GetSessionUserId(), true);
+		char *user = GetUserNameFromId(role, true);
+		char who[32] = "detached";
 
 		gethostname(host, sizeof(host) - 1);
-		snprintf(text, sizeof(text), "host=%s database=%s pid=%d user=%s", host,
-				 database ? database : "", MyProcPid, user ? user : "");
-		described = GetSessionUserId();
+		if (!detached)
+			snprintf(who, sizeof(who), "pid=%d", MyProcPid);
+		snprintf(text, sizeof(text), "host=%s database=%s %s user=%s", host,
+				 database ? database : "", who, user ? user : "");
+		described = role;
+		described_detached = detached;
 	}
 	if (lease->permits > 0)
 		len = snprintf(holder, sizeof(holder), PERMITS_TEXT, lease->permits);
@@ -511,21 +525,45 @@ describe_holder(Lease *lease)
 static void
 refuse_other_permits(const LockRequest *request, int name)
 {
-	char held_by[32];
+	char held_by[64];
 	int permits = 1;
 
 	lease_held_by_head(asked[name].lease, held_by, sizeof(held_by));
 	if (sscanf(held_by, PERMITS_TEXT, &permits) < 1 && strncmp(held_by, "host=", 5) != 0 &&
 		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) != 0)
 		return;
-	if (permits == Max(request->permits, 1))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("redlock \"%s\" has %d slots elsewhere, and is asked for with %d",
-					request->names[name].name, permits, Max(request->permits, 1)),
-			 errdetail_internal("%s", holder_text(request, asked[name].lease)),
-			 errhint("Let all callers say the same number of slots; who says none says 1.")));
+	if (permits != Max(request->permits, 1))
+		fail_other_permits(request, name, permits,
+						   psprintf("It is held by: %s.", lease_held_by_text(asked[name].lease)));
+}
+
+void
+request_refuse_other_permits(const LockRequest *request, int name, uint64 hash)
+{
+	int permits = lease_permits(hash);
+
+	if (permits >= 0 && Max(permits, 1) != Max(request->permits, 1))
+		fail_other_permits(request, name, permits,
+						   "It is held or waited for on this server; see the view redlock_locks.");
+}
+
+static void
+fail_other_permits(const LockRequest *request, int name, int permits, char *detail)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("redlock \"%s\" is asked for %s, and others have it %s", request->names[name].name,
+				permits_text(request->permits), permits_text(permits)),
+		 errdetail_internal("%s", detail),
+		 errhint("Let all callers say the same number of slots. A lock that has slots can't be "
+				 "shared, detached, or acquired together with others.")));
+}
+
+static char *
+permits_text(int permits)
+{
+	return permits > 1 ? psprintf("with %d slots", permits) : "without slots";
 }
 
 /*
@@ -724,8 +762,11 @@ holder_text(const LockRequest *request, Lease *lease)
 {
 	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
 
-	if (held_by == NULL && request->permits > 0)
-		return psprintf("All of its %d slots are held, or others wait for one.", request->permits);
+	if (request->permits > 0)
+		return psprintf(
+			"All of its %d slots are held, or kept by hold_at_least, or others wait for "
+			"one.",
+			request->permits);
 	if (lease == NULL)
 		return "It is held on this server, or another of its sessions is before this one; see "
 			   "the view redlock_locks.";

@@ -48,6 +48,12 @@ extern bool request_acquire(const LockRequest *request, void (*hold)(const LockR
 extern Lease *request_take(uint64 *gate);
 
 /*
+ * An error (55000) if a session of this server has, or waits for, what has this hash, and said
+ * another number of permits.
+ */
+extern void request_refuse_other_permits(const LockRequest *request, int name, uint64 hash);
+
+/*
  * After a try for a permit that was in vain: another that is free; 0: none; -1: only
  * sessions of this server are known to have it.
  */

@@ -24,6 +24,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "session/loss.h"
 #include "session/runs.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
@@ -334,10 +335,13 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 						.id = *id,
 						.lost = lost,
 						.ended = GetCurrentTimestamp()};
-	int len = pg_mbcliplen(error->message, strlen(error->message), RUN_MESSAGE_SIZE - 1);
+	/* as the client is told */
+	char *message = lost && error->sqlerrcode == ERRCODE_QUERY_CANCELED
+						? loss_message(true, resource)
+						: error->message;
 	RunReportFate fate;
 
-	memcpy(report.message, error->message, len);
+	memcpy(report.message, message, pg_mbcliplen(message, strlen(message), RUN_MESSAGE_SIZE - 1));
 	fate = run_report_put(&report, start_writer);
 	if (fate != RUN_REPORT_TOLD)
 		ereport(

@@ -117,6 +117,8 @@ static emit_log_hook_type prev_emit_log = NULL;
 
 static void fail_upgrade(const char *name);
 static void warn_of_scope(const LockRequest *request);
+static void warn_of_snapshot(const char *name, const char *hint);
+static void warn_of_attaching(const char *name, const DetachedLease *detached);
 static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
@@ -196,7 +198,7 @@ session_acquire(const LockRequest *request)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
 						request->names[0].name),
-				 errhint("Use the scope \"transaction\" or \"session\".")));
+				 errhint("Use the scope \"session\", or make the call a part of a procedure.")));
 	start_session();
 	ask.names = missing;
 	ask.count = 0;
@@ -227,7 +229,8 @@ session_acquire(const LockRequest *request)
 	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
 								  : !request_acquire(&ask, hold_all, request))
 		return false;
-	warn_of_scope(request);
+	if (request->scope != SCOPE_DETACHED)
+		warn_of_scope(request);
 	return true;
 }
 
@@ -240,8 +243,7 @@ fail_held(const Holding *holding)
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("this transaction is attached to redlock \"%s\"", holding->name),
 				 errdetail("The lock is detached: it can't be acquired until it is released."),
-				 errhint("What is attached is held until the end of the transaction; there is no "
-						 "need to acquire it.")));
+				 errhint("The transaction relies on it already; there is no need to acquire it.")));
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 					errmsg("this session holds redlock \"%s\" already", holding->name),
 					errdetail("A lock that a session holds can't be acquired detached."),
@@ -284,17 +286,20 @@ warn_of_scope(const LockRequest *request)
 	}
 	else if ((!ends_at_once || request->scope == SCOPE_CALL) && !request->commits &&
 			 IsolationUsesXactSnapshot() && FirstSnapshotSet)
-	{
-		warned_statement = statement;
-		ereport(WARNING,
-				(errcode(ERRCODE_WARNING),
-				 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"",
-						request->names[0].name),
-				 errdetail("What the last holder committed may not be visible to this "
-						   "transaction."),
-				 errhint("Use READ COMMITTED, or acquire the lock before the transaction at "
-						 "the scope \"session\".")));
-	}
+		warn_of_snapshot(request->names[0].name,
+						 "Use READ COMMITTED, or acquire the lock before the transaction at the "
+						 "scope \"session\".");
+}
+
+static void
+warn_of_snapshot(const char *name, const char *hint)
+{
+	warned_statement = GetCurrentStatementStartTimestamp();
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"", name),
+			 errdetail("What the last holder committed may not be visible to this transaction."),
+			 errhint("%s", hint)));
 }
 
 /*
@@ -725,7 +730,9 @@ find_valid(uint64 hash, const char *name)
 
 	if (holding == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("this session does not hold redlock \"%s\"", name)));
+						errmsg("this session does not hold redlock \"%s\"", name),
+						errhint("Acquire it first. Of a detached lock, give the token, or call "
+								"redlock_attach in the same transaction.")));
 	if (!is_valid(holding, 0))
 		fail_lost(holding, "");
 	return holding;
@@ -756,11 +763,13 @@ fail_same_hash(const char *name, const char *other)
 static void
 fail_other_permits(const Holding *holding, int permits)
 {
-	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					errmsg("this session holds redlock \"%s\" with %d slots, and asks for it "
-						   "with %d",
-						   holding->name, Max(holding->lease->permits, 1), Max(permits, 1)),
-					errhint("Say the same number of slots each time; who says none says 1.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("this session holds redlock \"%s\" with another number of slots", holding->name),
+		 errdetail("It holds one of %d, and asks for one of %d; who says no number says 1.",
+				   Max(holding->lease->permits, 1), Max(permits, 1)),
+		 errhint("Say the same number of slots each time.")));
 }
 
 /*
@@ -866,6 +875,27 @@ session_attach(const LockName *name, int64 token)
 	}
 	PG_END_TRY();
 	set_alarm_for(holding);
+	warn_of_attaching(name->name, &detached);
+}
+
+/* As warn_of_scope.  The snapshot was taken after the transaction had begun. */
+static void
+warn_of_attaching(const char *name, const DetachedLease *detached)
+{
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+
+	if (warned_statement == statement)
+		return;
+	if (called_by_client() && !IsInTransactionBlock(true))
+	{
+		warned_statement = statement;
+		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+						  errmsg("redlock_attach for \"%s\" ends with this statement", name),
+						  errhint("Call redlock_attach in a transaction block, before the work.")));
+	}
+	else if (IsolationUsesXactSnapshot() &&
+			 GetCurrentTransactionStartTimestamp() < detached->lease->since)
+		warn_of_snapshot(name, "Use READ COMMITTED, or begin the transaction after the grant.");
 }
 
 static Holding *
@@ -1033,6 +1063,20 @@ restore_gates(void)
 static void
 refuse_prepare(void)
 {
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		const Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding->attached)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that is attached to redlock \"%s\"",
+							holding->name),
+					 errdetail("The lock would not be looked after until COMMIT PREPARED."),
+					 errhint("Use COMMIT.")));
+	}
 	if (xact_hold_total > 0 || call_ended)
 		ereport(
 			ERROR,
@@ -1250,9 +1294,7 @@ explain_loss(ErrorData *error)
 			if (is_valid(holding, 0))
 				continue;
 			loss_error = 0;
-			error->message =
-				psprintf("%s because the lease on redlock \"%s\" was lost",
-						 cancels ? "canceling statement" : "terminating connection", holding->name);
+			error->message = loss_message(cancels, holding->name);
 			error->detail = reason_of(holding);
 			error->hint = pstrdup(cancels ? LOSS_HINT
 										  : "Another session may hold the lock by now. "

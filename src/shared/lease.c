@@ -1196,6 +1196,20 @@ lease_is_taken(uint64 hash)
 	return taken;
 }
 
+int
+lease_permits(uint64 hash)
+{
+	Lease *lease;
+	int permits = -1;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	if (lease != NULL && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
+		permits = lease->permits;
+	LWLockRelease(lock_of(hash));
+	return permits;
+}
+
 LeaseState
 lease_state(Lease *lease)
 {

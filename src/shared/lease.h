@@ -341,6 +341,7 @@ extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
 /* By its owner: hold_at_most of a queue ends so long from now, as it is not stopped. */
 extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
 extern bool lease_is_taken(uint64 hash); /* by a session of this server */
+extern int lease_permits(uint64 hash);   /* what that one said of permits; -1: it is not taken */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
 extern LeaseState lease_state(Lease *lease);
