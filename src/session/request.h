@@ -48,8 +48,8 @@ extern bool request_acquire(const LockRequest *request, void (*hold)(const LockR
 extern Lease *request_take(uint64 *gate);
 
 /*
- * After a try for a permit that was in vain: another that is free; 0: none; -1: only
- * sessions of this server are known to have it.
+ * After a try for a permit that was in vain: another that is free, or PERMITS_NONE_FREE, or
+ * PERMITS_TAKEN_HERE if no node was heard.
  */
 extern int request_free_permit(void);
 
