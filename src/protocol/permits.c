@@ -66,24 +66,25 @@ begin_round(permits_search *search, int permit)
 	search->permit = is_one(search, permit)
 						 ? permit
 						 : (int) (search->host / 2 % (uint64_t) search->n) + 1; /* ids are odd */
-	search->refused = search->passed = 0;
+	search->gone = 0;
 }
 
-/* After a try in vain.  False: none is free, or all were tried. */
+/*
+ * After a try in vain.  False: none is free, or all were tried.  A node names the next one that
+ * is free, so those before that are not.  If that is taken on this server, as by a session that
+ * is stopped while it asks, the one that a node has just refused must not be asked for again.
+ */
 static bool
 choose_other(permits_search *search, int free)
 {
+	int next = is_one(search, free) ? free : search->permit % search->n + 1;
+
 	if (free == PERMITS_NONE_FREE)
 		return false;
-	if (free == PERMITS_TAKEN_HERE)
-		search->passed++;
-	else
-	{
-		search->refused++;
-		search->passed = 0;
-	}
-	search->permit = is_one(search, free) ? free : search->permit % search->n + 1;
-	return search->refused < search->n && search->passed < search->n;
+	search->gone +=
+		next > search->permit ? next - search->permit : next - search->permit + search->n;
+	search->permit = next;
+	return search->gone < search->n;
 }
 
 /* Who says a larger number tells of others. */

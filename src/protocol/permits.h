@@ -65,9 +65,8 @@ typedef struct permits_search
 	int permit;
 	int64_t look_at_us;
 
-	/* of this round, in which each permit is tried once at most */
-	int refused;
-	int passed; /* since then, each of them taken on this server */
+	/* of this round, which goes once around all permits at most */
+	int gone;
 	uint32_t told;
 } permits_search;
 

@@ -112,7 +112,9 @@ typedef struct session
 	bool is_answered;
 	bool is_granted;
 	int free;
-	int64_t refused_us; /* last */
+	int64_t refused_us;    /* last */
+	bool asked[N_MAX + 1]; /* in this round */
+	uint32_t round_told;
 
 	uint64_t ticket; /* of its place in the queue; 0: none */
 	int64_t entered_us;
@@ -169,6 +171,7 @@ static struct
 	int64_t beyond;   /* asked for a permit that is none of its own */
 	int64_t idle;     /* free too long while one waited */
 	int64_t overtook; /* was granted one before those in the queue */
+	int64_t again;    /* asked twice for one permit in a round */
 	int64_t astray;   /* asked as if it had the queue, or need not have it */
 	int64_t misled;   /* waited, looked or gave up, and should not */
 	int64_t late;     /* waited longer than it wanted to */
@@ -479,6 +482,13 @@ try(int i)
 	assert(permit >= 1 && permit <= N_MAX);
 	if (is_taken(own, permit))
 		return false;
+	if (own->doing != ASKING)
+	{
+		memset(own->asked, 0, sizeof(own->asked));
+		own->round_told = own->told;
+	}
+	seen.again += own->asked[permit] && own->told == own->round_told; /* else it began another */
+	own->asked[permit] = true;
 	seen.asks++;
 	own->doing = ASKING;
 	own->permit = permit;
@@ -838,12 +848,12 @@ test_contended(void)
 		seed = (uint64_t) number + 1;
 		run(&story);
 		check(seen.held > 100 && seen.many == 0 && seen.beyond == 0 && seen.idle == 0 &&
-				  seen.overtook == 0 && seen.astray == 0 && seen.misled == 0 && seen.late == 0 &&
-				  seen.asks <= 2 * reasons() && seen.stuck == 0 && seen.left == 0,
+				  seen.overtook == 0 && seen.again == 0 && seen.astray == 0 && seen.misled == 0 &&
+				  seen.late == 0 && seen.asks <= 2 * reasons() && seen.stuck == 0 && seen.left == 0,
 			  "%d permits, %d hosts with %d sessions, %.1f ms away%s%s%s%s%s%s%s: %" PRId64
 			  " held, %" PRId64 " gave up, %.2f exchanges each; %" PRId64 " too many, %" PRId64
 			  " beyond the last, %" PRId64 " free too long, %" PRId64 " out of order, %" PRId64
-			  " astray, %" PRId64 " misled, %" PRId64 " too late, %" PRId64
+			  " again, %" PRId64 " astray, %" PRId64 " misled, %" PRId64 " too late, %" PRId64
 			  " wait for ever, %" PRId64 " left",
 			  story.n, story.hosts, story.sessions, (double) story.delay_us / 1000,
 			  story.other_n > 0 ? ", different numbers" : "",
@@ -852,7 +862,8 @@ test_contended(void)
 			  story.gives_up ? ", some give up" : "", story.loses ? ", the queue is lost" : "",
 			  seen.held, seen.in_vain + seen.timed_out + seen.cancelled,
 			  (double) seen.asks / (double) (seen.wants + 1), seen.many, seen.beyond, seen.idle,
-			  seen.overtook, seen.astray, seen.misled, seen.late, seen.stuck, seen.left);
+			  seen.overtook, seen.again, seen.astray, seen.misled, seen.late, seen.stuck,
+			  seen.left);
 	}
 	ok(total.in_vain > 0 && total.timed_out > 0 && total.cancelled > 0 && total.died > 0 &&
 		   total.stopped > 0 && total.lost_queues > 0 && total.unheard > 0 && total.looks > 0,

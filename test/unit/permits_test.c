@@ -125,18 +125,19 @@ test_round(void)
 	ok(refused(7) == PERMITS_TRY && search.permit == 7, "the one that a node names is next");
 	ok(refused(PERMITS_TAKEN_HERE) == PERMITS_TRY && search.permit == 8,
 	   "the one after it, if it is taken here");
-	ok(refused(3) == PERMITS_TRY && search.permit == 3, "or the one named then");
+	ok(refused(9) == PERMITS_TRY && search.permit == 9, "or the one named then");
 	ok(refused(PERMITS_NONE_FREE) == PERMITS_ENTER_QUEUE, "none if none is free");
 
 	for (step = begin(1, 4); (step = refused(search.permit % 4 + 1)) == PERMITS_TRY;)
 		count++;
 	ok(count == 4 && step == PERMITS_ENTER_QUEUE, "no more tries than there are permits");
 
-	begin(1, 4);
-	for (int i = 0; i < 3; i++)
-		refused(PERMITS_TAKEN_HERE);
-	ok(refused(2) == PERMITS_TRY && search.permit == 2,
-	   "who passed over others here still tries one that a node names");
+	begin(3, 4);
+	ok(refused(1) == PERMITS_TRY && search.permit == 1 &&
+		   refused(PERMITS_TAKEN_HERE) == PERMITS_ENTER_QUEUE,
+	   "if the only one that is free is taken here, the one before it is not tried again");
+	begin(3, 4);
+	ok(refused(2) == PERMITS_ENTER_QUEUE, "nor one that a node both refuses and names");
 
 	begin(1, 4);
 	refused(5);
