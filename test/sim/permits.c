@@ -943,7 +943,7 @@ test_exchanges(void)
 				run_until(10 * SECOND);
 				looks += seen.looks;
 				hasty += seen.looks < 10 || seen.looks > 40 || seen.asks != 3 + seen.looks;
-				for (int64_t last = seen.looks; seen.looks == last;)
+				for (int64_t last = seen.looks; seen.looks == last && now_us < 20 * SECOND;)
 					run_until(now_us + 20 * MS);
 				run_until(now_us + 20 * MS); /* the look is over, and no other is near */
 				release.permit = 1 + (int) dice((uint32_t) n);
