@@ -7,6 +7,7 @@
 #   make crowd              many hosts that want one lock: fair, and not all at once?
 #   make deadlock           sessions of many hosts that wait for each other
 #   make together           sessions that acquire several locks at once
+#   make permits            sessions that want one of several permits of a lock
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
@@ -58,7 +59,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(fi
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/permits test/sim/conformance
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -150,6 +151,9 @@ test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h
 test/sim/together: test/sim/together.c src/protocol/several.c src/protocol/several.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
+test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits.h src/protocol/lua.h test/sim/invariant.h test/unit/dice.h
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
@@ -165,10 +169,13 @@ deadlock: test/sim/deadlock
 together: test/sim/together
 	prove -e '' test/sim/together
 
+permits: test/sim/permits
+	prove -e '' test/sim/permits
+
 mutants:
 	prove test/sim/mutants.pl :: --cc "$(CC)"
 
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim crowd deadlock together mutants conformance
+.PHONY: sim crowd deadlock together permits mutants conformance

@@ -1,12 +1,98 @@
 /*
  * permits.c
- *		Names of permits; see permits.h.
+ *		Asking for one of several permits, and their names; see permits.h.
  */
 #include "protocol/permits.h"
 
 #include <string.h>
 
 #include "protocol/lua.h"
+
+static permits_step decide(permits_search *search, const permits_seen *seen);
+static void begin_round(permits_search *search, int permit);
+static bool choose_other(permits_search *search, int free);
+static bool is_one(const permits_search *search, int permit);
+
+permits_step
+permits_begin(permits_search *search, bool others_wait)
+{
+	begin_round(search, PERMITS_NONE_FREE);
+	search->step = !others_wait ? PERMITS_TRY : search->once ? PERMITS_FAIL : PERMITS_ENTER_QUEUE;
+	return search->step;
+}
+
+permits_step
+permits_next(permits_search *search, const permits_seen *seen)
+{
+	search->step = decide(search, seen);
+	return search->step;
+}
+
+static permits_step
+decide(permits_search *search, const permits_seen *seen)
+{
+	bool has_tried = search->step == PERMITS_TRY;
+
+	if (seen->place == PERMITS_QUEUE_LOST)
+		return PERMITS_LEAVE_QUEUE;
+	if (has_tried && choose_other(search, seen->free))
+		return PERMITS_TRY;
+	if (search->once)
+		return PERMITS_FAIL;
+	if (seen->place == PERMITS_OUTSIDE)
+		return PERMITS_ENTER_QUEUE;
+	if (has_tried)
+	{
+		if (seen->now_us >= search->deadline_us)
+			return PERMITS_TIME_OUT;
+		search->look_at_us =
+			seen->now_us + PERMITS_LOOK_US / 2 + seen->random % (uint32_t) PERMITS_LOOK_US;
+		if (search->look_at_us > search->deadline_us)
+			search->look_at_us = search->deadline_us;
+	}
+	if (search->step != PERMITS_ENTER_QUEUE && seen->told == search->told &&
+		seen->now_us < search->look_at_us)
+		return PERMITS_WAIT;
+	/* what it is told from now on may come too late for this round, and begins another */
+	search->told = seen->told;
+	begin_round(search, seen->told_permit);
+	return PERMITS_TRY;
+}
+
+/* Hosts begin at different ones, not to be in each other's way, unless one knows of this one. */
+static void
+begin_round(permits_search *search, int permit)
+{
+	search->permit = is_one(search, permit)
+						 ? permit
+						 : (int) (search->host / 2 % (uint64_t) search->n) + 1; /* ids are odd */
+	search->gone = 0;
+}
+
+/*
+ * After a try in vain.  False: none is free, or all were tried.  A node names the next one that
+ * is free, so those before that are not.  If that is taken on this server, as by a session that
+ * is stopped while it asks, the one that a node has just refused must not be asked for again.
+ */
+static bool
+choose_other(permits_search *search, int free)
+{
+	int next = is_one(search, free) ? free : search->permit % search->n + 1;
+
+	if (free == PERMITS_NONE_FREE)
+		return false;
+	search->gone +=
+		next > search->permit ? next - search->permit : next - search->permit + search->n;
+	search->permit = next;
+	return search->gone < search->n;
+}
+
+/* Who says a larger number tells of others. */
+static bool
+is_one(const permits_search *search, int permit)
+{
+	return permit >= 1 && permit <= search->n;
+}
 
 /* redlock.lua knows these names, too. */
 size_t
@@ -46,16 +132,4 @@ permits_number(const char *name, size_t len)
 	while (++at < len)
 		permit = permit * 10 + (name[at] - '0');
 	return permit;
-}
-
-int
-permits_first(uint64_t host, int n)
-{
-	return (int) (host / 2 % (uint64_t) n) + 1; /* ids are odd */
-}
-
-int
-permits_next(int permit, int n)
-{
-	return permit % n + 1;
 }

@@ -23,6 +23,7 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "protocol/permits.h"
 #include "session/gate.h"
 #include "session/loss.h"
 #include "session/request.h"
@@ -117,7 +118,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 
 	call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
 	taken_count = 0;
-	free_permit = -1;
+	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
 	asks_nodes = false;
 	PG_TRY();
@@ -228,7 +229,7 @@ look_at(const LockRequest *request, int name)
 			free_permit = (int) pg_atomic_read_u32(&lease->free_permit);
 			return SEVERAL_REFUSED;
 		case LEASE_UNREACHABLE:
-			free_permit = 0;
+			free_permit = PERMITS_NONE_FREE;
 			if (request->terms.once && request->terms.patient)
 				return SEVERAL_REFUSED;
 			fail_unreachable(request, name);

@@ -54,8 +54,8 @@ extern Lease *request_take(uint64 *gate);
 extern void request_refuse_other_permits(const LockRequest *request, int name, uint64 hash);
 
 /*
- * After a try for a permit that was in vain: another that is free; 0: none; -1: only
- * sessions of this server are known to have it.
+ * After a try for a permit that was in vain: another that is free, or PERMITS_NONE_FREE, or
+ * PERMITS_TAKEN_HERE if no node was heard.
  */
 extern int request_free_permit(void);
 

@@ -6,7 +6,8 @@
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
 # A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, one of
-# "program: together" for together.c, the others are for the simulator.
+# "program: together" for together.c, one of "program: permits" for permits.c, the others are for
+# the simulator.
 #
 # Works in a temporary directory with copies; the table is mutants.txt.  A mutant
 # is compiled without the assertions of core and guard, so that it is the
@@ -30,7 +31,8 @@ my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
   guard release_queue rules settling slots waiters wish);
-my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)]);
+my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
+  permits => [qw(permits protocol/permits)]); # two have this name
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 
@@ -45,7 +47,7 @@ die "no such mutant\n" unless @mutants;
 my %compiled = map { $_ => 1 } @units, map { @$_ } values %program;
 foreach my $unit (sort keys %compiled)
 {
-	compile(source($unit), "$dir/$unit.o") or die "$unit.c does not compile\n";
+	compile(source($unit), object($unit)) or die "$unit.c does not compile\n";
 }
 
 $| = 1;
@@ -112,7 +114,14 @@ sub source
 {
 	my ($unit) = @_;
 	return "$unit_dir/$unit.c" if $unit eq 'laws';
+	return "$src/$unit.c" if $unit =~ m{/};
 	return -e "$sim/$unit.c" ? "$sim/$unit.c" : "$src/protocol/$unit.c";
+}
+
+sub object
+{
+	my ($unit) = @_;
+	return "$dir/" . ($unit =~ tr{/}{-}r) . '.o';
 }
 
 sub compile
@@ -125,7 +134,7 @@ sub compile
 sub try_mutant
 {
 	my ($mutant) = @_;
-	my ($unit) = $mutant->{file} =~ /^(\w+)\.c$/;
+	my ($unit) = $mutant->{file} =~ m{^([\w/]+)\.c$};
 	my $name = "$dir/$mutant->{name}";
 	my $began = time();
 
@@ -146,7 +155,7 @@ sub try_mutant
 	close($out);
 	compile("$name.c", "$name.o") or return "it does not compile";
 	my $other   = $mutant->{program} ? $program{ $mutant->{program} } : undef;
-	my @objects = map { $_ eq $unit ? "$name.o" : "$dir/$_.o" } $other ? @$other : @units;
+	my @objects = map { $_ eq $unit ? "$name.o" : object($_) } $other ? @$other : @units;
 	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
 
 	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
