@@ -209,7 +209,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
        AND g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0 AND g.granted
     UNION ALL
     -- sessions queued behind another session of this server; the first of those that wait
-    -- for the end of a detached lock has its gate
+    -- for the end of a detached lock has its gate; and so have all that wait for the answer to
+    -- one that asks to share it
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
            CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
@@ -217,7 +218,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
       JOIN redlock_lock_rows() l
         ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
-       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL));
+       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL)
+            OR (l.mode = 'shared' AND l.state = 'waiting' AND l.pid <> g.pid));
 DROP FUNCTION redlock_lease_rows();
 
 CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
@@ -288,7 +290,7 @@ COMMENT ON COLUMN redlock_locks.state IS
 'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 
 COMMENT ON COLUMN redlock_locks.since IS
-'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock';
+'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock, or waits until another has been told that it may share it';
 
 COMMENT ON COLUMN redlock_locks.held_by IS
 'While waiting: the session that holds the lock elsewhere, as it described itself';

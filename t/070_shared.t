@@ -177,25 +177,105 @@ sub keys_left
 	$_->quit foreach $reader, $other;
 }
 
-# ---- in a turn of a host all of its sessions share the lock ----
+# ---- in a turn of a host all of its sessions share the lock, also beside its own writers ----
 
+foreach my $writer_host (@hosts[ 1, 0 ])
 {
+	my %session = (shared => [ map { session($hosts[0]) } 1 .. 4 ], exclusive => [ map { session($writer_host) } 1 .. 4 ]);
 	my %count;
-	my %session = (shared => [ map { session($hosts[0]) } 1 .. 4 ], exclusive => [ map { session($hosts[1]) } 1 .. 4 ]);
 
-	$_->safe_psql('postgres', 'CREATE UNLOGGED TABLE turns (token bigint)') foreach @hosts[ 0, 1 ];
+	$_->safe_psql('postgres', 'CREATE UNLOGGED TABLE turns (mode text)') foreach @hosts[ 0, 1 ];
 	foreach my $mode (keys %session)
 	{
-		repeat($_, "INSERT INTO turns VALUES (redlock_acquire('turns', mode => '$mode')), (length(pg_sleep(0.005)::text))")
+		repeat($_, "INSERT INTO turns SELECT '$mode' FROM redlock_acquire('turns', mode => '$mode'), pg_sleep(0.005)")
 		  foreach @{ $session{$mode} };
 	}
-	$hosts[1]->poll_query_until('postgres', 'SELECT count(*) > 1000 FROM turns') or die;
+	$writer_host->poll_query_until('postgres', "SELECT count(*) > 800 FROM turns WHERE mode = 'exclusive'") or die;
 	end_repeats($_) foreach @hosts[ 0, 1 ];
 	$_->result foreach map { @$_ } values %session;
-	@count{qw(shared exclusive)} = map { $_->safe_psql('postgres', 'SELECT count(*) FROM turns; DROP TABLE turns, end_repeats') } @hosts[ 0, 1 ];
-	# its turn has one of each session, that of the other three
-	cmp_ok($count{shared} * 6, '>', $count{exclusive}, "$count{shared} shared it while $count{exclusive} had it alone");
+	foreach my $host (@hosts[ 0, 1 ])
+	{
+		$count{$_} += $host->safe_psql('postgres', "SELECT count(*) FROM turns WHERE mode = '$_'") foreach keys %session;
+		$host->safe_psql('postgres', 'DROP TABLE turns, end_repeats');
+	}
+	# its turn has one of each session, that of the other host three
+	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
+		"$count{shared} shared it while $count{exclusive} had it alone");
 	$_->quit foreach map { @$_ } values %session;
+}
+
+# ---- who waits for another lock is in nobody's way ----
+
+{
+	my ($reader, $other, $writer) = map { session($hosts[$_]) } 0, 0, 1;
+
+	$reader->query(acquire($_, 'shared')) foreach 'k1', 'k119'; # once a place for both
+	$writer->send(acquire('k1', 'exclusive'));
+	ok(waits_at_nodes($hosts[1], 'k1'), 'a writer waits');
+	is($other->query("SELECT redlock_try('k119', mode => 'shared')"), 't', 'another lock is shared');
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT NOT redlock_try('k1', mode => 'shared')"), 'that one is not');
+	$other->send("CALL redlock_lock('k1', scope => 'session', mode => 'shared')");
+	my $pid = $other->pid;
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND state = 'active' AND backend_xmin IS NULL"),
+		'who waits until the writer has had it has no snapshot');
+	$reader->query("SELECT redlock_release('k1')");
+	cmp_ok($writer->result->{out}, '>', 0, 'the writer has it');
+	$writer->query("SELECT redlock_release('k1')");
+	is($other->result->{state} // '', '', 'then the other');
+	$_->quit foreach $reader, $other, $writer;
+}
+
+# ---- all that wait are seen, and hear of the end of a node's quorum ----
+
+{
+	my ($writer, @readers) = map { session($hosts[$_]) } 1, 0, 0, 0;
+
+	$writer->query(acquire('seen', 'exclusive'));
+	$_->send(acquire('seen', 'shared')) foreach @readers;
+	ok( $hosts[0]->poll_query_until('postgres',
+			"SELECT string_agg(concat_ws(' ', state, mode), ', ' ORDER BY state) = 'queued shared, queued shared, waiting shared' FROM redlock_locks WHERE resource = 'seen'"),
+		'those who wait to share it are seen');
+	$writer->query("SELECT redlock_release('seen')");
+	cmp_ok($_->result->{out}, '>', 0, 'and have it together') foreach @readers;
+	$_->quit foreach $writer, @readers;
+}
+
+# ---- who is gone is not told any more, and not in the way of who is told ----
+
+{
+	my ($stays, $writer) = map { session($hosts[$_]) } 0, 1;
+
+	$stays->query(acquire('gone', 'shared'));
+	foreach my $node (@nodes)
+	{
+		$node->cli('EVAL', "for i = 1, 40 do redis.call('HSET', ARGV[1] .. '\\0readers', string.rep('0', 31) .. i .. ':',"
+			  . " '000000001:0000000000000001:1:1') end redis.call('SET', ARGV[1] .. '\\0barrier', 'no barrier')", 0, 'redlock:gone');
+	}
+	$writer->send(acquire('gone', 'exclusive'));
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT NOT redlock_try('gone', mode => 'shared')"), 'the one that lives is told');
+	is($nodes[0]->cli('EVAL', "return redis.call('HLEN', ARGV[1] .. '\\0readers')", 0, 'redlock:gone'), 2, 'the others are forgotten');
+	$stays->query("SELECT redlock_release('gone')");
+	cmp_ok($writer->result->{out}, '>', 0, 'the writer has it');
+	$_->quit foreach $stays, $writer;
+}
+
+# ---- however many share however many locks, others can connect ----
+
+{
+	my $small = redlock_cluster('small', nodes => \@nodes, conf => "max_connections = 30\nmax_locks_per_transaction = 10");
+	my @readers = map { session($small) } 1 .. 20;
+	my $full;
+
+	foreach my $reader (@readers)
+	{
+		my $result = $reader->run(
+			"DO \$\$ BEGIN FOR i IN 1 .. 60 LOOP PERFORM redlock_acquire('m' || i, scope => 'session', mode => 'shared'); END LOOP; END \$\$");
+		$full //= "$result->{state} $result->{message}" if $result->{state};
+	}
+	is($full, '53400 the sessions of this server share too many redlocks', 'who shares one too many is told');
+	is($small->safe_psql('postgres', "SELECT redlock_try('m1', mode => 'shared')"), 't', 'another session connects, and shares one');
+	$_->quit foreach @readers;
+	$small->stop;
 }
 
 # ---- neither mode waits for a stream of the other ----

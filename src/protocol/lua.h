@@ -82,8 +82,14 @@
  * longer than it takes to ask again. */
 #define LUA_BARRIER_MS 1000
 
-/* Hosts that share a lock and are told that it is wanted; the others give it up in their time. */
+/* Before who waits for it alone, to one who may not share it meanwhile; for people. */
+#define LUA_WAITED_FOR "those who share it, while it is waited for by "
+
+/* So many readers are told by who is not the first to wait for them, of whose turn comes later. */
 #define LUA_READERS_TOLD 16
+
+/* Of readers whose time is over, so many are forgotten at a time. */
+#define LUA_READERS_OVER 1000
 
 /* In place of the time for which an acquire has waited. */
 #define LUA_TRY "try"

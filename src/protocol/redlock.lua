@@ -42,8 +42,9 @@
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
 --	 that host has the key; of a try only where its value says LUA_MAY_STAY:
 --			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
---	 to the channels of up to LUA_READERS_TOLD hosts that share the lock, at an exclusive acquire
---	 that is refused; of a try only where the value says LUA_MAY_STAY: the same
+--	 to the channels of the hosts that share the lock, at an exclusive acquire that is refused; of
+--	 up to LUA_READERS_TOLD, unless it has the barrier; of a try only where the value says
+--	 LUA_MAY_STAY: the same
 --	 to the channel with the name of a queue's key, at the release of a permit:
 --			   permit, and its number
 --
@@ -60,7 +61,8 @@
 --			  ttl in ms; proposal: the client's wall clock in us; waited: for how many us it
 --			  has, or LUA_TRY: it does not wait; permits: the key is of one of so many.  Returns
 --			  the counter as text, or {ttl left in ms, value in the way, how many hosts wait for
---			  its release}, and of a permit another that is free, or 0.
+--			  its release}, and of a permit another that is free, or 0.  Who has the barrier is
+--			  told that nobody waits: it asks in time to keep that.
 --	 confirm key value counter token keep
 --			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
 --			  there any more.
@@ -221,8 +223,12 @@ for i = 2, #arguments do
 
 				-- "No" must mean that this request is not there.
 				local barrier = not mine and try('GET', key .. '\0barrier')
-				if barrier and not barrier.err and counter and counter - match(barrier, '^%d+') < LUA_SPAN then
-					reply = {call('PTTL', key .. '\0barrier'), match(barrier, ':(.*)$'),
+				local since, waiter
+				if barrier and not barrier.err then
+					since, waiter = match(barrier, '^(%d+):(.+)$')
+				end
+				if since and counter and counter - since < LUA_SPAN then
+					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61),
 						try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
@@ -280,25 +286,44 @@ for i = 2, #arguments do
 				end
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
 					local want = 'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0'
+					local in_front = false -- of those who wait for readers
 					if sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED then
 						local barrier = try('GET', key .. '\0barrier')
-						local readers = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_STAY)
-							and try('HVALS', key .. '\0readers') or {}
-						if word6 ~= LUA_TRY and counter and (not barrier or not barrier.err
-								and (match(barrier, ':(' .. sub(value, 1, 33) .. ')')
-									or counter - match(barrier, '^%d+') >= LUA_SPAN)) then
+						local since, waiter
+						if barrier and not barrier.err then
+							since, waiter = match(barrier, '^(%d+):(.+)$')
+						end
+						if word6 ~= LUA_TRY and counter and not (barrier and barrier.err) and (not since
+								or sub(waiter, 1, 33) == sub(value, 1, 33) or counter - since >= LUA_SPAN) then
+							in_front = true
 							try('SET', key .. '\0barrier', counter .. ':' .. value, 'PX', LUA_BARRIER_MS)
 						end
-						for j = 1, math.min(#readers, LUA_READERS_TOLD) do
-							local host = match(readers[j], '^%d+:(%x+):')
-							if host then
-								try('PUBLISH', LUA_HOST .. host, want)
+
+						-- The first tells all of them, as often as it asks.  Those whose time is over are no
+						-- more.
+						local readers, told, over = key .. '\0readers', 0, {}
+						local found = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_STAY)
+							and try('HGETALL', readers) or {}
+						local time = call('TIME')
+						local now = time[1] * 1000 + math.floor(time[2] / 1000)
+						for j = 1, #found, 2 do
+							local host, ends = match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')
+							if ends and ends - now > 0 then
+								if in_front or told < LUA_READERS_TOLD then
+									told = told + 1
+									try('PUBLISH', LUA_HOST .. host, want)
+								end
+							elseif ends and #over < LUA_READERS_OVER then
+								over[#over + 1] = found[j]
 							end
+						end
+						if #over > 0 then
+							try('HDEL', readers, unpack(over))
 						end
 					elseif sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59), want)
 					end
-					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), held, not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					if permits > 0 then
 						local other = match(key, LUA_PERMIT .. '(%d+)$') or 1
 						reply[4] = 0

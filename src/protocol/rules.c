@@ -125,9 +125,9 @@ rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, i
 }
 
 bool
-rules_may_join(bool wanted, int64_t validity_us)
+rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us)
 {
-	return !wanted && validity_us > 0;
+	return !wanted && is_healthy(validity_us, ttl_us);
 }
 
 int64_t

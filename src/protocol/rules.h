@@ -88,9 +88,9 @@ extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64
 
 /*
  * May a session join those of this server that share the lease?  wanted: another host wants the
- * lock for itself, or waited while it did.
+ * lock for itself, and the session was not there when the lease was granted.
  */
-extern bool rules_may_join(bool wanted, int64_t validity_us);
+extern bool rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us);
 
 /*
  * The time in which a host that a release has woken can ask: two of its round trips and a

@@ -58,12 +58,13 @@ typedef struct Asked
 	uint64 hash;
 	uint64 gate;
 	bool at_gate;
+	bool awaited; /* see LeaseTerms */
 	Lease *lease; /* NULL: not yet asked for, or the caller's */
 } Asked;
 
 static Asked asked[SEVERAL_MAX];
 static int asked_count = 0; /* the first ones of the request */
-static bool parked = false; /* ... and stays in the gate of the next, while it is detached */
+static bool parked = false; /* ... and stays in the gate of the next, while that is in use */
 static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
@@ -79,7 +80,7 @@ static bool watching = false; /* whether there still is a client */
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
-static bool may_await(const LockRequest *request, int64 deadline_us);
+static bool may_await(const LockRequest *request, int name, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
@@ -105,7 +106,7 @@ static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
 static char *permits_text(int permits);
 static void fail_lost(const LockRequest *request, int name);
-static void fail_unreachable(const LockRequest *request, int name);
+static void fail_unreachable(const LockRequest *request, int name, char *nodes);
 static void fail_silent_broker(const LockRequest *request, int name);
 static void fail_deadlock(const LockRequest *request, int name);
 static void fail_table_full(void);
@@ -232,7 +233,7 @@ look_at(const LockRequest *request, int name)
 			free_permit = PERMITS_NONE_FREE;
 			if (request->terms.once && request->terms.patient)
 				return SEVERAL_REFUSED;
-			fail_unreachable(request, name);
+			fail_unreachable(request, name, lease_missing_nodes(asked[name].lease));
 			break;
 		case LEASE_DEADLOCKED:
 			fail_deadlock(request, name);
@@ -248,9 +249,9 @@ look_at(const LockRequest *request, int name)
 /*
  * First through all gates, then ask for all.  Fewer are asked for where the owner of one
  * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
- * that one could enter the gate again; and where another session asks to share it, which may be
- * joined then.  A lease that is detached has no owner who would enter the gate, so we stay in it,
- * and keep our place.  False: the caller has time for no more.
+ * that one could enter the gate again.  Where a lease is detached, or to be shared, but not yet or
+ * not any more, we stay in the gate, as nobody has to enter it before us, and keep our place.
+ * False: the caller has time for no more.
  */
 static bool
 ask(const LockRequest *request, int from, int64 deadline_us)
@@ -258,8 +259,9 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
-	long pause_ms = 10 + pg_prng_uint32(&pg_global_prng_state) % 40;
 
+	if (parked && lease_gate_changed(asked[asked_count].hash))
+		give_back(request, asked_count);
 	if (parked)
 		asked_count++; /* through that gate we are */
 	parked = false;
@@ -274,44 +276,48 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		any_opened = any_opened || opened[i];
 		if (how < LEASE_AWAITED)
 			continue;
-		if (how == LEASE_AWAITED ? !may_await(request, deadline_us)
+		if (how == LEASE_AWAITED ? !may_await(request, i, deadline_us)
 								 : request->terms.once || redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
 		}
-		if (how == LEASE_AWAITED)
-		{
-			if (!request->terms.once)
-				prepare_to_wait();
-			pause_ms =
-				request->terms.once || request->count > 1 ? ANSWER_CHECK_MS : BROKER_CHECK_MS;
-		}
-		give_back(request, how == LEASE_DETACHED ? i + 1 : i);
-		parked = how == LEASE_DETACHED;
+		asked[i].awaited = asked[i].awaited || how == LEASE_AWAITED;
+		give_back(request, how == LEASE_TAKEN ? i : i + 1);
+		parked = how != LEASE_TAKEN;
 		asked_count = i;
 		break;
 	}
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
-	if (parked)
-	{
+	if (asked_count == request->count)
+		return true;
+	if (!request->terms.once)
 		prepare_to_wait();
-		wait_a_moment(deadline_us, BROKER_CHECK_MS);
-	}
-	else if (asked_count < request->count)
-		wait_a_moment(deadline_us, pause_ms);
+	if (parked)
+		wait_a_moment(deadline_us, request->terms.once ? ANSWER_CHECK_MS : BROKER_CHECK_MS);
+	else
+		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
 	return true;
 }
 
-/* For the answer to another session that asks to share the lock. */
+/*
+ * For the answer to another session that asks to share the lock.  That one may have more patience
+ * with nodes that don't answer.
+ */
 static bool
-may_await(const LockRequest *request, int64 deadline_us)
+may_await(const LockRequest *request, int name, int64 deadline_us)
 {
+	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
+	int64 patience_us = redlock_node_timeout_ms * INT64CONST(1000) * (once ? 1 : 2);
+	bool patient = now_us - call_began_us < patience_us;
+	char *nodes;
 
-	return now_us < deadline_us &&
-		   (!request->terms.once || now_us - call_began_us < BROKER_SILENT_US);
+	if (!patient && (once || !request->terms.patient) &&
+		(nodes = lease_unanswered(request->names[name].hash)) != NULL)
+		fail_unreachable(request, name, nodes);
+	return now_us < deadline_us && (!once || patient);
 }
 
 /* For those of which a slot was opened; all of them can travel together. */
@@ -417,6 +423,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	{
 		next->hash = hash;
 		next->at_gate = true;
+		next->awaited = false;
 		next->lease = NULL;
 		asked_count++;
 		return true;
@@ -483,6 +490,15 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 	}
 	if (opened == LEASE_NO_SLOT || opened == LEASE_TABLE_FULL)
 		fail_table_full();
+	if (opened == LEASE_TOO_MANY_JOINED)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("the sessions of this server share too many redlocks"),
+			 errdetail("Each that shares one takes a place in the server's lock table, of which "
+					   "they may fill half."),
+			 errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
+					 max_locks_per_xact)));
 	return opened;
 }
 
@@ -725,7 +741,7 @@ time_out(const LockRequest *request, int name)
 		if (silent == LEASE_NOT_ASKED)
 			fail_silent_broker(request, name);
 		if (silent != 0)
-			fail_unreachable(request, name);
+			fail_unreachable(request, name, lease_missing_nodes(asked[name].lease));
 	}
 	if (request->skip && (request->terms.once || !by_lock_timeout))
 		return; /* the time that the call gave is over, not the session's */
@@ -792,10 +808,8 @@ fail_lost(const LockRequest *request, int name)
 }
 
 static void
-fail_unreachable(const LockRequest *request, int name)
+fail_unreachable(const LockRequest *request, int name, char *nodes)
 {
-	char *nodes = lease_missing_nodes(asked[name].lease);
-
 	if (!node_status_listed())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -17,6 +17,7 @@
 #include "access/twophase.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -38,6 +39,8 @@
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 LeaseTable *lease_table = NULL;
+
+static int joined_here = 0; /* leases that this session shares */
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -64,10 +67,14 @@ static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefi
 							const LeaseTerms *terms, Lease **result);
 static LeaseOpened try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms,
 							Lease **result);
+static void await(uint64 hash);
 static void join_first(Lease *lease);
 static bool is_named(const Lease *lease, const char *key, int key_len);
 static bool is_wanted_alone(Lease *lease);
 static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
+static int64 half_of_lock_table(void);
+static int64 own_joins(void);
+static bool has_room_to_join(void);
 static void note_joined(uint64 hash, int change);
 static void leave(Lease *lease, bool may_stay);
 static void wake_awaiting(uint64 hash);
@@ -165,8 +172,7 @@ init_table(void)
 		lease_table->cycle_slot[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
-	for (int i = 0; i < WANTS; i++)
-		pg_atomic_init_u64(&lease_table->want_until_us[i], 0);
+	pg_atomic_init_u32(&lease_table->more_joined, 0);
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
@@ -203,6 +209,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease->free_permit, 0);
 		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
 		pg_atomic_init_u32(&lease->joined, 0);
+		pg_atomic_init_u64(&lease->want_until_us, 0);
 	}
 }
 
@@ -210,10 +217,16 @@ init_table(void)
  * Each named lease has a gate, a lock of PostgreSQL's lock manager, whose table is
  * for everybody: redlocks may fill half of it.
  */
+static int64
+half_of_lock_table(void)
+{
+	return (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts) / 2;
+}
+
 static int
 room_for_locks(void)
 {
-	int64 room = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts) / 2;
+	int64 room = half_of_lock_table();
 
 	if (redlock_max_locks <= room)
 		return redlock_max_locks;
@@ -223,6 +236,24 @@ room_for_locks(void)
 			 errhint("Raise max_locks_per_transaction, now %d, or lower redlock.max_locks.",
 					 max_locks_per_xact)));
 	return (int) room;
+}
+
+/*
+ * Who joins a lease holds its gate, too: a place in the table of who holds what, which has twice
+ * as many.  Of the half that redlocks may fill each session has a share of its own, which is not
+ * counted, and the rest is for all.
+ */
+static int64
+own_joins(void)
+{
+	return half_of_lock_table() / 2 / MaxBackends;
+}
+
+static bool
+has_room_to_join(void)
+{
+	return joined_here < own_joins() ||
+		   pg_atomic_read_u32(&lease_table->more_joined) < half_of_lock_table() / 2;
 }
 
 static int
@@ -376,11 +407,19 @@ try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lea
 	lease = named(hash);
 	if (lease != NULL && lease->shared && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
 	{
+		if (lease_state(lease) != LEASE_HELD)
+			await(hash); /* before we look whether it is being asked for */
 		if (is_being_asked(lease, terms))
 			opened = LEASE_AWAITED;
 		else if (!is_named(lease, key, key_len) ||
-				 !rules_may_join(is_wanted_alone(lease), lease_validity_us(lease)))
-			opened = LEASE_TAKEN;
+				 !rules_may_join(is_wanted_alone(lease) && !terms->awaited,
+								 lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000)))
+		{
+			await(hash);
+			opened = LEASE_WANTED;
+		}
+		else if (!has_room_to_join())
+			opened = LEASE_TOO_MANY_JOINED;
 		else
 		{
 			pg_atomic_fetch_add_u32(&lease->joined, 1);
@@ -391,6 +430,21 @@ try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lea
 	}
 	LWLockRelease(lock_of(hash));
 	return opened;
+}
+
+/*
+ * The latch of this session is set at the next news of this name: see wake_awaiting.  That the gate
+ * has changed is not forgotten.
+ */
+static void
+await(uint64 hash)
+{
+	pg_atomic_uint64 *mine = &lease_table->awaited[REDLOCK_MY_PROCNO];
+	uint64 awaited = pg_atomic_read_u64(mine);
+
+	if (awaited != hash && awaited != ~hash)
+		pg_atomic_write_u64(mine, hash);
+	pg_memory_barrier();
 }
 
 /* Under the table lock, exclusively. */
@@ -411,8 +465,7 @@ is_named(const Lease *lease, const char *key, int key_len)
 static bool
 is_wanted_alone(Lease *lease)
 {
-	return redlock_clock_us() <
-		   (int64) pg_atomic_read_u64(&lease_table->want_until_us[lease->hash % WANTS]);
+	return redlock_clock_us() < (int64) pg_atomic_read_u64(&lease->want_until_us);
 }
 
 /*
@@ -452,11 +505,14 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		{
 			idle->is_awaited = idle->is_awaited || !terms->once;
 			/* it may be asked for among others: lease_gate was told of the last one */
-			pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
+			await(hash);
 			opened = LEASE_DETACHED;
 		}
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE && idle->shared && terms->shared)
+		{
+			await(hash);
 			opened = LEASE_AWAITED; /* another session was faster */
+		}
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
@@ -588,6 +644,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	Assert(pg_atomic_read_u32(&lease->joined) == 0);
 	if (terms->shared)
 		join_first(lease);
+	pg_atomic_write_u64(&lease->want_until_us, 0);
 	lease->wanted = false;
 	lease->turn_began_us = 0;
 	lease->handovers = 0;
@@ -785,6 +842,9 @@ note_joined(uint64 hash, int change)
 	uint64 bit = UINT64CONST(1) << hash % 64;
 	pg_atomic_uint64 *mine = &lease_table->joined_by[REDLOCK_MY_PROCNO];
 
+	if (Min(joined_here, joined_here + change) >= own_joins())
+		pg_atomic_fetch_add_u32(&lease_table->more_joined, change);
+	joined_here += change;
 	count[hash % 64] += change;
 	if (count[hash % 64] == 0)
 		pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) & ~bit);
@@ -918,7 +978,7 @@ lease_want(Lease *lease)
 	if (lease->shared)
 	{
 		/* as long as it holds others back at the nodes: it may give up */
-		pg_atomic_write_u64(&lease_table->want_until_us[lease->hash % WANTS],
+		pg_atomic_write_u64(&lease->want_until_us,
 							redlock_clock_us() + LUA_BARRIER_MS * INT64CONST(1000));
 		lease_recall(lease);
 		return;
@@ -1321,6 +1381,25 @@ lease_missing_nodes(Lease *lease)
 							   pg_atomic_read_u32(&lease->silent_nodes));
 }
 
+char *
+lease_unanswered(uint64 hash)
+{
+	Lease *lease;
+	uint32 silent = 0;
+	uint32 members = 1;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	if (lease != NULL && lease_state(lease) == LEASE_WAITING)
+	{
+		silent = pg_atomic_read_u32(&lease->silent_nodes);
+		members = lease->core.members;
+	}
+	LWLockRelease(lock_of(hash));
+	return 2 * pg_popcount32(silent) >= pg_popcount32(members) ? node_status_explain(0, 0, silent)
+															   : NULL;
+}
+
 void
 lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
 {
@@ -1519,7 +1598,7 @@ lease_set_state(Lease *lease, LeaseState state)
 		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % LOSSES], 1);
 	/* so the nodes hold nobody back: those who wanted it alone have had it, or gave up */
 	if (state == LEASE_HELD && lease->shared)
-		pg_atomic_write_u64(&lease_table->want_until_us[lease->hash % WANTS], 0);
+		pg_atomic_write_u64(&lease->want_until_us, 0);
 	pg_write_barrier(); /* what explains the state comes first */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))

@@ -180,6 +180,8 @@ typedef struct Lease
 									  * queue: that of which its owner was told last; or 0 */
 	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
 									  * LEASE_AMONG_REFUSED */
+	pg_atomic_uint64 want_until_us;  /* shared: one wants it alone, as far as that one has said:
+									  * it must not stay, nor be joined */
 	pg_atomic_uint32 joined;         /* sessions that share it: each counts itself, under the
 									  * table lock in any mode; from or to none exclusively */
 
@@ -233,9 +235,6 @@ typedef enum LeaseCounter
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
-/* Names that are wanted; two in one place cost who wants to share the other a second. */
-#define WANTS 1024
-
 /* Table locks, as many as PostgreSQL's own lock table has. */
 #define LEASE_PARTITIONS 16
 
@@ -265,15 +264,13 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	pg_atomic_uint64 counters[COUNTERS];
-	pg_atomic_uint32 losses[LOSSES];       /* by hash: so many leases were lost */
-	pg_atomic_uint64 want_until_us[WANTS]; /* by hash: a lease that is shared is wanted by one who
-											* wants it alone, as far as that one has said: it must
-											* not stay, nor be joined */
-	Settling settling;                     /* (b) */
-	pg_atomic_uint32 unsettled;            /* leases that do not rest on the lists in force;
-											* LEASE_UNSETTLED_UNKNOWN: these are to change */
-	pg_atomic_uint64 unsettled_until_us;   /* of keys that are kept; redlock_clock_us() time */
-	int cycle_slot[CYCLES];                /* written by the broker; -1: not in use */
+	pg_atomic_uint32 losses[LOSSES]; /* by hash: so many leases were lost */
+	pg_atomic_uint32 more_joined;    /* leases that sessions share beyond the own_joins of each */
+	Settling settling;               /* (b) */
+	pg_atomic_uint32 unsettled;      /* leases that do not rest on the lists in force;
+									  * LEASE_UNSETTLED_UNKNOWN: these are to change */
+	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
+	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
 	pg_atomic_uint64 *joined_by; /* by procno: a bit for each lease that it shares, by the hash
 								  * modulo 64: two in one cost it a look */
@@ -301,6 +298,7 @@ typedef struct LeaseTerms
 	int permits; /* it is one of so many, or their queue; 0: of no such lock */
 	bool is_queue;
 	bool shared;
+	bool awaited; /* came to LEASE_AWAITED: is one of those who share it when it is granted */
 	bool once;    /* a try */
 	bool patient; /* asks on without a quorum, until it is given up */
 } LeaseTerms;
@@ -311,9 +309,11 @@ typedef enum LeaseOpened
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
 	LEASE_JOINED,      /* and granted, as others share it */
 	LEASE_AWAITED,     /* another session asks to share it: our latch is set when it knows more */
+	LEASE_WANTED,      /* those who share it have to give it up first; so it is then */
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
-	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
+	LEASE_TOO_MANY_JOINED,
+	LEASE_NO_SLOT, /* released leases are in the way: try again in a moment */
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
@@ -361,6 +361,7 @@ extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known 
 extern void lease_held_by_head(Lease *lease, char *text, size_t size); /* its first bytes */
 extern const char *lease_cycle_text(Lease *lease);                     /* of a deadlock */
 extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
+extern char *lease_unanswered(uint64 hash);     /* so, if most say nothing to who asks; or NULL */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in

@@ -740,7 +740,8 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 			 reply->element[0]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[1]->type != REDIS_REPLY_STRING ||
 			 strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
-			 reply->element[2]->type != REDIS_REPLY_INTEGER || reply->element[2]->integer != 1 ||
+			 reply->element[2]->type != REDIS_REPLY_INTEGER ||
+			 reply->element[2]->integer != !a->in_front ||
 			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)
 		differ("another holder, time to live or number of waiters");
 }

@@ -278,15 +278,15 @@ has_it(int h, lease *lease)
 				  .tag = lease->tag});
 }
 
-/* try_join of lease.c: those who wait, if they may */
+/* try_join of lease.c: those who wait, if they may; so many awaited the grant. */
 static void
-join(int h, lease *lease)
+join(int h, lease *lease, int awaited)
 {
 	host *host = &hosts[h];
 
 	while (host->waiting > 0 &&
-		   rules_may_join(now_us < host->want_until_us,
-						  rules_validity_us(lease->core.valid_until_us, now_us)))
+		   rules_may_join(now_us < host->want_until_us && awaited-- <= 0,
+						  rules_validity_us(lease->core.valid_until_us, now_us), TTL_US))
 	{
 		lease->joined++;
 		has_it(h, lease);
@@ -385,7 +385,8 @@ step(int h, lease *lease, core_event *event)
 								 .kind = GRANT,
 								 .host = h,
 								 .lease = (int) (lease - host->lease),
-								 .tag = lease->tag});
+								 .tag = lease->tag,
+								 .said = host->waiting});
 	}
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		lease->subscribed = false;
@@ -448,7 +449,7 @@ on_return(int h)
 	if (host->current < 0)
 		ask(h);
 	else if (host->lease[host->current].joined > 0)
-		join(h, &host->lease[host->current]);
+		join(h, &host->lease[host->current], 0);
 }
 
 /* lease_release: the session that had it comes back later. */
@@ -550,7 +551,7 @@ on_arrive(const event *event)
 	node_execute(&nodes[event->node], &mark, WALL_US + now_us, &said->command, &full,
 				 &said->answer);
 	if (said->command.op == CORE_OP_ACQUIRE && said->answer.reply == CORE_REPLY_NO)
-		said->answer.waiting = count_waiting();
+		said->answer.waiting = said->answer.in_front ? 0 : count_waiting();
 	send(ANSWER, event->host, event->node, event->lease, event->tag, event->said,
 		 arrives_us(&hosts[event->host].from_us[event->node]));
 	if (said->answer.tells == TELLS_FREE)
@@ -634,7 +635,7 @@ handle(const event *event)
 		step(event->host, lease, &(core_event){.type = CORE_TICK});
 	}
 	else if (event->kind == GRANT && lease->joined > 0)
-		join(event->host, lease);
+		join(event->host, lease, event->said);
 	else if (event->kind == GRANT)
 		has_it(event->host, lease);
 	else

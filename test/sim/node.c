@@ -30,6 +30,8 @@ static void drop_reader(node_data *data, node_reader *reader);
 static bool has_barrier(const node_data *data);
 static void stand_in_the_way(const node_data *data, int64_t now_us, const command *command,
 							 answer *answer);
+static void stand_in_front(node_data *data, int64_t now_us, const command *command, bool full,
+						   answer *answer);
 static void refuse(answer *answer);
 static bool is_near(int64_t counter, int64_t proposal);
 static int digits(int64_t number);
@@ -111,13 +113,8 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		if (data->secret != 0 && !is_ours(data, command))
 		{
 			stand_in_the_way(data, now_us, command, answer);
-			if (data->shared && command->waited_us >= 0 && data->counter != 0 &&
-				(!has_barrier(data) || data->barrier == command->secret) && !full)
-			{
-				data->barrier = command->secret;
-				data->barrier_counter = data->counter;
-				data->barrier_end_ms = now_us / 1000 + LUA_BARRIER_MS;
-			}
+			if (data->shared)
+				stand_in_front(data, now_us, command, full, answer);
 			return;
 		}
 		if (full)
@@ -147,7 +144,29 @@ stand_in_the_way(const node_data *data, int64_t now_us, const command *command, 
 		return;
 	answer->tells = TELLS_WANT;
 	answer->holder_host = data->host;
-	for (int i = 0; data->shared && i < data->readers; i++)
+}
+
+/* Of those who wait for readers. */
+static void
+stand_in_front(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
+{
+	bool in_front = command->waited_us >= 0 && data->counter != 0 &&
+					(!has_barrier(data) || data->barrier == command->secret);
+
+	answer->in_front = in_front;
+	if (in_front && !full)
+	{
+		data->barrier = command->secret;
+		data->barrier_counter = data->counter;
+		data->barrier_end_ms = now_us / 1000 + LUA_BARRIER_MS;
+	}
+	if (answer->tells == TELLS_NOTHING)
+		return;
+	answer->readers = 0;
+	for (int i = data->readers - 1; i >= 0; i--)
+		if (data->reader[i].end_ms <= now_us / 1000)
+			drop_reader(data, &data->reader[i]);
+	for (int i = 0; i < data->readers; i++)
 		answer->reader_host[answer->readers++] = data->reader[i].host;
 }
 

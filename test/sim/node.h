@@ -128,6 +128,7 @@ typedef struct answer
 	int waiting;     /* a refused acquire: as many hosts wait for the release */
 	tells tells;     /* it publishes */
 	int holder_host; /* ... to this one, by its id */
+	bool in_front;   /* a refused acquire: it is told that nobody waits */
 	bool shared;     /* a refused acquire: readers are in the way; ... to all of these: */
 	int readers;
 	int reader_host[NODE_READERS_MAX];

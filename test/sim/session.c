@@ -151,7 +151,8 @@ may_join(int h, int s, int resource)
 	const slot *slot = slot_at(h, s);
 
 	return slot->shared && slot->resource == resource && slot->wish == WISH_HOLD &&
-		   slot->joined > 0 && rules_may_join(session_is_wanted(h, s), validity_us(h, slot));
+		   slot->joined > 0 &&
+		   rules_may_join(session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us);
 }
 
 static void

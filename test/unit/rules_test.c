@@ -162,8 +162,10 @@ test_stay(void)
 	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
 	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
 	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
-	ok(rules_may_join(false, 1) && !rules_may_join(false, 0) && !rules_may_join(true, healthy_us),
-	   "a valid lease is joined, unless it is wanted");
+	ok(rules_may_join(false, healthy_us, TTL_US) &&
+		   !rules_may_join(false, healthy_us - 1, TTL_US) &&
+		   !rules_may_join(true, healthy_us, TTL_US),
+	   "a lease in good health is joined, unless it is wanted");
 
 	ok(!rules_wants_tokens(LUA_SPAN - 1), "a new grant has tokens enough");
 	ok(rules_wants_tokens(LUA_SPAN / 2) && rules_wants_tokens(1) && rules_wants_tokens(0),
