@@ -745,11 +745,6 @@ ask_guard(RedisNode *node)
 	int64 now_us = redlock_clock_us();
 
 	node->facts.durable = is_durable(node);
-	/* its uptime is by its wall clock, which may have been set since */
-	if (node->guard->run_id[0] != '\0' && strcmp(node->guard->run_id, node->facts.run_id) != 0)
-		node->started_us = now_us;
-	else if (node->started_us == 0)
-		node->started_us = now_us - node->facts.uptime_s * 1000000;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = nodes[i].state != NODE_UNUSED ? nodes[i].guard : NULL;
 	describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, now_us));

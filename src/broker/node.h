@@ -94,7 +94,6 @@ typedef struct RedisNode
 	TimestampTz error_at;            /* when that was; 0: there is none */
 	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
 	GuardFacts facts;                /* what it said when we connected */
-	int64 started_us;                /* its process, by our clock, and no later */
 	char eviction[32];               /* how it may throw keys away; empty: it doesn't */
 	char forgets[48];                /* what it says by which a restart may lose grants; empty:
 									  * nothing */

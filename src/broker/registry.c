@@ -416,7 +416,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	if (node_is_on_duty(from))
 	{
 		hosts_set_id(node->process, from->guard->run_id);
-		node->started_us = from->started_us;
+		node->started_us = from->guard->started_us;
 		node->heard_us = from->heard_us;
 	}
 }

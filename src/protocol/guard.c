@@ -27,6 +27,11 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 
 	if (verdict != GUARD_AS_BEFORE)
 		guard_distrust(memory, max_ttl_us, now_us);
+	/* where we knew another process, its uptime need not be believed; see review */
+	if (memory->run_id[0] == '\0')
+		memory->started_us = now_us - facts->uptime_s * SECOND;
+	else if (!is_same(memory->run_id, facts->run_id))
+		memory->started_us = now_us;
 	if (memory->twin != 0 || !is_same(memory->run_id, facts->run_id))
 		memory->met_us = now_us;
 	memory->twin = find_twin(nodes, node, facts->run_id) + 1;

@@ -65,13 +65,15 @@ typedef struct GuardMemory
 	int twin;       /* must not be used: it is the server of this node,
 					 * slot + 1; 0: of none */
 	int64_t met_us; /* since when this process is used by this name */
+
+	int64_t started_us; /* the process, by our clock, and no later */
 } GuardMemory;
 
 /* What a node says of itself when we connect. */
 typedef struct GuardFacts
 {
 	char run_id[GUARD_RUN_ID_SIZE];
-	int64_t uptime_s;
+	int32_t uptime_s;
 	bool durable; /* what it answered survives its restarts */
 	bool evicts;  /* keys, when its memory is full */
 	char marker[LUA_MARKER_MAX + 1];

@@ -29,7 +29,7 @@ static GuardMemory memory[NODES];
 static int64_t now_us;
 
 static GuardFacts
-facts_of(const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
+facts_of(const char *run_id, int32_t uptime_s, bool durable, const char *marker, int loss)
 {
 	GuardFacts facts = {.uptime_s = uptime_s, .durable = durable};
 
@@ -49,7 +49,7 @@ meet_with(int node, const GuardFacts *facts)
 }
 
 static GuardVerdict
-meet(int node, const char *run_id, int64_t uptime_s, bool durable, const char *marker, int loss)
+meet(int node, const char *run_id, int32_t uptime_s, bool durable, const char *marker, int loss)
 {
 	GuardFacts facts = facts_of(run_id, uptime_s, durable, marker, loss);
 
@@ -76,7 +76,7 @@ test_first_sight(void)
 	static const struct
 	{
 		const char *what;
-		int64_t uptime_s;
+		int32_t uptime_s;
 		bool durable;
 		int loss;
 		GuardVerdict verdict;
@@ -89,8 +89,8 @@ test_first_sight(void)
 		{"one that says two seconds more", 62, false, GUARD_FRESH, GUARD_AS_BEFORE},
 		{"a young one that keeps all", 5, true, GUARD_FRESH, GUARD_AS_BEFORE},
 		{"one whose clock was set back", -DAY_S, false, GUARD_FRESH, GUARD_RESTARTED},
-		{"one as old as numbers go", INT64_MAX, false, GUARD_FRESH, GUARD_AS_BEFORE},
-		{"one as young as numbers go", INT64_MIN, false, GUARD_FRESH, GUARD_RESTARTED},
+		{"one as old as numbers go", INT32_MAX, false, GUARD_FRESH, GUARD_AS_BEFORE},
+		{"one as young as numbers go", INT32_MIN, false, GUARD_FRESH, GUARD_RESTARTED},
 		{"one of which others say that it forgot", DAY_S, true, GUARD_LOST_LATELY, GUARD_FORGOT},
 		{"... longer ago than max_ttl", DAY_S, true, GUARD_LOST_ONCE, GUARD_AS_BEFORE},
 	};
@@ -114,7 +114,7 @@ test_next_sight(void)
 	{
 		const char *what;
 		const char *run_id;
-		int64_t uptime_s;
+		int32_t uptime_s;
 		bool durable;
 		const char *marker;
 		int loss;
@@ -286,6 +286,31 @@ test_met(void)
 	ok(memory[1].met_us == met_us, "from then on it does");
 }
 
+/*
+ * Since when a process runs.  Brokers come and go; what is remembered of a node stays.
+ */
+static void
+test_started(void)
+{
+	int64_t started_us;
+
+	begin();
+	now_us = 10 * DAY_S * SECOND;
+	meet(0, "p1", DAY_S, true, "m1", GUARD_FRESH);
+	ok(memory[0].started_us == now_us - DAY_S * SECOND, "a node met first: since it says");
+	now_us += 100 * SECOND;
+	meet(0, "p2", 1, true, "m1", GUARD_FRESH);
+	started_us = memory[0].started_us;
+	ok(started_us == now_us, "another process: since we know of it");
+	now_us += 3 * SECOND;
+	meet(0, "p2", DAY_S, true, "m1", GUARD_FRESH);
+	ok(memory[0].started_us == started_us,
+	   "its clock is set forward, and it is met again: it did not start earlier");
+	now_us += 3 * SECOND;
+	meet(0, "p3", DAY_S, true, "m1", GUARD_FRESH);
+	ok(memory[0].started_us == now_us, "another that looks old: no earlier either");
+}
+
 /* What a twin shows is seen, and remembered. */
 static void
 test_twin_forgets(void)
@@ -318,6 +343,7 @@ main(void)
 	test_evicts();
 	test_twins();
 	test_met();
+	test_started();
 	test_twin_forgets();
 	return tap_done();
 }
