@@ -10,15 +10,16 @@
  * data, or what is in it, is not enough: a copy of it has the same.
  *
  * What was written before a node started, by a host that may have died since, can't name
- * its process.  So it does not tell whether the node is one of that host's: the node is then
- * taken for one that is not known.  Nor does it tell if it was written after we heard of the
- * node last: that may have restarted since, and we have not noticed.  Who is alive writes
- * again within seconds, and we ask again.
+ * its process.  So if it does not, that does not tell whether the node is one of that host's:
+ * the node is then taken for one that is not known.  Nor does it tell if it was written after
+ * we heard of the node last: that may have restarted since, and we have not noticed.  Who is
+ * alive writes again within seconds, and we ask again.
  *
- * A node that a host can't send to has no vote for it, so it need not be known: it is
- * taken for the one with the same address, or for any that the other host has more.  A
- * quorum that is granted something has none of these nodes, so it meets one of the other
- * host's in a node that is known to be the same.
+ * A node that is not known is taken for the one with the same address, or for any that the
+ * other host has more: such that the hosts agree, if it can be found by the lists that it is in.
+ *
+ * A node that a host can't send to has no vote for it, so it is in no quorum that is granted
+ * something.  But a lease that is held may have been granted by it.
  */
 #include "protocol/hosts.h"
 
@@ -32,6 +33,17 @@
  */
 #define UNNOTICED_US INT64_C(10000000)
 
+/*
+ * How the lists of two hosts may be related when a change goes from now to both to next: which
+ * is looked for in this order, from the last.
+ */
+enum
+{
+	THEY_FOLLOW,
+	THEY_LEAD,
+	SAME_STEP
+};
+
 static char *put_word(char *at, const char *word);
 static char *put_number(char *at, int64_t number);
 static bool take_word(const char **at, const char *end, char *word, size_t size);
@@ -44,14 +56,21 @@ static bool is_printable(const char *text, char first);
 static bool is_id(const char *text);
 static bool is_digit(char c, unsigned *value);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
+static core_lists lists_of(const HostConfig *config, const int *bit_of, int list);
+static core_mask voters_of(const HostConfig *config, const int *bit_of);
 static bool is_known(const HostNode *node);
 static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
 static bool is_same_address(const HostNode *one, const HostNode *other);
 static bool may_be_same(const HostNode *one, const HostNode *other);
+static unsigned compare_lists(const HostConfig *ours, const HostConfig *theirs,
+							  const int twin[HOSTS_NODES_MAX]);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
-static void add_node(core_lists *lists, const HostNode *node, int list, int bit);
+static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
+					  int step);
+static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
+static int common_lists(const HostNode *ours, const HostNode *theirs, int step);
 
 size_t
 hosts_write_facts(const HostFacts *facts, char *text)
@@ -292,20 +311,20 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 {
 	HostConfig then = *now;
 	const HostConfig *ours = &then;
-	core_lists our_lists = {0};
-	int bit_of[HOSTS_NODES_MAX]; /* of theirs */
-	int bits = 0;
+	int known[HOSTS_NODES_MAX];
+	int step = SAME_STEP;
+	unsigned apart;
 
-	for (int i = 0; i < then.count; i++)
-		if (is_in_doubt(&then.node[i], seen_us))
-			then.node[i].process[0] = '\0';
 	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
 	{
-		difference->twin[i] = bit_of[i] = -1;
+		difference->twin[i] = -1;
 		difference->is_other_db[i] = false;
 	}
 	pair(ours, theirs, difference->twin, is_same_process);
+	for (int i = 0; i < then.count; i++)
+		if (difference->twin[i] < 0 && is_in_doubt(&then.node[i], seen_us))
+			then.node[i].process[0] = '\0';
 	pair(ours, theirs, difference->twin, is_same_address);
 	for (int i = 0; i < ours->count; i++)
 	{
@@ -316,26 +335,48 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 		difference->is_other_db[i] = true;
 		difference->kinds |= HOSTS_DATABASES;
 	}
-	pair(ours, theirs, difference->twin, may_be_same);
+	memcpy(known, difference->twin, sizeof(known));
+	do
+	{
+		memcpy(difference->twin, known, sizeof(known));
+		pair_rest(ours, theirs, difference->twin, step);
+		apart = compare_lists(now, theirs, difference->twin);
+	} while (apart != 0 && step-- > 0);
+	difference->kinds |= apart;
+}
 
+/* Can quorums be apart, if these twins are the same nodes? */
+static unsigned
+compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[HOSTS_NODES_MAX])
+{
+	int our_bits[HOSTS_NODES_MAX];
+	int their_bits[HOSTS_NODES_MAX];
+	int bits = ours->count;
+	core_lists our_lists;
+	unsigned kinds = 0;
+
+	for (int j = 0; j < theirs->count; j++)
+		their_bits[j] = -1;
 	for (int i = 0; i < ours->count; i++)
 	{
-		if (difference->twin[i] >= 0)
-			bit_of[difference->twin[i]] = bits;
-		add_node(&our_lists, &ours->node[i], 0, bits++);
+		our_bits[i] = i;
+		if (twin[i] >= 0)
+			their_bits[twin[i]] = i;
 	}
-	for (int i = 0; i < theirs->count; i++)
-		if (bit_of[i] < 0)
-			bit_of[i] = bits++;
+	for (int j = 0; j < theirs->count; j++)
+		if (their_bits[j] < 0)
+			their_bits[j] = bits++;
+	our_lists = lists_of(ours, our_bits, 0);
 	for (int list = 0; list <= HOSTS_HELD_MAX; list++)
 	{
-		core_lists their_lists = {0};
+		core_lists their_lists = lists_of(theirs, their_bits, list);
 
-		for (int i = 0; i < theirs->count; i++)
-			add_node(&their_lists, &theirs->node[i], list, bit_of[i]);
-		if ((list == 0 || their_lists.now != 0) && !quorums_meet(our_lists, their_lists))
-			difference->kinds |= list == 0 ? HOSTS_NODES : HOSTS_HELD;
+		if ((list == 0 || their_lists.now != 0) &&
+			!quorums_meet(our_lists, voters_of(ours, our_bits), their_lists,
+						  list == 0 ? voters_of(theirs, their_bits) : ~(core_mask) 0))
+			kinds |= list == 0 ? HOSTS_NODES : HOSTS_HELD;
 	}
+	return kinds;
 }
 
 core_mask
@@ -356,13 +397,32 @@ is_in_doubt(const HostNode *node, int64_t seen_us)
 }
 
 /* list: 0: those in force, else which of `held` */
-static void
-add_node(core_lists *lists, const HostNode *node, int list, int bit)
+static core_lists
+lists_of(const HostConfig *config, const int *bit_of, int list)
 {
-	unsigned in = (unsigned) node->now | (unsigned) node->next << 1 | (unsigned) node->held << 2;
+	core_lists lists = {0};
 
-	lists->now |= in >> 2 * list & 1 ? CORE_BIT(bit) : 0;
-	lists->next |= in >> 2 * list & 2 ? CORE_BIT(bit) : 0;
+	for (int i = 0; i < config->count; i++)
+	{
+		const HostNode *node = &config->node[i];
+		unsigned in =
+			(unsigned) node->now | (unsigned) node->next << 1 | (unsigned) node->held << 2;
+
+		lists.now |= in >> 2 * list & 1 ? CORE_BIT(bit_of[i]) : 0;
+		lists.next |= in >> 2 * list & 2 ? CORE_BIT(bit_of[i]) : 0;
+	}
+	return lists;
+}
+
+/* Those that the host can send to. */
+static core_mask
+voters_of(const HostConfig *config, const int *bit_of)
+{
+	core_mask voters = 0;
+
+	for (int i = 0; i < config->count; i++)
+		voters |= is_known(&config->node[i]) ? CORE_BIT(bit_of[i]) : 0;
+	return voters;
 }
 
 /* Each node that has no twin yet gets one, if there is one. */
@@ -370,18 +430,46 @@ static void
 pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 	 bool (*same)(const HostNode *one, const HostNode *other))
 {
-	bool taken[HOSTS_NODES_MAX] = {false};
-
-	for (int i = 0; i < ours->count; i++)
-		if (twin[i] >= 0)
-			taken[twin[i]] = true;
 	for (int i = 0; i < ours->count; i++)
 		for (int j = 0; j < theirs->count && twin[i] < 0; j++)
-			if (!taken[j] && same(&ours->node[i], &theirs->node[j]))
-			{
+			if (is_free(twin, ours->count, j) && same(&ours->node[i], &theirs->node[j]))
 				twin[i] = j;
-				taken[j] = true;
-			}
+}
+
+/* Those that are in the most lists of both come first. */
+static void
+pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
+{
+	for (int lists = 2; lists >= 0; lists--)
+		for (int i = 0; i < ours->count; i++)
+			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
+				if (is_free(twin, ours->count, j) &&
+					may_be_same(&ours->node[i], &theirs->node[j]) &&
+					common_lists(&ours->node[i], &theirs->node[j], step) == lists)
+					twin[i] = j;
+}
+
+static bool
+is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
+{
+	for (int i = 0; i < count; i++)
+		if (twin[i] == j)
+			return false;
+	return true;
+}
+
+static int
+common_lists(const HostNode *ours, const HostNode *theirs, int step)
+{
+	switch (step)
+	{
+		case THEY_FOLLOW:
+			return (ours->now && theirs->next) + (ours->held != 0 && theirs->now);
+		case THEY_LEAD:
+			return (ours->next && theirs->now) + (ours->now && theirs->held != 0);
+		default:
+			return (ours->now && theirs->now) + (ours->next && theirs->next);
+	}
 }
 
 static bool

@@ -3,8 +3,8 @@
  *		Do the node lists of two hosts keep their locks apart?  Pure.
  *
  * Two locks can be granted at once if the nodes can be dealt out so that each host has a
- * quorum.  A node that only one of them has is that one's; the common ones are dealt out in
- * each way.  Those that are in the same lists are alike, so only how many of them a host gets
+ * quorum.  A node that votes for only one of them is that one's; the common ones are dealt out
+ * in each way.  Those that are in the same lists are alike, so only how many of them a host gets
  * counts: with one list each there are as many ways as common nodes, and one.  To compare
  * the lists in pairs would not be enough: a joint quorum may meet one of the other host's,
  * though no list of it would alone.
@@ -13,14 +13,15 @@
 
 #define KINDS 16 /* of nodes: in which of the four lists */
 
-static core_mask of_kind(core_lists one, core_lists other, int kind);
+static core_mask of_kind(core_mask nodes, core_lists one, core_lists other, int kind);
 static core_mask some_of(core_mask nodes, int count);
 
 bool
-quorums_meet(core_lists one, core_lists other)
+quorums_meet(core_lists one, core_mask ones_voters, core_lists other, core_mask others_voters)
 {
-	core_mask ones = one.now | one.next;
-	core_mask others = other.now | other.next;
+	core_mask ones = (one.now | one.next) & ones_voters;
+	core_mask others = (other.now | other.next) & others_voters;
+	core_mask common = ones & others;
 	int dealt[KINDS] = {0};
 
 	for (;;)
@@ -29,12 +30,12 @@ quorums_meet(core_lists one, core_lists other)
 		int kind = 0;
 
 		for (int i = 0; i < KINDS; i++)
-			mine |= some_of(of_kind(one, other, i), dealt[i]);
-		if (core_has_quorum(one, (ones & ~others) | mine) && core_has_quorum(other, others & ~mine))
+			mine |= some_of(of_kind(common, one, other, i), dealt[i]);
+		if (core_has_quorum(one, (ones & ~common) | mine) && core_has_quorum(other, others & ~mine))
 			return false;
 		/* the next way: one more of a kind, none of those before */
-		while (kind < KINDS && some_of(of_kind(one, other, kind), dealt[kind] + 1) ==
-								   some_of(of_kind(one, other, kind), dealt[kind]))
+		while (kind < KINDS && some_of(of_kind(common, one, other, kind), dealt[kind] + 1) ==
+								   some_of(of_kind(common, one, other, kind), dealt[kind]))
 			dealt[kind++] = 0;
 		if (kind == KINDS)
 			return true;
@@ -42,12 +43,10 @@ quorums_meet(core_lists one, core_lists other)
 	}
 }
 
-/* Common nodes that are in these lists: one.now, one.next, other.now, other.next by bits. */
+/* Those of the nodes that are in these lists: one.now, one.next, other.now, other.next by bits. */
 static core_mask
-of_kind(core_lists one, core_lists other, int kind)
+of_kind(core_mask nodes, core_lists one, core_lists other, int kind)
 {
-	core_mask nodes = (one.now | one.next) & (other.now | other.next);
-
 	nodes &= kind & 1 ? one.now : ~one.now;
 	nodes &= kind & 2 ? one.next : ~one.next;
 	nodes &= kind & 4 ? other.now : ~other.now;

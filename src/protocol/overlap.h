@@ -9,8 +9,10 @@
 
 /*
  * Is there a node in common in any quorum of the one host and any quorum of the other?
- * Here a bit is one server for both hosts, whatever slot it has in either.
+ * These are among its voters: the nodes that can grant it something.  Here a bit is one server
+ * for both hosts, whatever slot it has in either.
  */
-extern bool quorums_meet(core_lists one, core_lists other);
+extern bool quorums_meet(core_lists one, core_mask ones_voters, core_lists other,
+						 core_mask others_voters);
 
 #endif

@@ -12,6 +12,7 @@
 
 #define UNIVERSE 4
 #define SETS (1 << UNIVERSE)
+#define ALL (~(core_mask) 0)
 
 static core_lists
 lists(core_mask now, core_mask next)
@@ -36,13 +37,20 @@ size(core_mask set)
 	return count;
 }
 
+static bool
+meet(core_lists one, core_lists other)
+{
+	return quorums_meet(one, ALL, other, ALL);
+}
+
 /* by its definition: no quorum of the one, in any set of nodes, is apart from one of the other's */
 static bool
-meet_by_definition(core_lists one, core_lists other)
+meet_by_definition(core_lists one, core_mask ones, core_lists other, core_mask others)
 {
 	for (core_mask mine = 0; mine < SETS; mine++)
 		for (core_mask theirs = 0; theirs < SETS; theirs++)
-			if ((mine & theirs) == 0 && 2 * size(mine & one.now) > size(one.now) &&
+			if ((mine & theirs) == 0 && (mine & ~ones) == 0 && (theirs & ~others) == 0 &&
+				2 * size(mine & one.now) > size(one.now) &&
 				(one.next == 0 || 2 * size(mine & one.next) > size(one.next)) &&
 				2 * size(theirs & other.now) > size(other.now) &&
 				(other.next == 0 || 2 * size(theirs & other.next) > size(other.next)))
@@ -54,21 +62,44 @@ static void
 test_definition(void)
 {
 	int wrong = 0;
-	int met = 0;
+	int count = 0;
 
 	for (core_mask a = 1; a < SETS; a++)
 		for (core_mask a_next = 0; a_next < SETS; a_next++)
 			for (core_mask b = 1; b < SETS; b++)
 				for (core_mask b_next = 0; b_next < SETS; b_next++)
 				{
-					bool meet = quorums_meet(lists(a, a_next), lists(b, b_next));
+					bool met = meet(lists(a, a_next), lists(b, b_next));
 
-					met += meet;
-					wrong += meet != meet_by_definition(lists(a, a_next), lists(b, b_next));
-					wrong += meet != quorums_meet(lists(b, b_next), lists(a, a_next));
+					count += met;
+					wrong +=
+						met != meet_by_definition(lists(a, a_next), ALL, lists(b, b_next), ALL);
+					wrong += met != meet(lists(b, b_next), lists(a, a_next));
 				}
-	ok(wrong == 0 && met > 0, "all pairs of lists of up to %d nodes, %d of which meet", UNIVERSE,
-	   met);
+	ok(wrong == 0 && count > 0, "all pairs of lists of up to %d nodes, %d of which meet", UNIVERSE,
+	   count);
+}
+
+static void
+test_voters(void)
+{
+	int wrong = 0;
+	int count = 0;
+
+	for (core_mask b = 1; b < SETS; b++)
+		for (core_mask b_next = 0; b_next < SETS; b_next++)
+			for (core_mask ones = 0; ones < SETS; ones++)
+				for (core_mask others = 0; others < SETS; others++)
+				{
+					core_lists one = lists(7, 14);
+					core_lists other = lists(b, b_next);
+					bool met = quorums_meet(one, ones, other, others);
+
+					count += met;
+					wrong += met != meet_by_definition(one, ones, other, others);
+					wrong += met != quorums_meet(other, others, one, ones);
+				}
+	ok(wrong == 0 && count > 0, "by all sets of nodes that vote, %d of which meet", count);
 }
 
 /* of one list each it can be counted: each takes what only it has first */
@@ -83,10 +114,9 @@ test_counts(void)
 			{
 				int a_takes = a / 2 + 1 - (a - common);
 				int b_takes = b / 2 + 1 - (b - common);
-				bool meet = (a_takes > 0 ? a_takes : 0) + (b_takes > 0 ? b_takes : 0) > common;
+				bool met = (a_takes > 0 ? a_takes : 0) + (b_takes > 0 ? b_takes : 0) > common;
 
-				wrong +=
-					meet != quorums_meet(lists(nodes(0, a), 0), lists(nodes(a - common, b), 0));
+				wrong += met != meet(lists(nodes(0, a), 0), lists(nodes(a - common, b), 0));
 			}
 	ok(wrong == 0, "single lists of up to 15 nodes, with any number in common");
 }
@@ -97,15 +127,15 @@ test_change(void)
 	core_mask old = nodes(0, 5);
 	core_mask new = nodes(5, 5);
 
-	ok(!quorums_meet(lists(old, 0), lists(new, 0)), "all nodes replaced at once: two locks");
-	ok(quorums_meet(lists(old, 0), lists(old, new)), "the old list, and both");
-	ok(quorums_meet(lists(old, new), lists(new, 0)), "both, and the new list");
-	ok(quorums_meet(lists(old, new), lists(new, old)), "both, in either order");
-	ok(!quorums_meet(lists(old, nodes(10, 5)), lists(new, 0)), "two changes at once don't meet");
-	ok(quorums_meet(lists(nodes(0, 5), 0), lists(nodes(0, 6), 0)), "one node more");
-	ok(!quorums_meet(lists(nodes(0, 5), 0), lists(nodes(1, 5), 0)),
+	ok(!meet(lists(old, 0), lists(new, 0)), "all nodes replaced at once: two locks");
+	ok(meet(lists(old, 0), lists(old, new)), "the old list, and both");
+	ok(meet(lists(old, new), lists(new, 0)), "both, and the new list");
+	ok(meet(lists(old, new), lists(new, old)), "both, in either order");
+	ok(!meet(lists(old, nodes(10, 5)), lists(new, 0)), "two changes at once don't meet");
+	ok(meet(lists(nodes(0, 5), 0), lists(nodes(0, 6), 0)), "one node more");
+	ok(!meet(lists(nodes(0, 5), 0), lists(nodes(1, 5), 0)),
 	   "one of five replaced without both lists: two locks");
-	ok(quorums_meet(lists(CORE_BIT(0), CORE_BIT(1)), lists(nodes(0, 3), 0)),
+	ok(meet(lists(CORE_BIT(0), CORE_BIT(1)), lists(nodes(0, 3), 0)),
 	   "two lists of one node each, which are two of three");
 }
 
@@ -113,6 +143,7 @@ int
 main(void)
 {
 	test_definition();
+	test_voters();
 	test_counts();
 	test_change();
 	return tap_done();
