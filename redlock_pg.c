@@ -616,7 +616,8 @@ run_recorded(const LockName *name, const char *command, Oid schema)
 	PG_CATCH();
 	{
 		runs_leave();
-		runs_fail(schema, &row.id, name->name, session_is_lost(name->hash, name->name), context);
+		runs_fail(schema, &row.id, name->name, session_is_lost(name->hash, name->name),
+				  session_is_cancelled_by_loss(), context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

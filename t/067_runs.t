@@ -116,6 +116,15 @@ is($lost->{state}, '57014', 'one whose lock is lost');
 becomes('lost', 'is told so');
 is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'lost'"), $lost->{message}, '... as the client was');
 
+$session->query('SET redlock.on_loss = error');
+$session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, hold_at_most => '500 ms')");
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE pid = @{[$session->pid]}") eq 'lost' }, 'one that goes on');
+$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$lost = $session->result;
+is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
+is(last_run(), "lost|$lost->{message}", '... as both are told');
+$session->query('RESET redlock.on_loss');
+
 # ---- its session ends without a word ----
 
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true)");

@@ -254,7 +254,7 @@ const char lua_script[] =
 	"over[#over + 1] = found[j]\n"
 	"elseif ends and ends - now > 0 then\n"
 	"life = math.max(life, ends - now)\n"
-	"elseif ends then\n"
+	"elseif ends and #over < " TEXT(LUA_READERS_OVER) " then\n"
 	"over[#over + 1] = found[j]\n"
 	"end\n"
 	"end\n"

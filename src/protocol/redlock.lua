@@ -390,7 +390,7 @@ for i = 2, #arguments do
 						over[#over + 1] = found[j]
 					elseif ends and ends - now > 0 then
 						life = math.max(life, ends - now)
-					elseif ends then
+					elseif ends and #over < LUA_READERS_OVER then
 						over[#over + 1] = found[j]
 					end
 				end

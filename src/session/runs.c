@@ -326,7 +326,8 @@ runs_merge(TriggerData *trigger)
  */
 
 void
-runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, MemoryContext context)
+runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, bool cancelled,
+		  MemoryContext context)
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
@@ -336,9 +337,7 @@ runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, Memo
 						.lost = lost,
 						.ended = GetCurrentTimestamp()};
 	/* as the client is told */
-	char *message = lost && error->sqlerrcode == ERRCODE_QUERY_CANCELED
-						? loss_message(true, resource)
-						: error->message;
+	char *message = lost && cancelled ? loss_message(true, resource) : error->message;
 	RunReportFate fate;
 
 	memcpy(report.message, message, pg_mbcliplen(message, strlen(message), RUN_MESSAGE_SIZE - 1));

@@ -40,9 +40,12 @@ extern void runs_leave(void);
 extern void runs_skip(Oid schema, const char *resource, const char *command);
 extern void runs_succeed(Oid schema, const RunRow *row);
 
-/* In PG_CATCH: the error of this run.  lost: its lease was.  A WARNING if that can't be told. */
+/*
+ * In PG_CATCH: the error of this run.  lost: its lease was; cancelled: for that.  A WARNING if it
+ * can't be told.
+ */
 extern void runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost,
-					  MemoryContext context);
+					  bool cancelled, MemoryContext context);
 
 /* Trigger of the table, for what logical replication brings. */
 extern Datum runs_merge(TriggerData *trigger);

@@ -169,6 +169,7 @@ static void set_alarm(void);
 static void set_alarm_for(const Holding *holding);
 static void on_alarm(void);
 static void signal_loss(void);
+static bool is_of_loss(int sqlstate, bool cancels);
 static void explain_loss(ErrorData *error);
 static void run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 						ProcessUtilityContext context, ParamListInfo params,
@@ -1176,6 +1177,7 @@ release_at_exit(int code, Datum arg)
 
 	permit_queue_give_up();
 	request_give_up();
+	lease_leave_gates();
 	run_report_end_session();
 	dlist_foreach_modify(iter, &holdings)
 		end_holding(dlist_container(Holding, link, iter.cur), false);
@@ -1275,6 +1277,19 @@ signal_loss(void)
 	SetLatch(MyLatch);
 }
 
+static bool
+is_of_loss(int sqlstate, bool cancels)
+{
+	return loss_error != 0 && sqlstate == loss_error &&
+		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp());
+}
+
+bool
+session_is_cancelled_by_loss(void)
+{
+	return is_of_loss(geterrcode(), true);
+}
+
 /*
  * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
  * way to the log and the client; what is allocated here goes with it.
@@ -1285,8 +1300,7 @@ explain_loss(ErrorData *error)
 	bool cancels = error->elevel == ERROR;
 	dlist_iter iter;
 
-	if (loss_error != 0 && error->elevel >= ERROR && error->sqlerrcode == loss_error &&
-		(!cancels || loss_statement == GetCurrentStatementStartTimestamp()))
+	if (error->elevel >= ERROR && is_of_loss(error->sqlerrcode, cancels))
 		dlist_foreach(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);

@@ -50,6 +50,9 @@ extern int64 session_check(uint64 hash, const char *name);
 /* Is it held, but lost? */
 extern bool session_is_lost(uint64 hash, const char *name);
 
+/* In PG_CATCH: is that why the client will be told of this error? */
+extern bool session_is_cancelled_by_loss(void);
+
 /* The fencing token, if held; an error if not, or lost. */
 extern int64 session_valid_token(uint64 hash, const char *name);
 

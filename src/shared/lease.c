@@ -375,6 +375,12 @@ lease_gate_changed(uint64 hash)
 	return pg_atomic_read_u64(&lease_table->awaited[REDLOCK_MY_PROCNO]) != hash;
 }
 
+void
+lease_leave_gates(void)
+{
+	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], 0);
+}
+
 /*
  * Take a slot for a resource, or take over the lease that another session of this
  * server left for the next.  A new one is asked for with lease_ask, when the
@@ -1246,14 +1252,7 @@ lease_go_on(Lease *lease, int64 hold_at_most_us)
 bool
 lease_is_taken(uint64 hash)
 {
-	Lease *lease;
-	bool taken;
-
-	LWLockAcquire(lock_of(hash), LW_SHARED);
-	lease = named(hash);
-	taken = lease != NULL && pg_atomic_read_u32(&lease->wish) != WISH_IDLE;
-	LWLockRelease(lock_of(hash));
-	return taken;
+	return lease_permits(hash) >= 0;
 }
 
 int
@@ -1386,7 +1385,7 @@ lease_unanswered(uint64 hash)
 {
 	Lease *lease;
 	uint32 silent = 0;
-	uint32 members = 1;
+	uint32 members = 0;
 
 	LWLockAcquire(lock_of(hash), LW_SHARED);
 	lease = named(hash);
@@ -1396,8 +1395,9 @@ lease_unanswered(uint64 hash)
 		members = lease->core.members;
 	}
 	LWLockRelease(lock_of(hash));
-	return 2 * pg_popcount32(silent) >= pg_popcount32(members) ? node_status_explain(0, 0, silent)
-															   : NULL;
+	if (silent == 0 || 2 * pg_popcount32(silent) < pg_popcount32(members))
+		return NULL;
+	return node_status_explain(0, 0, silent);
 }
 
 void

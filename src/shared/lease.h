@@ -320,6 +320,7 @@ typedef enum LeaseOpened
 extern uint64 lease_hash(const char *name, int len); /* for the index and the gate */
 extern uint64 lease_gate(uint64 hash);
 extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
+extern void lease_leave_gates(void);         /* at the end of the process: another gets its place */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 extern void lease_ask(Lease *lease);
