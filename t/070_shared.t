@@ -128,7 +128,13 @@ sub keys_left
 	my @readers = map { session($hosts[0]) } 1 .. 3;
 	my $bystander = session($hosts[0]);
 
-	$_->query(acquire('lost', 'shared', ", ttl => '12 s'")) foreach @readers;
+	my $end = time + 20; # before their own clocks tell them
+	$_->query(acquire('lost', 'shared', ", ttl => '30 s'")) foreach @readers;
+	# another that they share for a moment, at the same place in what is known of a process
+	my $twin = $bystander->query(
+		"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('lost', 0)) & 63 = 0");
+	$_->query(acquire($twin, 'shared')) foreach @readers;
+	$_->query("SELECT redlock_release('$twin')") foreach @readers;
 	$bystander->query(acquire('in order', 'shared'));
 	$_->cli('SET', 'redlock:lost', 'somebody') foreach @nodes;
 	$_->send('SELECT count(*) FROM generate_series(1, 100000000000)') foreach @readers;
@@ -137,6 +143,7 @@ sub keys_left
 		my $result = $reader->result;
 		is("$result->{state} $result->{message}", '57014 canceling statement because the lease on redlock "lost" was lost', 'a session is told');
 	}
+	cmp_ok(time, '<', $end, '... by the broker');
 	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'one that shares another lock is not');
 	$_->run("SELECT redlock_release('lost')") foreach @readers;
 	$_->cli('DEL', 'redlock:lost') foreach @nodes;
