@@ -669,7 +669,9 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (difference.kinds == 0)
 	{
 		/* a restart of nodes ends no dispute: that host may not have written since */
-		if (same && hosts_in_doubt(&own, seen_us) != 0)
+		if (same)
+			hosts_compare(&own, &theirs, HOSTS_NO_DOUBT, &difference);
+		if (difference.kinds != 0)
 			dispute->found_us = looked_us;
 		return;
 	}

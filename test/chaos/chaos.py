@@ -29,6 +29,8 @@ ROUND_S = 40
 # quarantine (max_ttl), or a dead holder's keys are there (max_ttl); and some for luck.
 AGAIN_S = 1 + MAX_TTL_MS / 1000 + 1
 BUSY_MACHINE_S = 5
+# How long a server that died is in the lists of the nodes, and until that is noticed.
+ENTRY_S = 45 + 10
 STOP_S = 30
 
 
@@ -113,9 +115,24 @@ class Round:
         if not ok:
             self.problems.append(problem)
 
+    def let_entries_end(self):
+        """Of servers that died, for which others refuse: see Faults.hides_the_dead."""
+        end = time.monotonic() + ENTRY_S
+        while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def refuses(self, host):
+        try:
+            host.sql(f"SELECT redlock_try('{self.resources[0]}')")
+        except psycopg2.Error as error:
+            return "has other settings" in str(error)
+        return False
+
     def settle(self, clocks_back_s):
         """`clocks_back_s`: keys live for longer where a node's clock was set back."""
         limit_s = AGAIN_S + clocks_back_s + BUSY_MACHINE_S
+        if self.mode == "beyond":
+            self.let_entries_end()
         for host in self.cluster.hosts.values():
             for resource in self.resources:
                 begin = time.monotonic()

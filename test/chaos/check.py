@@ -85,6 +85,11 @@ class Faults:
                 or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")
                 or (f["target"] == "machine" and f["t1"] >= begin)]
 
+    def hides_the_dead(self, at):
+        """A dead server's entry lives on, and a restarted node may say that it is older than that."""
+        return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
+                and [f for f in self.during(0, at) if f["kind"] == "node_clock" and f["step"] > 0])
+
     def session_hit(self, kind, pid, begin, end):
         return [f for f in self.during(begin, end) if f["kind"] == kind and f.get("pid") == pid]
 
@@ -249,7 +254,9 @@ def states(records, faults, mode):
         elif state == "55000":
             explained = ("the redlock broker has not asked for" in message and was_short
                          or "the redlock broker" in message
-                         and faults.host_hit(record["host"], since, error["at"], RECOVERY_US))
+                         and faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
+                         or "has other settings" in message and mode == "beyond"
+                         and faults.hides_the_dead(error["at"]))
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":

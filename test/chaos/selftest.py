@@ -73,11 +73,19 @@ HISTORIES = [
 # In the mode "beyond", where the clocks of nodes run ahead.
 GRANT = record(10 * S, 100, [(11 * S, 15 * S)], 12 * S)
 NEWER = record(11 * S, 200, [(11 * S + 500000, 15 * S)], 12 * S, "b")
+REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
+CRASH = {"kind": "server_kill", "target": "server/c", "t0": 5 * S, "t1": 6 * S}
+FORWARD = {"kind": "node_clock", "target": "node/1", "t0": 8 * S, "t1": 8 * S, "step": 600}
 BEYOND = [
-    ("a hand-over after another host's grant", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S)], None),
-    ("a grant with a smaller token", [GRANT, NEWER, record(12 * S, 150, [(13 * S, 14 * S)], 14 * S)], "was asked for when"),
-    ("a hand-over to another host", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S, "c")],
+    ("a hand-over after another host's grant", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S)], [],
+     None),
+    ("a grant with a smaller token", [GRANT, NEWER, record(12 * S, 150, [(13 * S, 14 * S)], 14 * S)], [],
      "was asked for when"),
+    ("a hand-over to another host", [GRANT, NEWER, record(12 * S, 101, [(13 * S, 14 * S)], 14 * S, "c")], [],
+     "was asked for when"),
+    ("refused by an entry of the dead", [REFUSED], [CRASH, FORWARD], None),
+    ("refused, and nobody died", [REFUSED], [FORWARD], "without a reason"),
+    ("refused, by nodes that tell their age", [REFUSED], [CRASH, {**FORWARD, "step": -3}], "without a reason"),
 ]
 
 ROWS = [("r", 1, 100), ("r", 2, 100), ("r", 3, 200)]
@@ -112,8 +120,8 @@ def main():
         judge(name, [v.what for v in found], expected)
         for violation in found:
             check.story(violation, records, faults)
-    for name, records, expected in BEYOND:
-        judge(name, [v.what for v in check.check_history(records, [], "beyond")], expected)
+    for name, records, faults, expected in BEYOND:
+        judge(name, [v.what for v in check.check_history(records, faults, "beyond")], expected)
     for name, rows, data, acked, expected in FENCED:
         judge(name, [v.what for v in check.fenced_rows("here", rows, data, acked)], expected)
     for name, log, expected in LOGS:
