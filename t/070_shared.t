@@ -151,6 +151,24 @@ sub keys_left
 	$_->quit foreach @readers, $bystander;
 }
 
+# ---- no quorum, while another session asks with a wait ----
+
+{
+	my ($patient, $other) = map { session($hosts[0]) } 1, 2;
+
+	$_->pause foreach @nodes[ 0, 1 ];
+	$patient->send(acquire('no quorum', 'shared', ", wait => '@{[$PostgreSQL::Test::Utils::timeout_default]} s'"));
+	wait_until(sub { $hosts[0]->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'no quorum'") }, 'one asks');
+	foreach my $call ("redlock_try('no quorum', mode => 'shared')", "redlock_acquire('no quorum', mode => 'shared', wait => '0')", "redlock_acquire('no quorum', mode => 'shared')")
+	{
+		is($other->run("SELECT $call")->{state}, '08006', "$call is told");
+	}
+	$_->resume foreach @nodes[ 0, 1 ];
+	is($patient->result->{state}, '', 'who waits gets it when there is one again');
+	$_->quit foreach $patient, $other;
+	wait_nodes_ready($_, scalar @nodes) foreach @hosts;
+}
+
 # ---- cancelled, and gone ----
 
 {
