@@ -1408,7 +1408,7 @@ has_next(const HostConfig *ours, const HostConfig *theirs)
 		}
 	if (next.count == 0)
 		return true;
-	hosts_compare(&next, theirs, HOSTS_NO_DOUBT, &difference);
+	hosts_compare(&next, theirs, HOSTS_AT_ANY_TIME, &difference);
 	return !(difference.kinds & HOSTS_NODES);
 }
 

@@ -421,6 +421,21 @@ subtest 'other nodes' => sub {
 	is(names_on($host{a}, 'WHERE NOT agrees'), 'b', 'also when the node has restarted');
 	is(psql_result($host{a}, "SELECT redlock_try('refused')")->{state}, '55000', 'and refuses');
 
+	# nor do hosts agree by what one of them can't send to for a while
+	my %id = map { split /\|/ } split /\n/, $host{a}->safe_psql('postgres', 'SELECT name, host_id FROM redlock_hosts');
+	$log_end = -s $host{a}->logfile;
+	my $log_end_b = -s $host{b}->logfile;
+	foreach my $away ([ 0, 1 ], [ 3, 4 ])
+	{
+		$_->pause foreach @nodes[@$away];
+		wait_nodes_ready($away->[0] == 0 ? $host{a} : $host{b}, 1);
+		wait_beats($_, $nodes[2]) foreach values %id;
+		$_->resume foreach @nodes[@$away];
+		wait_nodes_ready($_, 3) foreach $host{a}, $host{b};
+		is(psql_result($_, "SELECT redlock_try('refused')")->{state}, '55000', $_->name . ' refuses when they are back') foreach $host{a}, $host{b};
+	}
+	unlike(slurp_file($host{a}->logfile, $log_end) . slurp_file($host{b}->logfile, $log_end_b), qr/agrees with this one again/, 'all the time');
+
 	# the other one dies
 	$host{b}->stop('immediate');
 	wait_agreed($host{a});

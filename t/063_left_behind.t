@@ -56,7 +56,15 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
+# not either when it can't send to most of the new nodes, and so does not know whose they are
+my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
+$_->pause foreach @new[ 0, 1 ];
+wait_nodes_ready($host{a}, 4);
 give('a', \@new, []);
+wait_beats($id, $old[0]);
+ok(!is_so('a', $is_new), 'a has not left the old nodes while most of the new ones are away');
+$_->resume foreach @new[ 0, 1 ];
+
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
 excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');

@@ -43,7 +43,7 @@ use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
-  redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined
+  redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined wait_beats
   session psql_result repeat end_repeats disturb_work broker_pid
   wait_until sql_examples preload write_mapped tls_is_missing
 );
@@ -287,6 +287,28 @@ sub wait_nodes_ready
 		"SELECT count(*) = $number FROM redlock_nodes WHERE state = 'ready'");
 	diag($cluster->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 	croak "$number nodes are not ready";
+}
+
+=pod
+
+=item wait_beats(host_id, node)
+
+Waits until the host has twice written at the node what it says of itself.
+
+=cut
+
+sub wait_beats
+{
+	my ($host_id, $node) = @_;
+	my $seen = sub { $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $host_id) };
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach my $time (1 .. 2)
+	{
+		my $before = $seen->();
+		wait_until(sub { $seen->() ne $before }, 'a beat');
+	}
+	return;
 }
 
 =pod

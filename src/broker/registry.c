@@ -72,10 +72,12 @@ typedef struct Told
 typedef struct Dispute
 {
 	HostConfig config;
+	HostConfig own;  /* this host's when it was found */
 	HostFacts facts; /* of a host that has it */
 	uint64 host;
 	HostsDifference difference;
-	int64 found_us; /* by the last beat that did */
+	int64 sure_us;  /* the last beat found it by what was known, */
+	int64 found_us; /* ... or there was a doubt of the contrary */
 	int64 since_us; /* all beats since then have found it, or may have missed it */
 	bool told;
 } Dispute;
@@ -176,8 +178,9 @@ static bool is_outdated(const HostRecord *record, int64 seen_us);
 static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
-static bool knows_one_of(const HostConfig *config);
+static core_mask nodes_on_duty(void);
 static void look_behind(const HostRecord *record, int64 seen_us);
+static bool surely_agrees(const HostConfig *theirs, const Dispute *dispute);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
 static void tell(Dispute *dispute);
@@ -668,10 +671,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	same = i < dispute_count && hosts_say_the_same(&dispute->config, &theirs);
 	if (difference.kinds == 0)
 	{
-		/* a restart of nodes ends no dispute: that host may not have written since */
-		if (same)
-			hosts_compare(&own, &theirs, HOSTS_NO_DOUBT, &difference);
-		if (difference.kinds != 0)
+		if (same && hosts_say_the_same(&dispute->own, &own) && !surely_agrees(&theirs, dispute))
 			dispute->found_us = looked_us;
 		return;
 	}
@@ -683,11 +683,27 @@ look_at(const HostRecord *record, int64 seen_us)
 		dispute->since_us = in_dispute ? looked_us - DISPUTE_US : looked_us;
 		dispute_count++;
 	}
+	dispute->own = own;
 	dispute->config = theirs;
+	dispute->sure_us = looked_us;
 	dispute->facts = facts;
 	dispute->host = record->id;
 	dispute->difference = difference;
 	dispute->found_us = looked_us;
+}
+
+/*
+ * Not by a node that one of them can't send to just now, or that has restarted, as the other may
+ * not have written since.  But longer than a dead host's words that is not believed.
+ */
+static bool
+surely_agrees(const HostConfig *theirs, const Dispute *dispute)
+{
+	HostsDifference difference;
+
+	hosts_compare(&own, theirs, HOSTS_AT_ANY_TIME, &difference);
+	return (difference.kinds == 0 && difference.all_known) ||
+		   looked_us - dispute->sure_us > LUA_HOST_LIVES_MS * INT64CONST(1000);
 }
 
 /* With hosts of this configuration; or with this one, which had another.  Else a new one. */
@@ -727,7 +743,7 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
 		return true;
 	describe_config(&own_then, to);
-	if (looked_beat_us <= since_us || !knows_one_of(&own_then))
+	if (looked_beat_us <= since_us || !core_has_quorum(to, nodes_on_duty()))
 		return false; /* it can't be told yet */
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);
@@ -746,13 +762,14 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 }
 
 /* Nodes of which nothing is known might be those of any host. */
-static bool
-knows_one_of(const HostConfig *config)
+static core_mask
+nodes_on_duty(void)
 {
-	for (int i = 0; i < config->count; i++)
-		if (config->node[i].process[0] != '\0')
-			return true;
-	return false;
+	core_mask on_duty = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		on_duty |= node_is_on_duty(node_at(i)) ? CORE_BIT(i) : 0;
+	return on_duty;
 }
 
 /* In doubt whether it has the new nodes, since they have restarted, it has not. */
@@ -765,7 +782,7 @@ look_behind(const HostRecord *record, int64 seen_us)
 
 	if (behind_id != 0 || !read_other(record, seen_us, &facts, &theirs))
 		return;
-	hosts_compare(&own_then, &theirs, HOSTS_NO_DOUBT, &difference);
+	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
 	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
 		return;
 	behind = facts;

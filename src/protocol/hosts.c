@@ -33,15 +33,17 @@
  */
 #define UNNOTICED_US INT64_C(10000000)
 
-/*
- * How the lists of two hosts may be related when a change goes from now to both to next: which
- * is looked for in this order, from the last.
- */
+#define ALL (~(core_mask) 0)
+
+#define HELD_NOW 0x15 /* of HostNode.held: in the first of two lists */
+#define LIKENESS_MAX 11
+
+/* How the lists of two hosts may be related when a change goes from now to both to next. */
 enum
 {
-	THEY_FOLLOW,
 	THEY_LEAD,
-	SAME_STEP
+	THEY_FOLLOW,
+	SAME_STEP /* in which they disagree if in all */
 };
 
 static char *put_word(char *at, const char *word);
@@ -64,13 +66,15 @@ static bool is_same_process(const HostNode *one, const HostNode *other);
 static bool is_same_address(const HostNode *one, const HostNode *other);
 static bool may_be_same(const HostNode *one, const HostNode *other);
 static unsigned compare_lists(const HostConfig *ours, const HostConfig *theirs,
-							  const int twin[HOSTS_NODES_MAX]);
+							  const int twin[HOSTS_NODES_MAX], bool all_vote);
+static bool knows_all(const HostConfig *config);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
 static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 					  int step);
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
-static int common_lists(const HostNode *ours, const HostNode *theirs, int step);
+static int likeness(const HostNode *ours, const HostNode *theirs, int step);
+static bool is_in_force(const HostNode *node);
 
 size_t
 hosts_write_facts(const HostFacts *facts, char *text)
@@ -312,8 +316,7 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	HostConfig then = *now;
 	const HostConfig *ours = &then;
 	int known[HOSTS_NODES_MAX];
-	int step = SAME_STEP;
-	unsigned apart;
+	unsigned apart = HOSTS_NODES;
 
 	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
@@ -336,18 +339,20 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 		difference->kinds |= HOSTS_DATABASES;
 	}
 	memcpy(known, difference->twin, sizeof(known));
-	do
+	for (int step = THEY_LEAD; apart != 0 && step <= SAME_STEP; step++)
 	{
 		memcpy(difference->twin, known, sizeof(known));
 		pair_rest(ours, theirs, difference->twin, step);
-		apart = compare_lists(now, theirs, difference->twin);
-	} while (apart != 0 && step-- > 0);
+		apart = compare_lists(now, theirs, difference->twin, seen_us == HOSTS_AT_ANY_TIME);
+	}
 	difference->kinds |= apart;
+	difference->all_known = knows_all(now) && knows_all(theirs);
 }
 
 /* Can quorums be apart, if these twins are the same nodes? */
 static unsigned
-compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[HOSTS_NODES_MAX])
+compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[HOSTS_NODES_MAX],
+			  bool all_vote)
 {
 	int our_bits[HOSTS_NODES_MAX];
 	int their_bits[HOSTS_NODES_MAX];
@@ -372,8 +377,8 @@ compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[H
 		core_lists their_lists = lists_of(theirs, their_bits, list);
 
 		if ((list == 0 || their_lists.now != 0) &&
-			!quorums_meet(our_lists, voters_of(ours, our_bits), their_lists,
-						  list == 0 ? voters_of(theirs, their_bits) : ~(core_mask) 0))
+			!quorums_meet(our_lists, all_vote ? ALL : voters_of(ours, our_bits), their_lists,
+						  all_vote || list > 0 ? ALL : voters_of(theirs, their_bits)))
 			kinds |= list == 0 ? HOSTS_NODES : HOSTS_HELD;
 	}
 	return kinds;
@@ -392,7 +397,7 @@ hosts_in_doubt(const HostConfig *ours, int64_t seen_us)
 static bool
 is_in_doubt(const HostNode *node, int64_t seen_us)
 {
-	return seen_us != HOSTS_NO_DOUBT &&
+	return seen_us != HOSTS_AT_ANY_TIME &&
 		   (node->started_us + UNNOTICED_US > seen_us || node->heard_us < seen_us);
 }
 
@@ -412,6 +417,15 @@ lists_of(const HostConfig *config, const int *bit_of, int list)
 		lists.next |= in >> 2 * list & 2 ? CORE_BIT(bit_of[i]) : 0;
 	}
 	return lists;
+}
+
+static bool
+knows_all(const HostConfig *config)
+{
+	for (int i = 0; i < config->count; i++)
+		if (!is_known(&config->node[i]))
+			return false;
+	return true;
 }
 
 /* Those that the host can send to. */
@@ -436,16 +450,16 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 				twin[i] = j;
 }
 
-/* Those that are in the most lists of both come first. */
+/* Those that are the most likely come first. */
 static void
 pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
 {
-	for (int lists = 2; lists >= 0; lists--)
+	for (int likely = LIKENESS_MAX; likely >= 0; likely--)
 		for (int i = 0; i < ours->count; i++)
 			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
 				if (is_free(twin, ours->count, j) &&
 					may_be_same(&ours->node[i], &theirs->node[j]) &&
-					common_lists(&ours->node[i], &theirs->node[j], step) == lists)
+					likeness(&ours->node[i], &theirs->node[j], step) == likely)
 					twin[i] = j;
 }
 
@@ -458,18 +472,35 @@ is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
 	return true;
 }
 
+/*
+ * What new locks are asked of counts most.  Then that nobody is left without a twin: a node that
+ * one host knows can only be one that the other does not.  Then in how many lists it is on both.
+ */
 static int
-common_lists(const HostNode *ours, const HostNode *theirs, int step)
+likeness(const HostNode *ours, const HostNode *theirs, int step)
 {
+	bool they_held = (theirs->held & HELD_NOW) != 0;
+	int lists;
+
 	switch (step)
 	{
-		case THEY_FOLLOW:
-			return (ours->now && theirs->next) + (ours->held != 0 && theirs->now);
 		case THEY_LEAD:
-			return (ours->next && theirs->now) + (ours->now && theirs->held != 0);
+			lists = (ours->next && theirs->now) + (ours->now && they_held);
+			break;
+		case THEY_FOLLOW:
+			lists = ours->now && theirs->next;
+			break;
 		default:
-			return (ours->now && theirs->now) + (ours->next && theirs->next);
+			lists = (ours->now && theirs->now) + (ours->next && theirs->next);
 	}
+	return 6 * (is_in_force(ours) && is_in_force(theirs)) +
+		   3 * (is_known(ours) || is_known(theirs)) + lists;
+}
+
+static bool
+is_in_force(const HostNode *node)
+{
+	return node->now || node->next;
 }
 
 static bool

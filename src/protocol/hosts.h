@@ -97,10 +97,14 @@ typedef struct HostsDifference
 	 * does not know it, since it can't send to it */
 	int twin[HOSTS_NODES_MAX];
 	bool is_other_db[HOSTS_NODES_MAX];
+	bool all_known; /* each can send to all nodes that it names */
 } HostsDifference;
 
-/* seen_us, below: what is known of ours counts, whenever theirs was written. */
-#define HOSTS_NO_DOUBT INT64_MAX
+/*
+ * seen_us, below: what is known of ours counts, whenever theirs was written; and nodes that
+ * can't be sent to may grant something later.
+ */
+#define HOSTS_AT_ANY_TIME INT64_MAX
 
 /* seen_us: when they wrote it, by the clock of ours->node[].started_us. */
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,

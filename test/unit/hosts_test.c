@@ -179,47 +179,94 @@ test_restarts(void)
 	ok(as_seen(three, before) == 0, "which was not heard of since: it may have restarted");
 }
 
-/*
- * Nodes restart while hosts change from five to three of them, one after the other.  Names are
- * a host's own, and what it has left comes last.
- */
+#define STEPS 4
+#define CHANGED 6 /* nodes */
+
+/* Its own names; what is in force comes first, in this order or the other way round. */
+static HostConfig
+host_in_step(const char *name, const int lists[CHANGED], bool reversed)
+{
+	char text[200] = "";
+
+	for (int held_only = 0; held_only < 2; held_only++)
+		for (int i = 0; i < CHANGED; i++)
+		{
+			int node = reversed ? CHANGED - 1 - i : i;
+
+			if (lists[node] != 0 && (lists[node] % 4 == 0) == held_only)
+				sprintf(text + strlen(text), "%s%d:%d:%d ", name, node, node + 1, lists[node]);
+		}
+	return nodes(text);
+}
+
+/* Nodes restart while hosts change their lists, one after the other. */
 static void
 test_restarts_in_a_change(void)
 {
-	static const char *const now[] = {
-		"a0:1:%d a1:2:%d a2:3:%d a3:4:%d a4:5:%d",
-		"b0:1:%d b3:4:%d b4:5:%d b1:2:%d b2:3:%d",
+	/* the former list, both, the next with leases by both, or by the former one alone */
+	static const int changes[][STEPS][CHANGED] = {
+		{{1, 1, 1, 1, 1}, {3, 1, 1, 3, 3}, {13, 4, 4, 13, 13}, {5, 4, 4, 5, 5}},
+		{{1, 1, 1}, {1, 1, 1, 2, 2, 2}, {4, 4, 4, 9, 9, 9}, {4, 4, 4, 1, 1, 1}},
+		{{1, 1, 1}, {1, 3, 3, 2}, {4, 13, 13, 9}, {4, 5, 5, 1}},
 	};
-	/* the five; both lists; the three, with leases by both lists */
-	static const int lists[3][5] = {{1, 1, 1, 1, 1}, {3, 1, 1, 3, 3}, {13, 4, 4, 13, 13}};
-	int wrong = 0;
+	int false_disputes = 0;
+	int missed = 0;
 
-	for (int phases = 0; phases < 18; phases++)
-		for (int restarted = 0; restarted < 32; restarted++)
-		{
-			const int *ours = lists[phases % 3];
-			const int *theirs = lists[phases / 3 % 3];
-			bool is_named = phases < 9; /* with the process that it has now */
-			char text[2][200];
-			HostConfig config[2];
-			bool apart = phases % 3 + phases / 3 % 3 == 2 && phases % 9 != 4;
+	for (int change = 0; change < 3; change++)
+		for (int one = 0; one < STEPS; one++)
+			for (int other = 0; other < STEPS; other++)
+				for (int orders = 0; orders < 4; orders++)
+					for (int restarted = 0; restarted < 2 * (1 << CHANGED); restarted++)
+					{
+						HostConfig ours =
+							host_in_step("a", changes[change][one], (orders & 1) != 0);
+						HostConfig theirs =
+							host_in_step("b", changes[change][other], (orders & 2) != 0);
+						/* the former list alone, or leases by it, and the next one alone */
+						bool apart = (one == 0 && other > 1) || (one > 1 && other % 3 == 0);
 
-			snprintf(text[0], sizeof(text[0]), now[0], ours[0], ours[1], ours[2], ours[3], ours[4]);
-			snprintf(text[1], sizeof(text[1]), now[1], theirs[0], theirs[3], theirs[4], theirs[1],
-					 theirs[2]);
-			config[0] = nodes(text[0]);
-			config[1] = nodes(text[1]);
-			for (int i = 0; i < 5; i++)
-				if (restarted & 1 << i)
-				{
-					config[0].node[i].started_us = LATELY;
-					if (!is_named)
-						config[0].node[i].process[0] = 'q';
-				}
-			wrong += !apart && as_seen(config[0], config[1]) != 0;
-		}
-	ok(wrong == 0, "hosts in any phase of a change, and what has restarted is named already (%d)",
-	   wrong);
+						for (int i = 0; i < ours.count; i++)
+							if (restarted >> (ours.node[i].address[1] - '0') & 1)
+							{
+								ours.node[i].started_us = LATELY;
+								if (restarted >> CHANGED == 1) /* they have not noticed */
+									ours.node[i].process[0] = 'q';
+							}
+						false_disputes += !apart && as_seen(ours, theirs) != 0;
+						missed += apart && restarted == 0 && as_seen(ours, theirs) == 0;
+					}
+	ok(false_disputes == 0, "no dispute, in any step of a change, whatever has restarted (%d)",
+	   false_disputes);
+	ok(missed == 0, "but between the former list and the next (%d)", missed);
+}
+
+/* What is named is known, whenever it started; and what a host can't send to may come back. */
+static void
+test_unknown_lists(void)
+{
+	HostConfig three = nodes("a:1 b:2 c:3");
+	HostConfig cut = nodes("a:0 b:0 c:3");
+	HostsDifference difference;
+
+	ok(as_seen(three, nodes("p:1:5 q:2:1 r:0:1 x:0:4")) == HOSTS_HELD,
+	   "a node that is in force is not taken for one that has left");
+	ok(as_seen(three, nodes("p:1:5 q:2:5 r:0:1 x:0:4")) == HOSTS_HELD, "nor by two that stay");
+	ok(as_seen(three, nodes("a:1 b:2 c:3 x:0:4 y:0:4 z:6:4")) == HOSTS_HELD,
+	   "a lease that was granted by nodes which are away since");
+	ok(as_seen(nodes("u:0 a:1 b:2"), nodes("x:0:5 y:9:5 b:2:5")) == 0,
+	   "each knows a node that the other one does not");
+
+	hosts_compare(&cut, &(HostConfig[]){nodes("x:4 y:5 z:6")}[0], LATELY, &difference);
+	ok(difference.kinds == 0 && !difference.all_known, "who has no quorum can get nothing now");
+	ok(as_seen(cut, nodes("a:1 b:2 c:3 x:4:4 y:5:4 z:6:4")) == 0, "nor what is held elsewhere");
+	hosts_compare(&cut, &(HostConfig[]){nodes("x:4 y:5 z:6")}[0], HOSTS_AT_ANY_TIME, &difference);
+	ok(difference.kinds == HOSTS_NODES, "but later");
+	hosts_compare(&three, &three, LATELY, &difference);
+	ok(difference.kinds == 0 && difference.all_known, "hosts that know all nodes");
+
+	three.node[0].started_us = LATELY;
+	ok(as_seen(three, nodes("x:1:1:5 b:2 c:3")) == HOSTS_DATABASES,
+	   "one that has started lately, and is named already");
 }
 
 /* Leases that are held by other lists than those in force. */
@@ -493,6 +540,7 @@ main(void)
 	test_unknown();
 	test_restarts();
 	test_restarts_in_a_change();
+	test_unknown_lists();
 	test_held();
 	test_other_differences();
 	test_facts();
