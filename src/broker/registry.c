@@ -573,7 +573,7 @@ find_disputes(int64 now_us)
 		bool found = dispute->found_us == looked_us;
 
 		/* it may be among those that a node left out, but not for ever */
-		if (!found && (!more || now_us - dispute->found_us > LUA_HOST_LIVES_MS * INT64CONST(1000)))
+		if (!found && (!more || now_us - dispute->sure_us > LUA_HOST_LIVES_MS * INT64CONST(1000)))
 		{
 			if (dispute->told)
 				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
@@ -581,7 +581,8 @@ find_disputes(int64 now_us)
 									 dispute->facts.name)));
 			continue;
 		}
-		if (found && now_us - dispute->since_us >= DISPUTE_US && !dispute->told)
+		if (dispute->sure_us == looked_us && now_us - dispute->since_us >= DISPUTE_US &&
+			!dispute->told)
 			tell(dispute);
 		if (kept != i)
 			disputes[kept] = *dispute;
@@ -831,7 +832,7 @@ explain(const Dispute *dispute, HostDispute *words)
 
 	initStringInfo(&detail);
 	initStringInfo(&hint);
-	host_list_explain(&own, &dispute->config, &dispute->difference, &detail, &hint);
+	host_list_explain(&dispute->own, &dispute->config, &dispute->difference, &detail, &hint);
 	memset(words, 0, sizeof(*words));
 	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
 			sizeof(words->name));

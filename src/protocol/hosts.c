@@ -43,7 +43,8 @@ enum
 {
 	THEY_LEAD,
 	THEY_FOLLOW,
-	SAME_STEP /* in which they disagree if in all */
+	SAME_STEP, /* in which they disagree if in all */
+	STEPS
 };
 
 static char *put_word(char *at, const char *word);
@@ -71,9 +72,9 @@ static bool knows_all(const HostConfig *config);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
 static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
-					  int step);
+					  int step, bool by_lists);
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
-static int likeness(const HostNode *ours, const HostNode *theirs, int step);
+static int likeness(const HostNode *ours, const HostNode *theirs, int step, bool by_lists);
 static bool is_in_force(const HostNode *node);
 
 size_t
@@ -339,10 +340,10 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 		difference->kinds |= HOSTS_DATABASES;
 	}
 	memcpy(known, difference->twin, sizeof(known));
-	for (int step = THEY_LEAD; apart != 0 && step <= SAME_STEP; step++)
+	for (int way = 0; apart != 0 && way < 2 * STEPS; way++)
 	{
 		memcpy(difference->twin, known, sizeof(known));
-		pair_rest(ours, theirs, difference->twin, step);
+		pair_rest(ours, theirs, difference->twin, way / 2, way % 2 == 0);
 		apart = compare_lists(now, theirs, difference->twin, seen_us == HOSTS_AT_ANY_TIME);
 	}
 	difference->kinds |= apart;
@@ -452,14 +453,15 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 
 /* Those that are the most likely come first. */
 static void
-pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
+pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step,
+		  bool by_lists)
 {
 	for (int likely = LIKENESS_MAX; likely >= 0; likely--)
 		for (int i = 0; i < ours->count; i++)
 			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
 				if (is_free(twin, ours->count, j) &&
 					may_be_same(&ours->node[i], &theirs->node[j]) &&
-					likeness(&ours->node[i], &theirs->node[j], step) == likely)
+					likeness(&ours->node[i], &theirs->node[j], step, by_lists) == likely)
 					twin[i] = j;
 }
 
@@ -473,12 +475,14 @@ is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
 }
 
 /*
- * What new locks are asked of counts most.  Then that nobody is left without a twin: a node that
- * one host knows can only be one that the other does not.  Then in how many lists it is on both.
+ * What new locks are asked of counts most.  Then in how many lists it is on both, or else that
+ * nobody is left without a twin: a node that one host knows can only be one that the other does
+ * not.
  */
 static int
-likeness(const HostNode *ours, const HostNode *theirs, int step)
+likeness(const HostNode *ours, const HostNode *theirs, int step, bool by_lists)
 {
+	bool known = is_known(ours) || is_known(theirs);
 	bool they_held = (theirs->held & HELD_NOW) != 0;
 	int lists;
 
@@ -494,7 +498,7 @@ likeness(const HostNode *ours, const HostNode *theirs, int step)
 			lists = (ours->now && theirs->now) + (ours->next && theirs->next);
 	}
 	return 6 * (is_in_force(ours) && is_in_force(theirs)) +
-		   3 * (is_known(ours) || is_known(theirs)) + lists;
+		   (by_lists ? 2 * lists + known : 3 * known + lists);
 }
 
 static bool

@@ -240,6 +240,44 @@ test_restarts_in_a_change(void)
 	ok(missed == 0, "but between the former list and the next (%d)", missed);
 }
 
+/* May a host leave its former list?  One node is down, and is called by another name elsewhere. */
+static void
+test_leaving(void)
+{
+	/* both lists, the next one alone, the former one alone */
+	static const int changes[][3][CHANGED] = {
+		{{3, 1, 1, 3, 3}, {1, 0, 0, 1, 1}, {1, 1, 1, 1, 1}},
+		{{1, 1, 1, 2, 2, 2}, {0, 0, 0, 1, 1, 1}, {1, 1, 1}},
+		{{1, 3, 3, 2}, {0, 1, 1, 1}, {1, 1, 1}},
+	};
+	int stays = 0;
+	int leaves = 0;
+
+	for (int change = 0; change < 3; change++)
+		for (int orders = 0; orders < 4; orders++)
+			for (int down = -1; down < CHANGED; down++)
+			{
+				HostConfig then = host_in_step("a", changes[change][1], (orders & 1) != 0);
+				HostConfig both = host_in_step("b", changes[change][0], (orders & 2) != 0);
+				HostConfig former = host_in_step("b", changes[change][2], (orders & 2) != 0);
+				HostConfig *hosts[] = {&then, &both, &former};
+				HostsDifference difference;
+
+				for (int host = 0; host < 3; host++)
+					for (int i = 0; i < hosts[host]->count; i++)
+						if (hosts[host]->node[i].address[1] - '0' == down)
+							hosts[host]->node[i].process[0] = '\0';
+				hosts_compare(&then, &both, HOSTS_AT_ANY_TIME, &difference);
+				stays += difference.kinds != 0;
+				hosts_compare(&then, &former, HOSTS_AT_ANY_TIME, &difference);
+				/* a node that is down may be one that the other has: if they have some in
+				 * common, they see when it is back that it is not */
+				leaves += (change == 1 || down < 0) && difference.kinds == 0;
+			}
+	ok(stays == 0, "a host leaves its former list when the others have both (%d)", stays);
+	ok(leaves == 0, "not when one has the former one alone (%d)", leaves);
+}
+
 /* What is named is known, whenever it started; and what a host can't send to may come back. */
 static void
 test_unknown_lists(void)
@@ -540,6 +578,7 @@ main(void)
 	test_unknown();
 	test_restarts();
 	test_restarts_in_a_change();
+	test_leaving();
 	test_unknown_lists();
 	test_held();
 	test_other_differences();
