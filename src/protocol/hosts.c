@@ -43,8 +43,7 @@ enum
 {
 	THEY_LEAD,
 	THEY_FOLLOW,
-	SAME_STEP, /* in which they disagree if in all */
-	STEPS
+	SAME_STEP /* in which they disagree if in all */
 };
 
 static char *put_word(char *at, const char *word);
@@ -72,9 +71,9 @@ static bool knows_all(const HostConfig *config);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
 static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
-					  int step, bool by_lists);
+					  int step);
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
-static int likeness(const HostNode *ours, const HostNode *theirs, int step, bool by_lists);
+static int likeness(const HostNode *ours, const HostNode *theirs, int step);
 static bool is_in_force(const HostNode *node);
 
 size_t
@@ -340,10 +339,10 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 		difference->kinds |= HOSTS_DATABASES;
 	}
 	memcpy(known, difference->twin, sizeof(known));
-	for (int way = 0; apart != 0 && way < 2 * STEPS; way++)
+	for (int step = THEY_LEAD; apart != 0 && step <= SAME_STEP; step++)
 	{
 		memcpy(difference->twin, known, sizeof(known));
-		pair_rest(ours, theirs, difference->twin, way / 2, way % 2 == 0);
+		pair_rest(ours, theirs, difference->twin, step);
 		apart = compare_lists(now, theirs, difference->twin, seen_us == HOSTS_AT_ANY_TIME);
 	}
 	difference->kinds |= apart;
@@ -453,15 +452,14 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 
 /* Those that are the most likely come first. */
 static void
-pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step,
-		  bool by_lists)
+pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
 {
 	for (int likely = LIKENESS_MAX; likely >= 0; likely--)
 		for (int i = 0; i < ours->count; i++)
 			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
 				if (is_free(twin, ours->count, j) &&
 					may_be_same(&ours->node[i], &theirs->node[j]) &&
-					likeness(&ours->node[i], &theirs->node[j], step, by_lists) == likely)
+					likeness(&ours->node[i], &theirs->node[j], step) == likely)
 					twin[i] = j;
 }
 
@@ -475,14 +473,13 @@ is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
 }
 
 /*
- * What new locks are asked of counts most.  Then in how many lists it is on both, or else that
+ * What new locks are asked of counts most.  Then in how many lists it is on both.  Then that
  * nobody is left without a twin: a node that one host knows can only be one that the other does
  * not.
  */
 static int
-likeness(const HostNode *ours, const HostNode *theirs, int step, bool by_lists)
+likeness(const HostNode *ours, const HostNode *theirs, int step)
 {
-	bool known = is_known(ours) || is_known(theirs);
 	bool they_held = (theirs->held & HELD_NOW) != 0;
 	int lists;
 
@@ -497,8 +494,8 @@ likeness(const HostNode *ours, const HostNode *theirs, int step, bool by_lists)
 		default:
 			lists = (ours->now && theirs->now) + (ours->next && theirs->next);
 	}
-	return 6 * (is_in_force(ours) && is_in_force(theirs)) +
-		   (by_lists ? 2 * lists + known : 3 * known + lists);
+	return 6 * (is_in_force(ours) && is_in_force(theirs)) + 2 * lists +
+		   (is_known(ours) || is_known(theirs));
 }
 
 static bool
