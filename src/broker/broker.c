@@ -102,7 +102,6 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, const char
 static void ask_again(Lease *lease);
 static void wake(Lease *lease, int64 retry_us, int64 not_before_us, int64 now_us);
 static void set_masks(core_event *event, const Lease *lease);
-static inline core_mask nodes_that(bool (*are_so)(const RedisNode *));
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void init_releases(void);
@@ -734,17 +733,6 @@ set_masks(core_event *event, const Lease *lease)
 	event->can_send = nodes_that(node_can_send);
 	event->can_vote = nodes_that(node_can_vote);
 	event->can_release = release_queue_can_release(&releases, lease_slot(lease), event->can_send);
-}
-
-static inline core_mask
-nodes_that(bool (*are_so)(const RedisNode *))
-{
-	core_mask nodes = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (are_so(node_at(i)))
-			nodes |= CORE_BIT(i);
-	return nodes;
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */

@@ -213,6 +213,18 @@ node_can_vote(const RedisNode *node)
 	return node->state == NODE_READY && node_can_send(node);
 }
 
+/* Those for which one of these is true. */
+static inline core_mask
+nodes_that(bool (*are_so)(const RedisNode *))
+{
+	core_mask nodes = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (are_so(node_at(i)))
+			nodes |= CORE_BIT(i);
+	return nodes;
+}
+
 static inline uint32
 node_in_flight(const RedisNode *node)
 {

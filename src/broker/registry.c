@@ -43,6 +43,9 @@
  */
 #define DISPUTE_US INT64CONST(2500000)
 
+/* A host that is dead is told of for so long. */
+#define HOST_LIVES_US (LUA_HOST_LIVES_MS * INT64CONST(1000))
+
 /* How long the list that sessions were told of stays in shared memory. */
 #define KEEP_LIST_US INT64CONST(10000000)
 
@@ -178,7 +181,6 @@ static bool is_outdated(const HostRecord *record, int64 seen_us);
 static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
-static core_mask nodes_on_duty(void);
 static void look_behind(const HostRecord *record, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs, const Dispute *dispute);
 static int find_dispute(uint64 host, const HostConfig *config);
@@ -570,10 +572,9 @@ find_disputes(int64 now_us)
 	for (int i = 0; i < dispute_count; i++)
 	{
 		Dispute *dispute = &disputes[i];
-		bool found = dispute->found_us == looked_us;
 
 		/* it may be among those that a node left out, but not for ever */
-		if (!found && (!more || now_us - dispute->sure_us > LUA_HOST_LIVES_MS * INT64CONST(1000)))
+		if (dispute->found_us != looked_us && (!more || now_us - dispute->sure_us > HOST_LIVES_US))
 		{
 			if (dispute->told)
 				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
@@ -616,8 +617,7 @@ read_told(int node, int64 now_us, void (*read)(const HostRecord *record, int64 s
 	const char *at = from->records;
 	HostRecord record;
 
-	if (!(members() & CORE_BIT(node)) || from->at_us == 0 ||
-		now_us - from->at_us > LUA_HOST_LIVES_MS * INT64CONST(1000))
+	if (!(members() & CORE_BIT(node)) || from->at_us == 0 || now_us - from->at_us > HOST_LIVES_US)
 		return false;
 	for (int i = 0; i < LUA_CONFIGS_MAX && hosts_take(&at, from->records + from->len, &record); i++)
 		read(&record, from->at_us - record.age_ms * 1000);
@@ -704,7 +704,7 @@ surely_agrees(const HostConfig *theirs, const Dispute *dispute)
 
 	hosts_compare(&own, theirs, HOSTS_AT_ANY_TIME, &difference);
 	return (difference.kinds == 0 && difference.all_known) ||
-		   looked_us - dispute->sure_us > LUA_HOST_LIVES_MS * INT64CONST(1000);
+		   looked_us - dispute->sure_us > HOST_LIVES_US;
 }
 
 /* With hosts of this configuration; or with this one, which had another.  Else a new one. */
@@ -744,8 +744,9 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
 		return true;
 	describe_config(&own_then, to);
-	if (looked_beat_us <= since_us || !core_has_quorum(to, nodes_on_duty()))
-		return false; /* it can't be told yet */
+	/* it can't be told yet: nodes of which nothing is known might be those of any host */
+	if (looked_beat_us <= since_us || !core_has_quorum(to, nodes_that(node_is_on_duty)))
+		return false;
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);
 	if (behind_id != 0 && behind_id != told_of)
@@ -760,17 +761,6 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 					 "stop it.")));
 	told_of = behind_id;
 	return behind_id == 0;
-}
-
-/* Nodes of which nothing is known might be those of any host. */
-static core_mask
-nodes_on_duty(void)
-{
-	core_mask on_duty = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		on_duty |= node_is_on_duty(node_at(i)) ? CORE_BIT(i) : 0;
-	return on_duty;
 }
 
 /* In doubt whether it has the new nodes, since they have restarted, it has not. */

@@ -23,6 +23,7 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 		   int64_t now_us)
 {
 	GuardMemory *memory = nodes[node];
+	bool other = !is_same(memory->run_id, facts->run_id);
 	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 
 	if (verdict != GUARD_AS_BEFORE)
@@ -30,9 +31,9 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	/* where we knew another process, its uptime need not be believed; see review */
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
-	else if (!is_same(memory->run_id, facts->run_id))
+	else if (other)
 		memory->started_us = now_us;
-	if (memory->twin != 0 || !is_same(memory->run_id, facts->run_id))
+	if (memory->twin != 0 || other)
 		memory->met_us = now_us;
 	memory->twin = find_twin(nodes, node, facts->run_id) + 1;
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
