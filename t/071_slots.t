@@ -112,6 +112,34 @@ is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a slot that is f
 is($on_b->result->{out}, 't', 'but for that');
 nothing_is_left('after a free slot was left to who waits');
 
+# ---- on one server a slot goes to who waits there without the nodes ----
+
+sub granted { return $host_a->safe_psql('postgres', 'SELECT granted FROM redlock_stats') }
+{
+	my $third_a = session($host_a);
+	foreach my $how ("SELECT redlock_release('job')", 'COMMIT')
+	{
+		my ($passed, $ordered) = (0, 0);
+		foreach (1 .. 10)
+		{
+			my $scope = $how eq 'COMMIT' ? 'transaction' : 'session';
+			$also_a->query(take());
+			my $first = $on_a->query(($how eq 'COMMIT' ? 'BEGIN;' : '') . "SELECT redlock_acquire('job', scope => '$scope', slots => 2)");
+			$third_a->send("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
+			wait_until(sub { locks($host_a) =~ /waiting/ }, 'a third session waits');
+			my $before = granted();
+			$on_a->run($how);
+			$ordered += $third_a->result->{out} > $first;
+			$passed++ if granted() == $before;
+			$_->query('SELECT redlock_release_all()') foreach $third_a, $also_a;
+		}
+		is($ordered, 10, "$how: the next has a larger token");
+		cmp_ok($passed, '>', 0, "$how: the nodes are not asked, $passed of 10 times");
+		nothing_is_left("after $how");
+	}
+	$third_a->quit;
+}
+
 # ---- a waiter that goes makes room for the next ----
 
 $_->query(take()) foreach $on_a, $also_a;

@@ -21,8 +21,7 @@
 typedef struct Turn
 {
 	WaitersKnown *known; /* NULL: nobody waits */
-	int64 asked_us;      /* it began to ask; 0: of an earlier broker */
-	int64 heard_us;      /* of the last release since then, or that */
+	int64 heard_us;      /* of the last release since it began to ask, or that */
 } Turn;
 
 /* After a release that named others. */
@@ -137,7 +136,7 @@ turns_begin(const Lease *lease, int64 now_us)
 {
 	const Pause *pause = &pauses[lease->hash % PLACES];
 
-	turns[lease_slot(lease)].asked_us = turns[lease_slot(lease)].heard_us = now_us;
+	turns[lease_slot(lease)].heard_us = now_us;
 	if (pause->end_us > now_us && pause->tell != 0)
 		tell(pause->tell, lease, now_us);
 	return pause->end_us;
@@ -146,9 +145,7 @@ turns_begin(const Lease *lease, int64 now_us)
 int64
 turns_waited_us(const Lease *lease, int64 now_us)
 {
-	int64 asked_us = turns[lease_slot(lease)].asked_us;
-
-	return asked_us > 0 ? now_us - asked_us : 0;
+	return Max(now_us - lease->waits_since_us, 0);
 }
 
 void
@@ -165,6 +162,12 @@ static int64
 hold_back_us(void)
 {
 	return rules_hold_back_us(round_trip_us());
+}
+
+int64
+turns_long_us(void)
+{
+	return rules_long_turn_us(hold_back_us());
 }
 
 int64

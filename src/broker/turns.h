@@ -38,6 +38,9 @@ extern int64 turns_recall_us(void);
 /* For how long a message is under way. */
 extern int64 turns_way_us(void);
 
+/* From when on the turn of this host is a long one: see rules_turn_lasts. */
+extern int64 turns_long_us(void);
+
 /* For how long it has been. */
 extern int64 turns_waited_us(const Lease *lease, int64 now_us);
 

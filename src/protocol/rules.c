@@ -7,6 +7,7 @@
 #include "protocol/waiters.h"
 
 #define TURN_ROUNDS 3
+#define LONG_TURN 10
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
 #define RECALL_US 10000
@@ -103,12 +104,21 @@ rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us, int64_t t
 /*
  * With others waiting each session has a few turns in a row, the fewer the sooner it is
  * everybody's turn: with as many sessions on each host, nobody waits for longer than
- * TURN_ROUNDS times the mean.
+ * TURN_ROUNDS times the mean.  More than one are worth it only as long as the way to another
+ * host costs much beside them.
  */
 bool
-rules_turn_lasts(bool wanted, int handovers, int waiting)
+rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long)
 {
-	return waiting > 0 && (!wanted || handovers < TURN_ROUNDS * (waiting + 1) - 1);
+	int rounds = is_long ? 1 : TURN_ROUNDS;
+
+	return waiting > 0 && (!wanted || handovers < rounds * (waiting + 1) - 1);
+}
+
+int64_t
+rules_long_turn_us(int64_t hold_back_us)
+{
+	return LONG_TURN * hold_back_us;
 }
 
 bool

@@ -71,9 +71,10 @@ extern bool rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_u
 
 /*
  * So many sessions of this server wait for the lock now.  Does its turn last after so many
- * hand-overs?  wanted: hosts elsewhere wait.
+ * hand-overs?  wanted: hosts elsewhere wait; is_long: it has lasted for rules_long_turn_us.
  */
-extern bool rules_turn_lasts(bool wanted, int handovers, int waiting);
+extern bool rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long);
+extern int64_t rules_long_turn_us(int64_t hold_back_us);
 
 /* May the next session, limited itself or not, take it over?  A turn has so many tokens. */
 extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers,

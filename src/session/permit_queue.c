@@ -29,11 +29,12 @@ static bool follow(const LockRequest *request, permits_search *search,
 				   void (*hold)(const LockRequest *whole), const LockRequest *whole);
 static bool try_permit(const LockRequest *request, int permit,
 					   void (*hold)(const LockRequest *whole), const LockRequest *whole, int *free);
-static permits_seen look(int free);
+static permits_seen look(const LockRequest *request, const permits_search *search, int free);
+static int idle_permit(const LockRequest *request);
 static LockName named(const LockRequest *request, int permit, char *utf8);
 static bool enter_queue(const LockRequest *request);
 static void take_queue(const LockRequest *whole);
-static void leave_queue(void);
+static void leave_queue(const LockRequest *request);
 static void go_on(void);
 
 bool
@@ -53,11 +54,11 @@ permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest 
 	PG_TRY();
 	{
 		granted = follow(&own, &search, hold, whole);
-		leave_queue();
+		leave_queue(&own);
 	}
 	PG_CATCH();
 	{
-		leave_queue();
+		leave_queue(&own);
 		request_end_wait();
 		PG_RE_THROW();
 	}
@@ -99,7 +100,7 @@ follow(const LockRequest *request, permits_search *search, void (*hold)(const Lo
 					return false;
 				break;
 			case PERMITS_LEAVE_QUEUE:
-				leave_queue();
+				leave_queue(request);
 				break;
 			case PERMITS_WAIT:
 				go_on();
@@ -112,7 +113,7 @@ follow(const LockRequest *request, permits_search *search, void (*hold)(const Lo
 				request_fail_held(request);
 				return false;
 		}
-		seen = look(free);
+		seen = look(request, search, free);
 		step = permits_next(search, &seen);
 	}
 }
@@ -142,7 +143,7 @@ try_permit(const LockRequest *request, int permit, void (*hold)(const LockReques
 }
 
 static permits_seen
-look(int free)
+look(const LockRequest *request, const permits_search *search, int free)
 {
 	permits_seen seen = {.now_us = redlock_clock_us(),
 						 .random = pg_prng_uint32(&pg_global_prng_state),
@@ -153,7 +154,26 @@ look(int free)
 	seen.place = lease_validity_us(queue) > 0 ? PERMITS_IN_QUEUE : PERMITS_QUEUE_LOST;
 	seen.told = pg_atomic_read_u32(&queue->permits_told);
 	seen.told_permit = (int) pg_atomic_read_u32(&queue->free_permit);
+	if (seen.told != search->told || search->step == PERMITS_ENTER_QUEUE)
+	{
+		/* of several that sessions of this server have given back, the last has been told */
+		int idle = idle_permit(request);
+
+		if (idle != PERMITS_NONE_FREE)
+			seen.told_permit = idle;
+	}
 	return seen;
+}
+
+static int
+idle_permit(const LockRequest *request)
+{
+	char utf8[LOCK_NAME_MAX + 1];
+
+	for (int permit = 1; permit <= request->permits; permit++)
+		if (lease_is_idle(named(request, permit, utf8).hash))
+			return permit;
+	return PERMITS_NONE_FREE;
 }
 
 static LockName
@@ -189,18 +209,21 @@ take_queue(const LockRequest *whole)
 	queue = request_take(&queue_gate);
 	gone_on_us = 0;
 	if (queue->handovers == 0)
-	{
-		queue->turn_began_us = redlock_clock_us();
 		queue->since = GetCurrentTimestamp();
-	}
 }
 
+/* Where no other session of this server takes it over, permits were left to nobody. */
 static void
-leave_queue(void)
+leave_queue(const LockRequest *request)
 {
+	char utf8[LOCK_NAME_MAX + 1];
+
 	if (queue == NULL)
 		return;
 	lease_release(queue, gate_waiters);
+	if (!lease_is_idle(named(request, PERMITS_QUEUE, utf8).hash))
+		for (int permit = 1; permit <= request->permits; permit++)
+			lease_end_pass(named(request, permit, utf8).hash);
 	gate_leave(queue_gate, false, true);
 	queue = NULL;
 }

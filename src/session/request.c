@@ -89,6 +89,7 @@ static void give_back(const LockRequest *request, int from);
 static void leave_gate(const LockRequest *request, const Asked *at);
 static bool at_session_level(const LockRequest *request);
 static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
+static int64 at_gate_until_us(const LockRequest *request, uint64 hash, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
@@ -334,6 +335,8 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		if (!opened[i])
 			continue;
 		lease->scope = request->scope;
+		/* who waits for several waits for one after the other, and would be the last each time */
+		lease->waits_since_us = request->count > 1 ? call_began_us : asked_us;
 		pg_atomic_write_u32(&lease->company, company);
 		describe_holder(request, lease);
 		lease_ask(lease);
@@ -407,9 +410,9 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 		waiting = request;
 		waiting_at_gate = hash;
 		waited_for = name;
-		entered = gate_enter(hash, request->terms.shared, at_session_level(request),
-							 request->terms.once ? GATE_DO_NOT_WAIT : deadline_us, prepare_to_wait,
-							 &next->gate);
+		entered =
+			gate_enter(hash, request->terms.shared, at_session_level(request),
+					   at_gate_until_us(request, hash, deadline_us), prepare_to_wait, &next->gate);
 	}
 	PG_CATCH();
 	{
@@ -433,6 +436,17 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 	request_refuse_other_permits(request, name, hash);
 	give_up_on(request, name);
 	return false;
+}
+
+/* Who gave a permit back in the lease table leaves its gate at once. */
+static int64
+at_gate_until_us(const LockRequest *request, uint64 hash, int64 deadline_us)
+{
+	if (!request->terms.once)
+		return deadline_us;
+	if (request->terms.permits > 0 && lease_is_idle(hash))
+		return redlock_clock_us() + PERMITS_PASS_US;
+	return GATE_DO_NOT_WAIT;
 }
 
 /*

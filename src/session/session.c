@@ -457,10 +457,7 @@ static void
 begin_turn(Lease *lease)
 {
 	if (lease->handovers == 0 && lease->token == 0)
-	{
-		lease->turn_began_us = redlock_clock_us();
 		lease->since = GetCurrentTimestamp();
-	}
 	lease->token = lease_token(lease); /* the same for all who share it */
 }
 

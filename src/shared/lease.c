@@ -78,6 +78,10 @@ static bool has_room_to_join(void);
 static void note_joined(uint64 hash, int change);
 static void leave(Lease *lease, bool may_stay);
 static void wake_awaiting(uint64 hash);
+static uint64 queue_of(const Lease *lease);
+static bool waits_for_permit(uint64 queue);
+static int permit_of(const Lease *lease);
+static bool tell_of_permit(uint64 queue, int permit);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
 static int64 validity_at(Lease *lease, int64 now_us);
@@ -652,7 +656,6 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 		join_first(lease);
 	pg_atomic_write_u64(&lease->want_until_us, 0);
 	lease->wanted = false;
-	lease->turn_began_us = 0;
 	lease->handovers = 0;
 	lease->returns = false;
 	lease->is_awaited = false;
@@ -737,8 +740,9 @@ lease_ask(Lease *lease)
 
 /*
  * The owner is done, whatever the lease's state is.  By keep_idle it stays, if no other
- * host wants it.  Else, if others wait at the gate (`waiting` tells how many), it is left to
- * the next of them, as long as this host's turn lasts.  Neither, if `waiting` is NULL.  Runs
+ * host wants it; a permit stays for a moment, if a session of this server is the next to have
+ * one.  Else, if others wait at the gate (`waiting` tells how many), it is left to
+ * the next of them, as long as this host's turn lasts.  None of it, if `waiting` is NULL.  Runs
  * in commit and abort callbacks: no allocation, no socket, no error.
  *
  * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
@@ -751,6 +755,10 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
+	int64 keep_us = lease->may_stay ? lease->keep_idle_ms * INT64CONST(1000) : 0;
+	uint64 hash = lease->hash;
+	uint64 queue = queue_of(lease);
+	int permit = permit_of(lease);
 	bool idle = waiting != NULL;
 
 	if (lease->shared)
@@ -759,22 +767,25 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		return;
 	}
 	Assert(lease->owner_pid == MyProcPid);
+	if (idle && queue != 0 && waits_for_permit(queue))
+		keep_us = PERMITS_PASS_US;
 
-	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease->returns = false;
-	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
+	if (idle && keep_us > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
 					   tokens_of(lease)))
-		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
+		idle_until_us = now_us + keep_us;
 	else if (idle)
 	{
 		int others = waiting(lease->gate);
+		int64 turn_us = now_us - lease->turn_began_us;
 
 		lease->returns = others > 0;
-		idle = rules_may_hand_over(is_limited(lease), validity_us, ttl_us,
-								   now_us - lease->turn_began_us, lease->handovers,
-								   redlock_handover_limit) &&
-			   rules_turn_lasts(lease->wanted, lease->handovers, others);
+		idle = rules_may_hand_over(is_limited(lease), validity_us, ttl_us, turn_us,
+								   lease->handovers, redlock_handover_limit) &&
+			   rules_turn_lasts(lease->wanted, lease->handovers, others,
+								turn_us >= lease->long_turn_us);
 	}
 	if (idle)
 	{
@@ -787,6 +798,73 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	LWLockRelease(lock_of(lease->hash)); /* and a barrier: see lease_look_at_us */
 	if (!idle ||
 		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
+		push(lease);
+	if (idle && queue != 0 && !tell_of_permit(queue, permit))
+		lease_end_pass(hash);
+}
+
+/* Where a session of this server may wait for this permit; 0: it is none. */
+static uint64
+queue_of(const Lease *lease)
+{
+	char name[LOCK_NAME_MAX + 1];
+	const char *from = lease->key + lease->prefix_len;
+	size_t len;
+
+	if (lease->permits == 0 || lease->is_queue)
+		return 0;
+	len = permits_name_len(from, lease->key_len - lease->prefix_len);
+	return lease_hash(name, (int) permits_name(name, from, len, PERMITS_QUEUE));
+}
+
+static bool
+waits_for_permit(uint64 queue)
+{
+	Lease *lease;
+	bool waits;
+
+	LWLockAcquire(lock_of(queue), LW_SHARED);
+	lease = named(queue);
+	waits = lease != NULL && lease->is_queue && lease_state(lease) == LEASE_HELD;
+	LWLockRelease(lock_of(queue));
+	return waits;
+}
+
+static int
+permit_of(const Lease *lease)
+{
+	return permits_number(lease->key + lease->prefix_len, lease->key_len - lease->prefix_len);
+}
+
+/* It is with nobody; who has the queue may take it.  False: the queue is not here any more. */
+static bool
+tell_of_permit(uint64 queue, int permit)
+{
+	Lease *lease;
+	bool told;
+
+	LWLockAcquire(lock_of(queue), LW_SHARED);
+	lease = named(queue);
+	told = lease != NULL && lease->is_queue;
+	if (told)
+		lease_tell_permit(lease, permit);
+	LWLockRelease(lock_of(queue));
+	return told;
+}
+
+void
+lease_end_pass(uint64 hash)
+{
+	Lease *lease;
+	bool idle;
+
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	lease = named(hash);
+	idle = lease != NULL && lease_stays(lease);
+	if (idle)
+		free_name(lease);
+	LWLockRelease(lock_of(hash));
+	if (idle)
 		push(lease);
 }
 
@@ -1253,6 +1331,19 @@ bool
 lease_is_taken(uint64 hash)
 {
 	return lease_permits(hash) >= 0;
+}
+
+bool
+lease_is_idle(uint64 hash)
+{
+	Lease *lease;
+	bool idle;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
+	LWLockRelease(lock_of(hash));
+	return idle;
 }
 
 int

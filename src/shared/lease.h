@@ -19,7 +19,8 @@
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
  *	 atomics (a)		   one writer each: the owner writes `wish`, `company` and
- *						   `idle_until_us`, the broker all others; but for `joined`.
+ *						   `idle_until_us`, the broker all others; but for `joined`,
+ *						   and what a queue is told of permits, by whoever gives one back.
  *						   When a lease is detached, whoever has the table lock writes
  *						   `wish` and `hold_until_us`
  *
@@ -148,15 +149,15 @@ typedef struct Lease
 	int next_queued; /* slot number, or -1 */
 
 	/* (o) */
-	bool once;       /* a try */
-	bool patient;    /* asks on without a quorum, until it is given up */
-	bool returns;    /* released, and sessions of this server wait on */
-	LockScope scope; /* the widest that it is held at */
+	bool once;            /* a try */
+	bool patient;         /* asks on without a quorum, until it is given up */
+	bool returns;         /* released, and sessions of this server wait on */
+	int64 waits_since_us; /* what hosts are told that have it */
+	LockScope scope;      /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
 	int handovers;        /* so often handed over since the nodes granted it */
-	int64 turn_began_us;  /* ... then */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -191,7 +192,9 @@ typedef struct Lease
 							 * hold_at_least; 0: it was not */
 
 	/* (g) */
-	int64 first_token; /* and then one more for each hand-over, up to last_token */
+	int64 turn_began_us;
+	int64 long_turn_us; /* see rules_turn_lasts */
+	int64 first_token;  /* and then one more for each hand-over, up to last_token */
 
 	/* (b) */
 	uint32 generation; /* changes when the slot is freed, so that late replies
@@ -342,6 +345,8 @@ extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
 /* By its owner: hold_at_most of a queue ends so long from now, as it is not stopped. */
 extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
 extern bool lease_is_taken(uint64 hash); /* by a session of this server */
+extern bool lease_is_idle(uint64 hash);  /* it is left to whoever of this server comes next */
+extern void lease_end_pass(uint64 hash); /* a permit: nobody of this server comes */
 extern int lease_permits(uint64 hash);   /* what that one said of permits; -1: it is not taken */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */

@@ -506,6 +506,8 @@ publish(int h, int s, core_outcome outcome)
 			slot->hold_until_us = slot->core.hold_until_us;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;
+			slot->turn_began_us = host_now_us(h);
+			slot->long_turn_us = word_long_turn_us();
 			slot->first_token = rules_first_token(slot->core.token);
 			slot->last_token = slot->core.bound;
 			session_told(h, s);

@@ -52,6 +52,7 @@ typedef struct slot
 	int64_t first_token;
 	int64_t last_token; /* of the grant, or its bound since a renewal */
 	int64_t turn_began_us;
+	int64_t long_turn_us;
 	int64_t relisted_true_us; /* its nodes are others since then */
 	int64_t keep_idle_us;
 	bool may_stay; /* as the nodes were told when it was asked for */

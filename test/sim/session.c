@@ -306,7 +306,6 @@ session_on_read(const event *event)
 		give_up(h, s);
 		return;
 	}
-	slot->turn_began_us = host_now_us(h);
 	slot->joined = 1;
 	if (w.plan.spent > 0)
 		host_push(h, s); /* it asks for tokens */
@@ -354,7 +353,8 @@ end_holding(int h, int s)
 	}
 	if (!slot->shared &&
 		rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
-						 gate_of(h, slot->resource)->waiting) &&
+						 gate_of(h, slot->resource)->waiting,
+						 host_now_us(h) - slot->turn_began_us >= slot->long_turn_us) &&
 		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
 							host_now_us(h) - slot->turn_began_us, slot->handovers - w.plan.spent,
 							slot->span - 1))

@@ -324,6 +324,12 @@ node_of(int h, int server, core_mask members)
 }
 
 int64_t
+word_long_turn_us(void)
+{
+	return rules_long_turn_us(hold_back_us());
+}
+
+int64_t
 word_recall_us(void)
 {
 	return rules_recall_us(2 * w.plan.delay_us);

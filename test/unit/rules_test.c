@@ -102,11 +102,14 @@ test_turns(void)
 	int64_t latest_us = 0;
 	int asked = 0;
 
-	ok(rules_turn_lasts(false, 999, 1), "a turn lasts as long as nobody else waits");
-	ok(!rules_turn_lasts(false, 0, 0), "and a session of this server does");
-	ok(rules_turn_lasts(true, 10, 3), "else each of four sessions has it three times");
-	ok(!rules_turn_lasts(true, 11, 3), "which is eleven hand-overs");
-	ok(!rules_turn_lasts(true, 0, 0), "none without anybody to hand it to");
+	ok(rules_turn_lasts(false, 999, 1, true), "a turn lasts as long as nobody else waits");
+	ok(!rules_turn_lasts(false, 0, 0, false), "and a session of this server does");
+	ok(rules_turn_lasts(true, 10, 3, false), "else each of four sessions has it three times");
+	ok(!rules_turn_lasts(true, 11, 3, false), "which is eleven hand-overs");
+	ok(rules_turn_lasts(true, 2, 3, true), "and once, if that takes long");
+	ok(!rules_turn_lasts(true, 3, 3, true), "which is three");
+	ok(rules_long_turn_us(hold_back_us) == 30000, "it is long beside the way to another host");
+	ok(!rules_turn_lasts(true, 0, 0, false), "none without anybody to hand it to");
 
 	ok(rules_hold_back_us(500) == 3000, "others hold back for two round trips and 2 ms");
 	ok(rules_hold_back_us(60 * SECOND) == 100000, "but not for longer than a tenth of a second");
