@@ -25,11 +25,11 @@ foreach my $host (@hosts)
 {
 	$host->safe_psql('postgres', <<'SQL');
 CREATE TABLE grants (token bigint);
-CREATE PROCEDURE take(times int) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE take(times int, seconds float8 DEFAULT 0.002) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. times LOOP
 		INSERT INTO grants VALUES (redlock_acquire('turn'));
-		PERFORM pg_sleep(0.002);
+		PERFORM pg_sleep(seconds);
 		COMMIT;
 	END LOOP;
 END $$;
@@ -99,6 +99,27 @@ sub turns
 	my @count = map { my $h = $_; scalar grep { $_ == $h } @turns } 0 .. 3;
 	my $jain = sum(@count)**2 / (4 * sum(map { $_**2 } @count));
 	cmp_ok($jain, '>=', 0.95, "Jain's index of turns is $jain (@count)");
+	$_->quit foreach @sessions;
+}
+
+# ---- a long turn ends when each session had the lock once ----
+
+{
+	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts[ 0, 1 ];
+
+	$_->safe_psql('postgres', 'TRUNCATE grants') foreach @hosts;
+	$_->send('CALL take(12, 0.04)') foreach @sessions;
+	$_->result foreach @sessions;
+	my @grants = order_of_grants();
+	my @lengths = (0);
+	foreach my $i (0 .. $#grants)
+	{
+		push @lengths, 0 if $i > 0 && $grants[$i] != $grants[ $i - 1 ];
+		$lengths[-1]++;
+	}
+	my ($median) = (sort { $a <=> $b } @lengths)[ @lengths / 2 ];
+	note("turns of @lengths grants");
+	cmp_ok($median, '<=', 4, 'hosts with three sessions each');
 	$_->quit foreach @sessions;
 }
 

@@ -112,32 +112,61 @@ is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a slot that is f
 is($on_b->result->{out}, 't', 'but for that');
 nothing_is_left('after a free slot was left to who waits');
 
-# ---- on one server a slot goes to who waits there without the nodes ----
+# ---- on one server slots go to who waits there without the nodes ----
 
-sub granted { return $host_a->safe_psql('postgres', 'SELECT granted FROM redlock_stats') }
+sub tokens
 {
-	my $third_a = session($host_a);
+	return map { split /\|/ } split /\n/,
+	  $host_a->safe_psql('postgres', "SELECT slot, token FROM redlock_locks WHERE resource = 'job' AND state = 'held'");
+}
+sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $what FROM redlock_stats") }
+
+{
+	my @waiting = map { session($host_a) } 1 .. 2;
 	foreach my $how ("SELECT redlock_release('job')", 'COMMIT')
 	{
+		my ($scope, $begin) = $how eq 'COMMIT' ? ('transaction', 'BEGIN; ') : ('session', '');
 		my ($passed, $ordered) = (0, 0);
 		foreach (1 .. 10)
 		{
-			my $scope = $how eq 'COMMIT' ? 'transaction' : 'session';
-			$also_a->query(take());
-			my $first = $on_a->query(($how eq 'COMMIT' ? 'BEGIN;' : '') . "SELECT redlock_acquire('job', scope => '$scope', slots => 2)");
-			$third_a->send("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
-			wait_until(sub { locks($host_a) =~ /waiting/ }, 'a third session waits');
-			my $before = granted();
-			$on_a->run($how);
-			$ordered += $third_a->result->{out} > $first;
-			$passed++ if granted() == $before;
-			$_->query('SELECT redlock_release_all()') foreach $third_a, $also_a;
+			$_->query("${begin}SELECT redlock_acquire('job', scope => '$scope', slots => 2)") foreach $on_a, $also_a;
+			my %before = tokens();
+			foreach my $n (0, 1)
+			{
+				$waiting[$n]->send("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
+				wait_until(sub { locks($host_a) =~ ($n ? qr/queued/ : qr/waiting/) }, 'a session waits');
+			}
+			my $before = counted('granted');
+			$_->send($how) foreach $on_a, $also_a;
+			$_->result foreach $on_a, $also_a;
+			$_->result foreach @waiting;
+			my %after = tokens();
+			$ordered += grep { $after{$_} > $before{$_} } keys %before;
+			$passed++ if counted('granted') == $before;
+			$_->query('SELECT redlock_release_all()') foreach @waiting;
 		}
-		is($ordered, 10, "$how: the next has a larger token");
+		is($ordered, 20, "$how: the next holder of each slot has a larger token");
 		cmp_ok($passed, '>', 0, "$how: the nodes are not asked, $passed of 10 times");
 		nothing_is_left("after $how");
 	}
-	$third_a->quit;
+	is(counted('taken_idle'), 0, 'that is no stay by keep_idle');
+
+	$host_a->append_conf('postgresql.conf', 'redlock.handover_limit = 0');
+	$host_a->reload;
+	my $before = counted('handed_over');
+	$_->query(take()) foreach $on_a, $also_a;
+	wait_until(sub { $on_a->query('SHOW redlock.handover_limit') eq '0' }, 'no hand-over');
+	$waiting[0]->send(take());
+	wait_until(sub { locks($host_a) =~ /waiting/ }, 'a session waits');
+	$on_a->query("SELECT redlock_release('job')");
+	is($waiting[0]->result->{out}, 't', 'it has the slot');
+	is(counted('handed_over'), $before, 'by the nodes');
+	$host_a->append_conf('postgresql.conf', 'redlock.handover_limit = 1000');
+	$host_a->reload;
+	wait_until(sub { $on_a->query('SHOW redlock.handover_limit') ne '0' }, 'hand-over again');
+	$_->query('SELECT redlock_release_all()') foreach @waiting;
+	nothing_is_left('after a slot of the nodes');
+	$_->quit foreach @waiting;
 }
 
 # ---- a waiter that goes makes room for the next ----

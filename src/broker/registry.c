@@ -123,6 +123,7 @@ static core_mask beat_out;
 static bool changed = false;
 static bool begun = false;       /* each node was asked, or can't be */
 static int64 looked_us;          /* for disputes, */
+static int64 heard_us;           /* a quorum told what it has, or this broker began */
 static int64 looked_beat_us = 0; /* ... in what that beat was told */
 static bool left = false;
 
@@ -173,6 +174,7 @@ static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
+static bool may_agree(int64 now_us);
 static bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 static bool read_told(int node, int64 now_us,
 					  void (*read)(const HostRecord *record, int64 seen_us));
@@ -186,7 +188,7 @@ static bool surely_agrees(const HostConfig *theirs, const Dispute *dispute);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
 static void tell(Dispute *dispute);
-static void publish(void);
+static void publish(bool can_tell);
 static void explain(const Dispute *dispute, HostDispute *words);
 static void begin_reading(int64 now_us);
 static void ask_page(RedisNode *node, const char *after, size_t len, int64 now_us);
@@ -207,6 +209,7 @@ registry_init(void)
 	disputes = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Dispute));
 	host_list_dispute(&before);
 	in_dispute = before.name[0] != '\0';
+	heard_us = redlock_clock_us();
 }
 
 void
@@ -561,6 +564,7 @@ end_beat(RedisNode *node, int64 now_us)
 static void
 find_disputes(int64 now_us)
 {
+	bool can_tell = may_agree(now_us);
 	bool more;
 	int kept = 0;
 
@@ -574,7 +578,8 @@ find_disputes(int64 now_us)
 		Dispute *dispute = &disputes[i];
 
 		/* it may be among those that a node left out, but not for ever */
-		if (dispute->found_us != looked_us && (!more || now_us - dispute->sure_us > HOST_LIVES_US))
+		if (dispute->found_us != looked_us &&
+			((!more && can_tell) || now_us - dispute->sure_us > HOST_LIVES_US))
 		{
 			if (dispute->told)
 				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
@@ -590,9 +595,26 @@ find_disputes(int64 now_us)
 		kept++;
 	}
 	dispute_count = kept;
-	publish();
-	if (dispute_count > 0)
+	publish(can_tell);
+	if (in_dispute || dispute_count > 0)
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
+}
+
+/*
+ * A node that was not heard of since this broker began, or since it is on the list, may be that of
+ * any host.  But who knows of no quorum, and so is granted nothing, does not dispute for ever.
+ */
+static bool
+may_agree(int64 now_us)
+{
+	core_mask heard = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (told[i].at_us >= beat_us)
+			heard |= CORE_BIT(i);
+	if (core_has_quorum(members_lists(), heard))
+		heard_us = now_us;
+	return heard_us == now_us || now_us - heard_us > HOST_LIVES_US;
 }
 
 /* Returns whether there is more than what was read. */
@@ -795,9 +817,9 @@ tell(Dispute *dispute)
 			 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }
 
-/* For sessions: the first of them. */
+/* For sessions: the first of them; or that which an earlier broker found, until it can be told. */
 static void
-publish(void)
+publish(bool can_tell)
 {
 	HostDispute words;
 	int i = 0;
@@ -809,9 +831,9 @@ publish(void)
 		explain(&disputes[i], &words);
 		host_list_set_dispute(&words);
 	}
-	else if (in_dispute)
+	else if (in_dispute && can_tell)
 		host_list_set_dispute(NULL);
-	in_dispute = i < dispute_count;
+	in_dispute = i < dispute_count || (in_dispute && !can_tell);
 }
 
 static void

@@ -309,7 +309,10 @@ gate_give_way(void)
 	struck = false;
 }
 
-/* Timeouts, and conflicts on a standby, cancel by other words. */
+/*
+ * Timeouts, and conflicts on a standby, cancel by other words.  A cancel by a user that comes
+ * between the alarm and its error can't be told from that, and is lost where the call goes on.
+ */
 static bool
 is_ours(const ErrorData *error)
 {

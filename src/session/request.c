@@ -69,6 +69,7 @@ static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
+static int64 first_asked_us;       /* the nodes; 0: not yet */
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
@@ -88,8 +89,8 @@ static void leave_idle(void);
 static void give_back(const LockRequest *request, int from);
 static void leave_gate(const LockRequest *request, const Asked *at);
 static bool at_session_level(const LockRequest *request);
-static bool enter_gate(const LockRequest *request, int name, int64 deadline_us);
-static int64 at_gate_until_us(const LockRequest *request, uint64 hash, int64 deadline_us);
+static bool enter_gate(const LockRequest *request, int name, int64 until_us);
+static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
@@ -123,6 +124,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
 	asks_nodes = false;
+	first_asked_us = 0;
 	PG_TRY();
 	{
 		granted = acquire_all(request, request_deadline_us(request));
@@ -267,7 +269,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		asked_count++; /* through that gate we are */
 	parked = false;
 	for (int i = asked_count; i < request->count; i++)
-		if (!enter_gate(request, i, deadline_us))
+		if (!enter_gate(request, i, at_gate_until_us(request, i, deadline_us)))
 			return false;
 	for (int i = from; i < request->count; i++)
 	{
@@ -328,6 +330,8 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 	asks_nodes = true;
 	refuse_in_dispute(request);
 	asked_us = broker_seen_us = redlock_clock_us();
+	if (first_asked_us == 0)
+		first_asked_us = asked_us;
 	for (int i = from; i < asked_count; i++)
 	{
 		Lease *lease = asked[i].lease;
@@ -336,7 +340,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 			continue;
 		lease->scope = request->scope;
 		/* who waits for several waits for one after the other, and would be the last each time */
-		lease->waits_since_us = request->count > 1 ? call_began_us : asked_us;
+		lease->waits_since_us = first_asked_us;
 		pg_atomic_write_u32(&lease->company, company);
 		describe_holder(request, lease);
 		lease_ask(lease);
@@ -398,7 +402,7 @@ at_session_level(const LockRequest *request)
 
 /* False: a try, and another session of this server is before us; or time is over. */
 static bool
-enter_gate(const LockRequest *request, int name, int64 deadline_us)
+enter_gate(const LockRequest *request, int name, int64 until_us)
 {
 	uint64 hash = request->names[name].hash;
 	Asked *next = &asked[name];
@@ -410,9 +414,8 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 		waiting = request;
 		waiting_at_gate = hash;
 		waited_for = name;
-		entered =
-			gate_enter(hash, request->terms.shared, at_session_level(request),
-					   at_gate_until_us(request, hash, deadline_us), prepare_to_wait, &next->gate);
+		entered = gate_enter(hash, request->terms.shared, at_session_level(request), until_us,
+							 prepare_to_wait, &next->gate);
 	}
 	PG_CATCH();
 	{
@@ -431,7 +434,7 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 		asked_count++;
 		return true;
 	}
-	if (!request->terms.once)
+	if (until_us != GATE_DO_NOT_WAIT)
 		lease_release_idle(hash);
 	request_refuse_other_permits(request, name, hash);
 	give_up_on(request, name);
@@ -440,12 +443,12 @@ enter_gate(const LockRequest *request, int name, int64 deadline_us)
 
 /* Who gave a permit back in the lease table leaves its gate at once. */
 static int64
-at_gate_until_us(const LockRequest *request, uint64 hash, int64 deadline_us)
+at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 {
 	if (!request->terms.once)
 		return deadline_us;
-	if (request->terms.permits > 0 && lease_is_idle(hash))
-		return redlock_clock_us() + PERMITS_PASS_US;
+	if (request->terms.permits > 0 && lease_is_idle(request->names[name].hash))
+		return Min(redlock_clock_us() + PERMITS_PASS_US, deadline_us);
 	return GATE_DO_NOT_WAIT;
 }
 

@@ -79,9 +79,8 @@ static void note_joined(uint64 hash, int change);
 static void leave(Lease *lease, bool may_stay);
 static void wake_awaiting(uint64 hash);
 static uint64 queue_of(const Lease *lease);
-static bool waits_for_permit(uint64 queue);
 static int permit_of(const Lease *lease);
-static bool tell_of_permit(uint64 queue, int permit);
+static bool tell_of_permit(uint64 queue, int permits, int permit);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
 static int64 validity_at(Lease *lease, int64 now_us);
@@ -527,7 +526,8 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
 		{
-			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0;
+			/* a permit that was passed on is handed over */
+			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0 && idle->keep_idle_ms > 0;
 			seqlock_begin_write(&idle->version);
 			set_owner(idle, gate);
 			idle->keep_idle_ms = terms->keep_idle_ms;
@@ -755,11 +755,12 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
-	int64 keep_us = lease->may_stay ? lease->keep_idle_ms * INT64CONST(1000) : 0;
 	uint64 hash = lease->hash;
 	uint64 queue = queue_of(lease);
-	int permit = permit_of(lease);
+	int permit = queue != 0 ? permit_of(lease) : 0;
+	int permits = lease->permits;
 	bool idle = waiting != NULL;
+	bool passed = idle && queue != 0 && tell_of_permit(queue, permits, PERMITS_NONE_FREE);
 
 	if (lease->shared)
 	{
@@ -767,15 +768,13 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		return;
 	}
 	Assert(lease->owner_pid == MyProcPid);
-	if (idle && queue != 0 && waits_for_permit(queue))
-		keep_us = PERMITS_PASS_US;
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease->returns = false;
-	if (idle && keep_us > 0 && !lease_table->stays_end &&
+	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
 					   tokens_of(lease)))
-		idle_until_us = now_us + keep_us;
+		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
 	else if (idle)
 	{
 		int others = waiting(lease->gate);
@@ -784,8 +783,10 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		lease->returns = others > 0;
 		idle = rules_may_hand_over(is_limited(lease), validity_us, ttl_us, turn_us,
 								   lease->handovers, redlock_handover_limit) &&
-			   rules_turn_lasts(lease->wanted, lease->handovers, others,
-								turn_us >= lease->long_turn_us);
+			   (passed || rules_turn_lasts(lease->wanted, lease->handovers, others,
+										   turn_us >= lease->long_turn_us));
+		if (idle && passed)
+			idle_until_us = now_us + PERMITS_PASS_US;
 	}
 	if (idle)
 	{
@@ -799,7 +800,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	if (!idle ||
 		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		push(lease);
-	if (idle && queue != 0 && !tell_of_permit(queue, permit))
+	if (idle && passed && !tell_of_permit(queue, permits, permit))
 		lease_end_pass(hash);
 }
 
@@ -817,39 +818,30 @@ queue_of(const Lease *lease)
 	return lease_hash(name, (int) permits_name(name, from, len, PERMITS_QUEUE));
 }
 
-static bool
-waits_for_permit(uint64 queue)
-{
-	Lease *lease;
-	bool waits;
-
-	LWLockAcquire(lock_of(queue), LW_SHARED);
-	lease = named(queue);
-	waits = lease != NULL && lease->is_queue && lease_state(lease) == LEASE_HELD;
-	LWLockRelease(lock_of(queue));
-	return waits;
-}
-
 static int
 permit_of(const Lease *lease)
 {
 	return permits_number(lease->key + lease->prefix_len, lease->key_len - lease->prefix_len);
 }
 
-/* It is with nobody; who has the queue may take it.  False: the queue is not here any more. */
+/*
+ * A session of this server waits for one of so many permits, and it is its turn?  Then it is told
+ * of this one, which is with nobody.
+ */
 static bool
-tell_of_permit(uint64 queue, int permit)
+tell_of_permit(uint64 queue, int permits, int permit)
 {
 	Lease *lease;
-	bool told;
+	bool waits;
 
 	LWLockAcquire(lock_of(queue), LW_SHARED);
 	lease = named(queue);
-	told = lease != NULL && lease->is_queue;
-	if (told)
+	waits = lease != NULL && lease->is_queue && lease->permits == permits &&
+			lease_state(lease) == LEASE_HELD;
+	if (waits && permit != PERMITS_NONE_FREE)
 		lease_tell_permit(lease, permit);
 	LWLockRelease(lock_of(queue));
-	return told;
+	return waits;
 }
 
 void
@@ -858,6 +850,9 @@ lease_end_pass(uint64 hash)
 	Lease *lease;
 	bool idle;
 
+	/* most are none: without locking others out first */
+	if (!lease_is_idle(hash))
+		return;
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
 	idle = lease != NULL && lease_stays(lease);

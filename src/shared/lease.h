@@ -40,7 +40,8 @@
  * Stay: by keep_idle it may leave the lease so though nobody waits, until idle_until_us.
  * The broker is woken only if it would look at the lease later than that
  * (looks_at_us); it ends the stay, and until then it renews.  lease_want ends it, too,
- * and so does whoever needs room in the table.
+ * and so does whoever needs room in the table.  A permit stays so for a moment where the
+ * owner of its queue is of this server (PERMITS_PASS_US).
  *
  * Detached: after the grant a session may leave the lease to its role (lease_detach).  From
  * then on it belongs to no process, and the gate is left; it keeps its name until somebody
