@@ -145,6 +145,12 @@ CREATE TABLE redlock_fences (
 ) WITH (fillfactor = 50); -- room for updates in place: they touch no index
 COMMENT ON TABLE redlock_fences IS
 'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
+COMMENT ON COLUMN redlock_fences.resource IS
+'Name of the lock; of a slot from the second on with U+0001 and its number behind it';
+COMMENT ON COLUMN redlock_fences.token IS
+'The largest';
+COMMENT ON COLUMN redlock_fences.passed_at IS
+'When it was recorded';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
 -- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
@@ -170,6 +176,14 @@ CREATE TABLE redlock_shared_fences (
 CREATE INDEX redlock_shared_fences_resource ON redlock_shared_fences (resource, token);
 COMMENT ON TABLE redlock_shared_fences IS
 'Fencing tokens of shared locks that transactions have recorded and committed in this database since the last exclusive holder, or since a newer shared one. The largest of a resource counts';
+COMMENT ON COLUMN redlock_shared_fences.id IS
+'Random: rows of several servers may meet by replication';
+COMMENT ON COLUMN redlock_shared_fences.resource IS
+'Name of the lock';
+COMMENT ON COLUMN redlock_shared_fences.token IS
+'That of the sessions that shared the lock';
+COMMENT ON COLUMN redlock_shared_fences.passed_at IS
+'When it was recorded';
 GRANT SELECT ON redlock_shared_fences TO PUBLIC;
 
 CREATE FUNCTION redlock_shared_fences_merge()
@@ -245,6 +259,18 @@ CREATE INDEX redlock_runs_started ON redlock_runs (started);
 CREATE INDEX redlock_runs_running ON redlock_runs (server) WHERE status = 'running';
 COMMENT ON TABLE redlock_runs IS
 'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
+COMMENT ON COLUMN redlock_runs.id IS
+'Random: rows of several servers may meet by replication';
+COMMENT ON COLUMN redlock_runs.resource IS
+'Name of the lock';
+COMMENT ON COLUMN redlock_runs.database IS
+'In which it ran';
+COMMENT ON COLUMN redlock_runs.role IS
+'The role that called, which sees the row';
+COMMENT ON COLUMN redlock_runs.started IS
+'By the clock of the server, after the wait for the lock';
+COMMENT ON COLUMN redlock_runs.ended IS
+'Null while it runs, and where nobody knows when it ended';
 COMMENT ON COLUMN redlock_runs.command IS
 'Its first kilobyte';
 COMMENT ON COLUMN redlock_runs.host IS

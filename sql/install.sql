@@ -56,6 +56,13 @@ SELECT pg_describe_object(classid, objid, 0) AS undescribed
    AND (classid <> 'pg_type'::regclass
         OR objid IN (SELECT oid FROM pg_type WHERE typtype = 'e'));
 
+-- nor a column of its tables and views
+SELECT attrelid::regclass AS relation, attname AS undescribed
+  FROM members JOIN pg_class c ON classid = 'pg_class'::regclass AND objid = c.oid
+       JOIN pg_attribute ON attrelid = objid
+ WHERE c.relkind IN ('r', 'v') AND attnum > 0 AND coalesce(col_description(objid, attnum), '') = ''
+ ORDER BY 1, attnum;
+
 -- volatile: called for each row, and each call counts
 SELECT count(*) FILTER (WHERE redlock_try('rows', scope => 'session'))
   FROM generate_series(1, 3);
