@@ -108,7 +108,7 @@ sub turns
 	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts[ 0, 1 ];
 
 	$_->safe_psql('postgres', 'TRUNCATE grants') foreach @hosts;
-	$_->send('CALL take(12, 0.04)') foreach @sessions;
+	$_->send('CALL take(8, 0.1)') foreach @sessions;
 	$_->result foreach @sessions;
 	my @grants = order_of_grants();
 	my @lengths = (0);

@@ -44,7 +44,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined wait_beats
-  session psql_result repeat end_repeats disturb_work broker_pid
+  session psql_result repeat end_repeats disturb_work broker_pid replace_broker
   wait_until sql_examples preload write_mapped tls_is_missing
 );
 
@@ -494,6 +494,26 @@ sub sql_examples
 		}
 	}
 	return grep { !$_->{other} } @examples;
+}
+
+=pod
+
+=item replace_broker(cluster)
+
+Terminates the broker, and waits for the next one.  (pg_terminate_backend is for processes with a
+database: it warns of a broker, and does nothing.)
+
+=cut
+
+sub replace_broker
+{
+	my ($cluster) = @_;
+	my $pid = broker_pid($cluster);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	kill 'TERM', $pid;
+	wait_until(sub { broker_pid($cluster) =~ /^(?!$pid$)\d+$/ }, $cluster->name . ' has another broker');
+	return;
 }
 
 =pod

@@ -79,9 +79,10 @@ typedef struct Dispute
 	HostFacts facts; /* of a host that has it */
 	uint64 host;
 	HostsDifference difference;
-	int64 sure_us;  /* the last beat found it by what was known, */
-	int64 found_us; /* ... or there was a doubt of the contrary */
-	int64 since_us; /* all beats since then have found it, or may have missed it */
+	int64 sure_us;   /* the last beat found it by what was known, */
+	int64 found_us;  /* ... or there was a doubt of the contrary, */
+	int64 agreed_us; /* ... or the host agrees */
+	int64 since_us;  /* all beats since then have found it, or may have missed it */
 	bool told;
 } Dispute;
 
@@ -123,7 +124,6 @@ static core_mask beat_out;
 static bool changed = false;
 static bool begun = false;       /* each node was asked, or can't be */
 static int64 looked_us;          /* for disputes, */
-static int64 heard_us;           /* a quorum told what it has, or this broker began */
 static int64 looked_beat_us = 0; /* ... in what that beat was told */
 static bool left = false;
 
@@ -135,7 +135,11 @@ static size_t facts_len;
 
 static Dispute *disputes; /* LUA_CONFIGS_MAX */
 static int dispute_count = 0;
-static bool in_dispute = false; /* by an earlier broker, or this one */
+static bool in_dispute = false; /* as sessions know */
+
+/* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
+static uint64 inherited = 0; /* the host */
+static int64 inherited_us;
 
 /* While a list is to be left: this host's configuration then, and a host that is behind. */
 static HostConfig own_then;
@@ -174,21 +178,25 @@ static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
-static bool may_agree(int64 now_us);
+static void end_inherited(void);
+static void log_end(const char *name);
+static bool all_have_told(int64 now_us);
+static bool has_told(int node, int64 now_us);
 static bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 static bool read_told(int node, int64 now_us,
 					  void (*read)(const HostRecord *record, int64 seen_us));
 static void see(const HostRecord *record, int64 seen_us);
+static bool was_seen(uint64 host);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
 static void look_behind(const HostRecord *record, int64 seen_us);
-static bool surely_agrees(const HostConfig *theirs, const Dispute *dispute);
+static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
 static void tell(Dispute *dispute);
-static void publish(bool can_tell);
+static void publish(void);
 static void explain(const Dispute *dispute, HostDispute *words);
 static void begin_reading(int64 now_us);
 static void ask_page(RedisNode *node, const char *after, size_t len, int64 now_us);
@@ -209,7 +217,8 @@ registry_init(void)
 	disputes = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Dispute));
 	host_list_dispute(&before);
 	in_dispute = before.name[0] != '\0';
-	heard_us = redlock_clock_us();
+	inherited = in_dispute ? before.host : 0;
+	inherited_us = redlock_clock_us();
 }
 
 void
@@ -564,27 +573,25 @@ end_beat(RedisNode *node, int64 now_us)
 static void
 find_disputes(int64 now_us)
 {
-	bool can_tell = may_agree(now_us);
-	bool more;
+	bool complete;
 	int kept = 0;
 
 	begun = true;
 	looked_us = now_us;
 	looked_beat_us = beat_us;
 	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
-	more = read_all_told(now_us, look_at);
+	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
 	{
 		Dispute *dispute = &disputes[i];
 
-		/* it may be among those that a node left out, but not for ever */
+		/* a node may have left it out, or be the only one that knows of it, but not for ever */
 		if (dispute->found_us != looked_us &&
-			((!more && can_tell) || now_us - dispute->sure_us > HOST_LIVES_US))
+			(complete || !dispute->told || dispute->agreed_us == looked_us ||
+			 now_us - dispute->sure_us > HOST_LIVES_US))
 		{
 			if (dispute->told)
-				ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is "
-									 "gone",
-									 dispute->facts.name)));
+				log_end(dispute->facts.name);
 			continue;
 		}
 		if (dispute->sure_us == looked_us && now_us - dispute->since_us >= DISPUTE_US &&
@@ -595,26 +602,44 @@ find_disputes(int64 now_us)
 		kept++;
 	}
 	dispute_count = kept;
-	publish(can_tell);
+	if (inherited != 0 &&
+		((complete && !was_seen(inherited)) || now_us - inherited_us > HOST_LIVES_US))
+		end_inherited();
+	publish();
 	if (in_dispute || dispute_count > 0)
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
 }
 
-/*
- * A node that was not heard of since this broker began, or since it is on the list, may be that of
- * any host.  But who knows of no quorum, and so is granted nothing, does not dispute for ever.
- */
-static bool
-may_agree(int64 now_us)
+static void
+end_inherited(void)
 {
-	core_mask heard = 0;
+	HostDispute words;
 
+	host_list_dispute(&words);
+	log_end(words.name);
+	inherited = 0;
+}
+
+static void
+log_end(const char *name)
+{
+	ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is gone", name)));
+}
+
+/* In this broker's time, and not long ago.  Else a host may be there of which nothing was heard. */
+static bool
+all_have_told(int64 now_us)
+{
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (told[i].at_us >= beat_us)
-			heard |= CORE_BIT(i);
-	if (core_has_quorum(members_lists(), heard))
-		heard_us = now_us;
-	return heard_us == now_us || now_us - heard_us > HOST_LIVES_US;
+		if ((members() & CORE_BIT(i)) && !has_told(i, now_us))
+			return false;
+	return true;
+}
+
+static bool
+has_told(int node, int64 now_us)
+{
+	return told[node].at_us != 0 && now_us - told[node].at_us <= HOST_LIVES_US;
 }
 
 /* Returns whether there is more than what was read. */
@@ -639,7 +664,7 @@ read_told(int node, int64 now_us, void (*read)(const HostRecord *record, int64 s
 	const char *at = from->records;
 	HostRecord record;
 
-	if (!(members() & CORE_BIT(node)) || from->at_us == 0 || now_us - from->at_us > HOST_LIVES_US)
+	if (!(members() & CORE_BIT(node)) || !has_told(node, now_us))
 		return false;
 	for (int i = 0; i < LUA_CONFIGS_MAX && hosts_take(&at, from->records + from->len, &record); i++)
 		read(&record, from->at_us - record.age_ms * 1000);
@@ -651,6 +676,15 @@ see(const HostRecord *record, int64 seen_us)
 {
 	seen[seen_count].host = record->id;
 	seen[seen_count++].at_us = seen_us;
+}
+
+static bool
+was_seen(uint64 host)
+{
+	for (int i = 0; i < seen_count; i++)
+		if (seen[i].host == host)
+			return true;
+	return false;
 }
 
 static bool
@@ -670,7 +704,8 @@ read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig
 		   !is_outdated(record, seen_us) &&
 		   hosts_read_facts(facts, record->facts, record->facts_len) &&
 		   hosts_read_config(theirs, record->config, record->config_len) &&
-		   strcmp(theirs->prefix, own.prefix) == 0 && !was_compared(record, seen_us);
+		   strcmp(theirs->prefix, own.prefix) == 0 &&
+		   (!was_compared(record, seen_us) || record->id == inherited);
 }
 
 /* Is that a configuration by which both hosts could get one lock? */
@@ -694,8 +729,16 @@ look_at(const HostRecord *record, int64 seen_us)
 	same = i < dispute_count && hosts_say_the_same(&dispute->config, &theirs);
 	if (difference.kinds == 0)
 	{
-		if (same && hosts_say_the_same(&dispute->own, &own) && !surely_agrees(&theirs, dispute))
+		bool surely = surely_agrees(&theirs);
+
+		if (surely && record->id == inherited)
+			end_inherited();
+		if (i == dispute_count)
+			return;
+		if (same && !surely && looked_us - dispute->sure_us <= HOST_LIVES_US)
 			dispute->found_us = looked_us;
+		else
+			dispute->agreed_us = looked_us;
 		return;
 	}
 	if (i < dispute_count && !same)
@@ -703,9 +746,11 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (i == dispute_count)
 	{
 		memset(dispute, 0, sizeof(*dispute));
-		dispute->since_us = in_dispute ? looked_us - DISPUTE_US : looked_us;
+		dispute->since_us = record->id == inherited ? looked_us - DISPUTE_US : looked_us;
 		dispute_count++;
 	}
+	if (record->id == inherited)
+		inherited = 0;
 	dispute->own = own;
 	dispute->config = theirs;
 	dispute->sure_us = looked_us;
@@ -717,16 +762,15 @@ look_at(const HostRecord *record, int64 seen_us)
 
 /*
  * Not by a node that one of them can't send to just now, or that has restarted, as the other may
- * not have written since.  But longer than a dead host's words that is not believed.
+ * not have written since, or that this host has had for a moment.
  */
 static bool
-surely_agrees(const HostConfig *theirs, const Dispute *dispute)
+surely_agrees(const HostConfig *theirs)
 {
 	HostsDifference difference;
 
 	hosts_compare(&own, theirs, HOSTS_AT_ANY_TIME, &difference);
-	return (difference.kinds == 0 && difference.all_known) ||
-		   looked_us - dispute->sure_us > HOST_LIVES_US;
+	return difference.kinds == 0 && difference.all_known;
 }
 
 /* With hosts of this configuration; or with this one, which had another.  Else a new one. */
@@ -817,9 +861,9 @@ tell(Dispute *dispute)
 			 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }
 
-/* For sessions: the first of them; or that which an earlier broker found, until it can be told. */
+/* For sessions: the first of them. */
 static void
-publish(bool can_tell)
+publish(void)
 {
 	HostDispute words;
 	int i = 0;
@@ -831,9 +875,9 @@ publish(bool can_tell)
 		explain(&disputes[i], &words);
 		host_list_set_dispute(&words);
 	}
-	else if (in_dispute && can_tell)
+	else if (in_dispute && inherited == 0)
 		host_list_set_dispute(NULL);
-	in_dispute = i < dispute_count || (in_dispute && !can_tell);
+	in_dispute = i < dispute_count || inherited != 0;
 }
 
 static void
@@ -848,6 +892,7 @@ explain(const Dispute *dispute, HostDispute *words)
 	memset(words, 0, sizeof(*words));
 	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
 			sizeof(words->name));
+	words->host = dispute->host;
 	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
 			 detail.data);
 	strlcpy(words->hint, hint.data, sizeof(words->hint));

@@ -42,7 +42,7 @@
 #define PERMITS_LOOK_US INT64_C(500000)
 
 /* For so long a permit is kept on a server that has the queue, for who waits there. */
-#define PERMITS_PASS_US INT64_C(10000)
+#define PERMITS_PASS_US INT64_C(50000)
 
 /* What a session that wants a permit does next. */
 typedef enum permits_step

@@ -62,6 +62,7 @@ typedef struct HostList
 typedef struct HostDispute
 {
 	char name[HOSTS_NAME_MAX + 1]; /* empty: there is none */
+	uint64 host;
 	char detail[4096];
 	char hint[512];
 } HostDispute;

@@ -770,6 +770,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	passed = passed && !lease_table->stays_end;
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,

@@ -1,0 +1,80 @@
+# Two hosts whose nodes would let both get one lock, and one of them gets another broker, or
+# another list of nodes, while a majority of its nodes is away.
+#
+# Protects from: a dispute that ends since nothing is known of most nodes yet, and both get the lock.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(7);
+my %host = (
+	a => redlock_cluster('a', nodes => [ @nodes[ 0, 1, 2 ] ]),
+	b => redlock_cluster('b', nodes => [ @nodes[ 2, 3, 4 ] ]));
+
+sub state_on { my ($host) = @_; return psql_result($host, "SELECT redlock_try('refused')")->{state} }
+
+wait_until(sub { state_on($_) eq '55000' }, $_->name . ' refuses', 40) foreach values %host;
+my $id_of_a = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
+my $log_end = -s $host{a}->logfile;
+
+# ---- another broker, while one, or two, of the nodes of this host are away, or of the other ----
+
+foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
+{
+	my ($there) = grep { my $node = $_; !grep { $node == $_ } @$away } 0 .. 2;
+
+	$_->pause foreach @nodes[@$away];
+	wait_nodes_ready($host{a}, scalar grep { my $node = $_; !grep { $node == $_ } @$away } 0 .. 2);
+	is(state_on($host{a}), '55000', "without nodes @$away it refuses");
+	replace_broker($host{a});
+	wait_beats($id_of_a, $nodes[$there]);
+	is(state_on($host{a}), '55000', 'so does its next broker');
+	$_->resume foreach @nodes[@$away];
+	wait_nodes_ready($host{a}, 3);
+	is(state_on($host{a}), '55000', 'and when they are back');
+	wait_nodes_ready($host{b}, 3);
+	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'they know each other');
+}
+
+# ---- other nodes, which don't answer yet ----
+
+$_->pause foreach @nodes[ 5, 6 ];
+$host{a}->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'");
+$host{a}->reload;
+wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") eq '1' },
+	'only the node that both have answers');
+wait_beats($id_of_a, $nodes[2]);
+is(state_on($host{a}), '55000', 'it refuses while they are away');
+$_->resume foreach @nodes[ 5, 6 ];
+wait_nodes_ready($host{a}, 3);
+is(state_on($host{a}), '55000', 'and when they are there');
+unlike(slurp_file($host{a}->logfile, $log_end), qr/agrees with this one again/, 'all the time');
+
+# ---- it does end ----
+
+my @same = "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'";
+$host{b}->append_conf('postgresql.conf', @same);
+$host{b}->reload;
+wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when both have the same nodes', 70) foreach values %host;
+replace_broker($host{a});
+wait_until(sub { state_on($host{a}) eq '' }, 'and with another broker', 40);
+
+$host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '50s'");
+$host{b}->reload;
+wait_until(sub { state_on($host{a}) eq '55000' }, 'they differ again', 40);
+kill STOP => broker_pid($host{a});
+my $stopped = broker_pid($host{a});
+$host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '1min'");
+$host{b}->reload;
+wait_until(sub { state_on($host{b}) eq '' }, 'the other one agrees', 70);
+kill TERM => $stopped;
+kill CONT => $stopped;
+wait_until(sub { broker_pid($host{a}) =~ /^(?!$stopped$)\d+$/ }, 'another broker, which finds that they agree');
+wait_until(sub { state_on($host{a}) eq '' }, 'and lets sessions acquire', 40);
+like(slurp_file($host{a}->logfile, $log_end), qr/agrees with this one again/, 'it says so');
+
+done_testing();
