@@ -46,6 +46,9 @@
 /* A host that is dead is told of for so long. */
 #define HOST_LIVES_US (LUA_HOST_LIVES_MS * INT64CONST(1000))
 
+/* How often a host that is behind is named in the log, where another is again and again. */
+#define NAME_BEHIND_US INT64CONST(10000000)
+
 /* How long the list that sessions were told of stays in shared memory. */
 #define KEEP_LIST_US INT64CONST(10000000)
 
@@ -806,6 +809,7 @@ bool
 registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 {
 	static uint64 told_of = 0;
+	static int64 told_us = 0;
 
 	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
 		return true;
@@ -815,9 +819,11 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 		return false;
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);
-	if (behind_id != 0 && behind_id != told_of)
-		ereport(
-			LOG,
+	if (behind_id == 0 || behind_id == told_of || now_us - told_us < NAME_BEHIND_US)
+		return behind_id == 0;
+	told_of = behind_id;
+	told_us = now_us;
+	ereport(LOG,
 			(errmsg("redlock.nodes is not yet in force"),
 			 errdetail("Host \"%s\" has the former nodes, or leases at these alone, and with the "
 					   "new ones alone this host could get a lock that is held there. Its id is "
@@ -825,8 +831,7 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 					   behind.name, behind_id),
 			 errhint("Give it the new nodes in redlock.nodes_next and wait until it is settled, or "
 					 "stop it.")));
-	told_of = behind_id;
-	return behind_id == 0;
+	return false;
 }
 
 /* In doubt whether it has the new nodes, since they have restarted, it has not. */

@@ -116,7 +116,7 @@ class Round:
             self.problems.append(problem)
 
     def let_entries_end(self):
-        """Of servers that died, for which others refuse: see Faults.hides_the_dead."""
+        """Of servers that died, for which others refuse: see Faults.hides_the_dead, and came_back_alone."""
         end = time.monotonic() + ENTRY_S
         while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -131,7 +131,7 @@ class Round:
     def settle(self, clocks_back_s):
         """`clocks_back_s`: keys live for longer where a node's clock was set back."""
         limit_s = AGAIN_S + clocks_back_s + BUSY_MACHINE_S
-        if self.mode == "beyond":
+        if self.mode in ("beyond", "durable"):
             self.let_entries_end()
         for host in self.cluster.hosts.values():
             for resource in self.resources:

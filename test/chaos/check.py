@@ -17,6 +17,7 @@ WAIT_MARGIN_US = 3 * S
 RECOVERY_US = 8 * S
 RENEWAL_RECOVERY_US = 3 * S
 # A majority that was stopped for so long before a call gives it no late answer.
+ENTRY_US = 55 * S  # the entry of a server that died lives on, and is looked at later
 ANSWER_US = 1 * S
 # A shorter wait may be over on a busy machine before the nodes were asked, or have answered.
 SHORT_WAIT_MS = 200
@@ -89,6 +90,13 @@ class Faults:
         """A dead server's entry lives on, and a restarted node may say that it is older than that."""
         return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
                 and [f for f in self.during(0, at) if f["kind"] == "node_clock" and f["step"] > 0])
+
+    def came_back_alone(self, host, at):
+        """With the next list alone, which it had put into force or not, when it crashed in a change; the entry of
+        a server that died before that change lives on, and says that it has the former list alone."""
+        return [f for f in self.host_hit(host, 0, at) if f["kind"] in CRASHES and at - f["t0"] < ENTRY_US
+                and any(change["kind"] == "nodes_change" and change["t0"] <= f["t0"] <= change["t1"]
+                        for change in self.faults)]
 
     def session_hit(self, kind, pid, begin, end):
         return [f for f in self.during(begin, end) if f["kind"] == kind and f.get("pid") == pid]
@@ -256,7 +264,9 @@ def states(records, faults, mode):
                          or "the redlock broker" in message
                          and faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
                          or "has other settings" in message and mode == "beyond"
-                         and faults.hides_the_dead(error["at"]))
+                         and faults.hides_the_dead(error["at"])
+                         or "has other settings" in message and mode == "durable"
+                         and faults.came_back_alone(record["host"], error["at"]))
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":

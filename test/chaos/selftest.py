@@ -36,6 +36,9 @@ def node_fault(node, t0, t1, kind="node_pause"):
 NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
 
 # name, records, faults, part of the violation's text; None: nothing is wrong
+REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
+CHANGE = {"kind": "nodes_change", "target": "lists/all", "t0": 5 * S, "t1": 30 * S, "from": [0, 1, 2, 3, 4], "to": [0, 3, 4]}
+CRASH_IN_CHANGE = {"kind": "server_kill", "target": "server/a", "t0": 7 * S, "t1": 8 * S}
 HISTORIES = [
     ("a good one", GOOD, [], None),
     ("two holders", [GOOD[0], record(10 * S, 200, [(11 * S + 500000, 14 * S)], 13 * S, "b")], [], "two holders"),
@@ -63,6 +66,11 @@ HISTORIES = [
      NO_QUORUM + [{"kind": "broker_pause", "target": "broker/a", "t0": 5 * S, "t1": 30 * S}], "without a quorum"),
     ("no broker, with one", [error(10 * S, 11 * S, "55000", "the redlock broker is not running")], [],
      "without a reason"),
+    ("refused by an entry of the dead, in a change of nodes", [REFUSED], [CHANGE, CRASH_IN_CHANGE], None),
+    ("refused, and another host crashed", [REFUSED], [CHANGE, {**CRASH_IN_CHANGE, "target": "server/c"}],
+     "without a reason"),
+    ("refused, and it crashed before the change", [REFUSED], [CHANGE, {**CRASH_IN_CHANGE, "t0": 3 * S, "t1": 4 * S}],
+     "without a reason"),
     ("a lease lost for nothing", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
                                                                                 "message": LOST})], NO_QUORUM[:2],
      "was lost without"),
@@ -73,7 +81,6 @@ HISTORIES = [
 # In the mode "beyond", where the clocks of nodes run ahead.
 GRANT = record(10 * S, 100, [(11 * S, 15 * S)], 12 * S)
 NEWER = record(11 * S, 200, [(11 * S + 500000, 15 * S)], 12 * S, "b")
-REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
 CRASH = {"kind": "server_kill", "target": "server/c", "t0": 5 * S, "t1": 6 * S}
 FORWARD = {"kind": "node_clock", "target": "node/1", "t0": 8 * S, "t1": 8 * S, "step": 600}
 BEYOND = [
