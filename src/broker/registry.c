@@ -819,7 +819,9 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 		return false;
 	behind_id = 0;
 	(void) read_all_told(now_us, look_behind);
-	if (behind_id == 0 || behind_id == told_of || now_us - told_us < NAME_BEHIND_US)
+	if (behind_id == 0)
+		told_of = 0;
+	if (behind_id == told_of || now_us - told_us < NAME_BEHIND_US)
 		return behind_id == 0;
 	told_of = behind_id;
 	told_us = now_us;
