@@ -138,7 +138,9 @@ sub ask_and_stop
 	$_->pause foreach @nodes;
 	$s->send($sql);
 	wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'waiting' }, 'it is asked for');
-	kill 'STOP', $s->pid;
+	my $pid = $s->pid;
+	wait_until(sub { $admin->query("SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid") eq 'Extension' }, 'its session waits');
+	kill 'STOP', $pid;
 	$_->resume foreach @nodes;
 	return;
 }
