@@ -19,18 +19,6 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '${tt
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# Terminates the broker of a host.
-sub terminate
-{
-	my ($host) = @_;
-	my $pid = broker_pid($host);
-
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	like($pid, qr/^\d+$/, 'there is one broker on ' . $host->name);
-	kill 'TERM', $pid;
-	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'it is replaced');
-}
-
 # ---- a lease that is held ----
 
 $session_a->query("SELECT redlock_acquire('job', scope => 'session')");
@@ -38,7 +26,7 @@ $session_a->query("BEGIN; SELECT redlock_acquire('in transaction')");
 foreach (1 .. 2)
 {
 	my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');
-	terminate($host_a);
+	replace_broker($host_a);
 	ok($host_a->poll_query_until('postgres', "SELECT renewed >= $renewed + 2 FROM redlock_stats"),
 		'the new broker renews both leases');
 }
@@ -69,13 +57,13 @@ $session_b->send("SELECT redlock_acquire('job') > 0");
 ok( $host_b->poll_query_until('postgres',
 		"SELECT state = 'waiting' FROM redlock_locks WHERE resource = 'job'"),
 	'B waits for A');
-terminate($host_b);
+replace_broker($host_b);
 ok(!$session_b->done, 'B still waits');
-terminate($host_a);
+replace_broker($host_a);
 ok(!$session_b->done, 'B still waits when the broker of the holder is replaced');
 $session_a->query('COMMIT');
 is($session_b->result->{out}, 't', 'B gets the lock when A commits');
-terminate($host_b);
+replace_broker($host_b);
 is($session_a->query("SELECT redlock_try('job')"), 'f', 'and keeps it');
 $session_b->query('COMMIT');
 
@@ -134,7 +122,7 @@ $_->pause foreach @nodes;
 $session_a->query("SELECT redlock_release('job')");
 ok($host_a->poll_query_until('postgres', "SELECT released > $released AND releasing = 1 FROM redlock_stats"),
 	'a release is out');
-terminate($host_a);
+replace_broker($host_a);
 $_->restart foreach @nodes;
 wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'the next broker sends it again', 30);
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
@@ -198,7 +186,7 @@ foreach (1 .. $kills)
 	my $granted = $session_a->query('SELECT granted FROM redlock_stats');
 	ok($host_a->poll_query_until('postgres', "SELECT granted > $granted + 50 FROM redlock_stats"),
 		'requests are granted');
-	terminate($host_a);
+	replace_broker($host_a);
 }
 end_repeats($host_a);
 is($_->result->{err}, '', 'no request failed for want of a broker') foreach @busy;

@@ -396,10 +396,7 @@ SKIP:
 
 {
 	my $token = acquire($on_a, 'job');
-	my $pid = broker_pid($host_a);
-
-	kill 'TERM', $pid;
-	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
+	replace_broker($host_a);
 	is($on_a->query("SELECT redlock_token('job')"), $token, 'the token is the same');
 	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'also for who acquires it again');
 	is($on_a->query("SELECT redlock_fence('job')"), $token, 'and at the fence');

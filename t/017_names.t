@@ -105,9 +105,7 @@ my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
 # all but KILL and STOP, and the two that glibc has for itself
 is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
 
-my $pid = broker_pid($host);
-kill 'TERM', $pid;
-wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'the broker can be replaced');
+replace_broker($host);
 wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'its successor asks anew');
 is($s->query("SELECT redlock_check('job') > '0'"), 't', 'the lease is valid');
 

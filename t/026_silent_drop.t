@@ -51,11 +51,8 @@ sub hears_nodes
 # A new broker, with new connections, which has not yet doubted any.
 sub begin
 {
-	my $pid = broker_pid($host);
-
 	$_->reform foreach @nodes;
-	kill 'TERM', $pid;
-	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, 'a new broker');
+	replace_broker($host);
 	$host->poll_query_until('postgres', 'SELECT broker_pid IS NOT NULL FROM redlock_stats');
 	wait_nodes_ready($host, 3);
 	$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # also that of the former one

@@ -124,9 +124,7 @@ SKIP:
 	# a new broker has not doubted it, but learns that there is no time to connect anew
 	$node->obey([ '^EVALSHA', 'hang' ], [ '^SCRIPT', 'delay', 1.6 ]);
 	my $before = logged($host, $node, $failed);
-	my $broker = broker_pid($host);
-	kill 'TERM', $broker;
-	wait_until(sub { broker_pid($host) =~ /^(?!$broker$)\d+$/ }, 'a new broker');
+	replace_broker($host);
 	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) > $before + 1 }, 'the node is silent');
 	is(logged($host, $node, $anew), 1, 'it is not connected to in vain');
 	end_repeats($host);

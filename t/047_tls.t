@@ -547,9 +547,7 @@ wait_until(
 locks_work('a reload with the same files');
 
 # A successor meets the nodes of the former broker by TLS, too.
-my $broker = broker_pid($host);
-kill 'TERM', $broker;
-wait_until(sub { broker_pid($host) !~ /^($broker|)$/ }, 'another broker');
+replace_broker($host);
 locks_work('another broker');
 
 replace(key => $client->{key}, 0640);

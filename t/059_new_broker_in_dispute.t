@@ -25,13 +25,13 @@ my $log_end = -s $host{a}->logfile;
 
 foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 {
-	my ($there) = grep { my $node = $_; !grep { $node == $_ } @$away } 0 .. 2;
+	my @there = grep { my $node = $_; !grep { $node == $_ } @$away } 0 .. 2;
 
 	$_->pause foreach @nodes[@$away];
-	wait_nodes_ready($host{a}, scalar grep { my $node = $_; !grep { $node == $_ } @$away } 0 .. 2);
+	wait_nodes_ready($host{a}, scalar @there);
 	is(state_on($host{a}), '55000', "without nodes @$away it refuses");
 	replace_broker($host{a});
-	wait_beats($id_of_a, $nodes[$there]);
+	wait_beats($id_of_a, $nodes[ $there[0] ]);
 	is(state_on($host{a}), '55000', 'so does its next broker');
 	$_->resume foreach @nodes[@$away];
 	wait_nodes_ready($host{a}, 3);
@@ -56,8 +56,8 @@ unlike(slurp_file($host{a}->logfile, $log_end), qr/agrees with this one again/, 
 
 # ---- it does end ----
 
-my @same = "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'";
-$host{b}->append_conf('postgresql.conf', @same);
+my $same = "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'";
+$host{b}->append_conf('postgresql.conf', $same);
 $host{b}->reload;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when both have the same nodes', 70) foreach values %host;
 replace_broker($host{a});
@@ -66,8 +66,8 @@ wait_until(sub { state_on($host{a}) eq '' }, 'and with another broker', 40);
 $host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '50s'");
 $host{b}->reload;
 wait_until(sub { state_on($host{a}) eq '55000' }, 'they differ again', 40);
-kill STOP => broker_pid($host{a});
 my $stopped = broker_pid($host{a});
+kill STOP => $stopped;
 $host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '1min'");
 $host{b}->reload;
 wait_until(sub { state_on($host{b}) eq '' }, 'the other one agrees', 70);

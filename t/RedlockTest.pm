@@ -511,6 +511,7 @@ sub replace_broker
 	my $pid = broker_pid($cluster);
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	like($pid, qr/^\d+$/, 'there is one broker on ' . $cluster->name);
 	kill 'TERM', $pid;
 	wait_until(sub { broker_pid($cluster) =~ /^(?!$pid$)\d+$/ }, $cluster->name . ' has another broker');
 	return;

@@ -223,7 +223,12 @@ leave_queue(const LockRequest *request)
 	lease_release(queue, gate_waiters);
 	if (!lease_is_idle(named(request, PERMITS_QUEUE, utf8).hash))
 		for (int permit = 1; permit <= request->permits; permit++)
-			lease_end_pass(named(request, permit, utf8).hash);
+		{
+			Lease *passed = lease_find(named(request, permit, utf8).hash);
+
+			if (passed != NULL)
+				(void) lease_give_up_stay(passed);
+		}
 	gate_leave(queue_gate, false, true);
 	queue = NULL;
 }

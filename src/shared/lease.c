@@ -79,7 +79,6 @@ static void note_joined(uint64 hash, int change);
 static void leave(Lease *lease, bool may_stay);
 static void wake_awaiting(uint64 hash);
 static uint64 queue_of(const Lease *lease);
-static int permit_of(const Lease *lease);
 static bool tell_of_permit(uint64 queue, int permits, int permit);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
@@ -755,9 +754,8 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
 	int64 validity_us = validity_at(lease, now_us);
 	int64 idle_until_us = 0;
-	uint64 hash = lease->hash;
 	uint64 queue = queue_of(lease);
-	int permit = queue != 0 ? permit_of(lease) : 0;
+	int permit = queue != 0 ? permits_number(lease->key, lease->key_len) : 0;
 	int permits = lease->permits;
 	bool idle = waiting != NULL;
 	bool passed = idle && queue != 0 && tell_of_permit(queue, permits, PERMITS_NONE_FREE);
@@ -769,7 +767,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	}
 	Assert(lease->owner_pid == MyProcPid);
 
-	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	passed = passed && !lease_table->stays_end;
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
@@ -802,7 +800,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		push(lease);
 	if (idle && passed && !tell_of_permit(queue, permits, permit))
-		lease_end_pass(hash);
+		(void) lease_give_up_stay(lease);
 }
 
 /* Where a session of this server may wait for this permit; 0: it is none. */
@@ -817,12 +815,6 @@ queue_of(const Lease *lease)
 		return 0;
 	len = permits_name_len(from, lease->key_len - lease->prefix_len);
 	return lease_hash(name, (int) permits_name(name, from, len, PERMITS_QUEUE));
-}
-
-static int
-permit_of(const Lease *lease)
-{
-	return permits_number(lease->key + lease->prefix_len, lease->key_len - lease->prefix_len);
 }
 
 /*
@@ -843,25 +835,6 @@ tell_of_permit(uint64 queue, int permits, int permit)
 		lease_tell_permit(lease, permit);
 	LWLockRelease(lock_of(queue));
 	return waits;
-}
-
-void
-lease_end_pass(uint64 hash)
-{
-	Lease *lease;
-	bool idle;
-
-	/* most are none: without locking others out first */
-	if (!lease_is_idle(hash))
-		return;
-	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
-	lease = named(hash);
-	idle = lease != NULL && lease_stays(lease);
-	if (idle)
-		free_name(lease);
-	LWLockRelease(lock_of(hash));
-	if (idle)
-		push(lease);
 }
 
 /*

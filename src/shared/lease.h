@@ -347,10 +347,12 @@ extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
 extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
 extern bool lease_is_taken(uint64 hash); /* by a session of this server */
 extern bool lease_is_idle(uint64 hash);  /* it is left to whoever of this server comes next */
-extern void lease_end_pass(uint64 hash); /* a permit: nobody of this server comes */
 extern int lease_permits(uint64 hash);   /* what that one said of permits; -1: it is not taken */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
+/* If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more. */
+extern bool lease_give_up_stay(Lease *lease);
+extern Lease *lease_find(uint64 hash); /* NULL: no lease has this name */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
@@ -394,7 +396,6 @@ extern int lease_next_in_chain(int slot);
 extern bool lease_is_queued(const Lease *lease);
 extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
-extern bool lease_give_up_stay(Lease *lease);                  /* if it stays with nobody */
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* if that is over: */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* it was detached long enough */
 extern bool lease_give_up_detached(Lease *lease);              /* if it is detached */
@@ -406,7 +407,6 @@ extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, 
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
-extern Lease *lease_find(uint64 hash);
 
 static inline Lease *
 lease_at(int slot)

@@ -35,10 +35,11 @@ def node_fault(node, t0, t1, kind="node_pause"):
 
 NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
 
-# name, records, faults, part of the violation's text; None: nothing is wrong
 REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
 CHANGE = {"kind": "nodes_change", "target": "lists/all", "t0": 5 * S, "t1": 30 * S, "from": [0, 1, 2, 3, 4], "to": [0, 3, 4]}
 CRASH_IN_CHANGE = {"kind": "server_kill", "target": "server/a", "t0": 7 * S, "t1": 8 * S}
+
+# name, records, faults, part of the violation's text; None: nothing is wrong
 HISTORIES = [
     ("a good one", GOOD, [], None),
     ("two holders", [GOOD[0], record(10 * S, 200, [(11 * S + 500000, 14 * S)], 13 * S, "b")], [], "two holders"),
