@@ -142,13 +142,14 @@ foreach my $end ('', 'cancel')
 	wait_until(sub { locks($host_b) =~ /a queued/ }, 'a session waits at the first gate');
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
-	unlike(locks($host_b), qr/\ba /, 'and leaves the first lock to nobody');
-	wait_until(sub { $session_a->query("SELECT redlock_try('a', scope => 'session')") eq 't' }, 'the first lock is not kept from other hosts meanwhile');
-	$session_a->query("SELECT redlock_release('a')");
+	like(locks($host_b), qr/\ba held/, 'and keeps the first, for which it has waited');
+	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'which is its own');
 	if ($end eq 'cancel')
 	{
 		$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session_b->pid . ')');
 		is($session_b->result->{state}, '57014', 'it is cancelled');
+		wait_until(sub { $session_a->query("SELECT redlock_try('a', scope => 'session')") eq 't' }, 'and others can have the first lock');
+		$session_a->query("SELECT redlock_release('a')");
 	}
 	else
 	{

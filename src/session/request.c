@@ -85,6 +85,7 @@ static bool may_await(const LockRequest *request, int name, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
+static void take_left(const LockRequest *request);
 static void leave_idle(void);
 static void give_back(const LockRequest *request, int from);
 static void leave_gate(const LockRequest *request, const Asked *at);
@@ -93,6 +94,7 @@ static bool enter_gate(const LockRequest *request, int name, int64 until_us);
 static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
+static int make_key(const LockName *name, char *key);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
 static void describe_holder(const LockRequest *request, Lease *lease);
 static void refuse_in_dispute(const LockRequest *request);
@@ -273,7 +275,8 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			return false;
 	for (int i = from; i < request->count; i++)
 	{
-		LeaseOpened how = open_lease(request, i, deadline_us);
+		LeaseOpened how =
+			asked[i].lease != NULL ? LEASE_HANDED_OVER : open_lease(request, i, deadline_us);
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
@@ -327,6 +330,8 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {
+	bool has_some = from > 0 || !opened[0];
+
 	asks_nodes = true;
 	refuse_in_dispute(request);
 	asked_us = broker_seen_us = redlock_clock_us();
@@ -339,8 +344,9 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		if (!opened[i])
 			continue;
 		lease->scope = request->scope;
-		/* who waits for several waits for one after the other, and would be the last each time */
-		lease->waits_since_us = first_asked_us;
+		/* who waits for several waits for one after the other, and would be the last each time;
+		 * and others wait for what it has */
+		lease->waits_since_us = has_some ? call_began_us : first_asked_us;
 		pg_atomic_write_u32(&lease->company, company);
 		describe_holder(request, lease);
 		lease_ask(lease);
@@ -355,6 +361,26 @@ give_up_on(const LockRequest *request, int name)
 		fail_held(request, name);
 	else
 		time_out(request, name);
+}
+
+/*
+ * Before a wait at another gate: what was left for the next through those before.  Else it would go
+ * to another host, and we would be the last there.  In their order, as they are kept.
+ */
+static void
+take_left(const LockRequest *request)
+{
+	for (int i = 0; i < asked_count; i++)
+	{
+		Asked *at = &asked[i];
+		char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
+
+		if (at->lease == NULL)
+			at->lease = lease_take_left(at->hash, at->gate, key, make_key(&request->names[i], key),
+										&request->terms);
+		if (at->lease == NULL)
+			break;
+	}
 }
 
 /* What was left for the next through a gate must not wait for a lease that we do not ask for. */
@@ -462,7 +488,10 @@ static void
 prepare_to_wait(void)
 {
 	if (waiting_at_gate != 0)
+	{
 		request_refuse_other_permits(waiting, waited_for, waiting_at_gate);
+		take_left(waiting);
+	}
 	leave_idle();
 	InvalidateCatalogSnapshot(); /* who waits without a snapshot has not this one either */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
@@ -483,21 +512,28 @@ unwatch_client(void)
 	watching = false;
 }
 
+/* Returns its length. */
+static int
+make_key(const LockName *name, char *key)
+{
+	int prefix_len = strlen(redlock_key_prefix);
+
+	memcpy(key, redlock_key_prefix, prefix_len);
+	memcpy(key + prefix_len, name->utf8, name->utf8_len);
+	return prefix_len + name->utf8_len;
+}
+
 /* Take a slot of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
 static LeaseOpened
 open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
 	const LockName *wanted = &request->names[name];
 	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
-	int prefix_len = strlen(redlock_key_prefix);
+	int key_len = make_key(wanted, key);
 	LeaseOpened opened;
 
-	memcpy(key, redlock_key_prefix, prefix_len);
-	memcpy(key + prefix_len, wanted->utf8, wanted->utf8_len);
-
-	while ((opened = lease_open(wanted->hash, asked[name].gate, key, prefix_len,
-								prefix_len + wanted->utf8_len, &request->terms,
-								&asked[name].lease)) == LEASE_NO_SLOT)
+	while ((opened = lease_open(wanted->hash, asked[name].gate, key, key_len - wanted->utf8_len,
+								key_len, &request->terms, &asked[name].lease)) == LEASE_NO_SLOT)
 	{
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* nobody frees what is released */

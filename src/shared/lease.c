@@ -87,6 +87,7 @@ static int64 tokens_left(Lease *lease);
 static int tokens_of(Lease *lease);
 static bool end_stay(Lease *lease, int64 by_us);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
+static void take_over(Lease *idle, uint64 gate, const LeaseTerms *terms);
 static void free_name(Lease *lease);
 static bool is_orphan(Lease *lease);
 static WishOwner owner_of(const Lease *lease);
@@ -527,17 +528,8 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		{
 			/* a permit that was passed on is handed over */
 			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0 && idle->keep_idle_ms > 0;
-			seqlock_begin_write(&idle->version);
-			set_owner(idle, gate);
-			idle->keep_idle_ms = terms->keep_idle_ms;
-			if (idle->shared)
-				join_first(idle); /* with the token of all who shared it before */
-			else
-				idle->handovers++;
+			take_over(idle, gate, terms);
 			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
-			seqlock_end_write(&idle->version);
-			pg_write_barrier();
-			pg_atomic_write_u32(&idle->wish, WISH_HOLD);
 			*result = idle;
 			opened = LEASE_HANDED_OVER;
 		}
@@ -563,6 +555,40 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	if (opened == LEASE_HANDED_OVER)
 		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
 	return opened;
+}
+
+Lease *
+lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const LeaseTerms *terms)
+{
+	Lease *lease;
+
+	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
+	lease = named(hash);
+	if (lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease) &&
+		can_take_over(lease, key, key_len, terms))
+		take_over(lease, gate, terms);
+	else
+		lease = NULL;
+	LWLockRelease(lock_of(hash));
+	if (lease != NULL)
+		lease_count(COUNT_HANDED_OVER);
+	return lease;
+}
+
+/* Under the table lock. */
+static void
+take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
+{
+	seqlock_begin_write(&idle->version);
+	set_owner(idle, gate);
+	idle->keep_idle_ms = terms->keep_idle_ms;
+	if (idle->shared)
+		join_first(idle); /* with the token of all who shared it before */
+	else
+		idle->handovers++;
+	seqlock_end_write(&idle->version);
+	pg_write_barrier();
+	pg_atomic_write_u32(&idle->wish, WISH_HOLD);
 }
 
 /*
