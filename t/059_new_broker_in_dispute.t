@@ -1,7 +1,8 @@
 # Two hosts whose nodes would let both get one lock, and one of them gets another broker, or
 # another list of nodes, while a majority of its nodes is away.
 #
-# Protects from: a dispute that ends since nothing is known of most nodes yet, and both get the lock.
+# Protects from: a dispute that ends since nothing is known of most nodes yet, or since nodes name
+# another of the hosts that are alike, and both get the lock.
 
 use strict;
 use warnings;
@@ -39,6 +40,36 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 	wait_nodes_ready($host{b}, 3);
 	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'they know each other');
 }
+
+# ---- another broker, and nodes that name a third host, which is as the second ----
+
+$host{c} = redlock_cluster('c', nodes => [ @nodes[ 2, 3, 4 ] ]);
+wait_until(sub { state_on($host{c}) eq '55000' }, 'a third host refuses', 40);
+foreach my $named ('b', 'c', 'b')
+{
+	my ($other) = grep { $_ ne $named } 'b', 'c';
+
+	# the one that sessions have heard of is not the last that uses these nodes
+	wait_until(sub {
+		kill STOP => broker_pid($host{$other});
+		my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$named'");
+		wait_beats($id, $nodes[2]);
+		kill CONT => broker_pid($host{$other});
+		psql_result($host{a}, "SELECT redlock_try('refused')")->{message} =~ /host "$named"/;
+	}, "$named is the one that is named", 60);
+	my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$other'");
+	my $stopped = broker_pid($host{a});
+	kill STOP => $stopped, broker_pid($host{$named});
+	wait_beats($id, $nodes[2]);
+	kill TERM => $stopped;
+	kill CONT => $stopped;
+	wait_until(sub { broker_pid($host{a}) =~ /^(?!$stopped$)\d+$/ }, 'another broker');
+	wait_beats($id_of_a, $nodes[2]);
+	is(state_on($host{a}), '55000', "it refuses when the nodes name $other");
+	kill CONT => broker_pid($host{$named});
+}
+wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '2' }, 'it knows both');
+(delete $host{c})->stop;
 
 # ---- other nodes, which don't answer yet ----
 

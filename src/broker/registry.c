@@ -143,6 +143,7 @@ static bool in_dispute = false; /* as sessions know */
 /* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
 static uint64 inherited = 0; /* the host */
 static int64 inherited_us;
+static bool inherited_agrees; /* as was seen at the last look */
 
 /* While a list is to be left: this host's configuration then, and a host that is behind. */
 static HostConfig own_then;
@@ -181,7 +182,8 @@ static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
-static void end_inherited(void);
+static void pass_on_inherited(bool is_gone);
+static int first_told(void);
 static void log_end(const char *name);
 static bool all_have_told(int64 now_us);
 static bool has_told(int node, int64 now_us);
@@ -582,6 +584,7 @@ find_disputes(int64 now_us)
 	begun = true;
 	looked_us = now_us;
 	looked_beat_us = beat_us;
+	inherited_agrees = false;
 	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
@@ -605,22 +608,32 @@ find_disputes(int64 now_us)
 		kept++;
 	}
 	dispute_count = kept;
-	if (inherited != 0 &&
-		((complete && !was_seen(inherited)) || now_us - inherited_us > HOST_LIVES_US))
-		end_inherited();
+	pass_on_inherited(complete && !was_seen(inherited));
 	publish();
 	if (in_dispute || dispute_count > 0)
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
 }
 
+/*
+ * It holds until this broker has found out by itself: in its place what it tells, or nothing.
+ * Hosts with the same configuration, of which nodes name but one, are told of after a while only.
+ */
 static void
-end_inherited(void)
+pass_on_inherited(bool is_gone)
 {
 	HostDispute words;
 
-	host_list_dispute(&words);
-	log_end(words.name);
-	inherited = 0;
+	if (inherited == 0)
+		return;
+	if (first_told() < dispute_count)
+		inherited = 0;
+	else if ((dispute_count == 0 && (inherited_agrees || is_gone)) ||
+			 looked_us - inherited_us > HOST_LIVES_US)
+	{
+		host_list_dispute(&words);
+		log_end(words.name);
+		inherited = 0;
+	}
 }
 
 static void
@@ -734,8 +747,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	{
 		bool surely = surely_agrees(&theirs);
 
-		if (surely && record->id == inherited)
-			end_inherited();
+		inherited_agrees = inherited_agrees || (surely && record->id == inherited);
 		if (i == dispute_count)
 			return;
 		if (same && !surely && looked_us - dispute->sure_us <= HOST_LIVES_US)
@@ -749,11 +761,11 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (i == dispute_count)
 	{
 		memset(dispute, 0, sizeof(*dispute));
-		dispute->since_us = record->id == inherited ? looked_us - DISPUTE_US : looked_us;
+		dispute->since_us = looked_us;
 		dispute_count++;
 	}
 	if (record->id == inherited)
-		inherited = 0;
+		dispute->since_us = Min(dispute->since_us, looked_us - DISPUTE_US);
 	dispute->own = own;
 	dispute->config = theirs;
 	dispute->sure_us = looked_us;
@@ -868,15 +880,24 @@ tell(Dispute *dispute)
 			 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }
 
-/* For sessions: the first of them. */
-static void
-publish(void)
+/* dispute_count: none is. */
+static int
+first_told(void)
 {
-	HostDispute words;
 	int i = 0;
 
 	while (i < dispute_count && !disputes[i].told)
 		i++;
+	return i;
+}
+
+/* For sessions. */
+static void
+publish(void)
+{
+	HostDispute words;
+	int i = first_told();
+
 	if (i < dispute_count)
 	{
 		explain(&disputes[i], &words);
