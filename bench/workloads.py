@@ -34,16 +34,17 @@ class Workloads:
         self.no_handover = Sessions(rig, "redlock_pg no hand-over", "SELECT bench_redlock($1)",
                                     settings={"redlock.handover_limit": 0})
         self.loop = Loop("redlock_pg loop", "redlock_acquire('loop', scope => 'session')", "redlock_release('loop')")
-        self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock('own:' || :client_id);")
-        self.kept = Pgbench(rig, "redlock_pg keep_idle", "SELECT bench_kept('own:' || :client_id);",
+        # the name is a parameter, as the advisory lock's number is
+        self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock(:client_id);")
+        self.kept = Pgbench(rig, "redlock_pg keep_idle", "SELECT bench_kept(:client_id);",
                             afterwards="SELECT redlock_release_idle()")
         self.pgbench_block = Pgbench(
             rig, "redlock_pg pgbench block", "\\startpipeline", "BEGIN;",
-            "SELECT redlock_acquire('own:' || :client_id);", "COMMIT;", "\\endpipeline")
+            "SELECT redlock_acquire(:client_id);", "COMMIT;", "\\endpipeline")
         self.pgbench_session = Pgbench(
             rig, "redlock_pg pgbench session",
-            "SELECT redlock_acquire('own:' || :client_id, scope => 'session');",
-            "SELECT redlock_release('own:' || :client_id);")
+            "SELECT redlock_acquire(:client_id, scope => 'session');",
+            "SELECT redlock_release(:client_id);")
         self.shared_kept = Pgbench(rig, "redlock_pg shared", "SELECT bench_shared('shared');",
                                    afterwards="SELECT redlock_release_idle()")
         self.advisory_shared = Pgbench(rig, "advisory shared", "SELECT bench_advisory_shared(1);")
@@ -56,7 +57,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "slots": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"keep": 7, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "slots": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
