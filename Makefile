@@ -58,10 +58,18 @@ REDLOCK_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/
 PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
+# As PostgreSQL has it for extensions from 16 on: names of ours can't be taken for those of other
+# extensions in the server, nor theirs for ours.
+PG_CONFIG ?= pg_config
+ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
+PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
+endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
 EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/permits test/sim/conformance
 
-PG_CONFIG ?= pg_config
+# No query gains from bitcode, and what is inlined by it could not call what the library keeps to
+# itself.
+override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
@@ -70,11 +78,15 @@ $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJOR
 endif
 
 # README.md leads to docs/, so they stay together.
-install: install-docs
+install: install-docs drop-bitcode
 install-docs:
 	$(MKDIR_P) '$(DESTDIR)$(docdir)/redlock_pg/docs'
 	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
 	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
+
+# of a version that had it
+drop-bitcode:
+	rm -rf '$(DESTDIR)$(bitcodedir)/redlock_pg' '$(DESTDIR)$(bitcodedir)/redlock_pg.index.bc'
 
 uninstall: uninstall-docs
 uninstall-docs:

@@ -52,6 +52,8 @@ PG_MODULE_MAGIC;
 
 PGDLLEXPORT void _PG_init(void);
 
+/* 15 declares functions that SQL calls without PGDLLEXPORT */
+#pragma GCC visibility push(default)
 PG_FUNCTION_INFO_V1(redlock_acquire);
 PG_FUNCTION_INFO_V1(redlock_acquire_0_2);
 PG_FUNCTION_INFO_V1(redlock_acquire_several);
@@ -82,6 +84,7 @@ PG_FUNCTION_INFO_V1(redlock_host_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 PG_FUNCTION_INFO_V1(redlock_unsettled_row);
 PG_FUNCTION_INFO_V1(redlock_counter_row);
+#pragma GCC visibility pop
 
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
@@ -98,6 +101,7 @@ typedef struct RunContext
 
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
+static bool says(const text *given, const char *word);
 static void get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
 static void begin_record(void);
@@ -983,17 +987,17 @@ static void
 get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
 {
 	LeaseTerms *terms = &request->terms;
-	char *mode;
+	text *mode;
 
 	if (arg >= PG_NARGS())
 		return;
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("mode must not be null")));
-	mode = text_to_cstring(PG_GETARG_TEXT_PP(arg));
-	terms->shared = strcmp(mode, "shared") == 0;
-	if (!terms->shared && strcmp(mode, "exclusive") != 0)
+	mode = PG_GETARG_TEXT_PP(arg);
+	terms->shared = says(mode, "shared");
+	if (!terms->shared && !says(mode, "exclusive"))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("\"%s\" is no mode of a redlock", mode),
+						errmsg("\"%s\" is no mode of a redlock", text_to_cstring(mode)),
 						errhint("Use \"exclusive\" or \"shared\".")));
 	if (terms->shared && request->scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -1009,6 +1013,13 @@ get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
 			 errdetail("The sessions of a server share one lease, which lasts as long as one of "
 					   "them holds the lock."),
 			 errhint("Leave them out, or use the mode \"exclusive\".")));
+}
+
+static bool
+says(const text *given, const char *word)
+{
+	return VARSIZE_ANY_EXHDR(given) == strlen(word) &&
+		   memcmp(VARDATA_ANY(given), word, strlen(word)) == 0;
 }
 
 /* redlock_run of 0.1.0 has no such arguments. */
@@ -1184,9 +1195,10 @@ static TimestampTz
 idle_since(Lease *lease)
 {
 	int64 until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
+	int64 stays_us =
+		lease->keep_idle_ms > 0 ? lease->keep_idle_ms * INT64CONST(1000) : PERMITS_PASS_US;
 
-	return GetCurrentTimestamp() -
-		   (redlock_clock_us() - (until_us - lease->keep_idle_ms * INT64CONST(1000)));
+	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - stays_us));
 }
 
 static const char *

@@ -492,11 +492,10 @@ begin_inner()
 }
 
 # Builds the extension and installs it into the private copy of PostgreSQL.
-# Without bitcode: nothing here uses the JIT compiler on the extension.
 build_and_install()
 {
-    make -s -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" >"$TMP/build.log" 2>&1 &&
-        make -s PG_CONFIG="$PG_CONFIG" with_llvm=no install >>"$TMP/build.log" 2>&1 || {
+    make -s -j2 PG_CONFIG="$PG_CONFIG" "$@" >"$TMP/build.log" 2>&1 &&
+        make -s PG_CONFIG="$PG_CONFIG" install >>"$TMP/build.log" 2>&1 || {
         cat "$TMP/build.log" >&2
         return 1
     }

@@ -137,7 +137,7 @@ names_are_everywhere()
 # clang; that is no fault of ours.
 builds_with_clang()
 {
-    make -j2 PG_CONFIG="$PG_CONFIG" CC=clang with_llvm=no \
+    make -j2 PG_CONFIG="$PG_CONFIG" CC=clang \
         COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 }
 

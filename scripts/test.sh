@@ -201,7 +201,7 @@ CONF
         esac
         status=0
         PGHOST=$TMP/tmp PGPORT=${PG_PORT[main]} \
-            make PG_CONFIG="$PG_CONFIG" with_llvm=no installcheck TAP_TESTS= $skip= \
+            make PG_CONFIG="$PG_CONFIG" installcheck TAP_TESTS= $skip= \
             >"$TMP/$suite.log" 2>&1 || status=$?
         grep -E '^(test|    ) .*\.\.\.|^(not )?ok\>|^# ' "$TMP/$suite.log" || true
         if ! count_log "$TMP/$suite.log" $status; then

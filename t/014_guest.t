@@ -6,6 +6,8 @@
 # deferred constraints, commit), in utility statements, cursors, procedures that
 # commit, prepared statements and two-phase commits; parallel workers, autovacuum,
 # replication.
+# Protects from: a function or variable of ours with the name of another extension's: PostgreSQL loads
+# all with RTLD_GLOBAL, so that of the first would be called by both.
 #
 # See GuestTest for the scripts, and t/042_other_extensions.t for other extensions.
 
@@ -19,9 +21,18 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my @nodes = redis_nodes(3);
+# ---- what it adds to the server's names ----
+
+chomp(my $pkglibdir = qx(pg_config --pkglibdir));
+my @names = map { (split)[2] } qx(nm -D --defined-only $pkglibdir/redlock_pg.so);
+ok((grep { $_ eq 'redlock_acquire' } @names), 'the library has a function that SQL calls');
+is_deeply([grep { !/^(_|Pg_magic_func$|(pg_finfo_)?redlock_)/ } @names], [], 'no name but its own');
+
+ok(!-e "$pkglibdir/bitcode/redlock_pg", 'nor has it bitcode, by which functions would be inlined that call others');
 
 # ---- the same results and messages ----
+
+my @nodes = redis_nodes(3);
 
 my $bare = guest_cluster('bare', '');
 my $ours = guest_cluster('ours', 'redlock_pg', nodes => \@nodes);

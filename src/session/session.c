@@ -741,7 +741,7 @@ find_holding(uint64 hash, const char *name)
 {
 	Holding *holding = NULL;
 
-	if (holding_index != NULL)
+	if (!dlist_is_empty(&holdings))
 		holding = hash_search(holding_index, &hash, HASH_FIND, NULL);
 	if (holding != NULL && strcmp(holding->name, name) != 0)
 		fail_same_hash(name, holding->name);
