@@ -69,7 +69,7 @@ static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
-static int64 first_asked_us;       /* the nodes; 0: not yet */
+static int64 waits_since_us;       /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
@@ -126,7 +126,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
 	asks_nodes = false;
-	first_asked_us = 0;
+	waits_since_us = 0;
 	PG_TRY();
 	{
 		granted = acquire_all(request, request_deadline_us(request));
@@ -273,6 +273,9 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	for (int i = asked_count; i < request->count; i++)
 		if (!enter_gate(request, i, at_gate_until_us(request, i, deadline_us)))
 			return false;
+	for (int i = 0; i < asked_count; i++)
+		if (asked[i].lease != NULL)
+			(void) look_at(request, i); /* it may have been lost meanwhile */
 	for (int i = from; i < request->count; i++)
 	{
 		LeaseOpened how =
@@ -330,13 +333,11 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {
-	bool has_some = from > 0 || !opened[0];
-
 	asks_nodes = true;
 	refuse_in_dispute(request);
 	asked_us = broker_seen_us = redlock_clock_us();
-	if (first_asked_us == 0)
-		first_asked_us = asked_us;
+	if (waits_since_us == 0)
+		waits_since_us = asked_us;
 	for (int i = from; i < asked_count; i++)
 	{
 		Lease *lease = asked[i].lease;
@@ -344,9 +345,8 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		if (!opened[i])
 			continue;
 		lease->scope = request->scope;
-		/* who waits for several waits for one after the other, and would be the last each time;
-		 * and others wait for what it has */
-		lease->waits_since_us = has_some ? call_began_us : first_asked_us;
+		/* who waits for several waits for one after the other, and would be the last each time */
+		lease->waits_since_us = waits_since_us;
 		pg_atomic_write_u32(&lease->company, company);
 		describe_holder(request, lease);
 		lease_ask(lease);
@@ -380,6 +380,7 @@ take_left(const LockRequest *request)
 										&request->terms);
 		if (at->lease == NULL)
 			break;
+		at->lease->scope = request->scope;
 	}
 }
 
@@ -458,6 +459,8 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 		next->awaited = false;
 		next->lease = NULL;
 		asked_count++;
+		if (waits_since_us == 0 && request->count > 1)
+			waits_since_us = redlock_clock_us();
 		return true;
 	}
 	if (until_us != GATE_DO_NOT_WAIT)
