@@ -71,6 +71,9 @@ EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/s
 # itself.
 override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs)
+ifeq (,$(PGXS))
+$(error $(PG_CONFIG) is not there, or fails: name one by PG_CONFIG=...)
+endif
 include $(PGXS)
 
 ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
@@ -84,11 +87,11 @@ install-docs:
 	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
 	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
 
-# of a version that had it
+# Of a version that had it.
 drop-bitcode:
 	rm -rf '$(DESTDIR)$(bitcodedir)/redlock_pg' '$(DESTDIR)$(bitcodedir)/redlock_pg.index.bc'
 
-uninstall: uninstall-docs
+uninstall: uninstall-docs drop-bitcode
 uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
@@ -96,9 +99,9 @@ uninstall-docs:
 dist:
 	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
 
-.PHONY: install-docs uninstall-docs dist
+.PHONY: install-docs drop-bitcode uninstall-docs dist
 
-$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
+$(OBJS): $(srcdir)/Makefile $(wildcard $(srcdir)/src/*/*.h)
 
 # Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
 ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))

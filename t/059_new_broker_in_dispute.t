@@ -18,6 +18,28 @@ my %host = (
 
 sub state_on { my ($host) = @_; return psql_result($host, "SELECT redlock_try('refused')")->{state} }
 
+sub last_beat
+{
+	my ($id, $node) = @_;
+	return $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $id);
+}
+
+# Until it has told its nodes of itself twice, and so has looked for others.
+sub refuses_on
+{
+	my ($host, $id, $node, $what) = @_;
+	my (%answers, %beats);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub {
+		$answers{ state_on($host) }++;
+		$beats{ last_beat($id, $node) }++;
+		keys %beats > 2;
+	}, 'two beats');
+	is(join(' ', sort keys %answers), '55000', $what);
+	return;
+}
+
 wait_until(sub { state_on($_) eq '55000' }, $_->name . ' refuses', 40) foreach values %host;
 my $id_of_a = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
 my $log_end = -s $host{a}->logfile;
@@ -32,8 +54,7 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 	wait_nodes_ready($host{a}, scalar @there);
 	is(state_on($host{a}), '55000', "without nodes @$away it refuses");
 	replace_broker($host{a});
-	wait_beats($id_of_a, $nodes[ $there[0] ]);
-	is(state_on($host{a}), '55000', 'so does its next broker');
+	refuses_on($host{a}, $id_of_a, $nodes[ $there[0] ], 'so does its next broker');
 	$_->resume foreach @nodes[@$away];
 	wait_nodes_ready($host{a}, 3);
 	is(state_on($host{a}), '55000', 'and when they are back');
@@ -45,28 +66,31 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 
 $host{c} = redlock_cluster('c', nodes => [ @nodes[ 2, 3, 4 ] ]);
 wait_until(sub { state_on($host{c}) eq '55000' }, 'a third host refuses', 40);
-foreach my $named ('b', 'c', 'b')
+foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 {
-	my ($other) = grep { $_ ne $named } 'b', 'c';
+	my ($told, $named, @away) = @$case;
+	my %id = map { $_ => $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$_'") } $told, $named;
 
-	# the one that sessions have heard of is not the last that uses these nodes
+	# sessions have heard of the one, and the last that uses these nodes is the other
 	wait_until(sub {
-		kill STOP => broker_pid($host{$other});
-		my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$named'");
-		wait_beats($id, $nodes[2]);
-		kill CONT => broker_pid($host{$other});
-		psql_result($host{a}, "SELECT redlock_try('refused')")->{message} =~ /host "$named"/;
-	}, "$named is the one that is named", 60);
-	my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$other'");
+		kill STOP => broker_pid($host{$named});
+		wait_beats($id{$told}, $nodes[2]);
+		kill CONT => broker_pid($host{$named});
+		psql_result($host{a}, "SELECT redlock_try('refused')")->{message} =~ /host "$told"/;
+	}, "$told is the one that is told of", 60);
 	my $stopped = broker_pid($host{a});
-	kill STOP => $stopped, broker_pid($host{$named});
-	wait_beats($id, $nodes[2]);
+	kill STOP => $stopped;
+	$_->pause foreach @nodes[@away];
+	wait_beats($id{$told}, $nodes[2]); # both write the same of these nodes
+	kill STOP => broker_pid($host{$told});
+	wait_beats($id{$named}, $nodes[2]);
 	kill TERM => $stopped;
 	kill CONT => $stopped;
 	wait_until(sub { broker_pid($host{a}) =~ /^(?!$stopped$)\d+$/ }, 'another broker');
-	wait_beats($id_of_a, $nodes[2]);
-	is(state_on($host{a}), '55000', "it refuses when the nodes name $other");
-	kill CONT => broker_pid($host{$named});
+	refuses_on($host{a}, $id_of_a, $nodes[2], "it refuses when the nodes name $named" . (@away ? " and nodes @away are away" : ''));
+	$_->resume foreach @nodes[@away];
+	kill CONT => broker_pid($host{$told});
+	wait_nodes_ready($host{$named}, 3);
 }
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '2' }, 'it knows both');
 (delete $host{c})->stop;
@@ -78,8 +102,7 @@ $host{a}->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { 
 $host{a}->reload;
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") eq '1' },
 	'only the node that both have answers');
-wait_beats($id_of_a, $nodes[2]);
-is(state_on($host{a}), '55000', 'it refuses while they are away');
+refuses_on($host{a}, $id_of_a, $nodes[2], 'it refuses while they are away');
 $_->resume foreach @nodes[ 5, 6 ];
 wait_nodes_ready($host{a}, 3);
 is(state_on($host{a}), '55000', 'and when they are there');

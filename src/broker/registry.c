@@ -143,7 +143,8 @@ static bool in_dispute = false; /* as sessions know */
 /* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
 static uint64 inherited = 0; /* the host */
 static int64 inherited_us;
-static bool inherited_agrees; /* as was seen at the last look */
+static bool inherited_agrees; /* as was seen at the last look, at which */
+static bool in_doubt;         /* of some host nothing is sure */
 
 /* While a list is to be left: this host's configuration then, and a host that is behind. */
 static HostConfig own_then;
@@ -183,6 +184,7 @@ static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
 static void pass_on_inherited(bool is_gone);
+static bool is_found(void);
 static int first_told(void);
 static void log_end(const char *name);
 static bool all_have_told(int64 now_us);
@@ -585,6 +587,7 @@ find_disputes(int64 now_us)
 	looked_us = now_us;
 	looked_beat_us = beat_us;
 	inherited_agrees = false;
+	in_doubt = false;
 	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
@@ -616,24 +619,36 @@ find_disputes(int64 now_us)
 
 /*
  * It holds until this broker has found out by itself: in its place what it tells, or nothing.
- * Hosts with the same configuration, of which nodes name but one, are told of after a while only.
+ * Of hosts with the same configuration nodes name but one, and another one is not told of at once.
  */
 static void
 pass_on_inherited(bool is_gone)
 {
+	bool replaced = first_told() < dispute_count;
+	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
 	HostDispute words;
 
 	if (inherited == 0)
 		return;
-	if (first_told() < dispute_count)
-		inherited = 0;
-	else if ((dispute_count == 0 && (inherited_agrees || is_gone)) ||
-			 looked_us - inherited_us > HOST_LIVES_US)
+	if (!replaced && (dispute_count > 0 || in_doubt || !(inherited_agrees || is_gone)) &&
+		(!outlived || is_found()))
+		return;
+	if (!replaced || inherited_agrees)
 	{
 		host_list_dispute(&words);
 		log_end(words.name);
-		inherited = 0;
 	}
+	inherited = 0;
+}
+
+/* Some dispute is there for sure, be it for a moment. */
+static bool
+is_found(void)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (disputes[i].sure_us == looked_us)
+			return true;
+	return false;
 }
 
 static void
@@ -748,6 +763,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		bool surely = surely_agrees(&theirs);
 
 		inherited_agrees = inherited_agrees || (surely && record->id == inherited);
+		in_doubt = in_doubt || !surely;
 		if (i == dispute_count)
 			return;
 		if (same && !surely && looked_us - dispute->sure_us <= HOST_LIVES_US)

@@ -281,6 +281,8 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		LeaseOpened how =
 			asked[i].lease != NULL ? LEASE_HANDED_OVER : open_lease(request, i, deadline_us);
 
+		if (how == LEASE_HANDED_OVER)
+			asked[i].lease->scope = request->scope;
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
 		if (how < LEASE_AWAITED)

@@ -1,10 +1,10 @@
 #!/usr/bin/perl
 #
-# A build against a server that is too old, or with a wrong setting, stops with one line,
-# which says so.
+# A build against a server that is too old or not there, or with a wrong setting, stops with one
+# line, which says so.
 #
 # Protects from: pages of errors of the compiler, from which nobody can tell that; a build
-# without TLS by a slip of the pen.
+# without TLS by a slip of the pen; directories that are removed below an empty name.
 
 use strict;
 use warnings;
@@ -25,5 +25,8 @@ is(system('make -n MAJORVERSION=15 clean >/dev/null 2>&1'), 0, 'that for 15 does
 is(`make -n with_tls=Yes clean 2>&1 >/dev/null` =~ s/^Makefile:\d+: //r, qq(*** with_tls is yes or no, not "Yes".  Stop.\n),
 	'TLS is wanted or not');
 is(system('make -n with_tls=no clean >/dev/null 2>&1'), 0, 'it need not be');
+
+is(`make -n PG_CONFIG=/nowhere/pg_config 2>&1 >/dev/null` =~ s/^(?!Makefile).*\n//gmr =~ s/^Makefile:\d+: //r,
+	"*** /nowhere/pg_config is not there, or fails: name one by PG_CONFIG=....  Stop.\n", 'without a server nothing is made');
 
 done_testing();
