@@ -436,6 +436,15 @@ subtest 'other nodes' => sub {
 	}
 	unlike(slurp_file($host{a}->logfile, $log_end) . slurp_file($host{b}->logfile, $log_end_b), qr/agrees with this one again/, 'all the time');
 
+	# nor by a node that has lost the list
+	$nodes[2]->restart(empty => 1);
+	foreach my $time (1 .. 2)
+	{
+		wait_beats($_, $nodes[2]) foreach values %id;
+		is(psql_result($_, "SELECT redlock_try('refused')")->{state}, '55000', $_->name . ' refuses when it has come back without data') foreach $host{a}, $host{b};
+	}
+	unlike(slurp_file($host{a}->logfile, $log_end) . slurp_file($host{b}->logfile, $log_end_b), qr/agrees with this one again/, 'all the time');
+
 	# the other one dies
 	$host{b}->stop('immediate');
 	wait_agreed($host{a});

@@ -28,6 +28,9 @@
 /* Configurations that one beat compares with this host's: all takes milliseconds. */
 #define COMPARED_MAX 32
 
+/* So long after the start of a node all hosts have told it of themselves. */
+#define ALL_TELL_US (BEAT_US + BEAT_US / 2)
+
 /*
  * What a host wrote so long before what it wrote elsewhere was its configuration, at a node
  * that it has left, or can't reach.
@@ -183,7 +186,7 @@ static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
-static void pass_on_inherited(bool is_gone);
+static void pass_on_inherited(bool complete);
 static bool is_found(void);
 static int first_told(void);
 static void log_end(const char *name);
@@ -611,7 +614,7 @@ find_disputes(int64 now_us)
 		kept++;
 	}
 	dispute_count = kept;
-	pass_on_inherited(complete && !was_seen(inherited));
+	pass_on_inherited(complete);
 	publish();
 	if (in_dispute || dispute_count > 0)
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
@@ -622,16 +625,17 @@ find_disputes(int64 now_us)
  * Of hosts with the same configuration nodes name but one, and another one is not told of at once.
  */
 static void
-pass_on_inherited(bool is_gone)
+pass_on_inherited(bool complete)
 {
 	bool replaced = first_told() < dispute_count;
 	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
+	bool over =
+		complete && dispute_count == 0 && !in_doubt && (inherited_agrees || !was_seen(inherited));
 	HostDispute words;
 
 	if (inherited == 0)
 		return;
-	if (!replaced && (dispute_count > 0 || in_doubt || !(inherited_agrees || is_gone)) &&
-		(!outlived || is_found()))
+	if (!replaced && !over && (!outlived || is_found()))
 		return;
 	if (!replaced || inherited_agrees)
 	{
@@ -657,12 +661,16 @@ log_end(const char *name)
 	ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is gone", name)));
 }
 
-/* In this broker's time, and not long ago.  Else a host may be there of which nothing was heard. */
+/*
+ * In this broker's time, and not long ago, and what hosts have told since they restarted.  Else a
+ * host may be there of which nothing was heard.
+ */
 static bool
 all_have_told(int64 now_us)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && !has_told(i, now_us))
+		if ((members() & CORE_BIT(i)) &&
+			(!has_told(i, now_us) || told[i].at_us - node_at(i)->guard->started_us <= ALL_TELL_US))
 			return false;
 	return true;
 }
@@ -670,7 +678,8 @@ all_have_told(int64 now_us)
 static bool
 has_told(int node, int64 now_us)
 {
-	return told[node].at_us != 0 && now_us - told[node].at_us <= HOST_LIVES_US;
+	return told[node].at_us != 0 && now_us - told[node].at_us <= HOST_LIVES_US &&
+		   strcmp(told[node].address, node_at(node)->url.address) == 0;
 }
 
 /* Returns whether there is more than what was read. */
