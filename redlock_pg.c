@@ -205,7 +205,7 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 {
 	get_wait(fcinfo, 1, request);
 	request->terms.ttl_ms = get_ttl_ms(fcinfo, 2);
-	request->scope = get_scope(fcinfo, 3);
+	request->terms.scope = get_scope(fcinfo, 3);
 	get_hold_limits(fcinfo, 4, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
 	get_mode(fcinfo, 7, request);
@@ -243,7 +243,7 @@ get_try(FunctionCallInfo fcinfo, LockRequest *request)
 	request->wait_ms = -1;
 	request->terms.once = true;
 	request->terms.ttl_ms = get_ttl_ms(fcinfo, 1);
-	request->scope = get_scope(fcinfo, 2);
+	request->terms.scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request->terms);
 	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
 	get_mode(fcinfo, 6, request);
@@ -254,7 +254,7 @@ get_try(FunctionCallInfo fcinfo, LockRequest *request)
 static void
 check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request)
 {
-	if (request->scope != SCOPE_DETACHED)
+	if (request->terms.scope != SCOPE_DETACHED)
 		return;
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR,
@@ -433,12 +433,12 @@ redlock_lock(PG_FUNCTION_ARGS)
 	get_name(fcinfo, &name);
 	get_acquire(fcinfo, &request);
 	get_slots(fcinfo, 8, 6, &request);
-	if (request.scope == SCOPE_TRANSACTION)
+	if (request.terms.scope == SCOPE_TRANSACTION)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire at transaction scope"),
 						errdetail("The transaction of a CALL ends with it."),
 						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
-	if (request.scope == SCOPE_DETACHED)
+	if (request.terms.scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire a detached lock"),
 						errdetail("It returns no token, by which such a lock is released."),
@@ -516,7 +516,7 @@ redlock_run(PG_FUNCTION_ARGS)
 						errhint("Call redlock_run in a statement of its own, or without record.")));
 	if (record)
 		runs_require(schema);
-	request.scope = SCOPE_CALL;
+	request.terms.scope = SCOPE_CALL;
 	request.skip = true;
 	request.commits = record;
 
@@ -937,7 +937,7 @@ get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *requ
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
 								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
-	if (request->scope == SCOPE_DETACHED)
+	if (request->terms.scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("a slot of a redlock can't be detached"),
 						errdetail("A slot is one of a session."),
@@ -999,7 +999,7 @@ get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("\"%s\" is no mode of a redlock", text_to_cstring(mode)),
 						errhint("Use \"exclusive\" or \"shared\".")));
-	if (terms->shared && request->scope == SCOPE_DETACHED)
+	if (terms->shared && request->terms.scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("a shared redlock can't be detached"),
 						errdetail("The sessions of a server share one lease with one token, which "

@@ -18,12 +18,6 @@ my %host = (
 
 sub state_on { my ($host) = @_; return psql_result($host, "SELECT redlock_try('refused')")->{state} }
 
-sub last_beat
-{
-	my ($id, $node) = @_;
-	return $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $id);
-}
-
 # Until it has told its nodes of itself twice, and so has looked for others.
 sub refuses_on
 {
@@ -78,15 +72,12 @@ foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 		kill CONT => broker_pid($host{$named});
 		psql_result($host{a}, "SELECT redlock_try('refused')")->{message} =~ /host "$told"/;
 	}, "$told is the one that is told of", 60);
-	my $stopped = broker_pid($host{a});
-	kill STOP => $stopped;
+	kill STOP => broker_pid($host{a});
 	$_->pause foreach @nodes[@away];
 	wait_beats($id{$told}, $nodes[2]); # both write the same of these nodes
 	kill STOP => broker_pid($host{$told});
 	wait_beats($id{$named}, $nodes[2]);
-	kill TERM => $stopped;
-	kill CONT => $stopped;
-	wait_until(sub { broker_pid($host{a}) =~ /^(?!$stopped$)\d+$/ }, 'another broker');
+	replace_broker($host{a});
 	refuses_on($host{a}, $id_of_a, $nodes[2], "it refuses when the nodes name $named" . (@away ? " and nodes @away are away" : ''));
 	$_->resume foreach @nodes[@away];
 	kill CONT => broker_pid($host{$told});
@@ -120,15 +111,12 @@ wait_until(sub { state_on($host{a}) eq '' }, 'and with another broker', 40);
 $host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '50s'");
 $host{b}->reload;
 wait_until(sub { state_on($host{a}) eq '55000' }, 'they differ again', 40);
-my $stopped = broker_pid($host{a});
-kill STOP => $stopped;
+kill STOP => broker_pid($host{a});
 $host{b}->append_conf('postgresql.conf', "redlock.max_ttl = '1min'");
 $host{b}->reload;
 wait_until(sub { state_on($host{b}) eq '' }, 'the other one agrees', 70);
-kill TERM => $stopped;
-kill CONT => $stopped;
-wait_until(sub { broker_pid($host{a}) =~ /^(?!$stopped$)\d+$/ }, 'another broker, which finds that they agree');
-wait_until(sub { state_on($host{a}) eq '' }, 'and lets sessions acquire', 40);
+replace_broker($host{a});
+wait_until(sub { state_on($host{a}) eq '' }, 'the next broker finds that they agree, and lets sessions acquire', 40);
 like(slurp_file($host{a}->logfile, $log_end), qr/agrees with this one again/, 'it says so');
 
 done_testing();

@@ -43,7 +43,7 @@ use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
-  redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined wait_beats
+  redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
   session psql_result repeat end_repeats disturb_work broker_pid replace_broker
   wait_until sql_examples preload write_mapped tls_is_missing
 );
@@ -291,6 +291,20 @@ sub wait_nodes_ready
 
 =pod
 
+=item last_beat(host_id, node)
+
+When the host last wrote at the node what it says of itself; empty: the node knows of none.
+
+=cut
+
+sub last_beat
+{
+	my ($host_id, $node) = @_;
+	return $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $host_id);
+}
+
+=pod
+
 =item wait_beats(host_id, node)
 
 Waits until the host has twice written at the node what it says of itself.
@@ -300,13 +314,12 @@ Waits until the host has twice written at the node what it says of itself.
 sub wait_beats
 {
 	my ($host_id, $node) = @_;
-	my $seen = sub { $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $host_id) };
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	foreach my $time (1 .. 2)
 	{
-		my $before = $seen->();
-		wait_until(sub { $seen->() ne $before }, 'a beat');
+		my $before = last_beat($host_id, $node);
+		wait_until(sub { last_beat($host_id, $node) ne $before }, 'a beat');
 	}
 	return;
 }
@@ -513,6 +526,7 @@ sub replace_broker
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	like($pid, qr/^\d+$/, 'there is one broker on ' . $cluster->name);
 	kill 'TERM', $pid;
+	kill 'CONT', $pid;    # if it is stopped
 	wait_until(sub { broker_pid($cluster) =~ /^(?!$pid$)\d+$/ }, $cluster->name . ' has another broker');
 	return;
 }

@@ -146,8 +146,10 @@ static bool in_dispute = false; /* as sessions know */
 /* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
 static uint64 inherited = 0; /* the host */
 static int64 inherited_us;
-static bool inherited_agrees; /* as was seen at the last look, at which */
-static bool in_doubt;         /* of some host nothing is sure */
+
+/* Of the last look. */
+static bool inherited_agrees; /* surely */
+static bool in_doubt;         /* whether some host does */
 
 /* While a list is to be left: this host's configuration then, and a host that is behind. */
 static HostConfig own_then;

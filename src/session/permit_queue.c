@@ -195,7 +195,7 @@ enter_queue(const LockRequest *request)
 	LockRequest ask = *request;
 
 	ask.names = &name;
-	ask.scope = SCOPE_SESSION; /* it is left by us, not by the transaction */
+	ask.terms.scope = SCOPE_SESSION; /* it is left by us, not by the transaction */
 	ask.terms.permits = request->permits;
 	ask.terms.is_queue = true;
 	ask.terms.hold_at_least_ms = 0;

@@ -281,8 +281,6 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		LeaseOpened how =
 			asked[i].lease != NULL ? LEASE_HANDED_OVER : open_lease(request, i, deadline_us);
 
-		if (how == LEASE_HANDED_OVER)
-			asked[i].lease->scope = request->scope;
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
 		if (how < LEASE_AWAITED)
@@ -346,7 +344,6 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 
 		if (!opened[i])
 			continue;
-		lease->scope = request->scope;
 		/* who waits for several waits for one after the other, and would be the last each time */
 		lease->waits_since_us = waits_since_us;
 		pg_atomic_write_u32(&lease->company, company);
@@ -382,7 +379,6 @@ take_left(const LockRequest *request)
 										&request->terms);
 		if (at->lease == NULL)
 			break;
-		at->lease->scope = request->scope;
 	}
 }
 
@@ -426,7 +422,7 @@ leave_gate(const LockRequest *request, const Asked *at)
 static bool
 at_session_level(const LockRequest *request)
 {
-	return request->scope == SCOPE_SESSION || request->scope == SCOPE_CALL;
+	return request->terms.scope == SCOPE_SESSION || request->terms.scope == SCOPE_CALL;
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
@@ -567,7 +563,7 @@ describe_holder(const LockRequest *request, Lease *lease)
 	static char text[256];
 	static Oid described = InvalidOid;
 	static bool described_detached;
-	bool detached = request->scope == SCOPE_DETACHED;
+	bool detached = request->terms.scope == SCOPE_DETACHED;
 	Oid role = detached ? GetUserId() : GetSessionUserId();
 	char holder[sizeof(text) + 32];
 	int len = 0;

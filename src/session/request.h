@@ -23,15 +23,14 @@ typedef struct LockRequest
 {
 	const LockName *names; /* different, and in the order of several_compare */
 	int count;             /* up to SEVERAL_MAX */
-	LockScope scope;
-	LeaseTerms terms; /* once: never waits for another holder */
-	int64 wait_ms;    /* -1: as long as it takes */
-	int64 began_us;   /* waits since then, on the clock of the leases; 0: since now */
-	int permits;      /* of the one name, of which one is wanted; 0: the lock itself */
-	bool skip;        /* waited in vain: return false, no error */
-	bool by_call;     /* the CALL of this procedure is none whose scope counts */
-	int64 *tokens;    /* to be told, in the order of the names; NULL: nobody asks */
-	bool commits;     /* the work begins after a commit, so with another snapshot */
+	LeaseTerms terms;      /* once: never waits for another holder */
+	int64 wait_ms;         /* -1: as long as it takes */
+	int64 began_us;        /* waits since then, on the clock of the leases; 0: since now */
+	int permits;           /* of the one name, of which one is wanted; 0: the lock itself */
+	bool skip;             /* waited in vain: return false, no error */
+	bool by_call;          /* the CALL of this procedure is none whose scope counts */
+	int64 *tokens;         /* to be told, in the order of the names; NULL: nobody asks */
+	bool commits;          /* the work begins after a commit, so with another snapshot */
 } LockRequest;
 
 /*

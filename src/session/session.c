@@ -194,7 +194,7 @@ session_acquire(const LockRequest *request)
 	LockRequest ask = *request;
 
 	check_ready();
-	if (request->scope == SCOPE_CALL && call_depth <= request->by_call)
+	if (request->terms.scope == SCOPE_CALL && call_depth <= request->by_call)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
@@ -212,7 +212,7 @@ session_acquire(const LockRequest *request)
 				fail_same_hash(request->names[i].name, missing[j].name);
 		if (holding == NULL)
 			missing[ask.count++] = request->names[i];
-		else if (holding->attached || request->scope == SCOPE_DETACHED)
+		else if (holding->attached || request->terms.scope == SCOPE_DETACHED)
 			fail_held(holding);
 		else if (!is_valid(holding, 0))
 			fail_lost(holding, "");
@@ -221,7 +221,7 @@ session_acquire(const LockRequest *request)
 		else if (holding->shared && !request->terms.shared)
 			fail_upgrade(holding->name);
 	}
-	if (request->scope != SCOPE_DETACHED)
+	if (request->terms.scope != SCOPE_DETACHED)
 		check_limit(ask.count);
 	else
 		check_detached_limit(ask.count);
@@ -230,7 +230,7 @@ session_acquire(const LockRequest *request)
 	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
 								  : !request_acquire(&ask, hold_all, request))
 		return false;
-	if (request->scope != SCOPE_DETACHED)
+	if (request->terms.scope != SCOPE_DETACHED)
 		warn_of_scope(request);
 	return true;
 }
@@ -276,7 +276,7 @@ warn_of_scope(const LockRequest *request)
 
 	if (warned_statement == statement)
 		return;
-	if (ends_at_once && request->scope == SCOPE_TRANSACTION)
+	if (ends_at_once && request->terms.scope == SCOPE_TRANSACTION)
 	{
 		warned_statement = statement;
 		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
@@ -285,7 +285,7 @@ warn_of_scope(const LockRequest *request)
 						  errhint("Acquire it in a transaction block, or at the scope "
 								  "\"session\".")));
 	}
-	else if ((!ends_at_once || request->scope == SCOPE_CALL) && !request->commits &&
+	else if ((!ends_at_once || request->terms.scope == SCOPE_CALL) && !request->commits &&
 			 IsolationUsesXactSnapshot() && FirstSnapshotSet)
 		warn_of_snapshot(request->names[0].name,
 						 "Use READ COMMITTED, or acquire the lock before the transaction at the "
@@ -402,7 +402,7 @@ hold_all(const LockRequest *request)
 {
 	volatile int done = 0;
 
-	if (request->scope == SCOPE_DETACHED)
+	if (request->terms.scope == SCOPE_DETACHED)
 	{
 		detach_all(request);
 		return;
@@ -417,10 +417,10 @@ hold_all(const LockRequest *request)
 			if (holding != NULL && !is_valid(holding, 0))
 				fail_lost(holding, ""); /* while others were waited for */
 			if (holding != NULL)
-				hold_again(holding, request->scope);
+				hold_again(holding, request->terms.scope);
 			else
-				holding = take(name, request->scope);
-			count_up(holding, request->scope);
+				holding = take(name, request->terms.scope);
+			count_up(holding, request->terms.scope);
 			set_alarm_for(holding);
 			if (request->tokens != NULL)
 				request->tokens[done] = token_of(holding);
@@ -429,7 +429,7 @@ hold_all(const LockRequest *request)
 	PG_CATCH();
 	{
 		for (int i = 0; i <= done; i++)
-			undo(&request->names[i], request->scope, i < done);
+			undo(&request->names[i], request->terms.scope, i < done);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -62,7 +62,7 @@ static Lease *pop_free(void);
 static void push_free(Lease *lease);
 static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
 					  int key_len, const LeaseTerms *terms);
-static void set_owner(Lease *lease, uint64 gate);
+static void set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
 static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 							const LeaseTerms *terms, Lease **result);
 static LeaseOpened try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms,
@@ -89,6 +89,7 @@ static bool end_stay(Lease *lease, int64 by_us);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
 static void take_over(Lease *idle, uint64 gate, const LeaseTerms *terms);
 static void free_name(Lease *lease);
+static bool is_left(Lease *lease);
 static bool is_orphan(Lease *lease);
 static WishOwner owner_of(const Lease *lease);
 static bool is_detached(Lease *lease);
@@ -564,8 +565,7 @@ lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const Le
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
-	if (lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease) &&
-		can_take_over(lease, key, key_len, terms))
+	if (lease != NULL && is_left(lease) && can_take_over(lease, key, key_len, terms))
 		take_over(lease, gate, terms);
 	else
 		lease = NULL;
@@ -580,7 +580,7 @@ static void
 take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
 {
 	seqlock_begin_write(&idle->version);
-	set_owner(idle, gate);
+	set_owner(idle, gate, terms);
 	idle->keep_idle_ms = terms->keep_idle_ms;
 	if (idle->shared)
 		join_first(idle); /* with the token of all who shared it before */
@@ -684,7 +684,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	lease->handovers = 0;
 	lease->returns = false;
 	lease->is_awaited = false;
-	set_owner(lease, gate);
+	set_owner(lease, gate, terms);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->valid_until_us, 0);
@@ -698,7 +698,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 
 /* Under the table lock. */
 static void
-set_owner(Lease *lease, uint64 gate)
+set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 {
 	lease->gate = gate;
 	lease->owner_pid = MyProcPid;
@@ -707,7 +707,7 @@ set_owner(Lease *lease, uint64 gate)
 	lease->owner_database = MyDatabaseId;
 	lease->since = GetCurrentTimestamp();
 	lease->token = 0;
-	lease->scope = SCOPE_TRANSACTION;
+	lease->scope = terms->scope;
 }
 
 /* Is this the lock that is wanted, and worth having? */
@@ -967,12 +967,19 @@ lease_release_idle(uint64 hash)
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
-	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease);
+	idle = lease != NULL && is_left(lease);
 	if (idle)
 		free_name(lease);
 	LWLockRelease(lock_of(hash));
 	if (idle)
 		push(lease);
+}
+
+/* For the next through the gate. */
+static bool
+is_left(Lease *lease)
+{
+	return pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease);
 }
 
 bool

@@ -295,6 +295,7 @@ extern void lease_install_hooks(void);
 /* backends */
 typedef struct LeaseTerms
 {
+	LockScope scope;
 	int ttl_ms;
 	int hold_at_least_ms;
 	int hold_at_most_ms;

@@ -213,9 +213,11 @@ def show(what, counts):
 
 
 def check_servers(cluster, killed):
-    """Stops them, and reads their logs.  Returns problems."""
+    """Stops those that were started, and reads their logs.  Returns problems."""
     problems = []
     for server in cluster.servers():
+        if server.process is None:
+            continue
         begin = time.monotonic()
         try:
             server.stop(signal.SIGINT)
@@ -243,7 +245,8 @@ def main():
     os.mkdir(directory)
 
     cluster = Cluster(options.tmp, options.nodes_tmp)
-    totals, errors, faults, killed = Counter(), Counter(), Counter(), set()
+    totals, errors, faults, problems = Counter(), Counter(), Counter(), []
+    number, mode = 0, "start"
     try:
         cluster.start()
         for number, mode in enumerate(plan.modes_of_run(options.seed, rounds)):
@@ -255,8 +258,6 @@ def main():
             totals += round_.counts
             errors += round_.errors
             faults += round_.faults
-            killed |= {f["pid"] for f in read(round_.directory + "/faults") if f["kind"] in (
-                "broker_kill", "backend_kill")}
             print(f"round {number}, {mode}, nodes {'durable' if round_.durable else 'forgetful'}: "
                   f"{sum(round_.faults.values())} faults, {round_.counts['acquisitions']} acquisitions, "
                   f"{sum(round_.errors.values())} errors, settled in {round_.settled_ms} ms, {bad} violations",
@@ -264,10 +265,11 @@ def main():
             if bad:
                 with open(round_.directory + "/stories") as f:
                     print("".join(f.readlines()[:200]), flush=True)
-        problems = check_servers(cluster, killed)
-    except Broken as error:
-        problems = [str(error)]
+    except (Broken, psycopg2.Error) as error:
+        problems.append(f"round {number}, {mode}: {error}")
     finally:
+        killed = {f["pid"] for f in read(directory + "/*/faults") if f["kind"] in ("broker_kill", "backend_kill")}
+        problems += check_servers(cluster, killed)
         cluster.stop()
     for problem in problems:
         print(f"VIOLATION: {problem}")
