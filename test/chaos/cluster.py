@@ -64,6 +64,15 @@ def send_signal(pid, number):
         return False
 
 
+def state_of(pid):
+    """As in ps: R runs, T is stopped, Z has ended, and so has "", of which the system knows no more."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 class Clock:
     """The wall clock of a process tree, by test/hostile/wrong_clock.c."""
 
@@ -211,7 +220,9 @@ class Server:
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(["postgres", "-D", self.dir], env=self.clock.environment, cwd=self.dir,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_until(f"server {self.name}", self.answers)
+        wait_until(f"server {self.name}", lambda: self.answers() or self.process.poll() is not None)
+        if self.process.poll() is not None:
+            raise Broken(f"server {self.name} does not start: " + " / ".join(self.log_text().splitlines()[-3:]))
 
     def stop(self, number):
         """By a signal of the postmaster's: SIGINT is a fast shutdown, SIGQUIT an immediate one."""
@@ -246,9 +257,13 @@ class Server:
         pids = sorted(pid for pid, title in self.children().items() if "[local]" in title)
         return pids[int(pick * len(pids))] if pids else None
 
+    def stop_postmaster(self):
+        """So that it can't start other processes meanwhile."""
+        if send_signal(self.process.pid, signal.SIGSTOP):
+            wait_until(f"server {self.name} to be stopped", lambda: state_of(self.process.pid) in "TZ")
+
     def pause(self):
-        """All its processes; the postmaster first, so that it can't start others meanwhile."""
-        send_signal(self.process.pid, signal.SIGSTOP)
+        self.stop_postmaster()
         self.stopped = {self.process.pid, *self.children()}
         for pid in self.stopped:
             send_signal(pid, signal.SIGSTOP)
@@ -259,12 +274,15 @@ class Server:
         self.stopped = set()
 
     def kill(self):
-        """As a power failure: every process at once."""
-        send_signal(self.process.pid, signal.SIGSTOP)
-        for pid in self.children():
+        """As a power failure: every process at once.  None is left that would keep another server from the data."""
+        self.stop_postmaster()
+        children = self.children()
+        for pid in children:
             send_signal(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
+        for pid in children:
+            wait_until(f"the end of process {pid} of server {self.name}", lambda: state_of(pid) in "Z")
 
     def log_text(self):
         with open(self.log, errors="replace") as f:
