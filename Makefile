@@ -16,7 +16,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/run_report shared/text \
@@ -110,10 +110,11 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
+test/unit/hearing_test: src/protocol/hearing.c src/protocol/core.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/joint_test: test/unit/laws.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
@@ -151,13 +152,13 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host reload peer session operator fault check debt
-SIM_PURE = core guard release_queue rules settling slots waiters wish
+SIM_PURE = core guard hearing release_queue rules settling slots waiters wish
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core rules waiters) $(SIM_HEADERS)
+test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core hearing rules waiters) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h

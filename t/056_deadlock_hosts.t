@@ -24,25 +24,13 @@ sub waiting
 	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'");
 }
 
-# Each session acquires its own lock, and then those of others, with `then`, all at once.
-# Returns what became of each.
-sub deadlock
+# What becomes of the queries that these sessions run; each rolls back when it is done.
+sub all_results
 {
-	my (@steps) = @_;
-	my @sessions = map { session($host{ $_->{host} }) } @steps;
+	my (@sessions) = @_;
 	my @results;
+	my %open = map { $_ => 1 } 0 .. $#sessions;
 
-	foreach my $i (0 .. $#steps)
-	{
-		$sessions[$i]->query('BEGIN');
-		$sessions[$i]->query($_) foreach @{ $steps[$i]{has} };
-	}
-	foreach my $i (0 .. $#steps)
-	{
-		wait_until(sub { waiting($steps[$i]{host}) >= 1 }, 'others wait before', 30) if $steps[$i]{after};
-		$sessions[$i]->send($steps[$i]{wants});
-	}
-	my %open = map { $_ => 1 } 0 .. $#steps;
 	while (%open)
 	{
 		wait_until(sub { grep { $sessions[$_]->done } keys %open }, 'somebody goes on', 60) or last;
@@ -53,6 +41,26 @@ sub deadlock
 			delete $open{$i};
 		}
 	}
+	return @results;
+}
+
+# Each session acquires its own lock, and then those of others, with `then`, all at once.
+# Returns what became of each.
+sub deadlock
+{
+	my (@steps) = @_;
+	my @sessions = map { session($host{ $_->{host} }) } @steps;
+	foreach my $i (0 .. $#steps)
+	{
+		$sessions[$i]->query('BEGIN');
+		$sessions[$i]->query($_) foreach @{ $steps[$i]{has} };
+	}
+	foreach my $i (0 .. $#steps)
+	{
+		wait_until(sub { waiting($steps[$i]{host}) >= 1 }, 'others wait before', 30) if $steps[$i]{after};
+		$sessions[$i]->send($steps[$i]{wants});
+	}
+	my @results = all_results(@sessions);
 	$results[$_]{pid} = $sessions[$_]->pid foreach 0 .. $#steps;
 	$_->quit foreach @sessions;
 	return @results;
@@ -138,6 +146,57 @@ is($results[2]{state}, '', 'which is not the bystander');
 	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y'), after => 1 },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x'), after => 1 });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'a cycle behind two others is broken');
+
+# ---- shared locks ----
+
+sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')"; }
+
+@results = deadlock(
+	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
+$victim = one_victim('one that is shared', @results);
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names who shares it');
+
+# Of those that share it one waits, with others of its server and of another.
+my @readers = map { session($host{$_}) } qw(a c);
+$_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
+@results = deadlock(
+	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
+	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
+$_->query('ROLLBACK') foreach @readers;
+
+# Who wants to share it waits for who wants it alone, and that one for who shares it.
+my $writer = session($host{c});
+my $reader = session($host{a});
+$reader->query('BEGIN; ' . shared_lock_of('x'));
+$writer->query('BEGIN');
+$writer->send(lock_of('x'));
+wait_until(sub { waiting('c') == 1 }, 'somebody wants it alone');
+my $third = session($host{b});
+$third->query('BEGIN; ' . lock_of('y'));
+$third->send(shared_lock_of('x'));
+wait_until(sub { waiting('b') == 1 }, 'and another to share it');
+$reader->send(lock_of('y'));
+one_victim('behind who wants it alone', all_results($reader, $third, $writer));
+$_->quit foreach $writer, $reader, $third;
+
+# Who waits to share what another session of its server asks for.
+my $holder_of_x = session($host{b});
+$holder_of_x->query('BEGIN; ' . lock_of('x'));
+my @sharers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @sharers;
+$sharers[1]->query(lock_of('y'));
+$sharers[0]->send(shared_lock_of('x'));
+wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+$sharers[1]->send(shared_lock_of('x'));
+wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted") == 2 },
+	'another waits with it');
+$holder_of_x->send(lock_of('y'));
+@results = all_results($holder_of_x, @sharers);
+one_victim('with another that asks', @results);
+is($results[1]{state}, '', 'which is not that one');
+$_->quit foreach $holder_of_x, @sharers;
 
 # ---- no cycle ----
 

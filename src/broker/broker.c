@@ -96,6 +96,7 @@ static void publish(Lease *lease, core_outcome outcome, int64 now_us);
 static void count_unsettled(int change);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 static bool release_orphan(Lease *lease, int64 now_us);
+static void ask_if_missed(Lease *lease, int64 now_us);
 static void on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
@@ -473,7 +474,7 @@ step(Lease *lease, core_event *event)
 	send_to(out.acquire, lease, CORE_OP_ACQUIRE, event->type, event->now_us);
 	send_to(out.confirm, lease, CORE_OP_CONFIRM, event->type, event->now_us);
 	send_to(out.renew, lease, CORE_OP_RENEW, event->type, event->now_us);
-	if (out.acquire != 0 && lease->core.round != round)
+	if (lease->core.round != round && lease->core.state == CORE_ASKING)
 		subscription_asked(lease);
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 	{
@@ -486,6 +487,18 @@ step(Lease *lease, core_event *event)
 						 nodes_that(node_is_on_duty));
 	if (lease->core.state == CORE_FREE)
 		act_on_wish(lease, event->now_us);
+	else if (out.outcome == CORE_MUST_WAIT)
+		ask_if_missed(lease, event->now_us);
+}
+
+static void
+ask_if_missed(Lease *lease, int64 now_us)
+{
+	core_event event = {.type = CORE_WAKE, .now_us = now_us};
+
+	event.by_us = turns_miss(lease, now_us);
+	if (subscription_may_miss(lease) && event.by_us < lease->core.next_at_us)
+		step(lease, &event);
 }
 
 /*
@@ -771,10 +784,16 @@ set_timer(Lease *lease)
 static void
 on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
 {
-	Lease *lease = subscription_joined(node, channel, len);
+	bool majority;
+	Lease *lease = subscription_joined(node, channel, len, &majority);
 
 	if (lease == NULL)
 		return;
+	if (!majority)
+	{
+		ask_if_missed(lease, now_us);
+		return;
+	}
 	if (lease->is_queue && lease->core.state == CORE_HELD)
 		lease_tell_permit(lease, 0); /* one may have been released before we heard of it */
 	wake(lease, RETRY_SUBSCRIBED_US, 0, now_us);
@@ -786,6 +805,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 {
 	ScriptMessage message;
 	Lease *lease;
+	bool majority;
 	int64 turn_us;
 
 	script_hear(text, text_len, now_us - turns_way_us(), &message);
@@ -811,9 +831,14 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	}
 	if (message.word != SCRIPT_FREE)
 		return;
-	lease = subscription_told(node, channel, len, message.token);
+	lease = subscription_told(node, channel, len, message.token, &majority);
 	if (lease == NULL)
 		return;
+	if (!majority)
+	{
+		ask_if_missed(lease, now_us);
+		return;
+	}
 	turn_us = turns_hear(lease, &message.waiters, now_us);
 	if (turn_us != 0)
 		wake(lease, RETRY_SUBSCRIBED_US, turn_us, now_us);
@@ -954,7 +979,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		lease_tell_holder(lease, answer->text, until);
 		if (answer->free_permit > 0)
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
-		deadlock_held_by(lease, answer->host);
+		deadlock_held_by(lease, answer->host, answer->behind_readers);
 	}
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
 		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));

@@ -37,8 +37,9 @@
 /* What is known of a request that waits; a place for each slot of the lease table. */
 typedef struct Wait
 {
-	Timer timer;    /* of the next probe: set while the request waits; comes first */
-	uint64 held_by; /* the host that has the lock; 0: unknown */
+	Timer timer;     /* of the next probe: set while the request waits; comes first */
+	uint64 held_by;  /* the host that has the lock; 0: unknown */
+	bool by_readers; /* hosts share it, be it behind another that waits for them */
 	ProbeMemory memory;
 } Wait;
 
@@ -46,7 +47,7 @@ typedef struct Wait
 typedef struct LocalWait
 {
 	uint64 number;  /* when it began */
-	Lease *request; /* it is at the gate of one that waits for another host, or NULL */
+	Lease *request; /* it waits behind one that waits for another host, or NULL */
 	char what[SCRIPT_WHAT_SIZE];
 } LocalWait;
 
@@ -69,11 +70,15 @@ static bool may_look(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
-static void explore(ScriptProbe *probe, int pid, int64 now_us);
+static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
+static bool is_at_gate(const LockInstanceData *lock, const Lease *lease);
+static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
+static int find_blockers(const Visit *visit, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
 static uint64 number_of(const Lease *lease);
 static bool local_wait(int pid, LocalWait *wait);
+static bool waits_to_share(PGPROC *process, LocalWait *wait);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
@@ -108,9 +113,10 @@ deadlock_end(Lease *lease)
 }
 
 void
-deadlock_held_by(Lease *lease, uint64 host)
+deadlock_held_by(Lease *lease, uint64 host, bool by_readers)
 {
 	waits[lease_slot(lease)].held_by = host;
+	waits[lease_slot(lease)].by_readers = by_readers;
 }
 
 int64
@@ -170,29 +176,67 @@ send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 static void
 tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
-	uint64 host = waits[lease_slot(lease)].held_by;
+	const Wait *wait = &waits[lease_slot(lease)];
 	char text[SCRIPT_PROBE_MAX];
+	size_t len;
 
-	if (host != 0 && host != lease_table->host_id)
-		subscription_say(host, text, script_write_probe(text, lease->key, lease->key_len, probe),
-						 now_us);
+	if (wait->held_by == 0 || (wait->held_by == lease_table->host_id && !wait->by_readers))
+		return;
+	len = script_write_probe(text, lease->key, lease->key_len, probe);
+	if (wait->by_readers)
+		subscription_say_to_readers(lease->key, lease->key_len, text, len, now_us);
+	else
+		subscription_say(wait->held_by, text, len, now_us);
 }
 
-/* It asks for what the holder of this server's lease waits for. */
+/* It asks for what the holders of this server's lease wait for.  One that is detached has none. */
 void
 deadlock_hear(ScriptProbe *probe, int64 now_us)
 {
 	Lease *lease = subscription_lease(probe->key, probe->key_len);
 
-	/*
-	 * One that is detached waits for nobody.  Who shares it is not known by its lease: a wait for
-	 * one of them ends by its time.
-	 */
-	if (lease == NULL || lease->shared || lease_state(lease) != LEASE_HELD ||
+	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
 		pg_atomic_read_u32(&lease->wish) != WISH_HOLD || !lease_owner_lives(lease) ||
 		!may_look(now_us))
 		return;
-	explore(probe, lease->owner_pid, now_us);
+	explore(probe, lease, now_us);
+}
+
+/*
+ * Those that share it hold its gate, as do some that want to; and they have said so by a hash.  If
+ * there are as many of both as share it, these are they.  Else they come and go, and the next probe
+ * finds them.
+ */
+static int
+find_readers(const Lease *lease, int pids[VISITS_MAX])
+{
+	LockData *locks = GetLockStatusData();
+	int count = 0;
+
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		PGPROC *process =
+			is_at_gate(&locks->locks[i], lease) ? BackendPidGetProc(locks->locks[i].pid) : NULL;
+
+		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)))
+			continue;
+		if (count < VISITS_MAX)
+			pids[count] = locks->locks[i].pid;
+		count++;
+	}
+	if (count != (int) pg_atomic_read_u32(&((Lease *) lease)->joined))
+		return 0;
+	return Min(count, VISITS_MAX);
+}
+
+/* In it, not before it. */
+static bool
+is_at_gate(const LockInstanceData *lock, const Lease *lease)
+{
+	return lock->locktag.locktag_type == LOCKTAG_USERLOCK && lock->locktag.locktag_field4 == 0 &&
+		   lock->holdMask != 0 &&
+		   lease->gate ==
+			   ((uint64) lock->locktag.locktag_field2 << 32 | lock->locktag.locktag_field3);
 }
 
 /*
@@ -200,27 +244,32 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
  * time: for a lock of another host, for the lock manager, or for neither.
  */
 static void
-explore(ScriptProbe *probe, int pid, int64 now_us)
+explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 {
 	static MemoryContext context = NULL;
 	MemoryContext old;
 	Visit *visits;
+	int pids[VISITS_MAX] = {held->owner_pid};
 	int count = 1;
 
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext, "redlock probe", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	visits = palloc(VISITS_MAX * sizeof(Visit));
-	visits[0].pid = pid;
-	visits[0].probe = *probe;
+	if (held->shared)
+		count = find_readers(held, pids);
+	for (int i = 0; i < count; i++)
+	{
+		visits[i].pid = pids[i];
+		visits[i].probe = *probe;
+	}
 	for (int i = 0; i < count; i++)
 	{
 		Visit *visit = &visits[i];
 		Lease *lease = wait_of(visit->pid);
 		LocalWait wait;
-		int32 *blocking;
+		int blocking[VISITS_MAX];
 		int blockers;
-		ArrayType *array;
 
 		if (lease != NULL)
 		{
@@ -243,10 +292,7 @@ explore(ScriptProbe *probe, int pid, int64 now_us)
 			if (visit->probe.path.number <= PATIENT_PROBES)
 				continue;
 		}
-		array =
-			DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
-		blocking = (int32 *) ARR_DATA_PTR(array);
-		blockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		blockers = find_blockers(visit, &wait, blocking);
 		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
 		{
 			bool known = blocking[b] == 0; /* a prepared transaction waits for nobody */
@@ -261,6 +307,19 @@ explore(ScriptProbe *probe, int pid, int64 now_us)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
+}
+
+static int
+find_blockers(const Visit *visit, const LocalWait *wait, int pids[VISITS_MAX])
+{
+	ArrayType *array =
+		DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
+	int count = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), VISITS_MAX - 1);
+
+	memcpy(pids, ARR_DATA_PTR(array), count * sizeof(int));
+	if (count == 0 && wait->request != NULL)
+		pids[count++] = wait->request->owner_pid; /* it does not wait in the lock manager */
+	return count;
 }
 
 /* False: the probe goes no further. */
@@ -304,7 +363,7 @@ number_of(const Lease *lease)
 	return (uint64) lease_slot(lease) << 32 | lease->generation;
 }
 
-/* False: this process does not wait in the lock manager. */
+/* False: this process waits neither in the lock manager nor to share what another asks for. */
 static bool
 local_wait(int pid, LocalWait *wait)
 {
@@ -321,7 +380,35 @@ local_wait(int pid, LocalWait *wait)
 			wait->number = pg_atomic_read_u64(&process->waitStart);
 			describe_lock(&data->locks[i].locktag, wait);
 		}
-	return wait->number != 0;
+	return wait->number != 0 || waits_to_share(process, wait);
+}
+
+/* It has passed the gate of a lease that another session asks for, to share it, and does not. */
+static bool
+waits_to_share(PGPROC *process, LocalWait *wait)
+{
+	LockData *locks = NULL;
+
+	for (int slot = 0; slot < lease_table->slots; slot++)
+	{
+		Lease *lease = lease_at(slot);
+
+		if (waits[slot].timer.at_us == 0 || !lease->shared || lease->owner_pid == process->pid ||
+			lease_state(lease) != LEASE_WAITING || lease_may_share(lease, REDLOCK_PROCNO(process)))
+			continue;
+		if (locks == NULL)
+			locks = GetLockStatusData();
+		for (int i = 0; i < locks->nelements; i++)
+			if (locks->locks[i].pid == process->pid && is_at_gate(&locks->locks[i], lease))
+			{
+				wait->number = UINT64CONST(1) << 62 | number_of(lease);
+				wait->number ^= (uint64) process->pid << 32;
+				wait->request = lease;
+				snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
+				return true;
+			}
+	}
+	return false;
 }
 
 /* A gate belongs to the lease whose owner holds it. */

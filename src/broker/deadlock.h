@@ -20,8 +20,11 @@ extern void deadlock_init(void);
 extern void deadlock_wait(Lease *lease, int64 now_us);
 extern void deadlock_end(Lease *lease);
 
-/* The host that has the lock of a request, as the nodes say; 0: unknown. */
-extern void deadlock_held_by(Lease *lease, uint64 host);
+/*
+ * The host that has the lock of a request, as the nodes say; 0: unknown; by_readers: hosts that
+ * share it, which the nodes know.
+ */
+extern void deadlock_held_by(Lease *lease, uint64 host, bool by_readers);
 
 /* Send probes that are due.  Returns when to be called again. */
 extern int64 deadlock_on_time(int64 now_us);

@@ -322,6 +322,8 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 		from += VALUE_HEAD + shared;
 	answer->kept = answer->ours && !shared && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
 	answer->may_stay = answer->ours && !answer->kept && from[-1] == LUA_MAY_STAY[0];
+	answer->behind_readers =
+		shared || (answer->ours && strncmp(from, LUA_WAITED_FOR, strlen(LUA_WAITED_FOR)) == 0);
 	if (answer->ours && !answer->kept)
 		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
 	if (answer->kept)

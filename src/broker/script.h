@@ -68,6 +68,8 @@ typedef struct ScriptAnswer
 	bool kept;                      /* a refused acquire: it was released, and is kept
 									 * by its hold_at_least */
 	bool may_stay;                  /* a refused acquire: nobody may have it */
+	bool behind_readers;            /* a refused acquire: it waits for those who share the lock,
+									 * be it behind another */
 	int free_permit;                /* a refused acquire of a permit: another; 0: none is free */
 	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:

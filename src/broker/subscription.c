@@ -7,11 +7,12 @@
 #include <inttypes.h>
 
 #include "common/pg_prng.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
+#include "protocol/hearing.h"
 #include "protocol/permits.h"
-#include "protocol/waiters.h"
 #include "shared/guc.h"
 
 /* LUA_HOST and the digits of a host's id; it has a NUL in it. */
@@ -22,9 +23,7 @@
 typedef struct Subscription
 {
 	bool active;            /* on the channel of its key */
-	core_mask joined;       /* nodes that confirmed it */
-	core_mask announced;    /* nodes that told of a release, */
-	int64 ended;            /* ... and of which: see waiters_count_told */
+	Hearing hearing;        /* what nodes confirmed and told there */
 	core_mask *told_permit; /* of a queue that is held: nodes that told of each permit; or NULL */
 } Subscription;
 
@@ -32,8 +31,8 @@ static Subscription *subscriptions;
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
 static Subscription *of(const Lease *lease);
-static bool completes(const Lease *lease, core_mask nodes, core_mask bit);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
+static void say_by_some_node(int argc, const char **argv, const size_t *argvlen, int64 now_us);
 
 void
 subscription_init(void)
@@ -49,8 +48,7 @@ subscription_begin(Lease *lease)
 	if (of(lease)->active)
 		return;
 	of(lease)->active = true;
-	of(lease)->joined = of(lease)->announced = 0;
-	of(lease)->ended = 0;
+	memset(&of(lease)->hearing, 0, sizeof(Hearing));
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
@@ -78,7 +76,13 @@ subscription_end(Lease *lease)
 void
 subscription_asked(Lease *lease)
 {
-	waiters_asked(&of(lease)->ended);
+	hearing_asked(&of(lease)->hearing);
+}
+
+bool
+subscription_may_miss(const Lease *lease)
+{
+	return of(lease)->active && hearing_may_miss(&of(lease)->hearing, &lease->core);
 }
 
 static Subscription *
@@ -95,29 +99,30 @@ subscription_open(int node, int64 now_us)
 }
 
 Lease *
-subscription_joined(const RedisNode *node, const char *channel, size_t len)
+subscription_joined(const RedisNode *node, const char *channel, size_t len, bool *majority)
 {
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	int from = node->slot - NODE_SUBSCRIBER;
 	Lease *lease = subscription_lease(channel, len);
 
-	deaf_to_us &= ~bit;
-	if (lease == NULL || !of(lease)->active || (of(lease)->joined & bit))
+	deaf_to_us &= ~CORE_BIT(from);
+	if (lease == NULL || !of(lease)->active || (of(lease)->hearing.joined & CORE_BIT(from)))
 		return NULL;
-	of(lease)->joined |= bit;
-	return completes(lease, of(lease)->joined, bit) ? lease : NULL;
+	*majority = hearing_joined(&of(lease)->hearing, &lease->core, from);
+	return lease;
 }
 
 Lease *
-subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token)
+subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token,
+				  bool *majority)
 {
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
 
-	if (lease == NULL || !of(lease)->active || /* it waits no longer */
-		!waiters_count_told(&of(lease)->announced, &of(lease)->ended, bit, token) ||
-		!completes(lease, of(lease)->announced, bit))
-		return NULL;
-	lease_count(COUNT_WOKEN);
+	if (lease == NULL || !of(lease)->active)
+		return NULL; /* it waits no longer */
+	*majority =
+		hearing_told(&of(lease)->hearing, &lease->core, node->slot - NODE_SUBSCRIBER, token);
+	if (*majority)
+		lease_count(COUNT_WOKEN);
 	return lease;
 }
 
@@ -128,6 +133,7 @@ subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
 	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
 	core_mask *told;
+	bool enough;
 
 	if (lease == NULL || !lease->is_queue || !of(lease)->active || lease->core.state != CORE_HELD)
 		return NULL;
@@ -137,16 +143,9 @@ subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
 	told = &of(lease)->told_permit[permit];
 	if (*told & bit)
 		*told = 0;
+	enough = core_has_quorum(lease->core.lists, *told);
 	*told |= bit;
-	return completes(lease, *told, bit) ? lease : NULL;
-}
-
-/* Is this the node that makes them a quorum? */
-static bool
-completes(const Lease *lease, core_mask nodes, core_mask bit)
-{
-	return core_has_quorum(lease->core.lists, nodes) &&
-		   !core_has_quorum(lease->core.lists, nodes & ~bit);
+	return !enough && core_has_quorum(lease->core.lists, *told) ? lease : NULL;
 }
 
 bool
@@ -171,6 +170,25 @@ subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 	char channel[CHANNEL_SIZE];
 	const char *argv[] = {"PUBLISH", channel, text};
 	size_t argvlen[] = {7, channel_of(host, channel), len};
+
+	say_by_some_node(lengthof(argv), argv, argvlen, now_us);
+}
+
+void
+subscription_say_to_readers(const char *key, size_t key_len, const char *text, size_t len,
+							int64 now_us)
+{
+	char random[16];
+	const char *argv[] = {"EVAL", lua_readers_script, "0", key, text, random};
+	size_t argvlen[] = {4, strlen(lua_readers_script), 1, key_len, len, 0};
+
+	argvlen[5] = pg_ultoa_n(pg_prng_uint32(&pg_global_prng_state), random);
+	say_by_some_node(lengthof(argv), argv, argvlen, now_us);
+}
+
+static void
+say_by_some_node(int argc, const char **argv, const size_t *argvlen, int64 now_us)
+{
 	uint32 first = pg_prng_uint32(&pg_global_prng_state);
 
 	for (uint32 i = 0; i < CORE_NODES_MAX; i++)
@@ -179,7 +197,7 @@ subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 
 		if (!node_can_send(node))
 			continue;
-		node_call(node, NODE_SAID, lengthof(argv), argv, argvlen, now_us);
+		node_call(node, NODE_SAID, argc, argv, argvlen, now_us);
 		return;
 	}
 }
@@ -225,12 +243,13 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 			continue;
 		if (node->state == NODE_READY)
 			node_subscribe(node, lease->key, lease->key_len, true);
-		else if (of(lease)->joined & bit)
+		else if (of(lease)->hearing.joined & bit)
 		{
-			bool enough = core_has_quorum(lease->core.lists, of(lease)->joined);
+			const core_mask *joined = &of(lease)->hearing.joined;
+			bool enough = core_has_quorum(lease->core.lists, *joined);
 
-			of(lease)->joined &= ~bit;
-			if (enough && !core_has_quorum(lease->core.lists, of(lease)->joined))
+			hearing_left(&of(lease)->hearing, node->slot - NODE_SUBSCRIBER);
+			if (enough && !core_has_quorum(lease->core.lists, *joined))
 				lost(lease);
 		}
 	}

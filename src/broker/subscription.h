@@ -3,9 +3,8 @@
  *		What this server hears of others: the subscriptions of waiting leases to the channels
  *		of their keys, and that to the channel of this server.
  *
- * A waiter joins the key's channel on all nodes, asks again when a majority has
- * confirmed that (the lock may have been released before), and whenever a majority
- * has told of a release.
+ * A waiter joins the key's channel on all nodes; when it asks again is told in
+ * protocol/hearing.h.
  *
  * Used by the broker only.  It lets no lease take a step: the broker does, when it is told
  * to.  A successor begins anew.
@@ -25,16 +24,20 @@ extern void subscription_end(Lease *lease);
 /* It has asked again: releases before that are over. */
 extern void subscription_asked(Lease *lease);
 
+/* It was refused, or joined.  May it miss that the lock is released? */
+extern bool subscription_may_miss(const Lease *lease);
+
 /* The node can be asked: what it tells this server is heard from now on. */
 extern void subscription_open(int node, int64 now_us);
 
 /*
- * A subscriber joined a channel, or was told of the release of the lease that had this
- * token (0: an unknown one).  Returns the lease that asks again for that, or NULL.
+ * A subscriber joined a channel, or was told of the release of the lease that had this token (0:
+ * an unknown one).  Returns the lease that waits there, or NULL; majority: it asks again for that.
  */
-extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len);
-extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len,
-								int64 token);
+extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len,
+								  bool *majority);
+extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token,
+								bool *majority);
 
 /* A node tells that this permit was released.  Returns the queue, if it is held, when enough have.
  */
@@ -46,6 +49,10 @@ extern bool subscription_is_own(const char *channel, size_t len);
 
 /* Send a message to a host, by some node: what is lost is said again, by another. */
 extern void subscription_say(uint64 host, const char *text, size_t len, int64 now_us);
+
+/* ... to the hosts that share the lock with this key, or some, if they are very many. */
+extern void subscription_say_to_readers(const char *key, size_t key_len, const char *text,
+										size_t len, int64 now_us);
 
 /* The lease with this key, or NULL. */
 extern Lease *subscription_lease(const char *key, size_t len);

@@ -102,6 +102,12 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 	return now_us + after_us;
 }
 
+int64
+turns_miss(const Lease *lease, int64 now_us)
+{
+	return now_us + rules_miss_us(lease->core.waiting, pg_prng_uint32(&pg_global_prng_state));
+}
+
 /* That this host waits. */
 static void
 tell(uint64 host, const Lease *lease, int64 now_us)

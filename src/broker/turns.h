@@ -26,6 +26,9 @@ extern const Waiters *turns_waiters(const Lease *lease);
  */
 extern int64 turns_hear(Lease *lease, const Waiters *named, int64 now_us);
 
+/* ... or may have been, and that was missed. */
+extern int64 turns_miss(const Lease *lease, int64 now_us);
+
 /* The lease is released: this host's next request for it lets those go first. */
 extern void turns_end(Lease *lease, int64 now_us);
 

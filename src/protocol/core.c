@@ -132,6 +132,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			{
 				assert(lease->node[i].key == CORE_KEY_ABSENT);
 				lease->node[i].attempt = 0;
+				lease->node[i].vote = CORE_VOTE_NONE;
 			}
 			lease->attempt = 0; /* the value of a request is like no other's */
 			lease->lists = lease->wanted = event->lists;
@@ -165,6 +166,13 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_WAKE:
 			if (event->retry_us > 0)
 				lease->retry_us = event->retry_us;
+			if (event->by_us > 0)
+			{
+				if (lease->state == CORE_BUSY)
+					lease->next_at_us =
+						min_us(lease->next_at_us, max_us(event->by_us, lease->not_before_us));
+				break;
+			}
 			if (event->not_before_us > 0 && !lease->once &&
 				(lease->state == CORE_BUSY || lease->state == CORE_ASKING))
 				lease->not_before_us = event->not_before_us;

@@ -189,7 +189,7 @@ typedef enum core_event_type
 					  * A round of acquires that was out was nobody's failure:
 					  * asking begins anew, and patience with it; uses
 					  * not_before_us, or a WAKE comes first */
-	CORE_WAKE,       /* the lock may be free; uses retry_us, not_before_us.  A hint to
+	CORE_WAKE,       /* the lock may be free; uses retry_us, not_before_us, by_us.  A hint to
 					  * ask, or, if that is under way, to ask again */
 	CORE_EXTEND,     /* HELD: renew now, and raise the bound by `token`; in vain while a
 					  * round of renewals is out */
@@ -243,6 +243,7 @@ typedef struct core_event
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once.  WAKE: ask
 							* then; 0: as soon as not_before_us of the lease allows */
+	int64_t by_us;         /* WAKE: ask by then, if not sooner; 0: now */
 	int64_t hold_until_us; /* PROLONG */
 	core_lists lists;      /* ACQUIRE, RELIST */
 	/* ACQUIRE only: */

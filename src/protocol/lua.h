@@ -1,10 +1,11 @@
 /*
  * lua.h
- *		What the nodes execute: redlock.lua, for the commands on locks, marker.lua, and
- *		hosts.lua, for the list of hosts; for C; and what these share with it.
+ *		What the nodes execute: redlock.lua, for the commands on locks, marker.lua, hosts.lua,
+ *		for the list of hosts, and readers.lua, for what readers are told; for C; and what these
+ *		share with it.
  *
  * What the nodes keep and what the commands do is told in redlock.lua.  lua_text.c is
- * made from the three by scripts/lua_text.pl.  No PostgreSQL header, so that the scripts
+ * made from these by scripts/lua_text.pl.  No PostgreSQL header, so that the scripts
  * can be tested by themselves against a real node.
  */
 #ifndef REDLOCK_LUA_H
@@ -88,6 +89,9 @@
 /* So many readers are told by who is not the first to wait for them, of whose turn comes later. */
 #define LUA_READERS_TOLD 16
 
+/* So many readers are asked for whom they wait. */
+#define LUA_READERS_ASKED 64
+
 /* Of readers whose time is over, so many are forgotten at a time. */
 #define LUA_READERS_OVER 1000
 
@@ -104,5 +108,6 @@ extern const char *const lua_command_name[2][CORE_OP_RELEASE + 1];
 extern const char lua_script[];
 extern const char lua_marker_script[];
 extern const char lua_hosts_script[];
+extern const char lua_readers_script[];
 
 #endif /* REDLOCK_LUA_H */

@@ -1,7 +1,7 @@
 /*
  * lua_text.c
- *		The scripts that the nodes execute, made from redlock.lua, marker.lua and hosts.lua
- *		by scripts/lua_text.pl: to be changed there.
+ *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua and
+ *		readers.lua by scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -593,6 +593,23 @@ const char lua_hosts_script[] =
 	"end\n"
 	"end\n"
 	"return {more, table.concat(records)}\n";
+
+const char lua_readers_script[] =
+	"\n\n\n\n\n\n\n\n\n\n"
+	"local found = redis.call('HGETALL', ARGV[1] .. '\\0readers')\n"
+	"local time = redis.call('TIME')\n"
+	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	"local first = #found > 0 and ARGV[3] % (#found / 2) or 0\n"
+	"local told = 0\n\n"
+	"for i = 0, #found / 2 - 1 do\n"
+	"local reader = found[2 * ((first + i) % (#found / 2)) + 2]\n"
+	"local host, ends = string.match(reader, '^%d+:(%x+):%d+:(%d+)$')\n"
+	"if ends and ends - now > 0 and told < " TEXT(LUA_READERS_ASKED) " then\n"
+	"told = told + 1\n"
+	"redis.call('PUBLISH', " TEXT(LUA_HOST) " .. host, ARGV[2])\n"
+	"end\n"
+	"end\n"
+	"return told\n";
 
 /* clang-format on */
 

@@ -11,6 +11,7 @@
 #define HOLD_BACK_US 2000
 #define HOLD_BACK_MAX_US 100000
 #define RECALL_US 10000
+#define MISS_US 50000
 #define SHORT_TURN_US 30000
 #define ASK_OF_A_CROWD 4
 
@@ -182,6 +183,12 @@ rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t 
 		us = 2 * hold_back_us;
 	us = us < place * HOLD_BACK_MAX_US ? us : place * HOLD_BACK_MAX_US;
 	return us + while_next_us(turn_us) + random % hold_back_us;
+}
+
+int64_t
+rules_miss_us(int waiting, uint32_t random)
+{
+	return (1 + waiting / WAITERS_MAX) * (MISS_US / 2 + random % MISS_US);
 }
 
 int64_t

@@ -71,34 +71,6 @@ waiters_whom_to_tell(const Waiters *named, uint64_t self)
 	return named->waiter[named->count > 1].host;
 }
 
-bool
-waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token)
-{
-	if (token > 0 && token < *ended)
-		return false;
-	if (token == 0 && *ended < 0)
-	{
-		/* what was told before it asked; those of readers add up from here */
-		*nodes = 0;
-		*ended = 0;
-	}
-	if ((token > *ended && token != -*ended) || (token == 0 && (*nodes & node) != 0))
-		*nodes = 0;
-	if (token > 0)
-		*ended = token;
-	if (*nodes & node)
-		return false;
-	*nodes |= node;
-	return true;
-}
-
-void
-waiters_asked(int64_t *ended)
-{
-	if (*ended > 0)
-		*ended = -*ended;
-}
-
 static void
 drop(Waiters *waiters, int from, int count)
 {

@@ -61,17 +61,4 @@ extern Waiters *waiters_to_name(WaitersKnown *known);
  */
 extern uint64_t waiters_whom_to_tell(const Waiters *named, uint64_t self);
 
-/*
- * Releases that a waiter hears of, each from several nodes.  `nodes` have told of the one of
- * the lease with the token `ended`, which is negative when the waiter has asked since.
- *
- * A node tells of the lease with this token (0: an unknown one, which is another each
- * time).  True: that is counted.  False: it has told of it before, or it is slow, and tells
- * of an earlier one.
- */
-extern bool waiters_count_told(uint32_t *nodes, int64_t *ended, uint32_t node, int64_t token);
-
-/* The waiter asks.  A forged token makes it deaf to others until then at most. */
-extern void waiters_asked(int64_t *ended);
-
 #endif /* REDLOCK_WAITERS_H */

@@ -13,8 +13,10 @@
 /* MyProc->pgprocno became MyProcNumber in 17 */
 #if PG_VERSION_NUM >= 170000
 #define REDLOCK_MY_PROCNO MyProcNumber
+#define REDLOCK_PROCNO(process) GetNumberFromPGProc(process)
 #else
 #define REDLOCK_MY_PROCNO (MyProc->pgprocno)
+#define REDLOCK_PROCNO(process) ((process)->pgprocno)
 #endif
 
 /* the owner argument replaced the memory context in 17 */

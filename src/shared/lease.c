@@ -1742,17 +1742,22 @@ tell_loss(Lease *lease)
 			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
 	}
 	if (lease->shared)
+	{
+		/* one that shares another looks, and finds it in order */
 		for (int i = 0; i < MaxBackends; i++)
-		{
-			uint64 joined_by = pg_atomic_read_u64(&lease_table->joined_by[i]);
-
-			/* one that shares another looks, and finds it in order */
-			if ((joined_by & UINT64CONST(1) << lease->hash % 64) && GetPGProcByNumber(i)->pid != 0)
+			if (lease_may_share(lease, i) && GetPGProcByNumber(i)->pid != 0)
 				alarm_ring(GetPGProcByNumber(i)->pid);
-		}
+	}
 	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
 		alarm_ring(lease->owner_pid);
 	LWLockRelease(lock_of(lease->hash));
+}
+
+bool
+lease_may_share(const Lease *lease, int procno)
+{
+	return (pg_atomic_read_u64(&lease_table->joined_by[procno]) & UINT64CONST(1)
+																	  << lease->hash % 64) != 0;
 }
 
 /*

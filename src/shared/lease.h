@@ -414,6 +414,9 @@ extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
 
+/* Does this process share the lease?  It may share another one instead. */
+extern bool lease_may_share(const Lease *lease, int procno);
+
 static inline Lease *
 lease_at(int slot)
 {

@@ -21,6 +21,7 @@
 #include "../unit/dice.h"
 #include "invariant.h"
 #include "node.h"
+#include "protocol/hearing.h"
 #include "protocol/lua.h"
 #include "protocol/rules.h"
 #include "protocol/waiters.h"
@@ -105,8 +106,7 @@ typedef struct lease
 	bool wanted;
 	bool returns;
 	bool subscribed;
-	core_mask announced;
-	int64_t ended;
+	Hearing hearing;
 	int64_t timer_us;
 } lease;
 
@@ -248,6 +248,7 @@ arrives_us(int64_t *last_us)
 /* ---- a host ---- */
 
 static void ask(int h);
+static void ask_if_missed(int h, lease *lease);
 
 static int64_t
 hold_back_us(void)
@@ -358,7 +359,7 @@ step(int h, lease *lease, core_event *event)
 	send_to(h, lease, out.renew, CORE_OP_RENEW);
 	if (out.acquire != 0 && lease->core.round != round)
 	{
-		waiters_asked(&lease->ended);
+		hearing_asked(&lease->hearing);
 		seen.rounds += is_counted();
 	}
 	if (out.outcome == CORE_MUST_WAIT && !lease->subscribed)
@@ -390,6 +391,8 @@ step(int h, lease *lease, core_event *event)
 	}
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		lease->subscribed = false;
+	if (out.outcome == CORE_MUST_WAIT)
+		ask_if_missed(h, lease);
 	if (lease->core.state == CORE_FREE)
 		lease->tag++;
 	else if (lease->core.wake_at_us != 0 &&
@@ -402,6 +405,16 @@ step(int h, lease *lease, core_event *event)
 							 .lease = (int) (lease - host->lease),
 							 .tag = lease->tag});
 	}
+}
+
+static void
+ask_if_missed(int h, lease *lease)
+{
+	core_event wake = {.type = CORE_WAKE,
+					   .by_us = now_us + rules_miss_us(lease->core.waiting, dice(UINT32_MAX))};
+
+	if (hearing_may_miss(&lease->hearing, &lease->core) && wake.by_us < lease->core.next_at_us)
+		step(h, lease, &wake);
 }
 
 /* By one node. */
@@ -499,10 +512,13 @@ on_hear(int h, lease *lease, int node, const command *command)
 	uint64_t next;
 	Waiters named = {0};
 
-	if (!lease->subscribed ||
-		!waiters_count_told(&lease->announced, &lease->ended, CORE_BIT(node), command->ended) ||
-		__builtin_popcount(lease->announced) != core_quorum(lease->core.members))
+	if (!lease->subscribed)
 		return;
+	if (!hearing_told(&lease->hearing, &lease->core, node, command->ended))
+	{
+		ask_if_missed(h, lease);
+		return;
+	}
 	for (int i = 0; i < command->waiting; i++)
 		waiters_add(&named, command->waiter[i].host, command->waiter[i].waited_us + s.delay_us,
 					now_us);

@@ -297,11 +297,10 @@ step(int h, int s, core_event *event)
 
 	if (before != CORE_RELEASING && core->state == CORE_RELEASING)
 		check_over(h, s);
+	if (core->round != round && core->state == CORE_ASKING)
+		hearing_asked(&slot->hearing);
 	if (out.acquire != 0 && core->round != round)
-	{
-		waiters_asked(&slot->ended);
 		check_round(h, s);
-	}
 	else if (core->round != round && core->state == CORE_HELD)
 		check_renewal(h, s);
 	send_to(out.release, h, s, CORE_OP_RELEASE, event->type);
@@ -314,6 +313,18 @@ step(int h, int s, core_event *event)
 						 nodes_on_duty(h));
 	if (core->state == CORE_FREE)
 		act_on_wish(h, s);
+	else if (out.outcome == CORE_MUST_WAIT)
+		host_ask_if_missed(h, s);
+}
+
+void
+host_ask_if_missed(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+	core_event wake = {.type = CORE_WAKE, .by_us = word_miss_us(h, s)};
+
+	if (hearing_may_miss(&slot->hearing, &slot->core) && wake.by_us < slot->core.next_at_us)
+		step(h, s, &wake);
 }
 
 /* By the laws of the core, which take their time: not in each schedule. */
@@ -880,8 +891,7 @@ ask(int h, int s)
 
 	event.not_before_us = word_begin_us(h, slot->resource, slot->shared);
 	slot->asked_us = slot->heard_us = host_now_us(h);
-	slot->announced = 0;
-	slot->ended = 0;
+	slot->hearing = (Hearing){0};
 	slot->secret = ++w.secrets;
 	slot->granted = false;
 	slot->forgiven = false;

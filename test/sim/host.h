@@ -7,6 +7,7 @@
 #define SIM_HOST_H
 
 #include "check.h"
+#include "protocol/hearing.h"
 #include "protocol/release_queue.h"
 #include "protocol/settling.h"
 #include "protocol/wish.h"
@@ -67,8 +68,7 @@ typedef struct slot
 	int64_t asked_us;      /* the broker began to ask */
 	int64_t heard_us;      /* of a release since then, or that */
 	int session;           /* who holds it; -1: nobody yet, or nobody any more */
-	core_mask announced;
-	int64_t ended;       /* of which lease that is: see waiters_count_told */
+	Hearing hearing;
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
@@ -129,6 +129,9 @@ extern int64_t host_true_time_us(int host, int64_t clock_us);
 /* For peer.c, session.c and word.c */
 extern void host_step(int host, int slot, core_event_type type, int node);
 extern void host_step_by(int host, int slot, core_event *event);
+
+/* A request was refused, or a node has told it of a release: it may have missed that. */
+extern void host_ask_if_missed(int host, int slot);
 extern void host_node_ready(int host, int slot, int node); /* the node is ready */
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
 extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */

@@ -30,8 +30,8 @@ GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit
 my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
-  guard release_queue rules settling slots waiters wish);
-my %program = (crowd => [qw(crowd node core rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
+  guard hearing release_queue rules settling slots waiters wish);
+my %program = (crowd => [qw(crowd node core hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)]); # two have this name
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;

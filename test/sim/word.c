@@ -200,7 +200,7 @@ hear_want(int h, const word *word)
 		session_want(h, s);
 }
 
-/* A majority must tell, of one release. */
+/* Enough must tell, of one release. */
 static void
 hear_free(int h, int s, const word *word)
 {
@@ -209,11 +209,13 @@ hear_free(int h, int s, const word *word)
 	core_event event = {.type = CORE_WAKE, .retry_us = w.plan.retry_us};
 	Waiters named = read_waiters(h, word);
 
-	if (node < 0 ||
-		!waiters_count_told(&slot->announced, &slot->ended, CORE_BIT(node), word->token) ||
-		!core_has_quorum(slot->core.lists, slot->announced) ||
-		core_has_quorum(slot->core.lists, slot->announced & ~CORE_BIT(node)))
+	if (node < 0)
 		return;
+	if (!hearing_told(&slot->hearing, &slot->core, node, word->token))
+	{
+		host_ask_if_missed(h, s);
+		return;
+	}
 	event.not_before_us = hear_turn(h, s, &named);
 	if (event.not_before_us == 0)
 		return;
@@ -248,6 +250,12 @@ hear_turn(int h, int s, const Waiters *named)
 		slot->core.not_before_us < now_us + after_us)
 		return slot->core.not_before_us;
 	return now_us + after_us;
+}
+
+int64_t
+word_miss_us(int h, int s)
+{
+	return host_now_us(h) + rules_miss_us(slot_at(h, s)->core.waiting, dice(UINT32_MAX));
 }
 
 /* By one server.  Who is none hears nothing. */

@@ -133,45 +133,6 @@ test_whom_to_tell(void)
 	ok(waiters_whom_to_tell(&waiters, 'x') == 0, "or there is none");
 }
 
-/* Which of these messages are counted: each a node, and the token of the lease. */
-static void
-test_told(void)
-{
-	uint32_t nodes = 0;
-	int64_t ended = 0;
-
-	ok(waiters_count_told(&nodes, &ended, 1, 100) && waiters_count_told(&nodes, &ended, 2, 100) &&
-		   nodes == 3,
-	   "two nodes tell of a release");
-	ok(!waiters_count_told(&nodes, &ended, 2, 100) && nodes == 3, "one of them twice");
-	ok(waiters_count_told(&nodes, &ended, 2, 200) && nodes == 2, "the next release counts anew");
-	ok(!waiters_count_told(&nodes, &ended, 4, 100) && nodes == 2,
-	   "a slow node tells of the former");
-	waiters_asked(&ended);
-	ok(waiters_count_told(&nodes, &ended, 4, 200) && nodes == 6,
-	   "who has asked meanwhile goes on to count the same");
-	ok(!waiters_count_told(&nodes, &ended, 8, 100), "and no former");
-	waiters_asked(&ended);
-	waiters_asked(&ended);
-	ok(waiters_count_told(&nodes, &ended, 1, 300) && nodes == 1, "or the next");
-
-	ok(waiters_count_told(&nodes, &ended, 1, INT64_MAX), "a forged one");
-	ok(!waiters_count_told(&nodes, &ended, 1, 400), "makes deaf to the true ones");
-	waiters_asked(&ended);
-	ok(waiters_count_told(&nodes, &ended, 1, 400) && nodes == 1, "until the next question");
-
-	ok(waiters_count_told(&nodes, &ended, 2, 0) && nodes == 3 && ended == 400,
-	   "of an unknown lease: whichever is counted");
-	ok(waiters_count_told(&nodes, &ended, 4, 0) && nodes == 7, "a plain client's release");
-	ok(waiters_count_told(&nodes, &ended, 2, 0) && waiters_count_told(&nodes, &ended, 4, 0) &&
-		   nodes == 6,
-	   "and its next");
-	waiters_asked(&ended);
-	ok(waiters_count_told(&nodes, &ended, 2, 0) && nodes == 2 &&
-		   waiters_count_told(&nodes, &ended, 1, 0) && nodes == 3,
-	   "who has asked meanwhile begins to count anew, and adds up");
-}
-
 int
 main(void)
 {
@@ -179,6 +140,5 @@ main(void)
 	test_room();
 	test_hear();
 	test_whom_to_tell();
-	test_told();
 	return tap_done();
 }

@@ -1,0 +1,165 @@
+/*
+ * hearing_test.c
+ *		Unit tests of what a request hears of releases, src/protocol/hearing.c.
+ *
+ * Protects from: a release of which enough nodes have told, and the request does not ask; one
+ * that it could not be told of, since it joined the channel late; questions in vain, again and
+ * again.
+ */
+#include "protocol/hearing.h"
+
+#include <string.h>
+
+#include "tap.h"
+
+#define SECOND INT64_C(1000000)
+
+static Hearing hearing;
+static core_lease lease;
+
+static void
+step(core_event_type type, int node, core_reply reply)
+{
+	core_out out;
+	core_event event = {.type = type,
+						.now_us = SECOND,
+						.lists = {31, 0},
+						.ttl_us = 10 * SECOND,
+						.answer_us = SECOND / 10,
+						.patience_us = SECOND,
+						.retry_us = SECOND,
+						.can_send = 31,
+						.can_vote = 31,
+						.can_release = 31,
+						.node = node,
+						.op = CORE_OP_ACQUIRE,
+						.round = lease.round,
+						.reply = reply,
+						.token = reply == CORE_REPLY_YES ? SECOND : 0,
+						.holder = 7};
+
+	core_step(&lease, &event, &out);
+}
+
+/* Of five nodes the first so many said yes, and three no. */
+static void
+refused(int yes)
+{
+	memset(&lease, 0, sizeof(lease));
+	hearing = (Hearing){0};
+	step(CORE_ACQUIRE, 0, 0);
+	hearing_asked(&hearing);
+	for (int i = 0; i < yes; i++)
+		step(CORE_REPLY, i, CORE_REPLY_YES);
+	for (int i = 2; i < 5; i++)
+		step(CORE_REPLY, i, CORE_REPLY_NO);
+}
+
+static bool
+told(int node, int64_t token)
+{
+	return hearing_told(&hearing, &lease, node, token);
+}
+
+static bool
+joined(int node)
+{
+	return hearing_joined(&hearing, &lease, node);
+}
+
+static void
+test_told(void)
+{
+	refused(0);
+	ok(lease.state == CORE_BUSY && !hearing_may_miss(&hearing, &lease),
+	   "a request that was refused waits");
+	ok(!told(0, 100) && !told(1, 100) && !told(1, 100) && told(2, 100),
+	   "until three of five nodes have told of a release");
+	ok(!told(3, 100), "the fourth says nothing new");
+	ok(!told(4, 200) && !told(0, 200) && !told(1, 100) && !told(2, 100) && told(3, 200),
+	   "the next release counts anew, and slow nodes tell of the former");
+	hearing_asked(&hearing);
+	ok(!told(0, 100) && !told(1, 100) && told(4, 100), "it asks, and all counts anew");
+
+	hearing_asked(&hearing);
+	ok(!told(0, INT64_MAX) && !told(1, 400) && !told(2, 400) && !told(3, 400),
+	   "a forged one makes deaf to the true ones");
+	hearing_asked(&hearing);
+	ok(!told(1, 400) && !told(2, 400) && told(3, 400), "until the next question");
+
+	hearing_asked(&hearing);
+	ok(!told(1, 400) && !told(2, 0) && told(3, 0), "of an unknown lease: whichever is counted");
+	ok(!told(2, 0) && !told(3, 0) && told(4, 0), "and its next");
+}
+
+/* It is free where the last round found it so, and there nobody tells. */
+static void
+test_free(void)
+{
+	refused(2);
+	ok(lease.state == CORE_BUSY && core_count(&lease, CORE_VOTE_YES) == 2,
+	   "two nodes would have granted it");
+	ok(!hearing_may_miss(&hearing, &lease), "which is no reason to ask");
+	ok(!told(4, 100) && hearing_may_miss(&hearing, &lease),
+	   "one tells of a release: it may be free at three");
+	ok(!told(2, 100) && told(3, 100), "until a majority has told");
+
+	refused(1);
+	ok(!told(0, 100) && !told(2, 100) && !hearing_may_miss(&hearing, &lease), "a node counts once");
+
+	refused(0);
+	hearing.told = CORE_BIT(0) | CORE_BIT(1);
+	step(CORE_WAKE, 0, 0);
+	step(CORE_REPLY, 0, CORE_REPLY_YES);
+	ok(!hearing_may_miss(&hearing, &lease), "before it was refused");
+	for (int i = 2; i < 5; i++)
+		step(CORE_REPLY, i, CORE_REPLY_NO);
+	hearing.told = CORE_BIT(3) | CORE_BIT(4);
+	ok(hearing_may_miss(&hearing, &lease), "two have told before the answers came");
+	hearing_asked(&hearing);
+	ok(!hearing_may_miss(&hearing, &lease), "once");
+
+	refused(1);
+	step(CORE_RELEASE, 0, 0);
+	lease.state = CORE_FREE;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		lease.node[i].key = CORE_KEY_ABSENT;
+	step(CORE_ACQUIRE, 0, 0);
+	ok(core_count(&lease, CORE_VOTE_YES) == 0, "what an earlier request found is forgotten");
+}
+
+/* Where it joined the channel only when it had asked, it may not have been told. */
+static void
+test_joined(void)
+{
+	refused(0);
+	ok(!joined(0) && !joined(1) && joined(2), "it asks when it has joined a majority");
+	hearing_asked(&hearing);
+	ok(!told(0, 200) && !joined(3) && !hearing_may_miss(&hearing, &lease), "one node tells");
+	ok(!joined(4) && hearing_may_miss(&hearing, &lease),
+	   "and two whose channels it joins now may have told before");
+
+	refused(0);
+	(void) (joined(0) || joined(1) || joined(2));
+	hearing_asked(&hearing);
+	ok(!joined(3) && !joined(4) && !hearing_may_miss(&hearing, &lease),
+	   "nobody tells, and the last two don't matter");
+	ok(!told(2, 100) && hearing_may_miss(&hearing, &lease), "until one does");
+
+	refused(0);
+	(void) (joined(0) || joined(1) || joined(2));
+	hearing_asked(&hearing);
+	hearing_left(&hearing, 2);
+	ok(joined(3) && hearing.joined == 11, "one is lost, and another joined: a majority once more");
+	hearing_left(&hearing, 3);
+	ok(hearing.late == 0 && joined(2), "also when that one is lost");
+}
+
+int
+main(void)
+{
+	test_told();
+	test_free();
+	test_joined();
+	return tap_done();
+}
