@@ -181,22 +181,24 @@ $reader->send(lock_of('y'));
 one_victim('behind who wants it alone', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
-# Who waits to share what another session of its server asks for.
-my $holder_of_x = session($host{b});
-$holder_of_x->query('BEGIN; ' . lock_of('x'));
-my @sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach @sharers;
-$sharers[1]->query(lock_of('y'));
-$sharers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
-$sharers[1]->send(shared_lock_of('x'));
-wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted") == 2 },
-	'another waits with it');
-$holder_of_x->send(lock_of('y'));
-@results = all_results($holder_of_x, @sharers);
-one_victim('with another that asks', @results);
-is($results[1]{state}, '', 'which is not that one');
-$_->quit foreach $holder_of_x, @sharers;
+# If that one goes, nobody is in a cycle, though the nodes hold others back for a while yet.
+my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
+$sharer->query('BEGIN; ' . shared_lock_of('x'));
+$next->query('BEGIN; ' . lock_of('y'));
+$sharer->send(lock_of('y'));
+wait_until(sub { waiting('a') == 1 }, 'who shares it waits');
+$leaving->query('BEGIN');
+$leaving->send("SELECT redlock_acquire('x', wait => '150 ms')");
+wait_until(sub { waiting('c') == 1 || $leaving->done }, 'somebody wants it alone for a moment');
+$next->send(shared_lock_of('x'));
+@results = all_results($next, $sharer, $leaving);
+is_deeply([ map { $_->{state} } @results ], [ '', '', '55P03' ], 'nobody is ended who is in no cycle any more');
+$_->quit foreach $sharer, $leaving, $next;
+
+# Several cycles by one wait: all who share it want what the one has who wants it alone.
+@results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
+	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
+cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
 # ---- no cycle ----
 

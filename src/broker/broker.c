@@ -496,8 +496,10 @@ ask_if_missed(Lease *lease, int64 now_us)
 {
 	core_event event = {.type = CORE_WAKE, .now_us = now_us};
 
+	if (!subscription_may_miss(lease))
+		return;
 	event.by_us = turns_miss(lease, now_us);
-	if (subscription_may_miss(lease) && event.by_us < lease->core.next_at_us)
+	if (event.by_us != 0 && event.by_us < lease->core.next_at_us)
 		step(lease, &event);
 }
 
@@ -979,7 +981,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		lease_tell_holder(lease, answer->text, until);
 		if (answer->free_permit > 0)
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
-		deadlock_held_by(lease, answer->host, answer->behind_readers);
+		deadlock_held_by(lease, answer->host, answer->by_readers);
 	}
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
 		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "lib/stringinfo.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -16,6 +17,7 @@
 #include "broker/deadlock.h"
 #include "broker/subscription.h"
 #include "broker/timers.h"
+#include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
 
@@ -39,7 +41,7 @@ typedef struct Wait
 {
 	Timer timer;     /* of the next probe: set while the request waits; comes first */
 	uint64 held_by;  /* the host that has the lock; 0: unknown */
-	bool by_readers; /* hosts share it, be it behind another that waits for them */
+	bool by_readers; /* hosts share it */
 	ProbeMemory memory;
 } Wait;
 
@@ -47,7 +49,7 @@ typedef struct Wait
 typedef struct LocalWait
 {
 	uint64 number;  /* when it began */
-	Lease *request; /* it waits behind one that waits for another host, or NULL */
+	Lease *request; /* it is at the gate of one that waits for another host, or NULL */
 	char what[SCRIPT_WHAT_SIZE];
 } LocalWait;
 
@@ -73,12 +75,10 @@ static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
 static bool is_at_gate(const LockInstanceData *lock, const Lease *lease);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
-static int find_blockers(const Visit *visit, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
 static uint64 number_of(const Lease *lease);
 static bool local_wait(int pid, LocalWait *wait);
-static bool waits_to_share(PGPROC *process, LocalWait *wait);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
@@ -180,53 +180,65 @@ tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 	char text[SCRIPT_PROBE_MAX];
 	size_t len;
 
-	if (wait->held_by == 0 || (wait->held_by == lease_table->host_id && !wait->by_readers))
-		return;
+	probe->shared = lease->shared;
 	len = script_write_probe(text, lease->key, lease->key_len, probe);
-	if (wait->by_readers)
+	if (wait->by_readers && !lease->shared)
 		subscription_say_to_readers(lease->key, lease->key_len, text, len, now_us);
-	else
+	else if (wait->held_by != 0 && wait->held_by != lease_table->host_id)
 		subscription_say(wait->held_by, text, len, now_us);
 }
 
-/* It asks for what the holders of this server's lease wait for.  One that is detached has none. */
+/*
+ * It asks for what the holders of this server's lease wait for.  One that is detached has none.
+ * Who wants to share it does not wait for those who do, but for who wants it alone and waits for
+ * them.
+ */
 void
 deadlock_hear(ScriptProbe *probe, int64 now_us)
 {
 	Lease *lease = subscription_lease(probe->key, probe->key_len);
+	bool in_the_way;
 
-	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
-		pg_atomic_read_u32(&lease->wish) != WISH_HOLD || !lease_owner_lives(lease) ||
-		!may_look(now_us))
+	if (lease == NULL)
 		return;
-	explore(probe, lease, now_us);
+	if (lease_state(lease) == LEASE_HELD)
+		in_the_way = !(lease->shared && probe->shared) &&
+					 pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease);
+	else
+		in_the_way = probe->shared && !lease->shared && waits[lease_slot(lease)].by_readers &&
+					 wait_of(lease->owner_pid) == lease;
+	if (in_the_way && may_look(now_us))
+		explore(probe, lease, now_us);
 }
 
 /*
- * Those that share it hold its gate, as do some that want to; and they have said so by a hash.  If
- * there are as many of both as share it, these are they.  Else they come and go, and the next probe
- * finds them.
+ * Those that share it, and wait: the lock manager has them, as they hold its gate.  So do some that
+ * want to share it, and that a session shares some lock is known by a hash.  If there are as many
+ * with both as share it, these are they; else the probe goes no further.
  */
 static int
 find_readers(const Lease *lease, int pids[VISITS_MAX])
 {
 	LockData *locks = GetLockStatusData();
+	int first = locks->nelements > 0
+					? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, locks->nelements - 1)
+					: 0;
+	int readers = 0;
 	int count = 0;
 
 	for (int i = 0; i < locks->nelements; i++)
 	{
-		PGPROC *process =
-			is_at_gate(&locks->locks[i], lease) ? BackendPidGetProc(locks->locks[i].pid) : NULL;
+		const LockInstanceData *lock = &locks->locks[(first + i) % locks->nelements];
+		PGPROC *process = is_at_gate(lock, lease) ? BackendPidGetProc(lock->pid) : NULL;
 
 		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)))
 			continue;
-		if (count < VISITS_MAX)
-			pids[count] = locks->locks[i].pid;
-		count++;
+		readers++;
+		if (count < VISITS_MAX &&
+			(pg_atomic_read_u64(&process->waitStart) != 0 || wait_of(lock->pid) != NULL))
+			pids[count++] = lock->pid;
 	}
-	if (count != (int) pg_atomic_read_u32(&((Lease *) lease)->joined))
-		return 0;
-	return Min(count, VISITS_MAX);
+	return readers == (int) pg_atomic_read_u32(&((Lease *) lease)->joined) ? count : 0;
 }
 
 /* In it, not before it. */
@@ -268,8 +280,9 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 		Visit *visit = &visits[i];
 		Lease *lease = wait_of(visit->pid);
 		LocalWait wait;
-		int blocking[VISITS_MAX];
+		int32 *blocking;
 		int blockers;
+		ArrayType *array;
 
 		if (lease != NULL)
 		{
@@ -277,7 +290,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 
 			if (first->host == lease_table->host_id && first->wait == number_of(lease))
 				come_home(&visit->probe, lease, now_us);
-			else
+			else if (may_look(now_us))
 				send_on(&visit->probe, lease, now_us);
 			continue;
 		}
@@ -292,7 +305,10 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 			if (visit->probe.path.number <= PATIENT_PROBES)
 				continue;
 		}
-		blockers = find_blockers(visit, &wait, blocking);
+		array =
+			DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
+		blocking = (int32 *) ARR_DATA_PTR(array);
+		blockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
 		{
 			bool known = blocking[b] == 0; /* a prepared transaction waits for nobody */
@@ -307,19 +323,6 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
-}
-
-static int
-find_blockers(const Visit *visit, const LocalWait *wait, int pids[VISITS_MAX])
-{
-	ArrayType *array =
-		DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
-	int count = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), VISITS_MAX - 1);
-
-	memcpy(pids, ARR_DATA_PTR(array), count * sizeof(int));
-	if (count == 0 && wait->request != NULL)
-		pids[count++] = wait->request->owner_pid; /* it does not wait in the lock manager */
-	return count;
 }
 
 /* False: the probe goes no further. */
@@ -363,7 +366,7 @@ number_of(const Lease *lease)
 	return (uint64) lease_slot(lease) << 32 | lease->generation;
 }
 
-/* False: this process waits neither in the lock manager nor to share what another asks for. */
+/* False: this process does not wait in the lock manager. */
 static bool
 local_wait(int pid, LocalWait *wait)
 {
@@ -380,35 +383,7 @@ local_wait(int pid, LocalWait *wait)
 			wait->number = pg_atomic_read_u64(&process->waitStart);
 			describe_lock(&data->locks[i].locktag, wait);
 		}
-	return wait->number != 0 || waits_to_share(process, wait);
-}
-
-/* It has passed the gate of a lease that another session asks for, to share it, and does not. */
-static bool
-waits_to_share(PGPROC *process, LocalWait *wait)
-{
-	LockData *locks = NULL;
-
-	for (int slot = 0; slot < lease_table->slots; slot++)
-	{
-		Lease *lease = lease_at(slot);
-
-		if (waits[slot].timer.at_us == 0 || !lease->shared || lease->owner_pid == process->pid ||
-			lease_state(lease) != LEASE_WAITING || lease_may_share(lease, REDLOCK_PROCNO(process)))
-			continue;
-		if (locks == NULL)
-			locks = GetLockStatusData();
-		for (int i = 0; i < locks->nelements; i++)
-			if (locks->locks[i].pid == process->pid && is_at_gate(&locks->locks[i], lease))
-			{
-				wait->number = UINT64CONST(1) << 62 | number_of(lease);
-				wait->number ^= (uint64) process->pid << 32;
-				wait->request = lease;
-				snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
-				return true;
-			}
-	}
-	return false;
+	return wait->number != 0;
 }
 
 /* A gate belongs to the lease whose owner holds it. */

@@ -21,8 +21,8 @@ extern void deadlock_wait(Lease *lease, int64 now_us);
 extern void deadlock_end(Lease *lease);
 
 /*
- * The host that has the lock of a request, as the nodes say; 0: unknown; by_readers: hosts that
- * share it, which the nodes know.
+ * The host that has the lock of a request, or waits for it before the request, as the nodes say;
+ * 0: unknown; by_readers: hosts that share it, which the nodes know.
  */
 extern void deadlock_held_by(Lease *lease, uint64 host, bool by_readers);
 

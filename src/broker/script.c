@@ -72,6 +72,10 @@ static bool take_probe(const char **at, const char *end, ScriptProbe *probe);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
 static bool is_try(const char *at, const char *end);
 
+/* The first words of a probe for a lock that its last step wants alone, or to share. */
+#define PROBE "probe"
+#define PROBE_SHARED "probe shared"
+
 static const char digits[] = "0123456789abcdef";
 
 size_t
@@ -322,8 +326,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 		from += VALUE_HEAD + shared;
 	answer->kept = answer->ours && !shared && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
 	answer->may_stay = answer->ours && !answer->kept && from[-1] == LUA_MAY_STAY[0];
-	answer->behind_readers =
-		shared || (answer->ours && strncmp(from, LUA_WAITED_FOR, strlen(LUA_WAITED_FOR)) == 0);
+	answer->by_readers = shared;
 	if (answer->ours && !answer->kept)
 		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
 	if (answer->kept)
@@ -376,8 +379,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_WANT;
 		message->shared = take_word(&text, end, &word, &word_len) && strcmp(word, LUA_SHARED) == 0;
 	}
-	else if (strcmp(word, "probe") == 0 && take_probe(&text, end, &message->probe))
+	else if ((strcmp(word, PROBE) == 0 || strcmp(word, PROBE_SHARED) == 0) &&
+			 take_probe(&text, end, &message->probe))
+	{
 		message->word = SCRIPT_PROBE;
+		message->probe.shared = strcmp(word, PROBE_SHARED) == 0;
+	}
 }
 
 /* Words end in a NUL. */
@@ -482,7 +489,8 @@ size_t
 script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 				   const ScriptProbe *probe)
 {
-	char *at = put_word(text, "probe", 5);
+	const char *word = probe->shared ? PROBE_SHARED : PROBE;
+	char *at = put_word(text, word, strlen(word));
 
 	at = put_word(at, key, key_len);
 	at = put_number(at, probe->path.number);

@@ -68,8 +68,7 @@ typedef struct ScriptAnswer
 	bool kept;                      /* a refused acquire: it was released, and is kept
 									 * by its hold_at_least */
 	bool may_stay;                  /* a refused acquire: nobody may have it */
-	bool behind_readers;            /* a refused acquire: it waits for those who share the lock,
-									 * be it behind another */
+	bool by_readers;                /* a refused acquire: hosts share the lock */
 	int free_permit;                /* a refused acquire of a permit: another; 0: none is free */
 	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
 	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
@@ -109,6 +108,7 @@ typedef struct ScriptProbe
 	ScriptStep text[PROBE_STEPS_MAX];
 	const char *key; /* for which the last step waits, at the host that hears it */
 	size_t key_len;
+	bool shared; /* to share it */
 } ScriptProbe;
 
 #define SCRIPT_PROBE_MAX                                                                           \

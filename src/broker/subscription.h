@@ -24,7 +24,7 @@ extern void subscription_end(Lease *lease);
 /* It has asked again: releases before that are over. */
 extern void subscription_asked(Lease *lease);
 
-/* It was refused, or joined.  May it miss that the lock is released? */
+/* It was refused, or none of the above.  May it miss that the lock is released? */
 extern bool subscription_may_miss(const Lease *lease);
 
 /* The node can be asked: what it tells this server is heard from now on. */

@@ -105,7 +105,9 @@ turns_hear(Lease *lease, const Waiters *named, int64 now_us)
 int64
 turns_miss(const Lease *lease, int64 now_us)
 {
-	return now_us + rules_miss_us(lease->core.waiting, pg_prng_uint32(&pg_global_prng_state));
+	int64 after_us = rules_miss_us(lease->core.waiting, pg_prng_uint32(&pg_global_prng_state));
+
+	return after_us >= 0 ? now_us + after_us : 0;
 }
 
 /* That this host waits. */

@@ -26,7 +26,7 @@ hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token)
 {
 	core_mask before;
 
-	if (token > 0 && token < hearing->ended)
+	if (token > 0 && (token < hearing->ended || token == hearing->over))
 		return false;
 	if (token > hearing->ended || (token == 0 && (hearing->told & CORE_BIT(node))))
 		hearing->told = 0;
@@ -34,7 +34,10 @@ hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token)
 		hearing->ended = token;
 	before = hearing->told;
 	hearing->told |= CORE_BIT(node);
-	return !core_has_quorum(lease->lists, before) && core_has_quorum(lease->lists, hearing->told);
+	if (core_has_quorum(lease->lists, before) || !core_has_quorum(lease->lists, hearing->told))
+		return false;
+	hearing->over = hearing->ended;
+	return true;
 }
 
 /* A forged token makes it deaf to others until then at most. */
@@ -45,11 +48,14 @@ hearing_asked(Hearing *hearing)
 	hearing->ended = 0;
 }
 
+/* Nodes whose answers came too late, or have not come, may have found it free. */
 bool
 hearing_may_miss(const Hearing *hearing, const core_lease *lease)
 {
-	core_mask free = hearing->told | hearing->late | core_votes(lease, CORE_VOTE_YES);
+	core_mask free = hearing->told | hearing->late | core_votes(lease, CORE_VOTE_YES) |
+					 core_votes(lease, CORE_VOTE_PENDING);
 
-	return lease->state == CORE_BUSY && core_votes(lease, CORE_VOTE_NO) != 0 &&
-		   (hearing->told | hearing->late) != 0 && core_has_quorum(lease->lists, free);
+	return lease->state == CORE_BUSY && (hearing->told | hearing->late) != 0 &&
+		   core_votes(lease, CORE_VOTE_NO) != 0 && core_has_quorum(lease->lists, free) &&
+		   !core_has_quorum(lease->lists, hearing->told);
 }

@@ -27,6 +27,7 @@ typedef struct Hearing
 	core_mask late;   /* since the request asked last */
 	core_mask told;   /* nodes, since then, of the end of the lease with this token */
 	int64_t ended;
+	int64_t over; /* that of which a majority has told before */
 } Hearing;
 
 /* The node confirms that the channel was joined.  Now on a majority? */
@@ -37,8 +38,8 @@ extern void hearing_left(Hearing *hearing, int node);
 
 /*
  * The node tells of the end of the lease with this token (0: an unknown one, which is another
- * each time).  Have enough told of it with this one, and not before?  What a slow node tells of
- * an earlier one is not counted.
+ * each time).  Is it the one with which a majority has told?  What a slow node tells of an earlier
+ * release is not counted.
  */
 extern bool hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token);
 
@@ -46,8 +47,8 @@ extern bool hearing_told(Hearing *hearing, const core_lease *lease, int node, in
 extern void hearing_asked(Hearing *hearing);
 
 /*
- * May it be released, though no message completes that?  To be asked when a round was refused, and
- * when a channel was joined.
+ * May it be released, and no majority tells it?  To be asked when a round was refused, when a
+ * channel was joined, and when a node has told.
  */
 extern bool hearing_may_miss(const Hearing *hearing, const core_lease *lease);
 

@@ -37,6 +37,8 @@ probe_judge(ProbeMemory *memory, const ProbePath *path)
 		return PROBE_KNOWN; /* it was sent before the first came home */
 	if (memory->after > 0 && memory->edges == edges)
 		return PROBE_DEADLOCK;
+	if (memory->after > 0 && path->number == memory->after + 1)
+		return PROBE_KNOWN; /* one of several cycles: by that of the first the same probe comes */
 	memory->edges = edges;
 	memory->after = memory->sent;
 	return PROBE_ONCE;

@@ -188,7 +188,7 @@ rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t 
 int64_t
 rules_miss_us(int waiting, uint32_t random)
 {
-	return (1 + waiting / WAITERS_MAX) * (MISS_US / 2 + random % MISS_US);
+	return waiting > WAITERS_MAX ? -1 : MISS_US / 2 + (int64_t) (random % MISS_US);
 }
 
 int64_t

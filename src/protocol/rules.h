@@ -114,7 +114,10 @@ extern int64_t rules_recall_us(int64_t round_trip_us);
 extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t random,
 								   int64_t hold_back_us, int64_t turn_us);
 
-/* A release may have been missed: so long after that a host asks, if so many wait. */
+/*
+ * A release may have been missed: so long after that a host asks.  -1: it does not, so many wait
+ * that some ask anyway.
+ */
 extern int64_t rules_miss_us(int waiting, uint32_t random);
 
 /* A host's turn is over, and took so long: when may it ask again, if so many wait? */

@@ -410,11 +410,11 @@ step(int h, lease *lease, core_event *event)
 static void
 ask_if_missed(int h, lease *lease)
 {
-	core_event wake = {.type = CORE_WAKE,
-					   .by_us = now_us + rules_miss_us(lease->core.waiting, dice(UINT32_MAX))};
+	int64_t after_us = rules_miss_us(lease->core.waiting, dice(UINT32_MAX));
 
-	if (hearing_may_miss(&lease->hearing, &lease->core) && wake.by_us < lease->core.next_at_us)
-		step(h, lease, &wake);
+	if (hearing_may_miss(&lease->hearing, &lease->core) && after_us >= 0 &&
+		now_us + after_us < lease->core.next_at_us)
+		step(h, lease, &(core_event){.type = CORE_WAKE, .by_us = now_us + after_us});
 }
 
 /* By one node. */

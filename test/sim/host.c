@@ -321,9 +321,12 @@ void
 host_ask_if_missed(int h, int s)
 {
 	slot *slot = slot_at(h, s);
-	core_event wake = {.type = CORE_WAKE, .by_us = word_miss_us(h, s)};
+	core_event wake = {.type = CORE_WAKE};
 
-	if (hearing_may_miss(&slot->hearing, &slot->core) && wake.by_us < slot->core.next_at_us)
+	if (!hearing_may_miss(&slot->hearing, &slot->core))
+		return;
+	wake.by_us = word_miss_us(h, s);
+	if (wake.by_us != 0 && wake.by_us < slot->core.next_at_us)
 		step(h, s, &wake);
 }
 

@@ -255,7 +255,9 @@ hear_turn(int h, int s, const Waiters *named)
 int64_t
 word_miss_us(int h, int s)
 {
-	return host_now_us(h) + rules_miss_us(slot_at(h, s)->core.waiting, dice(UINT32_MAX));
+	int64_t after_us = rules_miss_us(slot_at(h, s)->core.waiting, dice(UINT32_MAX));
+
+	return after_us >= 0 ? host_now_us(h) + after_us : 0;
 }
 
 /* By one server.  Who is none hears nothing. */

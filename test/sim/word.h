@@ -26,7 +26,7 @@ extern void word_on_hear(const event *event);
 /* For how long a try waits for a lease that another host has for nobody. */
 extern int64_t word_recall_us(void);
 
-/* A host may have missed a release: when it asks. */
+/* A host may have missed a release: when it asks; 0: not because of that. */
 extern int64_t word_miss_us(int host, int slot);
 
 /* From when on a turn is a long one. */

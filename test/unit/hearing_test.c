@@ -41,9 +41,9 @@ step(core_event_type type, int node, core_reply reply)
 	core_step(&lease, &event, &out);
 }
 
-/* Of five nodes the first so many said yes, and three no. */
+/* Of five nodes three said no, and the first so many yes; the others are silent, or fail. */
 static void
-refused(int yes)
+refused_by(int yes, bool silent)
 {
 	memset(&lease, 0, sizeof(lease));
 	hearing = (Hearing){0};
@@ -51,8 +51,16 @@ refused(int yes)
 	hearing_asked(&hearing);
 	for (int i = 0; i < yes; i++)
 		step(CORE_REPLY, i, CORE_REPLY_YES);
+	for (int i = yes; i < 2 && !silent; i++)
+		step(CORE_REPLY, i, CORE_REPLY_ERROR);
 	for (int i = 2; i < 5; i++)
 		step(CORE_REPLY, i, CORE_REPLY_NO);
+}
+
+static void
+refused(int yes)
+{
+	refused_by(yes, false);
 }
 
 static bool
@@ -79,7 +87,10 @@ test_told(void)
 	ok(!told(4, 200) && !told(0, 200) && !told(1, 100) && !told(2, 100) && told(3, 200),
 	   "the next release counts anew, and slow nodes tell of the former");
 	hearing_asked(&hearing);
-	ok(!told(0, 100) && !told(1, 100) && told(4, 100), "it asks, and all counts anew");
+	ok(!told(4, 200) && hearing.told == 0, "it asks, and that of which a majority told is over");
+	ok(!told(0, 300) && !told(1, 300), "but not what few told of");
+	hearing_asked(&hearing);
+	ok(!told(2, 300) && !told(3, 300) && told(4, 300), "of which others tell");
 
 	hearing_asked(&hearing);
 	ok(!told(0, INT64_MAX) && !told(1, 400) && !told(2, 400) && !told(3, 400),
@@ -88,7 +99,7 @@ test_told(void)
 	ok(!told(1, 400) && !told(2, 400) && told(3, 400), "until the next question");
 
 	hearing_asked(&hearing);
-	ok(!told(1, 400) && !told(2, 0) && told(3, 0), "of an unknown lease: whichever is counted");
+	ok(!told(1, 500) && !told(2, 0) && told(3, 0), "of an unknown lease: whichever is counted");
 	ok(!told(2, 0) && !told(3, 0) && told(4, 0), "and its next");
 }
 
@@ -102,10 +113,14 @@ test_free(void)
 	ok(!hearing_may_miss(&hearing, &lease), "which is no reason to ask");
 	ok(!told(4, 100) && hearing_may_miss(&hearing, &lease),
 	   "one tells of a release: it may be free at three");
-	ok(!told(2, 100) && told(3, 100), "until a majority has told");
+	ok(!told(2, 100) && told(3, 100) && !hearing_may_miss(&hearing, &lease),
+	   "until a majority has told, and turns decide");
 
 	refused(1);
-	ok(!told(0, 100) && !told(2, 100) && !hearing_may_miss(&hearing, &lease), "a node counts once");
+	ok(!told(0, 100) && !told(4, 100) && !hearing_may_miss(&hearing, &lease), "a node counts once");
+
+	refused_by(0, true);
+	ok(!told(3, 100) && hearing_may_miss(&hearing, &lease), "an answer that comes late may be yes");
 
 	refused(0);
 	hearing.told = CORE_BIT(0) | CORE_BIT(1);

@@ -45,13 +45,16 @@ test_judgement(void)
 	path.number = 4;
 	path.step[1].wait = 10;
 	memory.sent = 4;
-	ok(probe_judge(&memory, &path) == PROBE_ONCE, "other edges are a first time");
+	ok(probe_judge(&memory, &path) == PROBE_KNOWN, "the next may come by several cycles");
 	path.number = 5;
-	path.step[1].wait = 9;
 	memory.sent = 5;
+	ok(probe_judge(&memory, &path) == PROBE_ONCE, "and then other edges are a first time");
+	path.number = 7;
+	path.step[1].wait = 9;
+	memory.sent = 7;
 	ok(probe_judge(&memory, &path) == PROBE_ONCE, "... and so are those of before");
-	path.number = 6;
-	memory.sent = 6;
+	path.number = 8;
+	memory.sent = 8;
 	ok(probe_judge(&memory, &path) == PROBE_DEADLOCK, "seen twice");
 
 	ok(probe_again_us(0) <= 250000 && probe_again_us(1000) >= 10 * probe_again_us(0),
