@@ -3,8 +3,8 @@
  *		Deadlocks across hosts: what is done with a probe.
  *
  * A session that waits for a lock of another host sends a probe along the edges of the
- * graph of who waits for whom: to the session that holds the lock, from there to those for
- * which that one waits, and so on, on any host.  If it comes home, there is a cycle (Chandy,
+ * graph of who waits for whom: to the sessions that hold the lock, from there to those for
+ * which they wait, and so on, on any host.  If it comes home, there is a cycle (Chandy,
  * Misra, Haas: Distributed Deadlock Detection, 1983; the AND model, since a session waits for
  * all that block it).  A probe carries its path.
  *
