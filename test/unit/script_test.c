@@ -799,8 +799,11 @@ static const struct
 	const char *what;
 	const char *text;
 	int count; /* 0: it is no probe */
+	bool shared;
 } probes[] = {
 	{"one step", "probe|redlock:job|7|" A "|1|1|123|a|redlock \"x\"|", 1},
+	{"to share a lock", "probe shared|redlock:job|7|" A "|1|1|123|a|redlock \"x\"|", 1, true},
+	{"for what is none", "probe any|redlock:job|7|" A "|1|1|123|a|redlock \"x\"|", 0},
 	{"two steps", "probe|redlock:job|7|" A "|1|1|123|a|x|" B "|2|0|456|b|y|", 2},
 	{"as many as can be", "probe|redlock:job|7|STEPS", PROBE_STEPS_MAX},
 	{"one more", "probe|redlock:job|7|STEPS" B "|1|0|1|b|y|", 0},
@@ -842,12 +845,14 @@ test_probes(void)
 				text[at] = '\0';
 		hear(text, len, &message);
 		ok((message.word == SCRIPT_PROBE) == (probes[i].count > 0) &&
-			   (probes[i].count == 0 || probe->path.count == probes[i].count),
+			   (probes[i].count == 0 ||
+				(probe->path.count == probes[i].count && probe->shared == probes[i].shared)),
 		   "probe: %s", probes[i].what);
 	}
 
 	/* the longest that can be is written, and read as it was */
 	memset(long_text, 'x', sizeof(long_text));
+	probe->shared = true;
 	probe->path.number = PG_UINT32_MAX;
 	probe->path.count = PROBE_STEPS_MAX;
 	for (int i = 0; i < PROBE_STEPS_MAX; i++)
@@ -861,7 +866,8 @@ test_probes(void)
 	len = script_write_probe(text, long_text, 300, probe);
 	memset(&message, 0, sizeof(message));
 	hear(text, len, &message);
-	ok(message.word == SCRIPT_PROBE && message.probe.path.count == PROBE_STEPS_MAX,
+	ok(message.word == SCRIPT_PROBE && message.probe.path.count == PROBE_STEPS_MAX &&
+		   message.probe.shared,
 	   "the longest probe is read");
 	ok(script_write_probe(again, long_text, 300, &message.probe) == len &&
 		   memcmp(text, again, len) == 0,
