@@ -200,6 +200,39 @@ $_->quit foreach $sharer, $leaving, $next;
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
+# Who waits to share what another session of its server asks for.
+my $holder_of_x = session($host{b});
+$holder_of_x->query('BEGIN; ' . lock_of('x'));
+my @sharers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @sharers;
+$sharers[1]->query(lock_of('y'));
+$sharers[0]->send(shared_lock_of('x'));
+wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
+$sharers[1]->send(shared_lock_of('x'));
+wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
+$holder_of_x->send(lock_of('y'));
+@results = all_results($holder_of_x, @sharers);
+one_victim('with another that asks', @results);
+is($results[1]{state}, '', 'which is not that one');
+$_->quit foreach $holder_of_x, @sharers;
+
+# Who may not join others of its server, since somebody elsewhere wants the lock alone.
+my $alone = session($host{b});
+@sharers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach $alone, @sharers;
+$sharers[0]->query(shared_lock_of('x'));
+$sharers[1]->query(lock_of('y'));
+$alone->send(lock_of('x'));
+wait_until(sub { waiting('b') == 1 }, 'somebody wants it alone');
+$sharers[1]->send(shared_lock_of('x'));
+wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
+$sharers[0]->send(lock_of('y'));
+@results = all_results($alone, @sharers);
+one_victim('that wants to join', @results);
+is($results[0]{state}, '40P01', 'the one that waits for another server');
+$_->quit foreach $alone, @sharers;
+
 # ---- no cycle ----
 
 my $holder = session($host{a});

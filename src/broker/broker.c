@@ -981,7 +981,6 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		lease_tell_holder(lease, answer->text, until);
 		if (answer->free_permit > 0)
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
-		deadlock_held_by(lease, answer->host, answer->by_readers);
 	}
 	if (sent->op == CORE_OP_ACQUIRE && answer->reply <= CORE_REPLY_NO)
 		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));
@@ -999,6 +998,10 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	event.may_stay = answer->may_stay;
 	event.token = answer->token;
 	step(lease, &event);
+	if (sent->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO &&
+		answer->holder == lease->core.rival &&
+		(lease->core.state == CORE_ASKING || lease->core.state == CORE_BUSY))
+		deadlock_held_by(lease, answer->host, answer->by_readers);
 }
 
 static void

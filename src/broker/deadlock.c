@@ -17,6 +17,7 @@
 #include "broker/deadlock.h"
 #include "broker/subscription.h"
 #include "broker/timers.h"
+#include "broker/turns.h"
 #include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
@@ -24,6 +25,9 @@
 /* Probes in a second, sent or received, and looks at the lock manager, each of which locks all of
  * it. */
 #define LOOKS_PER_S 200
+
+/* What it costs to look at all locks of this server. */
+#define LOOKS_AT_ALL 5
 
 /*
  * Who queues at a gate waits for the lock, as the session before it does that asks for it.
@@ -49,7 +53,8 @@ typedef struct Wait
 typedef struct LocalWait
 {
 	uint64 number;  /* when it began */
-	Lease *request; /* it is at the gate of one that waits for another host, or NULL */
+	Lease *request; /* it waits behind one that waits for another host, or NULL */
+	Lease *shared;  /* it may not join those who share it, since others want it, or NULL */
 	char what[SCRIPT_WHAT_SIZE];
 } LocalWait;
 
@@ -68,17 +73,22 @@ StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 9
 static int looks_left = LOOKS_PER_S;
 static int64 looks_since_us = 0;
 
-static bool may_look(int64 now_us);
+static bool may_look(int looks, int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
+static int compare_pids(const void *a, const void *b);
 static bool is_at_gate(const LockInstanceData *lock, const Lease *lease);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
+static bool was_told(Lease *const *told, int count, const Lease *request);
+static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
+static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
 static uint64 number_of(const Lease *lease);
 static bool local_wait(int pid, LocalWait *wait);
+static bool gate_wait(PGPROC *process, LocalWait *wait);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
@@ -106,6 +116,7 @@ deadlock_end(Lease *lease)
 	Wait *wait = &waits[lease_slot(lease)];
 
 	wait->held_by = 0;
+	wait->by_readers = false;
 	if (wait->timer.at_us == 0)
 		return;
 	timers_set(timers, &wait->timer, 0);
@@ -137,16 +148,16 @@ deadlock_on_time(int64 now_us)
 
 /* Hosts may be many, or hostile; what is not looked at comes again. */
 static bool
-may_look(int64 now_us)
+may_look(int looks, int64 now_us)
 {
 	if (now_us >= looks_since_us + INT64CONST(1000000))
 	{
 		looks_left = LOOKS_PER_S;
 		looks_since_us = now_us;
 	}
-	if (looks_left == 0)
+	if (looks_left < looks)
 		return false;
-	looks_left--;
+	looks_left -= looks;
 	return true;
 }
 
@@ -158,7 +169,7 @@ send_probe(Lease *lease, int64 now_us)
 
 	probe.path.count = 0;
 	probe.path.number = ++waits[lease_slot(lease)].memory.sent;
-	if (may_look(now_us))
+	if (may_look(1, now_us))
 		send_on(&probe, lease, now_us);
 }
 
@@ -183,7 +194,7 @@ tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 	probe->shared = lease->shared;
 	len = script_write_probe(text, lease->key, lease->key_len, probe);
 	if (wait->by_readers && !lease->shared)
-		subscription_say_to_readers(lease->key, lease->key_len, text, len, now_us);
+		subscription_say_to_readers(lease, text, len, now_us);
 	else if (wait->held_by != 0 && wait->held_by != lease_table->host_id)
 		subscription_say(wait->held_by, text, len, now_us);
 }
@@ -207,14 +218,15 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 	else
 		in_the_way = probe->shared && !lease->shared && waits[lease_slot(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
-	if (in_the_way && may_look(now_us))
+	if (in_the_way && may_look(lease->shared ? LOOKS_AT_ALL : 1, now_us))
 		explore(probe, lease, now_us);
 }
 
 /*
- * Those that share it, and wait: the lock manager has them, as they hold its gate.  So do some that
- * want to share it, and that a session shares some lock is known by a hash.  If there are as many
- * with both as share it, these are they; else the probe goes no further.
+ * Those that share it, and wait, at most half of those that a probe visits: the lock manager has
+ * them, as they hold its gate.  So do some that are to share it, and that a session shares some
+ * lock is known by a hash.  If there are as many with both as share it, these are they; else the
+ * probe goes no further.  Returns how many, by their numbers.
  */
 static int
 find_readers(const Lease *lease, int pids[VISITS_MAX])
@@ -230,15 +242,29 @@ find_readers(const Lease *lease, int pids[VISITS_MAX])
 	{
 		const LockInstanceData *lock = &locks->locks[(first + i) % locks->nelements];
 		PGPROC *process = is_at_gate(lock, lease) ? BackendPidGetProc(lock->pid) : NULL;
+		uint64 parked;
+		int64 since_us;
 
 		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)))
 			continue;
+		parked = lease_parked(REDLOCK_PROCNO(process), &since_us);
+		if (parked == lease->hash)
+			continue;
 		readers++;
-		if (count < VISITS_MAX &&
-			(pg_atomic_read_u64(&process->waitStart) != 0 || wait_of(lock->pid) != NULL))
+		if (count < VISITS_MAX / 2 && (pg_atomic_read_u64(&process->waitStart) != 0 ||
+									   wait_of(lock->pid) != NULL || parked != 0))
 			pids[count++] = lock->pid;
 	}
-	return readers == (int) pg_atomic_read_u32(&((Lease *) lease)->joined) ? count : 0;
+	if (readers != (int) pg_atomic_read_u32(&((Lease *) lease)->joined))
+		return 0;
+	qsort(pids, count, sizeof(int), compare_pids);
+	return count;
+}
+
+static int
+compare_pids(const void *a, const void *b)
+{
+	return *(const int *) a - *(const int *) b;
 }
 
 /* In it, not before it. */
@@ -261,6 +287,8 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	static MemoryContext context = NULL;
 	MemoryContext old;
 	Visit *visits;
+	Lease *told[VISITS_MAX];
+	int told_count = 0;
 	int pids[VISITS_MAX] = {held->owner_pid};
 	int count = 1;
 
@@ -280,9 +308,8 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 		Visit *visit = &visits[i];
 		Lease *lease = wait_of(visit->pid);
 		LocalWait wait;
-		int32 *blocking;
+		int blocking[VISITS_MAX];
 		int blockers;
-		ArrayType *array;
 
 		if (lease != NULL)
 		{
@@ -290,25 +317,31 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 
 			if (first->host == lease_table->host_id && first->wait == number_of(lease))
 				come_home(&visit->probe, lease, now_us);
-			else if (may_look(now_us))
+			else if (may_look(1, now_us))
 				send_on(&visit->probe, lease, now_us);
 			continue;
 		}
-		if (!may_look(now_us))
+		if (!may_look(1, now_us))
 			break;
 		if (!local_wait(visit->pid, &wait) ||
 			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
 			continue;
+		if (wait.shared != NULL)
+		{
+			tell_who_wants(&visit->probe, wait.shared, now_us);
+			continue;
+		}
 		if (wait.request != NULL)
 		{
-			tell_holder(&visit->probe, wait.request, now_us);
+			if (!was_told(told, told_count, wait.request))
+			{
+				told[told_count++] = wait.request;
+				tell_holder(&visit->probe, wait.request, now_us);
+			}
 			if (visit->probe.path.number <= PATIENT_PROBES)
 				continue;
 		}
-		array =
-			DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(visit->pid)));
-		blocking = (int32 *) ARR_DATA_PTR(array);
-		blockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		blockers = find_blockers(visit->pid, &wait, blocking);
 		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
 		{
 			bool known = blocking[b] == 0; /* a prepared transaction waits for nobody */
@@ -323,6 +356,45 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
+}
+
+/* Of many that wait behind one request the first is enough. */
+static bool
+was_told(Lease *const *told, int count, const Lease *request)
+{
+	for (int i = 0; i < count; i++)
+		if (told[i] == request)
+			return true;
+	return false;
+}
+
+/* They know whether they do so yet. */
+static void
+tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
+{
+	const Waiters *hosts = turns_told(lease);
+	char text[SCRIPT_PROBE_MAX];
+	size_t len;
+
+	probe->shared = true;
+	len = script_write_probe(text, lease->key, lease->key_len, probe);
+	for (int i = 0; hosts != NULL && i < hosts->count; i++)
+		if (may_look(1, now_us))
+			subscription_say(hosts->waiter[i].host, text, len, now_us);
+}
+
+static int
+find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX])
+{
+	ArrayType *array;
+	int count;
+
+	array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid)));
+	count = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), VISITS_MAX - 1);
+	memcpy(pids, ARR_DATA_PTR(array), count * sizeof(int));
+	if (count == 0 && wait->request != NULL)
+		pids[count++] = wait->request->owner_pid; /* it waits in the gate */
+	return count;
 }
 
 /* False: the probe goes no further. */
@@ -366,7 +438,7 @@ number_of(const Lease *lease)
 	return (uint64) lease_slot(lease) << 32 | lease->generation;
 }
 
-/* False: this process does not wait in the lock manager. */
+/* False: this process waits neither in the lock manager nor in a gate. */
 static bool
 local_wait(int pid, LocalWait *wait)
 {
@@ -374,6 +446,7 @@ local_wait(int pid, LocalWait *wait)
 	BlockedProcsData *data;
 
 	wait->number = 0;
+	wait->request = wait->shared = NULL;
 	if (process == NULL)
 		return false;
 	data = GetBlockerStatusData(pid);
@@ -383,7 +456,30 @@ local_wait(int pid, LocalWait *wait)
 			wait->number = pg_atomic_read_u64(&process->waitStart);
 			describe_lock(&data->locks[i].locktag, wait);
 		}
-	return wait->number != 0;
+	return wait->number != 0 || gate_wait(process, wait);
+}
+
+/* It wants to share a lock that another session asks for, or that others want alone. */
+static bool
+gate_wait(PGPROC *process, LocalWait *wait)
+{
+	int64 since_us;
+	uint64 hash = lease_parked(REDLOCK_PROCNO(process), &since_us);
+	Lease *lease = hash != 0 ? lease_find(hash) : NULL;
+
+	if (lease == NULL || !lease->shared)
+		return false;
+	if (lease_state(lease) == LEASE_HELD)
+		wait->shared = lease;
+	else if (waits[lease_slot(lease)].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
+		wait->request = lease;
+	else
+		return false;
+	/* unlike those of requests and of the lock manager's waits */
+	wait->number =
+		UINT64CONST(1) << 62 | (uint64) since_us << 16 | (REDLOCK_PROCNO(process) & 0xffff);
+	snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
+	return true;
 }
 
 /* A gate belongs to the lease whose owner holds it. */

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "common/pg_prng.h"
+#include "port/pg_bitutils.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -32,7 +33,8 @@ static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
 static Subscription *of(const Lease *lease);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
-static void say_by_some_node(int argc, const char **argv, const size_t *argvlen, int64 now_us);
+static void say_by(core_mask nodes, int argc, const char **argv, const size_t *argvlen,
+				   int64 now_us);
 
 void
 subscription_init(void)
@@ -171,35 +173,29 @@ subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 	const char *argv[] = {"PUBLISH", channel, text};
 	size_t argvlen[] = {7, channel_of(host, channel), len};
 
-	say_by_some_node(lengthof(argv), argv, argvlen, now_us);
+	say_by(nodes_that(node_can_send), lengthof(argv), argv, argvlen, now_us);
 }
 
 void
-subscription_say_to_readers(const char *key, size_t key_len, const char *text, size_t len,
-							int64 now_us)
+subscription_say_to_readers(const Lease *lease, const char *text, size_t len, int64 now_us)
 {
+	core_mask nodes = core_votes(&lease->core, CORE_VOTE_NO) & nodes_that(node_can_send);
 	char random[16];
-	const char *argv[] = {"EVAL", lua_readers_script, "0", key, text, random};
-	size_t argvlen[] = {4, strlen(lua_readers_script), 1, key_len, len, 0};
+	const char *argv[] = {"EVAL", lua_readers_script, "0", lease->key, text, random};
+	size_t argvlen[] = {4, strlen(lua_readers_script), 1, lease->key_len, len, 0};
 
 	argvlen[5] = pg_ultoa_n(pg_prng_uint32(&pg_global_prng_state), random);
-	say_by_some_node(lengthof(argv), argv, argvlen, now_us);
+	say_by(nodes, lengthof(argv), argv, argvlen, now_us);
 }
 
 static void
-say_by_some_node(int argc, const char **argv, const size_t *argvlen, int64 now_us)
+say_by(core_mask nodes, int argc, const char **argv, const size_t *argvlen, int64 now_us)
 {
-	uint32 first = pg_prng_uint32(&pg_global_prng_state);
+	uint32 skip = pg_prng_uint32(&pg_global_prng_state) % Max(pg_popcount32(nodes), 1);
 
-	for (uint32 i = 0; i < CORE_NODES_MAX; i++)
-	{
-		RedisNode *node = node_at((int) ((first + i) % CORE_NODES_MAX));
-
-		if (!node_can_send(node))
-			continue;
-		node_call(node, NODE_SAID, argc, argv, argvlen, now_us);
-		return;
-	}
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((nodes & CORE_BIT(i)) && skip-- == 0)
+			node_call(node_at(i), NODE_SAID, argc, argv, argvlen, now_us);
 }
 
 Lease *

@@ -50,9 +50,12 @@ extern bool subscription_is_own(const char *channel, size_t len);
 /* Send a message to a host, by some node: what is lost is said again, by another. */
 extern void subscription_say(uint64 host, const char *text, size_t len, int64 now_us);
 
-/* ... to the hosts that share the lock with this key, or some, if they are very many. */
-extern void subscription_say_to_readers(const char *key, size_t key_len, const char *text,
-										size_t len, int64 now_us);
+/*
+ * ... to the hosts that share the lock of a request, by a node that has refused it; or some, if
+ * they are very many.
+ */
+extern void subscription_say_to_readers(const Lease *lease, const char *text, size_t len,
+										int64 now_us);
 
 /* The lease with this key, or NULL. */
 extern Lease *subscription_lease(const char *key, size_t len);

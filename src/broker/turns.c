@@ -73,6 +73,14 @@ turns_waiters(const Lease *lease)
 	return known != NULL ? &known->named : NULL;
 }
 
+const Waiters *
+turns_told(const Lease *lease)
+{
+	WaitersKnown *known = turns[lease_slot(lease)].known;
+
+	return known != NULL ? &known->told : NULL;
+}
+
 /* Who waits behind us is known when it is our turn, and does not have to tell again. */
 int64
 turns_hear(Lease *lease, const Waiters *named, int64 now_us)

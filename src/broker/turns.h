@@ -20,6 +20,9 @@ extern void turns_want(Lease *lease, const Waiter *waiter, bool shared, int64 no
 /* Who is named by a release of this lease; NULL: nobody. */
 extern const Waiters *turns_waiters(const Lease *lease);
 
+/* Who has told that it wants this lease; NULL: nobody. */
+extern const Waiters *turns_told(const Lease *lease);
+
 /*
  * The lease that this one waits for was released, and named these.  Returns when it is to
  * ask; 0: not because of that.

@@ -38,8 +38,8 @@ extern void hearing_left(Hearing *hearing, int node);
 
 /*
  * The node tells of the end of the lease with this token (0: an unknown one, which is another
- * each time).  Is it the one with which a majority has told?  What a slow node tells of an earlier
- * release is not counted.
+ * each time).  Is it the one with which a majority has told?  What slow nodes tell of the release
+ * before is not counted.
  */
 extern bool hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token);
 

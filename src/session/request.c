@@ -81,6 +81,7 @@ static bool watching = false; /* whether there still is a client */
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
+static bool gives_back_nothing(const LockRequest *request);
 static bool may_await(const LockRequest *request, int name, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
@@ -137,10 +138,12 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	PG_CATCH();
 	{
 		give_back(request, 0);
+		lease_park(0);
 		unwatch_client();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	lease_park(0);
 	unwatch_client();
 	return granted;
 }
@@ -166,6 +169,7 @@ request_give_up(void)
 	leave_idle();
 	asked_count = 0;
 	parked = false;
+	lease_park(0);
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
@@ -299,6 +303,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	}
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
+	lease_park(parked && gives_back_nothing(request) ? asked[asked_count].hash : 0);
 	if (asked_count == request->count)
 		return true;
 	if (!request->terms.once)
@@ -308,6 +313,16 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	else
 		wait_a_moment(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
 	return true;
+}
+
+/* While it waits: what it has was granted, and it waits for more than a moment. */
+static bool
+gives_back_nothing(const LockRequest *request)
+{
+	for (int i = 0; i < asked_count; i++)
+		if (lease_state(asked[i].lease) != LEASE_HELD)
+			return false;
+	return !request->terms.once;
 }
 
 /*

@@ -182,11 +182,13 @@ init_table(void)
 
 	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
 	lease_table->joined_by = &lease_table->awaited[MaxBackends];
-	for (int i = 0; i < 2 * MaxBackends; i++)
+	lease_table->parked = &lease_table->joined_by[MaxBackends];
+	lease_table->parked_us = &lease_table->parked[MaxBackends];
+	for (int i = 0; i < 4 * MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 
 	lease_table->buckets = buckets_wanted();
-	lease_table->bucket = (int *) &lease_table->joined_by[MaxBackends];
+	lease_table->bucket = (int *) &lease_table->parked_us[MaxBackends];
 	for (int i = 0; i < lease_table->buckets; i++)
 		lease_table->bucket[i] = -1;
 
@@ -274,10 +276,10 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
-	Size awaited = mul_size(2 * MaxBackends, sizeof(pg_atomic_uint64)); /* and joined_by */
+	Size backends = mul_size(4 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
-	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(awaited, buckets)));
+	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(backends, buckets)));
 }
 
 /* The table lock of a name. */
@@ -383,6 +385,32 @@ void
 lease_leave_gates(void)
 {
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], 0);
+	lease_park(0);
+}
+
+void
+lease_park(uint64 hash)
+{
+	pg_atomic_uint64 *mine = &lease_table->parked[REDLOCK_MY_PROCNO];
+
+	if (pg_atomic_read_u64(mine) == hash)
+		return;
+	pg_atomic_write_u64(mine, 0);
+	pg_write_barrier();
+	pg_atomic_write_u64(&lease_table->parked_us[REDLOCK_MY_PROCNO], redlock_clock_us());
+	pg_write_barrier();
+	pg_atomic_write_u64(mine, hash);
+}
+
+uint64
+lease_parked(int procno, int64 *since_us)
+{
+	uint64 hash = pg_atomic_read_u64(&lease_table->parked[procno]);
+
+	pg_read_barrier();
+	*since_us = (int64) pg_atomic_read_u64(&lease_table->parked_us[procno]);
+	pg_read_barrier();
+	return pg_atomic_read_u64(&lease_table->parked[procno]) == hash ? hash : 0;
 }
 
 /*

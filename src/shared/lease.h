@@ -280,6 +280,8 @@ typedef struct LeaseTable
 								  * modulo 64: two in one cost it a look */
 	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
 								  * last; another value if that has changed since */
+	pg_atomic_uint64 *parked;    /* by procno: see lease_park */
+	pg_atomic_uint64 *parked_us; /* ... since when; redlock_clock_us() time */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -416,6 +418,13 @@ extern bool lease_owner_lives(const Lease *lease);
 
 /* Does this process share the lease?  It may share another one instead. */
 extern bool lease_may_share(const Lease *lease, int procno);
+
+/*
+ * This session waits in the gate of this name, for others of this server that share the lock or
+ * ask for that, and gives back nothing meanwhile.  0: it does not.
+ */
+extern void lease_park(uint64 hash);
+extern uint64 lease_parked(int procno, int64 *since_us); /* any process */
 
 static inline Lease *
 lease_at(int slot)
