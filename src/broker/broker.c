@@ -487,7 +487,7 @@ step(Lease *lease, core_event *event)
 						 nodes_that(node_is_on_duty));
 	if (lease->core.state == CORE_FREE)
 		act_on_wish(lease, event->now_us);
-	else if (out.outcome == CORE_MUST_WAIT)
+	else if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
 		ask_if_missed(lease, event->now_us);
 }
 

@@ -857,6 +857,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	switch (event->op)
 	{
 		case CORE_OP_ACQUIRE:
+			if (lease->state == CORE_BUSY && node->vote == CORE_VOTE_PENDING)
+				node->vote = vote_of(lease, event); /* for who asks where it was free */
 			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
 				return; /* undone already, after it on the wire */
 			if (node->attempt != lease->attempt - lease->renewed)

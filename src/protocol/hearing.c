@@ -48,14 +48,12 @@ hearing_asked(Hearing *hearing)
 	hearing->ended = 0;
 }
 
-/* Nodes whose answers came too late, or have not come, may have found it free. */
 bool
 hearing_may_miss(const Hearing *hearing, const core_lease *lease)
 {
-	core_mask free = hearing->told | hearing->late | core_votes(lease, CORE_VOTE_YES) |
-					 core_votes(lease, CORE_VOTE_PENDING);
+	core_mask free = hearing->told | hearing->late | core_votes(lease, CORE_VOTE_YES);
 
-	return lease->state == CORE_BUSY && (hearing->told | hearing->late) != 0 &&
-		   core_votes(lease, CORE_VOTE_NO) != 0 && core_has_quorum(lease->lists, free) &&
+	return lease->state == CORE_BUSY && core_votes(lease, CORE_VOTE_NO) != 0 &&
+		   (hearing->told | hearing->late) != 0 && core_has_quorum(lease->lists, free) &&
 		   !core_has_quorum(lease->lists, hearing->told);
 }

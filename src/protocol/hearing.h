@@ -47,8 +47,8 @@ extern bool hearing_told(Hearing *hearing, const core_lease *lease, int node, in
 extern void hearing_asked(Hearing *hearing);
 
 /*
- * May it be released, and no majority tells it?  To be asked when a round was refused, when a
- * channel was joined, and when a node has told.
+ * May it be released, and no majority tells it?  To be asked when a round was refused or a
+ * node has answered, when a channel was joined, and when a node has told.
  */
 extern bool hearing_may_miss(const Hearing *hearing, const core_lease *lease);
 

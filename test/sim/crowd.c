@@ -391,7 +391,7 @@ step(int h, lease *lease, core_event *event)
 	}
 	if (lease->core.state != CORE_ASKING && lease->core.state != CORE_BUSY)
 		lease->subscribed = false;
-	if (out.outcome == CORE_MUST_WAIT)
+	if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
 		ask_if_missed(h, lease);
 	if (lease->core.state == CORE_FREE)
 		lease->tag++;

@@ -313,7 +313,7 @@ step(int h, int s, core_event *event)
 						 nodes_on_duty(h));
 	if (core->state == CORE_FREE)
 		act_on_wish(h, s);
-	else if (out.outcome == CORE_MUST_WAIT)
+	else if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
 		host_ask_if_missed(h, s);
 }
 
