@@ -908,6 +908,23 @@ test_shared(void)
 				  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000,
 				  (double) (2 * round_us) / 1000, seen.granted[1], seen.granted[0]);
 		}
+
+	/* somebody always shares it, and new ones come */
+	begin(&(story){.hosts = 9,
+				   .readers = 8,
+				   .sessions = 1,
+				   .hold_us = 20 * MS,
+				   .return_us = MS,
+				   .delay_us = MS / 4,
+				   .length_us = 12 * SECOND,
+				   .warm_up_us = 2 * SECOND},
+		  seed);
+	run_until(s.length_us);
+	check(
+		seen.granted[0] > 50 && seen.granted[1] > 50 && seen.longest_us[0] <= SECOND / 2,
+		"8 hosts share in a stream, one does not: longest wait %.1f and %.1f ms, %d and %d grants",
+		(double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000, seen.granted[1],
+		seen.granted[0]);
 }
 
 /* The host that is next is gone, again and again. */
