@@ -426,7 +426,9 @@ ask(Lease *lease, int64 now_us)
 	event.not_before_us = turns_begin(lease, now_us);
 	lease->granted = false;
 	lease->keep_until_us = 0;
-	pg_atomic_write_u32(&lease->silent_nodes, members()); /* until they have answered */
+	/* until they have answered; a request that moves to other nodes was answered before */
+	if (pg_atomic_read_u32(&lease->silent_nodes) != 0)
+		pg_atomic_write_u32(&lease->silent_nodes, members());
 	pg_atomic_write_u32(&lease->free_permit, 0);
 	step(lease, &event);
 }
