@@ -50,6 +50,7 @@ sub deadlock
 {
 	my (@steps) = @_;
 	my @sessions = map { session($host{ $_->{host} }) } @steps;
+
 	foreach my $i (0 .. $#steps)
 	{
 		$sessions[$i]->query('BEGIN');

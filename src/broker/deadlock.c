@@ -79,7 +79,7 @@ static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
 static int compare_pids(const void *a, const void *b);
-static bool is_at_gate(const LockInstanceData *lock, const Lease *lease);
+static bool is_gate_of(const LOCKTAG *tag, const Lease *lease);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
 static bool was_told(Lease *const *told, int count, const Lease *request);
 static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
@@ -241,7 +241,8 @@ find_readers(const Lease *lease, int pids[VISITS_MAX])
 	for (int i = 0; i < locks->nelements; i++)
 	{
 		const LockInstanceData *lock = &locks->locks[(first + i) % locks->nelements];
-		PGPROC *process = is_at_gate(lock, lease) ? BackendPidGetProc(lock->pid) : NULL;
+		bool passed = lock->holdMask != 0 && is_gate_of(&lock->locktag, lease);
+		PGPROC *process = passed ? BackendPidGetProc(lock->pid) : NULL;
 		uint64 parked;
 		int64 since_us;
 
@@ -267,19 +268,16 @@ compare_pids(const void *a, const void *b)
 	return *(const int *) a - *(const int *) b;
 }
 
-/* In it, not before it. */
 static bool
-is_at_gate(const LockInstanceData *lock, const Lease *lease)
+is_gate_of(const LOCKTAG *tag, const Lease *lease)
 {
-	return lock->locktag.locktag_type == LOCKTAG_USERLOCK && lock->locktag.locktag_field4 == 0 &&
-		   lock->holdMask != 0 &&
-		   lease->gate ==
-			   ((uint64) lock->locktag.locktag_field2 << 32 | lock->locktag.locktag_field3);
+	return tag->locktag_type == LOCKTAG_USERLOCK && tag->locktag_field4 == 0 &&
+		   lease->gate == ((uint64) tag->locktag_field2 << 32 | tag->locktag_field3);
 }
 
 /*
  * Breadth first, over the processes of this server.  A session waits for one thing at a
- * time: for a lock of another host, for the lock manager, or for neither.
+ * time: for a lock of another host, for the lock manager, in a gate, or for none of them.
  */
 static void
 explore(ScriptProbe *probe, const Lease *held, int64 now_us)
@@ -475,9 +473,9 @@ gate_wait(PGPROC *process, LocalWait *wait)
 		wait->request = lease;
 	else
 		return false;
-	/* unlike those of requests and of the lock manager's waits */
-	wait->number =
-		UINT64CONST(1) << 62 | (uint64) since_us << 16 | (REDLOCK_PROCNO(process) & 0xffff);
+	/* unlike those of requests and of the lock manager's waits; a process number has 18 bits */
+	wait->number = UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
+				   (uint64) REDLOCK_PROCNO(process);
 	snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
 	return true;
 }
@@ -496,7 +494,7 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 		Lease *lease = lease_at(i);
 
 		if (!lease->in_use || pg_atomic_read_u32(&lease->wish) != WISH_HOLD ||
-			lease->gate != ((uint64) tag->locktag_field2 << 32 | tag->locktag_field3))
+			!is_gate_of(tag, lease))
 			continue;
 		resetStringInfo(&text);
 		appendStringInfo(&text, "redlock \"%s\"", lease_name(lease));
