@@ -279,7 +279,7 @@ COMMENT ON FUNCTION redlock_token(text) IS
 'Returns the fencing token of the lock that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
 
 COMMENT ON TABLE redlock_fences IS
-'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
+'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
 COMMENT ON COLUMN redlock_fences.resource IS
 'Name of the lock; of a slot from the second on with U+0001 and its number behind it';
 COMMENT ON COLUMN redlock_fences.token IS

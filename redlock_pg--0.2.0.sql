@@ -144,7 +144,7 @@ CREATE TABLE redlock_fences (
     passed_at timestamptz NOT NULL
 ) WITH (fillfactor = 50); -- room for updates in place: they touch no index
 COMMENT ON TABLE redlock_fences IS
-'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0; don''t delete the row';
+'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
 COMMENT ON COLUMN redlock_fences.resource IS
 'Name of the lock; of a slot from the second on with U+0001 and its number behind it';
 COMMENT ON COLUMN redlock_fences.token IS

@@ -406,7 +406,6 @@ ask(Lease *lease, int64 now_us)
 
 	if (members_lists().now == 0)
 	{
-		lease_count(COUNT_UNREACHABLE);
 		lease_set_state(lease, LEASE_UNREACHABLE);
 		return;
 	}
@@ -698,7 +697,6 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			lease_set_state(lease, LEASE_REFUSED);
 			break;
 		case CORE_UNREACHABLE:
-			lease_count(COUNT_UNREACHABLE);
 			publish_votes(lease);
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
 			lease_set_state(lease, LEASE_UNREACHABLE);

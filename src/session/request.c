@@ -879,6 +879,7 @@ fail_lost(const LockRequest *request, int name)
 static void
 fail_unreachable(const LockRequest *request, int name, char *nodes)
 {
+	lease_count(COUNT_UNREACHABLE);
 	if (!node_status_listed())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -142,7 +142,8 @@ guc_define(void)
 	DefineCustomStringVariable(
 		"redlock.nodes_next", "URLs of the nodes that are to take the place of redlock.nodes.",
 		"While it is set, each lock needs a majority of both lists. Set it on all hosts, wait "
-		"until redlock_stats.unsettled is 0 on each, and make it redlock.nodes.",
+		"until all new nodes are ready and redlock_hosts says that each host is settled, and make "
+		"it redlock.nodes.",
 		&nodes_next_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes_next, assign_nodes_next,
 		show_nodes_next);
 
