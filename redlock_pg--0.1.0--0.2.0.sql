@@ -375,6 +375,8 @@ COMMENT ON COLUMN redlock_nodes.node IS
 'Address, without user and password';
 COMMENT ON COLUMN redlock_nodes.last_error IS
 'Why it is not ready, or what its last error was; stays when it is ready again, but for the reason of a quarantine';
+COMMENT ON COLUMN redlock_nodes.rtt_us IS
+'Time from the sending of a command to its reply, in microseconds; smoothed over the last ten or so';
 COMMENT ON COLUMN redlock_nodes.votes_yes IS
 'Acquires, writings of their tokens, and renewals that it granted';
 COMMENT ON COLUMN redlock_nodes.votes_no IS

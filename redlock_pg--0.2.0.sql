@@ -455,7 +455,7 @@ COMMENT ON COLUMN redlock_nodes.quarantine IS
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
 'Time until the node votes for new locks again; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
-'Time from the sending of the last answered command to its reply, in microseconds';
+'Time from the sending of a command to its reply, in microseconds; smoothed over the last ten or so';
 COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 

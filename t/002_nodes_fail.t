@@ -45,11 +45,15 @@ sub works
 sub no_quorum
 {
 	my ($session, $sql, $when, @dead) = @_;
+	my $host   = $session == $session_a ? $host_a : $host_b;
+	my $count  = sub { $host->safe_psql('postgres', 'SELECT unreachable FROM redlock_stats') };
+	my $before = $count->();
 	my $result = $session->run($sql);
 	my %dead   = map { $_->address => 1 } @dead;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($result->{state}, '08006', "$when: no quorum is a connection failure");
+	is($count->(), $before + 1, "$when: it is counted");
 	like( $result->{message},
 		qr/^no quorum of redlock nodes could be reached\b/,
 		"$when: the message says so");

@@ -167,6 +167,29 @@ sub queued
 	$on_b->query("SELECT redlock_release('broken')");
 }
 
+# ---- a request is given up before its answers are there ----
+
+{
+	my $lines = IPC::Run::start([ 'redis-cli', '-p', $nodes[0]->port, 'SUBSCRIBE', 'redlock:early' ], '>', \my $heard);
+
+	$host_a->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
+	$host_a->reload;
+	wait_until(sub { $on_a->query('SHOW redlock.node_timeout') eq '20s' }, 'A has patience with its nodes');
+	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'somebody waits for it');
+	$_->pause foreach @nodes[ 1 .. 4 ];
+	$on_a->send("SELECT redlock_acquire('early')");
+	wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') == 1 }, 'a node has the key, the others do not answer');
+	$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_a->pid . ')');
+	is($on_a->result->{state}, '57014', 'the request is cancelled');
+	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'who was refused by its key is told that this is gone');
+	is($nodes[0]->cli('EXISTS', 'redlock:early'), 0, 'it is');
+	$_->resume foreach @nodes[ 1 .. 4 ];
+	$lines->kill_kill;
+	$host_a->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
+	$host_a->reload;
+	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
+}
+
 # ---- what is kept after its release has no holder ----
 
 {

@@ -118,6 +118,7 @@ static void move_askers(int64 now_us);
 static void relist(int64 now_us);
 static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					  int64 now_us);
+static void note_round_trip(NodeStatus *status, int64 us);
 static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					   int64 now_us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
@@ -625,7 +626,7 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	if (op == CORE_OP_RELEASE)
 	{
 		/* at nodes that a lease has left, nothing ends */
-		bool ends = lease->granted && lease->core.state == CORE_RELEASING;
+		bool ends = lease->core.state == CORE_RELEASING && !lease->core.silent;
 
 		command->ttl_ms = rules_release_ms(ends, lease->token != 0, lease->keep_until_us, now_us);
 		if (command->ttl_ms == LUA_DELETE_AND_TELL && lease->permits > 0 && !lease->is_queue)
@@ -1009,7 +1010,7 @@ count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, in
 {
 	NodeStatus *status = &node_status[node->slot];
 
-	pg_atomic_write_u64(&status->rtt_us, now_us - sent->sent_us);
+	note_round_trip(status, now_us - sent->sent_us);
 	if (answer->reply >= CORE_REPLY_ERROR)
 	{
 		node_set_error(node, answer->text);
@@ -1021,6 +1022,15 @@ count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, in
 							: answer->reply == CORE_REPLY_NO ? &status->votes_no
 															 : &status->votes_error,
 							1);
+}
+
+/* Smoothed as TCP does (RFC 6298): a pause of this process is no longer way to the node. */
+static void
+note_round_trip(NodeStatus *status, int64 us)
+{
+	int64 before_us = (int64) pg_atomic_read_u64(&status->rtt_us);
+
+	pg_atomic_write_u64(&status->rtt_us, before_us == 0 ? us : before_us + (us - before_us) / 8);
 }
 
 static void

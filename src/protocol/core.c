@@ -816,6 +816,8 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	if (lease->state == CORE_FREE || lease->state == CORE_RELEASING)
 		return;
 
+	lease->silent =
+		lease->state == CORE_BUSY || (lease->state == CORE_ASKING && event->type != CORE_RELEASE);
 	if (lease->state == CORE_ASKING)
 		lease->token = 0; /* nobody was told of it */
 	lease->state = CORE_RELEASING;

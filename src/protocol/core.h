@@ -120,6 +120,7 @@ typedef struct core_lease
 	bool once;            /* a "try": one round only, but see recall_until_us */
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
+	bool silent;          /* RELEASING: nobody is told, see rules_release_ms */
 	bool woken;           /* ASKING: a wake came after this round began */
 	bool rival_is_silent; /* ASKING: it tells no release */
 	bool rival_may_stay;  /* ASKING: it gives up what it has for nobody when that is wanted */

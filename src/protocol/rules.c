@@ -75,13 +75,15 @@ rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us)
 }
 
 /*
- * Waiters are told of the end of a lease, not of an undone attempt.  What was never
- * returned to a caller is not held.
+ * Waiters are told of the end of a lease, not of an undone attempt: contenders would wake each
+ * other without end.  But they are of one that is out when its request is given up: it may have
+ * refused others, and nobody else tells them that the lock is free.  What was never returned to
+ * a caller is not held.
  */
 int64_t
-rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now_us)
+rules_release_ms(bool ends, bool returned, int64_t keep_until_us, int64_t now_us)
 {
-	if (!granted)
+	if (!ends)
 		return LUA_DELETE;
 	if (returned && now_us < keep_until_us)
 		return (keep_until_us - now_us + 999) / 1000;

@@ -51,10 +51,10 @@ extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
 
 /*
  * What a release says of the key: the milliseconds for which it is kept, or
- * LUA_DELETE, LUA_DELETE_AND_TELL.  granted: by a quorum; returned: to a caller;
- * keep_until_us: of hold_at_least, or 0.
+ * LUA_DELETE, LUA_DELETE_AND_TELL.  ends: a lease, or a request whose attempt is out;
+ * returned: granted, and to a caller; keep_until_us: of hold_at_least, or 0.
  */
-extern int64_t rules_release_ms(bool granted, bool returned, int64_t keep_until_us, int64_t now_us);
+extern int64_t rules_release_ms(bool ends, bool returned, int64_t keep_until_us, int64_t now_us);
 
 /*
  * A host's turn: from a grant by the nodes, over hand-overs from session to session

@@ -44,8 +44,8 @@ several_next(const several_state *state, int asked, int count, int *from)
 }
 
 /*
- * What is given back before its answer is there may have been granted at the nodes, but its
- * release would not be told: nobody held it.  Who was refused by it would wait for nothing.
+ * What is given back before its answer is there may have been granted at the nodes, and has
+ * refused others: they would have to be told, and ask.  The answer is there in a moment.
  */
 static bool
 is_answered(const several_state *state, int from, int to)

@@ -421,7 +421,7 @@ give_back(const LockRequest *request, int from)
 		Asked *last = &asked[asked_count - 1];
 
 		if (last->lease != NULL)
-			lease_release(last->lease, NULL);
+			lease_release(last->lease, gate_waiters);
 		if (last->at_gate)
 			leave_gate(request, last);
 	}

@@ -404,6 +404,7 @@ hold_all(const LockRequest *request)
 
 	if (request->terms.scope == SCOPE_DETACHED)
 	{
+		check_detached_limit(request->count); /* others of the role were granted some meanwhile */
 		detach_all(request);
 		return;
 	}

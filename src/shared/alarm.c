@@ -65,6 +65,7 @@ alarm_at(AlarmPurpose purpose, int64 at_us)
 	sigset_t signals;
 	sigset_t before;
 
+	at_us = Max(at_us, 1); /* 0 would disarm it */
 	when.it_value.tv_sec = at_us / 1000000;
 	when.it_value.tv_nsec = at_us % 1000000 * 1000;
 	sigemptyset(&signals);

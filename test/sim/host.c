@@ -401,7 +401,7 @@ static void
 send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint32_t round)
 {
 	const slot *slot = slot_at(h, s);
-	bool ends = slot->granted && slot->core.state == CORE_RELEASING;
+	bool ends = slot->core.state == CORE_RELEASING && !slot->core.silent;
 	int64_t wall = wall_us(h);
 	core_command core;
 	command command = {.op = op,

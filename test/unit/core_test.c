@@ -1091,6 +1091,7 @@ test_once(void)
 	ok(out.outcome == CORE_REFUSED, "a try is refused after one round");
 	ok(lease.state == CORE_RELEASING && out.release == set("2"),
 	   "invariant 7: the node that may have the key is undone");
+	ok(lease.silent, "and no waiter is told");
 	released_by("2");
 	ok(lease.state == CORE_FREE, "and then it is over");
 
@@ -2003,6 +2004,7 @@ test_release_in_each_state(void)
 	release();
 	ok(lease.state == CORE_RELEASING && out.release == set("02") && out.outcome == CORE_NOTHING,
 	   "invariant 11: RELEASE while ASKING undoes what was or may be granted");
+	ok(!lease.silent, "and those are told that its keys have refused");
 	granted_by("2");
 	ok(lease.state == CORE_RELEASING && nothing_said(), "a majority later does not count");
 
@@ -2010,6 +2012,7 @@ test_release_in_each_state(void)
 	release();
 	ok(lease.state == CORE_RELEASING && nothing_said(),
 	   "RELEASE while BUSY: the undo is on its way");
+	ok(lease.silent, "and told nobody");
 	released_by("0");
 	ok(lease.state == CORE_FREE, "and awaited");
 
@@ -2022,6 +2025,7 @@ test_release_in_each_state(void)
 	release();
 	ok(lease.state == CORE_RELEASING && out.release == set("012") && lease.valid_until_us == 0,
 	   "RELEASE while HELD deletes the keys");
+	ok(!lease.silent, "and is told");
 	release();
 	ok(lease.state == CORE_RELEASING && nothing_said(), "RELEASE while RELEASING does nothing");
 	later(OWED_US - 1);

@@ -56,7 +56,7 @@ test_release(void)
 
 	ok(rules_release_ms(false, false, 0, now_us) == LUA_DELETE, "an undone attempt is told nobody");
 	ok(rules_release_ms(true, true, 0, now_us) == LUA_DELETE_AND_TELL,
-	   "the end of a lease is told");
+	   "the end of a lease or request is told");
 	ok(rules_release_ms(true, true, now_us, now_us) == LUA_DELETE_AND_TELL,
 	   "also when hold_at_least is just over");
 	ok(rules_release_ms(true, true, now_us + 1, now_us) == 1, "what is left of it is rounded up");
@@ -64,7 +64,7 @@ test_release(void)
 	ok(rules_release_ms(true, false, now_us + SECOND, now_us) == LUA_DELETE_AND_TELL,
 	   "what no caller was told of is not kept");
 	ok(rules_release_ms(false, true, now_us + SECOND, now_us) == LUA_DELETE,
-	   "nor what was not granted");
+	   "nor an attempt");
 }
 
 static void
