@@ -81,6 +81,28 @@ $other_b->query("SELECT redlock_release('m'); COMMIT");
 isnt($session_b->result->{out}, '', 'then all are held');
 nothing_is_left('after a lost gate');
 
+# what is given back goes to who waits at its gate, without the nodes
+$host_b->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
+$host_b->reload;
+wait_until(sub { $session_b->query('SHOW redlock.node_timeout') eq '20s' }, 'B has patience with its nodes');
+my $handed_over = "SELECT handed_over FROM redlock_stats";
+my $before = $host_b->safe_psql('postgres', $handed_over);
+$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+$_->pause foreach @nodes;
+$session_b->send("SELECT redlock_acquire(ARRAY['m', 'z'], scope => 'session')");
+wait_until(sub { locks($host_b) eq 'm waiting, z waiting' }, 'two are asked for');
+$other_b->send("SELECT redlock_acquire('z', scope => 'session')");
+wait_until(sub { locks($host_b) =~ /z queued/ }, 'and another session waits at a gate');
+$_->resume foreach @nodes;
+isnt($other_b->result->{out}, '', 'which gets that lock');
+is($host_b->safe_psql('postgres', $handed_over), $before + 1, 'from who had to give it back');
+$session_a->query('SELECT redlock_release_all()');
+$other_b->query('SELECT redlock_release_all()');
+isnt($session_b->result->{out}, '', 'and that one gets all at last');
+$host_b->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
+$host_b->reload;
+nothing_is_left('after what was given back');
+
 # ---- tries ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");

@@ -103,6 +103,18 @@ is($t->query("SELECT count(redlock_acquire('n' || i, scope => 'detached', hold_a
 is($s->run("SELECT redlock_try('one more')")->{state}, '53400', 'as redlock.max_locks');
 is($s->query("SELECT bool_and(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held'"), 't', 'all are released');
 
+# the limit of a role holds for those that wait, too
+my $limit = "redlock.max_locks_per_session";
+$_->query("SET $limit = 1") foreach $t, $u;
+$b->query("SELECT redlock_acquire('limit ' || i, scope => 'session') FROM generate_series(1, 2) i");
+$t->send("SELECT redlock_acquire('limit 1', scope => 'detached', hold_at_most => '10 min')");
+$u->send("SELECT redlock_acquire('limit 2', scope => 'detached', hold_at_most => '10 min')");
+wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") == 2 }, 'two wait for a lock each');
+$b->query('SELECT redlock_release_all()');
+is(join(' ', sort map { $_->result->{state} } $t, $u), ' 53400', 'of which the role may have one');
+is($s->query("SELECT count(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held'"), 1, 'and has one');
+$_->query("RESET $limit") foreach $t, $u;
+
 # ---- of a role ----
 
 my %as = map { $_ => session($host) } qw(app member stranger);
