@@ -731,6 +731,7 @@ check_name(char *name, int element, LockName *checked)
 {
 	char *which = element > 0 ? psprintf("Element %d of the array", element) : "It";
 	char *utf8;
+	int utf8_len;
 	const unsigned char *control;
 
 	if (name[0] == '\0')
@@ -738,10 +739,11 @@ check_name(char *name, int element, LockName *checked)
 						errmsg("the name of a redlock must not be empty"),
 						element > 0 ? errdetail("%s is empty.", which) : 0));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
-	if (strlen(utf8) > LOCK_NAME_MAX)
+	utf8_len = (int) strlen(utf8);
+	if (utf8_len > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("%s has %zu bytes in UTF-8; the limit is %d.", which,
-								  strlen(utf8), LOCK_NAME_MAX)));
+						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which, utf8_len,
+								  LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -750,8 +752,8 @@ check_name(char *name, int element, LockName *checked)
 								  *control == 0xc2 ? control[1] : control[0])));
 	checked->name = name;
 	checked->utf8 = utf8;
-	checked->utf8_len = strlen(utf8);
-	checked->hash = lease_hash(utf8, checked->utf8_len);
+	checked->utf8_len = utf8_len;
+	checked->hash = lease_hash(utf8, utf8_len);
 }
 
 /* Returns them as they were given, *count; the request gets each once, in the order of all hosts.
