@@ -63,8 +63,7 @@ test_release(void)
 	ok(rules_release_ms(true, true, now_us + SECOND, now_us) == 1000, "or exact");
 	ok(rules_release_ms(true, false, now_us + SECOND, now_us) == LUA_DELETE_AND_TELL,
 	   "what no caller was told of is not kept");
-	ok(rules_release_ms(false, true, now_us + SECOND, now_us) == LUA_DELETE,
-	   "nor an attempt");
+	ok(rules_release_ms(false, true, now_us + SECOND, now_us) == LUA_DELETE, "nor an attempt");
 }
 
 static void
