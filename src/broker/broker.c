@@ -626,9 +626,8 @@ begin_command(ScriptCommand *command, char value[SCRIPT_VALUE_SIZE], Lease *leas
 	if (op == CORE_OP_RELEASE)
 	{
 		/* at nodes that a lease has left, nothing ends */
-		bool ends = lease->core.state == CORE_RELEASING && !lease->core.silent;
-
-		command->ttl_ms = rules_release_ms(ends, lease->token != 0, lease->keep_until_us, now_us);
+		command->ttl_ms = rules_release_ms(core_ends(&lease->core), lease->token != 0,
+										   lease->keep_until_us, now_us);
 		if (command->ttl_ms == LUA_DELETE_AND_TELL && lease->permits > 0 && !lease->is_queue)
 			command->ttl_ms = LUA_DELETE_AND_TELL_QUEUE;
 		if (command->ttl_ms > 0)

@@ -320,6 +320,12 @@ core_served_by(const core_lease *lease)
 	return lease->state != CORE_FREE ? lease->members | lease->left : 0;
 }
 
+bool
+core_ends(const core_lease *lease)
+{
+	return lease->state == CORE_RELEASING && !lease->silent;
+}
+
 /* A try is over soon anyway, and a lease keeps the nodes that granted it. */
 bool
 core_must_move(const core_lease *lease, core_lists lists)

@@ -120,7 +120,7 @@ typedef struct core_lease
 	bool once;            /* a "try": one round only, but see recall_until_us */
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
-	bool silent;          /* RELEASING: nobody is told, see rules_release_ms */
+	bool silent;          /* RELEASING: nobody is told, see core_ends */
 	bool woken;           /* ASKING: a wake came after this round began */
 	bool rival_is_silent; /* ASKING: it tells no release */
 	bool rival_may_stay;  /* ASKING: it gives up what it has for nobody when that is wanted */
@@ -327,6 +327,9 @@ extern bool core_may_reconnect(const core_lease *lease, int node);
 
 /* The nodes that this lease can't do without, also those that are no longer listed. */
 extern core_mask core_served_by(const core_lease *lease);
+
+/* Is what it releases the end of a lease, or of a request whose round was out? */
+extern bool core_ends(const core_lease *lease);
 
 /* The nodes are others from now on: is this request to be given up, and asked of them? */
 extern bool core_must_move(const core_lease *lease, core_lists lists);

@@ -51,7 +51,7 @@ extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
 
 /*
  * What a release says of the key: the milliseconds for which it is kept, or
- * LUA_DELETE, LUA_DELETE_AND_TELL.  ends: a lease, or a request whose attempt is out;
+ * LUA_DELETE, LUA_DELETE_AND_TELL.  ends: core_ends;
  * returned: granted, and to a caller; keep_until_us: of hold_at_least, or 0.
  */
 extern int64_t rules_release_ms(bool ends, bool returned, int64_t keep_until_us, int64_t now_us);

@@ -311,8 +311,7 @@ send_to(int h, lease *lease, core_mask to, core_op op)
 
 	if (op == CORE_OP_RELEASE)
 	{
-		command.ttl_ms = rules_release_ms(
-			lease->core.state == CORE_RELEASING && !lease->core.silent, true, 0, now_us);
+		command.ttl_ms = rules_release_ms(core_ends(&lease->core), true, 0, now_us);
 		command.ended = lease->granted && !is_reader(h) ? lease->core.token : 0;
 		command.waiting = lease->granted ? lease->waiters.named.count : 0;
 		for (int i = 0; i < command.waiting; i++)

@@ -401,7 +401,6 @@ static void
 send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint32_t round)
 {
 	const slot *slot = slot_at(h, s);
-	bool ends = slot->core.state == CORE_RELEASING && !slot->core.silent;
 	int64_t wall = wall_us(h);
 	core_command core;
 	command command = {.op = op,
@@ -439,8 +438,8 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
-				command.ttl_ms =
-					rules_release_ms(ends, slot->returned, slot->keep_until_us, host_now_us(h));
+				command.ttl_ms = rules_release_ms(core_ends(&slot->core), slot->returned,
+												  slot->keep_until_us, host_now_us(h));
 				command.keep_ms = rules_keep_counter_ms(command.counter, wall);
 				if (command.ttl_ms > 0)
 				{
