@@ -80,7 +80,8 @@ static void confirm(core_lease *lease, const core_event *event, core_out *out);
 static core_mask agreed_nodes(const core_lease *lease);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
 						 core_out *out);
-static bool awaits_recall(core_lease *lease, const core_event *event);
+static bool try_goes_on(core_lease *lease, const core_event *event, bool sure);
+static int32_t waiting_hosts(const core_lease *lease);
 static void decide_renew(core_lease *lease, const core_event *event, core_out *out);
 static void raise_bound(core_lease *lease, const core_event *event);
 static void renew_soon(core_lease *lease);
@@ -133,6 +134,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 				assert(lease->node[i].key == CORE_KEY_ABSENT);
 				lease->node[i].attempt = 0;
 				lease->node[i].vote = CORE_VOTE_NONE;
+				lease->waiting_at[i] = 0;
 			}
 			lease->attempt = 0; /* the value of a request is like no other's */
 			lease->lists = lease->wanted = event->lists;
@@ -378,7 +380,6 @@ begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->free_at_us = 0;
 	lease->woken = false;
 	lease->rival_lead = 0;
-	lease->waiting = 0;
 	lease->token = 0;
 	lease->confirming = 0;
 	lease->renewed = false;
@@ -518,10 +519,13 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	bool silent = lease->rival_lead > 0 && lease->rival_is_silent;
 	bool sure = lease->rival_lead >= core_quorum(lease->members); /* of a holder */
 	int64_t retry_us = !unreachable && (silent || !sure) ? lease->unheard_us : lease->retry_us;
-	int64_t crowd = 1 + lease->waiting / CROWD;
-	int64_t spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
-	bool split = core_count(lease, CORE_VOTE_YES) > 0 && !sure;
+	bool split = !sure && (lease->once || core_count(lease, CORE_VOTE_YES) > 0);
+	int64_t crowd;
+	int64_t spread_us;
 
+	lease->waiting = waiting_hosts(lease);
+	crowd = 1 + lease->waiting / CROWD;
+	spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
 	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
 	lease->token = 0;
 	lease->confirming = 0;
@@ -533,7 +537,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 		lease->unreachable_since_us = lease->round_began_us;
 
 	if (lease->once
-			? unreachable || !awaits_recall(lease, event)
+			? unreachable || !try_goes_on(lease, event, sure)
 			: unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us)
 	{
 		begin_release(lease, event, out);
@@ -546,26 +550,49 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 		event->now_us + crowd * (retry_us / 2 + event->random % (uint32_t) (retry_us + 1));
 	if (!unreachable && lease->woken)
 		lease->next_at_us = max_us(event->now_us, lease->not_before_us);
-	else if (lease->once)
-		lease->next_at_us =
-			min_us(lease->recall_until_us,
-				   event->now_us + (int64_t) RECALL_US * lease->attempt * lease->attempt);
 	else if (!unreachable && split)
 		lease->next_at_us = event->now_us + 1 + event->random % split_spread_us(lease);
+	else if (lease->once)
+		lease->next_at_us = event->now_us + (int64_t) RECALL_US * lease->attempt * lease->attempt;
 	else if (!unreachable && lease->free_at_us > 0)
 		lease->next_at_us =
 			min_us(lease->next_at_us, lease->free_at_us + event->random % spread_us);
+	if (lease->once)
+		lease->next_at_us = min_us(lease->next_at_us, lease->recall_until_us);
 	out->outcome = CORE_MUST_WAIT;
 }
 
 /*
- * A try is refused by the first round, unless its rival may have the lock for nobody.  Such a
- * host gives it up at once when it hears of the try, which may just have been in vain.
+ * As many as a majority of the nodes say: what fewer say may be a lie, or old, and would keep us
+ * from asking.  Where fewer were in the way it is what was known before.
+ */
+static int32_t
+waiting_hosts(const core_lease *lease)
+{
+	int32_t most = -1;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int saying = 0; /* so many, or more */
+
+		for (int j = 0; j < CORE_NODES_MAX; j++)
+			saying +=
+				lease->node[j].vote == CORE_VOTE_NO && lease->waiting_at[j] >= lease->waiting_at[i];
+		if (saying >= core_quorum(lease->members))
+			most = max_us(most, lease->waiting_at[i]);
+	}
+	return most >= 0 ? most : lease->waiting;
+}
+
+/*
+ * A try is refused by the first round that finds a holder, unless that one may have the lock for
+ * nobody.  Such a host gives it up at once when it hears of the try, which may just have been in
+ * vain.  Where no holder is found all who asked may have refused each other, and ask again.
  */
 static bool
-awaits_recall(core_lease *lease, const core_event *event)
+try_goes_on(core_lease *lease, const core_event *event, bool sure)
 {
-	if (lease->rival_lead <= 0 || !lease->rival_may_stay)
+	if (sure && !lease->rival_may_stay)
 		return false;
 	if (lease->recall_until_us == 0)
 		lease->recall_until_us = event->now_us + lease->patience_us;
@@ -934,8 +961,7 @@ on_refusal(core_lease *lease, const core_event *event)
 {
 	if (event->busy_us > 0)
 		lease->free_at_us = max_us(lease->free_at_us, event->now_us + event->busy_us);
-	if (event->waiting > lease->waiting)
-		lease->waiting = event->waiting;
+	lease->waiting_at[event->node] = event->waiting;
 	if (lease->rival_lead == 0)
 	{
 		lease->rival = event->holder;

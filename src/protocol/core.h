@@ -117,7 +117,7 @@ typedef struct core_lease
 	bool settled;         /* HELD, or was: a majority of each list has had the key
 						   * since it is there.  Until then `lists.now` alone counts
 						   * for renewals */
-	bool once;            /* a "try": one round only, but see recall_until_us */
+	bool once;            /* a "try": one round that finds a holder, but see recall_until_us */
 	bool renewing;        /* HELD: a round of renewals is out */
 	bool renewed;         /* a renewal of this grant was sent to some node */
 	bool silent;          /* RELEASING: nobody is told, see core_ends */
@@ -127,7 +127,7 @@ typedef struct core_lease
 	int8_t rival_lead;    /* ASKING: by how many more than all others it seems to hold: at
 						   * most all nodes */
 	uint32_t rival;       /* ASKING: who seems to hold most of the refusing nodes */
-	int32_t waiting;      /* ASKING, BUSY: hosts that wait for the lock, as the nodes say */
+	int32_t waiting;      /* ASKING, BUSY: hosts that wait for the lock, as a majority says */
 	uint32_t splits;      /* rounds in a row that nobody seems to have won: no more than
 						   * attempts of one request */
 	uint32_t attempt;     /* number of the last round of acquires of this
@@ -145,29 +145,30 @@ typedef struct core_lease
 	int64_t unheard_us;  /* ... while no release may be told: a silent rival holds the lock, or
 						  * it is not sure that anybody does */
 	int64_t round_began_us;
-	int64_t valid_until_us;           /* HELD, LOST: validity ends here; else 0 */
-	int64_t recall_until_us;          /* a try is refused from then on, whoever the rival is; 0:
-									   * none was met that may stay */
-	int64_t hold_at_most_us;          /* 0, or validity ends this long after the grant */
-	int64_t hold_until_us;            /* HELD: when that is; 0: never */
-	int64_t not_before_us;            /* BUSY: another host has its turn until then; a wake
-									   * that says so changes it.  Not of a try: 0 */
-	int64_t free_at_us;               /* ASKING: the holder's keys have expired by then, if
-									   * it does not renew them; 0: unknown */
-	int64_t next_at_us;               /* HELD: next round of renewals; BUSY: next round
-									   * of acquires; RELEASING: debts asked again */
-	int64_t unreachable_since_us;     /* 0: the last round found a quorum */
-	int64_t owed_until_us;            /* RELEASING: all keys have expired by then; HELD: those
-									   * at the nodes that were left */
-	int64_t wake_at_us;               /* next TICK wanted; 0: none */
-	int64_t token;                    /* the fencing token: ASKING: being written, or 0;
-									   * HELD, LOST, RELEASING: a majority held it, or 0 if
-									   * the lock was not granted */
-	int64_t bound;                    /* HELD, LOST, RELEASING: no token above `token`
-									   * and up to this was or will be granted */
-	int64_t raise;                    /* HELD: what a round of renewals makes of it */
-	int64_t token_at[CORE_NODES_MAX]; /* the node's counter after its yes to an acquire,
-									   * or as told by its no to a renewal; 0: none */
+	int64_t valid_until_us;              /* HELD, LOST: validity ends here; else 0 */
+	int64_t recall_until_us;             /* a try is refused from then on, whoever the rival is; 0:
+										  * it was refused by none but those that stay */
+	int64_t hold_at_most_us;             /* 0, or validity ends this long after the grant */
+	int64_t hold_until_us;               /* HELD: when that is; 0: never */
+	int64_t not_before_us;               /* BUSY: another host has its turn until then; a wake
+										  * that says so changes it.  Not of a try: 0 */
+	int64_t free_at_us;                  /* ASKING: the holder's keys have expired by then, if
+										  * it does not renew them; 0: unknown */
+	int64_t next_at_us;                  /* HELD: next round of renewals; BUSY: next round
+										  * of acquires; RELEASING: debts asked again */
+	int64_t unreachable_since_us;        /* 0: the last round found a quorum */
+	int64_t owed_until_us;               /* RELEASING: all keys have expired by then; HELD: those
+										  * at the nodes that were left */
+	int64_t wake_at_us;                  /* next TICK wanted; 0: none */
+	int64_t token;                       /* the fencing token: ASKING: being written, or 0;
+										  * HELD, LOST, RELEASING: a majority held it, or 0 if
+										  * the lock was not granted */
+	int64_t bound;                       /* HELD, LOST, RELEASING: no token above `token`
+										  * and up to this was or will be granted */
+	int64_t raise;                       /* HELD: what a round of renewals makes of it */
+	int64_t token_at[CORE_NODES_MAX];    /* the node's counter after its yes to an acquire,
+										  * or as told by its no to a renewal; 0: none */
+	uint16_t waiting_at[CORE_NODES_MAX]; /* hosts that wait for it, as the node's last no said */
 	core_node node[CORE_NODES_MAX];
 } core_lease;
 
@@ -240,7 +241,7 @@ typedef struct core_event
 							* EXTEND: see there */
 	int64_t busy_us;       /* REPLY, a refused acquire: time until the holder's key
 							* expires; 0: unknown */
-	int32_t waiting;       /* REPLY, a refused acquire: hosts that wait for it */
+	uint16_t waiting;      /* REPLY, a refused acquire: hosts that wait for it */
 	int64_t retry_us;      /* ACQUIRE; WAKE: from now on, where releases are told */
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once.  WAKE: ask
 							* then; 0: as soon as not_before_us of the lease allows */

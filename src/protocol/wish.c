@@ -4,6 +4,12 @@
  */
 #include "protocol/wish.h"
 
+/*
+ * A lease that is held for long is not looked at more often for the sake of a short stay that
+ * might follow: who gives it back sooner wakes the broker.
+ */
+#define HELD_LOOK_US 1000000
+
 WishAct
 wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
 {
@@ -73,6 +79,6 @@ wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t ke
 	if (wish == WISH_IDLE)
 		end_us = idle_until_us;
 	else if (wish == WISH_HOLD && keep_idle_us > 0)
-		end_us = now_us + keep_idle_us;
+		end_us = now_us + (keep_idle_us > HELD_LOOK_US ? keep_idle_us : HELD_LOOK_US);
 	return end_us != 0 && end_us < wake_at_us ? end_us : wake_at_us;
 }

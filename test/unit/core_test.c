@@ -64,6 +64,7 @@ static core_mask up;          /* nodes that can be sent to */
 static core_mask quarantined; /* nodes that may not grant */
 static core_mask full;        /* nodes that take no more releases for now */
 static uint32_t random_bits;
+static int64_t patience_of_a_try_us; /* 0: each is decided by its first round */
 
 static core_mask
 first_nodes(int n)
@@ -110,7 +111,7 @@ acquire_not_before(int64_t instant_us, bool once)
 						 .once = once,
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
-						 .patience_us = PATIENCE_US,
+						 .patience_us = once ? patience_of_a_try_us : PATIENCE_US,
 						 .retry_us = RETRY_US,
 						 .not_before_us = instant_us});
 }
@@ -240,6 +241,13 @@ static void
 refused_by(const char *nodes)
 {
 	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+}
+
+/* By what this host holds. */
+static void
+refused_by_host(const char *nodes, uint32_t host)
+{
+	reply_with(nodes, (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .holder = host});
 }
 
 /* By a host that may have it for nobody. */
@@ -1377,21 +1385,28 @@ test_wake_at(void)
 	ok(lease.state == CORE_HELD && lease.not_before_us == 0, "who holds the lock does not care");
 }
 
-/* So many hosts wait, as the last round was told by the most pessimistic node. */
+/* A node refuses, and says that so many hosts wait. */
+static void
+refused_in_a_crowd(int node, int waiting, int64_t busy_us)
+{
+	happens((core_event){.type = CORE_REPLY,
+						 .node = node,
+						 .op = CORE_OP_ACQUIRE,
+						 .reply = CORE_REPLY_NO,
+						 .round = lease.round,
+						 .busy_us = busy_us,
+						 .waiting = (uint16_t) waiting});
+}
+
+/* So many hosts wait, as the last round was told by two of three nodes. */
 static int64_t
 pause_in_a_crowd(int waiting, int64_t busy_us, uint32_t random)
 {
 	start(3);
 	random_bits = random;
 	acquire_waiting();
-	for (int i = 0; i < 2; i++)
-		happens((core_event){.type = CORE_REPLY,
-							 .node = i,
-							 .op = CORE_OP_ACQUIRE,
-							 .reply = CORE_REPLY_NO,
-							 .round = lease.round,
-							 .busy_us = busy_us,
-							 .waiting = i == 0 ? waiting : 0});
+	refused_in_a_crowd(0, waiting, busy_us);
+	refused_in_a_crowd(1, waiting, busy_us);
 	return lease.wake_at_us - now_us;
 }
 
@@ -1411,6 +1426,27 @@ test_crowd(void)
 		   pause_in_a_crowd(1000, MS, 62 * RETRY_US) == MS + 62 * RETRY_US,
 	   "of a crowd they do in the course of as long a pause");
 	ok(pause_in_a_crowd(1000, expiry_us, 0) == 63 * least_us, "or before");
+
+	start(5);
+	random_bits = 0;
+	acquire_waiting();
+	refused_in_a_crowd(0, 1000, 0);
+	refused_in_a_crowd(1, 3, 0);
+	refused_in_a_crowd(2, 1000, 0);
+	ok(lease.waiting == 3 && lease.wake_at_us - now_us == least_us,
+	   "what fewer than a majority of the nodes say makes nobody wait");
+	released_by("34");
+	tick_at(lease.wake_at_us);
+	refused_in_a_crowd(0, 40, 0);
+	refused_in_a_crowd(1, 20, 0);
+	refused_in_a_crowd(2, 30, 0);
+	ok(lease.waiting == 20 && lease.wake_at_us - now_us == 2 * least_us,
+	   "a majority says so many, or more");
+	released_by("34");
+	tick_at(lease.wake_at_us);
+	refused_in_a_crowd(0, 0, 0);
+	granted_by("1234");
+	ok(lease.state == CORE_HELD, "until it is granted");
 }
 
 static void
@@ -2236,11 +2272,67 @@ test_late_refusals(void)
 	ok(out.release == set("012"), "invariant 7: and what that may set is released");
 }
 
+/* Where all who ask at one moment refuse each other one of them is to get it. */
+static void
+test_tries_that_nobody_won(void)
+{
+	int64_t asked_us;
+
+	patience_of_a_try_us = 100 * MS;
+	start(3);
+	acquire_once();
+	asked_us = now_us;
+	granted_by("0");
+	refused_by_host("1", 7);
+	refused_by_host("2", 8);
+	ok(out.outcome == CORE_MUST_WAIT && lease.state == CORE_BUSY && out.release == set("0"),
+	   "a try that met no holder is undone");
+	ok(lease.wake_at_us > now_us && lease.wake_at_us <= now_us + 10 * MS,
+	   "and asks again within 10 ms");
+	released_by("0");
+	tick_at(lease.wake_at_us);
+	granted_by("01");
+	ok(lease.state == CORE_HELD, "until it has the lock");
+
+	start(3);
+	acquire_once();
+	refused_by_host("0", 7);
+	refused_by_host("1", 8);
+	ok(out.outcome == CORE_MUST_WAIT, "also one whose own yes is still on its way");
+	all_undone();
+	tick_at(lease.wake_at_us);
+	refused_by_host("12", 8);
+	ok(out.outcome == CORE_REFUSED, "or until a majority names one holder");
+
+	start(5);
+	acquire_once();
+	granted_by("34");
+	refused_by_host("012", 7);
+	ok(out.outcome == CORE_REFUSED, "where one does at once it is refused at once");
+
+	start(3);
+	acquire_once();
+	asked_us = now_us;
+	for (int rounds = 0; rounds < 100 && out.outcome != CORE_REFUSED; rounds++)
+	{
+		granted_by("0");
+		refused_by_host("1", 7);
+		refused_by_host("2", 8);
+		all_undone();
+		if (lease.state == CORE_BUSY)
+			tick_at(lease.wake_at_us);
+	}
+	ok(lease.state == CORE_FREE && now_us == asked_us + 100 * MS,
+	   "where nobody ever wins it ends with its patience");
+	patience_of_a_try_us = 0;
+}
+
 static void
 test_recalls(void)
 {
 	int64_t asked_us;
 
+	patience_of_a_try_us = PATIENCE_US;
 	start(3);
 	acquire_once();
 	refused_by_stay("01");
@@ -2299,6 +2391,7 @@ test_recalls(void)
 	refused_by_stay("01");
 	ok(out.outcome == CORE_MUST_WAIT && lease.wake_at_us > now_us + 500,
 	   "a request that waits anyway waits for a release");
+	patience_of_a_try_us = 0;
 }
 
 /* An answer by a process that is known since then. */
@@ -4107,6 +4200,7 @@ main(void)
 	test_debt_of_a_node_that_stays_away();
 	test_replaced_connections();
 	test_late_refusals();
+	test_tries_that_nobody_won();
 	test_recalls();
 	test_process_met_in_a_round();
 	test_no_room_for_releases();

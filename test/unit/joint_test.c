@@ -69,7 +69,7 @@ start(core_lists of, bool once)
 						 .once = once,
 						 .ttl_us = TTL_US,
 						 .answer_us = ANSWER_US,
-						 .patience_us = SECOND,
+						 .patience_us = once ? 0 : SECOND,
 						 .retry_us = 200 * MS});
 }
 

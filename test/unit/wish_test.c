@@ -11,6 +11,8 @@
 
 #include "tap.h"
 
+#define S INT64_C(1000000)
+
 static const char *const state_name[] = {"FREE", "ASKING", "BUSY", "HELD", "LOST", "RELEASING"};
 
 static WishAct
@@ -94,7 +96,10 @@ main(void)
 	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 20) == 50, "it is looked at the end of a stay");
 	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 20) == 100, "and when a renewal is due");
 	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 20) == 100, "if there is no stay: then only");
-	ok(wish_look_at_us(WISH_HOLD, 100, 50, 30, 60) == 90, "of an owner: when one could end");
+	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30 * S, 60 * S) == 90 * S,
+	   "of an owner: when one could end");
+	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 60 * S) == 61 * S,
+	   "but not again and again where stays are short");
 	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 60) == 100, "if one could begin");
 	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 60) == 100, "and not when it was given back");
 	return tap_done();
