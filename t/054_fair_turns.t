@@ -171,6 +171,33 @@ foreach my $way (qw(STOP KILL))
 	$waiters[0]->quit if $way ne 'KILL';
 }
 
+# ---- a host does not wait for itself ----
+
+# As where its own key, which it has not yet taken back, refuses it.
+{
+	my $on_a = session($hosts[0]);
+	my $stranger = 'f' x 16;
+	my $lines = IPC::Run::start([ 'redis-cli', '-p', $nodes[0]->port, 'SUBSCRIBE', 'redlock:own' ], '>', \my $heard);
+	my $own;
+
+	wait_until(sub { $lines->pump_nb; $heard =~ /subscribe/ }, 'a listener');
+	foreach my $round (1 .. 100)
+	{
+		$heard = '';
+		$on_a->query("SELECT redlock_acquire('own', scope => 'session')");
+		($own) = $nodes[0]->cli('GET', 'redlock:own') =~ /^\w+:\d+:(\w{16})/;
+		$_->cli('EVAL', "for i = 1, 2 do redis.call('PUBLISH', 'redlock:\\0host:$own', 'want\\0redlock:own\\0' .. ARGV[i] .. '\\0001000000\\0') end", 0, $own, $stranger)
+		  foreach @nodes;
+		$on_a->query("SELECT redlock_release('own')");
+		wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'a release') or last;
+		last if $heard =~ /$stranger/;
+	}
+	like($heard, qr/$stranger/, 'a release names who wants the lock');
+	unlike($heard, qr/$own/, 'but not the host that had it');
+	$lines->kill_kill;
+	$on_a->quit;
+}
+
 # ---- what strangers publish ----
 
 {

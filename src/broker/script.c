@@ -25,8 +25,9 @@
 /* None is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
 
-/* More count as so many: what a node says makes nobody wait without limit. */
+/* More count as so many: what a node says makes nobody wait without limit, nor overflows. */
 #define WAITING_MAX 1024
+#define BUSY_MAX_MS PG_INT32_MAX
 
 /* Of a number in a message; a larger one than 64 bits have counts as the largest. */
 #define NUMBER_DIGITS 19
@@ -277,7 +278,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 			 reply->element[2]->type == REDIS_REPLY_INTEGER)
 	{
 		answer->reply = CORE_REPLY_NO;
-		answer->busy_ms = Max(reply->element[0]->integer, 0);
+		answer->busy_ms = Min(Max(reply->element[0]->integer, 0), BUSY_MAX_MS);
 		answer->waiting = Min(Max(reply->element[2]->integer, 0), WAITING_MAX);
 		if (reply->elements == 4)
 			answer->free_permit =

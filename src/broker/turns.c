@@ -49,6 +49,8 @@ turns_init(void)
 void
 turns_want(Lease *lease, const Waiter *waiter, bool shared, int64 now_us)
 {
+	if (waiter->host == lease_table->host_id)
+		return; /* refused by a key that this host has not yet taken back */
 	waiters_add(&known_of(lease)->told, waiter->host, now_us - waiter->since_us, now_us);
 	/* who wants to share it, too, wants nothing of those who do */
 	if (!shared || !lease->shared)
