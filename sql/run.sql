@@ -185,6 +185,19 @@ TABLE held;
 SELECT redlock_release_all();
 TABLE gates;
 
+-- rows that the table refuses are refused by the table
+\set VERBOSITY terse
+SET session_replication_role = replica;
+INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, session, started, status)
+VALUES (NULL, 'job', 'SELECT', 'h', 'd', 'r', 1, 1, 1, now(), 'running');
+BEGIN;
+INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, session, started, status)
+VALUES (gen_random_uuid(), 'job', 'SELECT', 'h', 'd', 'r', 1, 1, 1, now(), 'running');
+UPDATE redlock_runs SET status = NULL;
+ROLLBACK;
+RESET session_replication_role;
+\set VERBOSITY default
+
 DROP VIEW held, gates;
 DROP TABLE work;
 DROP PROCEDURE in_steps, two_jobs;

@@ -306,11 +306,17 @@ runs_merge(TriggerData *trigger)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("redlock_runs_merge is for the rows of redlock_runs only")));
 	if (update)
-		known = strcmp(SPI_getvalue(trigger->tg_trigtuple, desc, status),
-					   SPI_getvalue(row, desc, status)) == 0;
+	{
+		const char *before = SPI_getvalue(trigger->tg_trigtuple, desc, status);
+		const char *after = SPI_getvalue(row, desc, status);
+
+		known = before != NULL && after != NULL && strcmp(before, after) == 0;
+	}
 	else
 	{
 		values[0] = SPI_getbinval(row, desc, id, &null);
+		if (null)
+			return PointerGetDatum(row); /* the table refuses it */
 		SPI_connect();
 		(void) execute(RelationGetNamespace(trigger->tg_relation),
 					   "SELECT FROM %1$s.redlock_runs WHERE id OPERATOR(pg_catalog.=) $1",
