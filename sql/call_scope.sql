@@ -191,6 +191,12 @@ TABLE held;
 BEGIN;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
 PREPARE TRANSACTION 'p';
+-- unless it was released
+BEGIN;
+DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
+SELECT redlock_release('a');
+PREPARE TRANSACTION 'p';
+ROLLBACK PREPARED 'p';
 ROLLBACK;
 TABLE held;
 TABLE gates;

@@ -157,6 +157,16 @@ redlock_broker_main(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
+	if (lease_table == NULL)
+	{
+		/* a server that loads the one file and starts the broker of another would go on crashing */
+		ereport(LOG,
+				(errmsg("the redlock broker does not start: redlock_pg was preloaded from "
+						"another file than \"$libdir/redlock_pg\""),
+				 errhint("Write shared_preload_libraries = 'redlock_pg', without a folder, and "
+						 "restart the server.")));
+		proc_exit(0); /* it is not restarted */
+	}
 
 	/*
 	 * A background worker drops the SIGHUP that came before its first lines, and the
@@ -717,11 +727,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				break; /* it was given back in time */
 			if (lease_give_up_stay(lease))
 				break; /* nobody has lost it */
-			if (lease_hold_is_over(lease, now_us))
-			{
-				(void) lease_end_hold(lease, now_us);
-				break; /* it was to end */
-			}
+			if (lease_hold_is_over(lease, now_us) && lease_end_hold(lease, now_us))
+				break; /* it was to end; one that was prolonged at the last moment is lost */
 			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
 			if (lease->is_queue)
 			{

@@ -1075,14 +1075,13 @@ refuse_prepare(void)
 							holding->name),
 					 errdetail("The lock would not be looked after until COMMIT PREPARED."),
 					 errhint("Use COMMIT.")));
+		if (holding->xact_holds != NULL || holding->ended_count > 0)
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("cannot PREPARE a transaction that holds redlock \"%s\" at "
+								   "transaction or call scope",
+								   holding->name),
+							errhint("Acquire it at session scope, or use COMMIT.")));
 	}
-	if (xact_hold_total > 0 || call_ended)
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg(
-				 "cannot PREPARE a transaction that holds redlocks at transaction or call scope"),
-			 errhint("Acquire them at session scope, or use COMMIT.")));
 }
 
 static void
