@@ -114,7 +114,7 @@ run_target()
     HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" "$target" >"$log" 2>&1 || status=$?
     if count_log "$log" $status; then
         sed -n '/^Files=/p' "$log"
-        grep -E '^ok .*# *skip' "$log" || true
+        grep -a -E '^ok .*# *skip' "$log" || true
     else
         cat "$log"
     fi
@@ -242,10 +242,10 @@ run_tap_file()
     {
         if count_log "$log" $status; then
             printf '%-28s %s ok, %s s\n' "$file" "$PASSED" $((SECONDS - seconds))
-            grep -E '^ok .*# *skip' "$log" || true
+            grep -a -E '^ok .*# *skip' "$log" || true
         else
             printf '%-28s FAILED, %s s\n' "$file" $((SECONDS - seconds))
-            grep -E -B 8 -A 12 '^ *not ok' "$log" || true
+            grep -a -E -B 8 -A 12 '^ *not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
             show_findings "$dir"/tmp_check/log/*.log

@@ -215,6 +215,13 @@ SELECT redlock_try('mine');
 SELECT redlock_attach('a', :token);
 ROLLBACK;
 RESET redlock.max_locks_per_session;
+SELECT redlock_release('a', :token);
+-- what is released counts no more, whether or not the nodes have been told
+SET redlock.max_locks_per_session = 1;
+SELECT count(redlock_release('a' || i, redlock_acquire('a' || i, scope => 'detached', hold_at_most => '10 min')))
+  FROM generate_series(1, 100) i;
+RESET redlock.max_locks_per_session;
+SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
 
 -- a sequence of locks has a sequence of tokens
 SELECT redlock_release('a', :token);

@@ -229,6 +229,31 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach map { @$_ } values %session;
 }
 
+# ---- who was there when it was granted has its part of the turn, however late it runs ----
+
+{
+	my ($writer, $next) = map { session($hosts[1]) } 1, 2;
+	my ($first, $late) = map { session($hosts[0]) } 1, 2;
+
+	$writer->query(acquire('late', 'exclusive'));
+	$first->send(acquire('late', 'shared'));
+	ok(waits_at_nodes($hosts[0], 'late'), 'one asks to share it');
+	$late->send(acquire('late', 'shared'));
+	wait_until(sub { $hosts[0]->safe_psql('postgres', 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $late->pid) eq 'Extension' }, 'another awaits the answer');
+	kill 'STOP', $late->pid;
+	$writer->query("SELECT redlock_release('late')");
+	$first->result;
+	$next->send(acquire('late', 'exclusive'));
+	ok(waits_at_nodes($hosts[1], 'late'), 'another host wants it alone');
+	kill 'CONT', $late->pid;
+	cmp_ok($late->result->{out}, '>', 0, 'who has waited with the first shares it, too');
+	ok(!$next->done, 'before that host');
+	$_->query("SELECT redlock_release('late')") foreach $first, $late;
+	cmp_ok($next->result->{out}, '>', 0, 'which has it then');
+	$next->query("SELECT redlock_release('late')");
+	$_->quit foreach $writer, $next, $first, $late;
+}
+
 # ---- who waits for another lock is in nobody's way ----
 
 {

@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "common/pg_prng.h"
+#include "lib/ilist.h"
 #include "lib/stringinfo.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -44,6 +45,7 @@
 typedef struct Wait
 {
 	Timer timer;     /* of the next probe: set while the request waits; comes first */
+	dlist_node link; /* in waiting, as long */
 	uint64 held_by;  /* the host that has the lock; 0: unknown */
 	bool by_readers; /* hosts share it */
 	ProbeMemory memory;
@@ -66,6 +68,7 @@ typedef struct Visit
 } Visit;
 
 static Wait *waits;
+static dlist_head waiting = DLIST_STATIC_INIT(waiting);
 static pairingheap *timers;
 StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
 				 "the longest cycle can be told");
@@ -79,7 +82,8 @@ static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
 static int compare_pids(const void *a, const void *b);
-static bool is_gate_of(const LOCKTAG *tag, const Lease *lease);
+static bool is_gate(const LOCKTAG *tag);
+static uint64 gate_of(const LOCKTAG *tag);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
 static bool was_told(Lease *const *told, int count, const Lease *request);
 static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
@@ -106,8 +110,10 @@ deadlock_wait(Lease *lease, int64 now_us)
 {
 	Wait *wait = &waits[lease_slot(lease)];
 
-	if (wait->timer.at_us == 0)
-		timers_set(timers, &wait->timer, now_us + DeadlockTimeout * INT64CONST(1000));
+	if (wait->timer.at_us != 0)
+		return;
+	timers_set(timers, &wait->timer, now_us + DeadlockTimeout * INT64CONST(1000));
+	dlist_push_tail(&waiting, &wait->link);
 }
 
 void
@@ -120,6 +126,7 @@ deadlock_end(Lease *lease)
 	if (wait->timer.at_us == 0)
 		return;
 	timers_set(timers, &wait->timer, 0);
+	dlist_delete(&wait->link);
 	memset(&wait->memory, 0, sizeof(wait->memory));
 }
 
@@ -241,7 +248,8 @@ find_readers(const Lease *lease, int pids[VISITS_MAX])
 	for (int i = 0; i < locks->nelements; i++)
 	{
 		const LockInstanceData *lock = &locks->locks[(first + i) % locks->nelements];
-		bool passed = lock->holdMask != 0 && is_gate_of(&lock->locktag, lease);
+		bool passed = lock->holdMask != 0 && is_gate(&lock->locktag) &&
+					  gate_of(&lock->locktag) == lease->gate;
 		PGPROC *process = passed ? BackendPidGetProc(lock->pid) : NULL;
 		uint64 parked;
 		int64 since_us;
@@ -269,10 +277,15 @@ compare_pids(const void *a, const void *b)
 }
 
 static bool
-is_gate_of(const LOCKTAG *tag, const Lease *lease)
+is_gate(const LOCKTAG *tag)
 {
-	return tag->locktag_type == LOCKTAG_USERLOCK && tag->locktag_field4 == 0 &&
-		   lease->gate == ((uint64) tag->locktag_field2 << 32 | tag->locktag_field3);
+	return tag->locktag_type == LOCKTAG_USERLOCK && tag->locktag_field4 == 0;
+}
+
+static uint64
+gate_of(const LOCKTAG *tag)
+{
+	return (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
 }
 
 /*
@@ -417,12 +430,13 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 static Lease *
 wait_of(int pid)
 {
-	for (int i = 0; i < lease_table->slots; i++)
-	{
-		Lease *lease = lease_at(i);
+	dlist_iter iter;
 
-		if (waits[i].timer.at_us != 0 && lease->owner_pid == pid &&
-			pg_atomic_read_u32(&lease->company) == LEASE_ALONE &&
+	dlist_foreach(iter, &waiting)
+	{
+		Lease *lease = lease_at(dlist_container(Wait, link, iter.cur) - waits);
+
+		if (lease->owner_pid == pid && pg_atomic_read_u32(&lease->company) == LEASE_ALONE &&
 			pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING)
 			return lease;
 	}
@@ -484,23 +498,18 @@ gate_wait(PGPROC *process, LocalWait *wait)
 static void
 describe_lock(const LOCKTAG *tag, LocalWait *wait)
 {
+	Lease *lease = is_gate(tag) ? lease_at_gate(gate_of(tag)) : NULL;
 	StringInfoData text;
 
 	initStringInfo(&text);
-	DescribeLockTag(&text, tag);
-	wait->request = NULL;
-	for (int i = 0; i < lease_table->slots && tag->locktag_type == LOCKTAG_USERLOCK; i++)
-	{
-		Lease *lease = lease_at(i);
-
-		if (!lease->in_use || pg_atomic_read_u32(&lease->wish) != WISH_HOLD ||
-			!is_gate_of(tag, lease))
-			continue;
-		resetStringInfo(&text);
+	if (lease != NULL)
 		appendStringInfo(&text, "redlock \"%s\"", lease_name(lease));
-		if (waits[i].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
-			wait->request = lease;
-	}
+	else
+		DescribeLockTag(&text, tag);
+	wait->request = NULL;
+	if (lease != NULL && waits[lease_slot(lease)].timer.at_us != 0 &&
+		lease_state(lease) == LEASE_WAITING)
+		wait->request = lease;
 	strlcpy(wait->what, text.data, sizeof(wait->what));
 }
 

@@ -72,6 +72,7 @@ static int64 call_began_us;
 static int64 waits_since_us;       /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
+static int64 unasked_since_us;     /* what another session waits for, and we, too; 0: asked */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
 static const LockRequest *waiting; /* there */
 static int free_permit;            /* see request_free_permit */
@@ -83,6 +84,7 @@ static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
 static bool may_await(const LockRequest *request, int name, int64 deadline_us);
+static bool awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void give_up_on(const LockRequest *request, int name);
@@ -127,7 +129,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
 	asks_nodes = false;
-	waits_since_us = 0;
+	waits_since_us = unasked_since_us = 0;
 	PG_TRY();
 	{
 		granted = acquire_all(request, request_deadline_us(request));
@@ -295,7 +297,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			give_up_on(request, i);
 			return false;
 		}
-		asked[i].awaited = asked[i].awaited || how == LEASE_AWAITED;
+		asked[i].awaited = how == LEASE_AWAITED;
 		give_back(request, how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
 		asked_count = i;
@@ -338,10 +340,28 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	bool patient = now_us - call_began_us < patience_us;
 	char *nodes;
 
+	if (lease_is_unasked(request->names[name].hash))
+		return awaits_broker(request, name, now_us, deadline_us);
+	unasked_since_us = 0;
 	if (!patient && (once || !request->terms.patient) &&
 		(nodes = lease_unanswered(request->names[name].hash)) != NULL)
 		fail_unreachable(request, name, nodes);
 	return now_us < deadline_us && (!once || patient);
+}
+
+/* What the other session asks for has not been asked of the nodes. */
+static bool
+awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
+{
+	if (unasked_since_us == 0)
+		unasked_since_us = now_us;
+	if (now_us >= deadline_us || now_us - unasked_since_us > BROKER_SILENT_US)
+	{
+		if (lease_broker_pid() == 0)
+			request_fail_no_broker();
+		fail_silent_broker(request, name);
+	}
+	return true;
 }
 
 /* For those of which a slot was opened; all of them can travel together. */
@@ -546,14 +566,23 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 	const LockName *wanted = &request->names[name];
 	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
 	int key_len = make_key(wanted, key);
+	LeaseTerms terms = request->terms;
+	int64 began_us = 0;
 	LeaseOpened opened;
 
+	terms.awaited = asked[name].awaited;
 	while ((opened = lease_open(wanted->hash, asked[name].gate, key, key_len - wanted->utf8_len,
-								key_len, &request->terms, &asked[name].lease)) == LEASE_NO_SLOT)
+								key_len, &terms, &asked[name].lease)) == LEASE_NO_SLOT)
 	{
+		int64 now_us = redlock_clock_us();
+
+		if (began_us == 0)
+			began_us = now_us;
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* nobody frees what is released */
-		if (redlock_clock_us() >= deadline_us)
+		if (now_us - began_us > BROKER_SILENT_US)
+			fail_silent_broker(request, name);
+		if (now_us >= deadline_us)
 			break;
 		wait_a_moment(deadline_us, 1);
 	}

@@ -374,6 +374,31 @@ lease_gate(uint64 hash)
 	return gate;
 }
 
+/*
+ * The lease with this gate, if somebody has it or asks for it; or NULL.  A gate is the hash of a
+ * name and so many losses as there had been, so each number that there may have been is tried.
+ */
+Lease *
+lease_at_gate(uint64 gate)
+{
+	uint32 most = 0;
+
+	for (int i = 0; i < LOSSES; i++)
+		most = Max(most, pg_atomic_read_u32(&lease_table->losses[i]));
+	for (uint64 lost = 0; lost <= most; lost++)
+	{
+		uint64 hash = gate - lost;
+		Lease *lease;
+
+		if (pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]) < lost)
+			continue;
+		lease = lease_find(hash);
+		if (lease != NULL && lease->gate == gate && pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
+			return lease;
+	}
+	return NULL;
+}
+
 /* Has a lease on this name been lost since this process asked for its gate? */
 bool
 lease_gate_changed(uint64 hash)
@@ -454,6 +479,7 @@ try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lea
 								 lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000)))
 		{
 			await(hash);
+			lease->is_awaited = true; /* who does so at the same time writes the same */
 			opened = LEASE_WANTED;
 		}
 		else if (!has_room_to_join())
@@ -900,6 +926,7 @@ leave(Lease *lease, bool may_stay)
 {
 	uint64 hash = lease->hash;
 	int64 idle_until_us = 0;
+	bool is_awaited;
 	uint32 joined;
 
 	/* who is likely to be the last takes the lock once */
@@ -920,12 +947,14 @@ leave(Lease *lease, bool may_stay)
 	note_joined(hash, -1);
 	joined = pg_atomic_sub_fetch_u32(&lease->joined, 1);
 	lease->returns = false;
+	is_awaited = lease->is_awaited;
 	if (joined == 0 && may_stay && lease->may_stay && lease->keep_idle_ms > 0 &&
 		!lease_table->stays_end &&
 		rules_may_stay(false, is_wanted_alone(lease), lease_validity_us(lease),
 					   lease->ttl_ms * INT64CONST(1000), 0, tokens_of(lease)))
 	{
 		idle_until_us = redlock_clock_us() + lease->keep_idle_ms * INT64CONST(1000);
+		lease->is_awaited = false;
 		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
 		pg_write_barrier();
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
@@ -937,7 +966,7 @@ leave(Lease *lease, bool may_stay)
 		return;
 	if (idle_until_us == 0 || idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
 		push(lease);
-	if (idle_until_us == 0)
+	if (idle_until_us == 0 || is_awaited)
 		wake_awaiting(hash);
 }
 
@@ -1169,9 +1198,9 @@ lease_count_detached(Oid role)
 
 	for (int i = 0; i < lease_table->slots; i++)
 	{
-		const Lease *lease = lease_at(i);
+		Lease *lease = lease_at(i);
 
-		count += lease->in_use && lease->owner_pid == 0 && lease->owner_role == role;
+		count += is_detached(lease) && lease->owner_role == role;
 	}
 	return count;
 }
@@ -1499,6 +1528,20 @@ lease_missing_nodes(Lease *lease)
 {
 	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
 							   pg_atomic_read_u32(&lease->silent_nodes));
+}
+
+bool
+lease_is_unasked(uint64 hash)
+{
+	Lease *lease;
+	bool unasked;
+
+	LWLockAcquire(lock_of(hash), LW_SHARED);
+	lease = named(hash);
+	unasked = lease != NULL && lease_state(lease) == LEASE_WAITING &&
+			  pg_atomic_read_u32(&lease->silent_nodes) == LEASE_NOT_ASKED;
+	LWLockRelease(lock_of(hash));
+	return unasked;
 }
 
 char *

@@ -137,7 +137,7 @@ typedef struct Lease
 	bool wanted;      /* by another host: it must not stay */
 	bool may_stay;    /* as the nodes were told when it was asked for */
 	bool shared;      /* by many sessions, its owner is the one that asked for it */
-	bool is_awaited;  /* (t) detached: sessions wait in the gate for its end */
+	bool is_awaited;  /* (t) detached, or shared: sessions wait in the gate for its end */
 	bool is_queue;    /* for permits; while it is held, its owner waits for one */
 	uint16 permits;   /* it is one of so many, or their queue; 0: of no such lock */
 
@@ -207,7 +207,7 @@ typedef struct Lease
 	core_lease core;
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1088, "a slot takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1120, "a slot takes little more than a kilobyte");
 
 /* A detached lease, as it was found; it may have ended since. */
 typedef struct DetachedLease
@@ -361,6 +361,7 @@ extern int64 lease_give_up_stays(void);  /* all; how many */
 /* If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more. */
 extern bool lease_give_up_stay(Lease *lease);
 extern Lease *lease_find(uint64 hash); /* NULL: no lease has this name */
+extern Lease *lease_at_gate(uint64 gate); /* who has it or asks for it; or NULL */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
 extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
@@ -378,6 +379,7 @@ extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known 
 extern void lease_held_by_head(Lease *lease, char *text, size_t size); /* its first bytes */
 extern const char *lease_cycle_text(Lease *lease);                     /* of a deadlock */
 extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
+extern bool lease_is_unasked(uint64 hash);      /* a session waits for the broker to ask for it */
 extern char *lease_unanswered(uint64 hash);     /* so, if most say nothing to who asks; or NULL */
 
 /*

@@ -1,0 +1,75 @@
+# A broker that is stopped, or does not start.
+#
+# Protects from: sessions that blame the nodes, or another session, for what the broker has
+# not asked; a call that never ends, since released locks fill the table; a server that goes
+# on crashing, since it was told to preload another file than it calls.
+
+use strict;
+use warnings;
+
+use File::Copy;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host  = redlock_cluster('stopped', nodes => \@nodes, conf => "redlock.max_locks = 8\nredlock.node_timeout = '200ms'");
+my ($s, $t) = map { session($host) } 1, 2;
+my $broker = broker_pid($host);
+
+sub fails_by_the_broker
+{
+	my ($result, $what) = @_;
+
+	like("$result->{state} $result->{message}", qr/^55000 the redlock broker has not asked for "\w+" in time$/, $what);
+	like($result->{hint}, qr/see the server log and process $broker/, 'and names it');
+	return;
+}
+
+# who shares the question of another session says the same as that one
+kill 'STOP', $broker;
+foreach my $wait (0, 1)
+{
+	my $name = "shared$wait";
+
+	$s->send("SELECT redlock_acquire('$name', mode => 'shared'" . ($wait ? ", wait => '1 min'" : '') . ')');
+	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = '$name'") == 1 }, 'one asks');
+	fails_by_the_broker($t->run($wait ? "SELECT redlock_acquire('$name', mode => 'shared', wait => '100 ms')" : "SELECT redlock_try('$name', mode => 'shared')"),
+		'who awaits the answer to another session');
+	$host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $s->pid . ')') if $wait;
+	my $result = $s->result;
+	fails_by_the_broker($result, 'as that one') unless $wait;
+}
+
+# what was given up keeps its slot until the broker frees it
+my $results = 0;
+$s->query("SET statement_timeout = '20ms'");
+foreach my $i (1 .. 120)
+{
+	$results++ if $s->run("SELECT redlock_try('slot $i')")->{state} ne '57014';
+	last if $results > 2;
+}
+cmp_ok($results, '<', 120, 'released locks fill the table');
+$s->query('RESET statement_timeout');
+$s->send("SELECT redlock_try('one')");
+$t->send("SELECT redlock_acquire('more')");
+fails_by_the_broker($_->result, 'who finds no slot does not wait for ever') foreach $s, $t;
+kill 'CONT', $broker;
+ok(wait_until(sub { $s->run("SELECT redlock_try('one')")->{out} eq 't' }, 'a lock'), 'and it goes on with the broker');
+$_->quit foreach $s, $t;
+
+# a copy that is preloaded is not what the broker's process loads
+my $dir = PostgreSQL::Test::Utils::tempdir();
+chomp(my $libdir = qx(pg_config --pkglibdir));
+copy("$libdir/redlock_pg.so", "$dir/redlock_pg.so") or die "copy: $!";
+$host->append_conf('postgresql.conf', "shared_preload_libraries = '$dir/redlock_pg.so'");
+$host->restart;
+ok( wait_until(
+		sub { slurp_file($host->logfile) =~ /the redlock broker does not start: redlock_pg was preloaded from another file/ },
+		'a word in the log'),
+	'it says so');
+is($host->safe_psql('postgres', 'SELECT 1'), 1, 'and the server runs');
+unlike(slurp_file($host->logfile), qr/was terminated by signal/, 'nothing crashes');
+is(psql_result($host, "SELECT redlock_try('x')")->{state}, '55000', 'calls say that they can not work');
+
+done_testing();
