@@ -99,9 +99,12 @@ typedef struct RunContext
 	"release "                                                                                     \
 	"the lock."
 
+/* Of an array of names, in which each may stand more than once. */
+#define ELEMENTS_MAX 10000
+
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
-static bool says(const text *given, const char *word);
+static inline bool says(const text *given, const char *word);
 static void get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
 static void begin_record(void);
@@ -113,6 +116,7 @@ static bool wants_own_statement(void);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockName *name);
 static void check_name(char *name, int element, LockName *checked);
+static const char *which_name(int element);
 static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
@@ -729,7 +733,6 @@ get_name(FunctionCallInfo fcinfo, LockName *name)
 static void
 check_name(char *name, int element, LockName *checked)
 {
-	char *which = element > 0 ? psprintf("Element %d of the array", element) : "It";
 	char *utf8;
 	int utf8_len;
 	const unsigned char *control;
@@ -737,23 +740,30 @@ check_name(char *name, int element, LockName *checked)
 	if (name[0] == '\0')
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the name of a redlock must not be empty"),
-						element > 0 ? errdetail("%s is empty.", which) : 0));
+						element > 0 ? errdetail("%s is empty.", which_name(element)) : 0));
 	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
 	utf8_len = (int) strlen(utf8);
 	if (utf8_len > LOCK_NAME_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which, utf8_len,
-								  LOCK_NAME_MAX)));
+						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which_name(element),
+								  utf8_len, LOCK_NAME_MAX)));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("the name of a redlock must not contain control characters"),
-						errdetail("%s contains U+%04X.", which,
+						errdetail("%s contains U+%04X.", which_name(element),
 								  *control == 0xc2 ? control[1] : control[0])));
 	checked->name = name;
 	checked->utf8 = utf8;
 	checked->utf8_len = utf8_len;
 	checked->hash = lease_hash(utf8, utf8_len);
+}
+
+/* For messages. */
+static const char *
+which_name(int element)
+{
+	return element > 0 ? psprintf("Element %d of the array", element) : "It";
 }
 
 /* Returns them as they were given, *count; the request gets each once, in the order of all hosts.
@@ -778,6 +788,12 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 						errmsg("the array of redlock names must have one dimension"),
 						errdetail("It has %d.", ARR_NDIM(array)),
 						errhint("Give all names in one row: ARRAY['a', 'b'].")));
+	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) > ELEMENTS_MAX)
+		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						errmsg("too many redlocks are asked for at once"),
+						errdetail("The array has %d elements; the limit is %d, with duplicates.",
+								  ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), ELEMENTS_MAX),
+						errhint("Give each name once.")));
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
 	if (*count == 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -1017,7 +1033,7 @@ get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
 			 errhint("Leave them out, or use the mode \"exclusive\".")));
 }
 
-static bool
+static inline bool
 says(const text *given, const char *word)
 {
 	return VARSIZE_ANY_EXHDR(given) == strlen(word) &&
@@ -1288,7 +1304,7 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 static Datum
 counter_datum(LeaseCounter counter)
 {
-	return Int64GetDatum((int64) pg_atomic_read_u64(&lease_table->counters[counter]));
+	return Int64GetDatum((int64) lease_counted(counter));
 }
 
 Datum

@@ -140,6 +140,54 @@ like($victim->{detail}, qr/waits for transaction \d+; blocked by process $result
 one_victim('with a bystander', @results);
 is($results[2]{state}, '', 'which is not the bystander');
 
+# One that has waited for long is in the way, at the front of its queue, of a cycle that is closed
+# behind it: its next probe comes home before those of the cycle have left.  Of two hosts one has
+# the larger number, so both ways.
+sub set_deadlock_timeout
+{
+	my ($value) = @_;
+
+	foreach (values %host)
+	{
+		$_->append_conf('postgresql.conf', "deadlock_timeout = '$value'");
+		$_->reload;
+	}
+	return;
+}
+
+set_deadlock_timeout('1s');
+foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
+{
+	my ($here, $there) = @$way;
+	my @all = map { session($host{$_}) } $here, $here, $there;
+	my ($first, $behind, $other) = @all;
+
+	if ($here eq 'b')
+	{
+		# a name of which a lease was lost has another gate
+		$first->query("SET redlock.on_loss = 'error'");
+		$first->query("SELECT redlock_acquire('y$here', scope => 'session', hold_at_most => '50 ms')");
+		wait_until(sub { $host{$here}->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'y$here'") eq 'lost' }, 'a lease is lost');
+		$first->query('SELECT redlock_release_all()');
+	}
+	$_->query('BEGIN') foreach @all;
+	$behind->query(lock_of("x$here"));
+	$other->query(lock_of("y$here"));
+	$first->send(lock_of("y$here"));
+	sleep 4; # it is the time that matters: so many probes
+	$behind->send(lock_of("y$here"));
+	$other->send(lock_of("x$here"));
+	@results = all_results(@all);
+	$results[$_]{pid} = $all[$_]->pid foreach 0 .. 2;
+	$victim = one_victim("behind who has waited for long on $here", @results);
+	is($results[0]{state}, '', 'which is not that one');
+	my $pid = $results[1]{pid};
+	like($victim->{detail}, qr/^Process $pid of server $here waits for redlock "y$here"/m, 'what is waited for at a gate is known');
+	$_->quit foreach @all;
+}
+
+set_deadlock_timeout('200ms');
+
 # Those of the cycle are both behind others, who ask for them.
 @results = deadlock(
 	{ host => 'a', has => [ lock_of('u') ], wants => lock_of('y') },

@@ -183,9 +183,17 @@ is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, 
 
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '29 days' WHERE status = 'skipped'");
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '31 days' WHERE status = 'lost'");
+my $long = session($host_a);
+$long->send("CALL redlock_run('long', 'SELECT pg_sleep(600)', record => true)");
+wait_until(sub { $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '31 days' WHERE resource = 'long' AND status = 'running' RETURNING 1") eq '1' },
+	'a run that goes on for a month');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
 is($host_a->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ' ') FROM redlock_runs WHERE status IN ('skipped', 'lost')"), 'skipped',
 	'what began before redlock.runs_keep is deleted');
+is($host_a->safe_psql('postgres', "SELECT status FROM redlock_runs WHERE resource = 'long'"), 'running', 'but not what has not ended');
+$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $long->pid . ')');
+$long->result;
+$long->quit;
 
 # so they are where all are skipped
 $other->query("SELECT redlock_acquire('busy', scope => 'session')");

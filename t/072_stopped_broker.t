@@ -41,6 +41,32 @@ foreach my $wait (0, 1)
 	fails_by_the_broker($result, 'as that one') unless $wait;
 }
 
+# that it was not asked means little at the end of a wait that was for something else
+{
+	my ($holder, $first) = map { session($host) } 1, 2;
+
+	$host->append_conf('postgresql.conf', "redlock.node_timeout = '20s'");
+	kill 'CONT', $broker;
+	$host->reload;
+	$_->poll_query_until('postgres', "SELECT setting = '20000' FROM pg_settings WHERE name = 'redlock.node_timeout'") foreach $host;
+	$holder->query("SELECT redlock_acquire('late', scope => 'session')");
+	$first->send("SELECT redlock_acquire('late', mode => 'shared')");
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') == 1 }, 'one waits at the gate');
+	$t->send("SELECT redlock_acquire('late', mode => 'shared', wait => '4 s')");
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') == 2 }, 'and another, for four seconds');
+	kill 'STOP', $broker;
+	sleep 2; # it is the time that matters: most of the wait
+	$holder->query("SELECT redlock_release('late')");
+	is($t->result->{state}, '55P03', 'who waited for a holder most of the time does not blame the broker');
+	kill 'CONT', $broker;
+	$first->result;
+	$host->append_conf('postgresql.conf', "redlock.node_timeout = '200ms'");
+	$host->reload;
+	$host->poll_query_until('postgres', "SELECT setting = '200' FROM pg_settings WHERE name = 'redlock.node_timeout'");
+	kill 'STOP', $broker;
+	$_->quit foreach $holder, $first;
+}
+
 # what was given up keeps its slot until the broker frees it
 my $results = 0;
 $s->query("SET statement_timeout = '20ms'");

@@ -33,8 +33,9 @@
 /*
  * Who queues at a gate waits for the lock, as the session before it does that asks for it.
  * That this one would be the first to get it matters only if both wait in cycles of which
- * no session can break its own: then, after so many probes, the one before it is ended, though
- * it only stands in the way.
+ * no session can break its own: then, after so many probes, and when such a path has come home for
+ * as long and deadlock_timeout, by when the cycle's own have ended it, the one before it is ended,
+ * though it only stands in the way.
  */
 #define PATIENT_PROBES 8
 
@@ -175,6 +176,7 @@ send_probe(Lease *lease, int64 now_us)
 	ScriptProbe probe;
 
 	probe.path.count = 0;
+	probe.path.by_queue = false;
 	probe.path.number = ++waits[lease_slot(lease)].memory.sent;
 	if (may_look(1, now_us))
 		send_on(&probe, lease, now_us);
@@ -351,6 +353,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 			}
 			if (visit->probe.path.number <= PATIENT_PROBES)
 				continue;
+			visit->probe.path.by_queue = true;
 		}
 		blockers = find_blockers(visit->pid, &wait, blocking);
 		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
@@ -519,7 +522,8 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	Wait *wait = &waits[lease_slot(lease)];
 
-	switch (probe_judge(&wait->memory, &probe->path))
+	switch (probe_judge(&wait->memory, &probe->path, now_us,
+						DeadlockTimeout * INT64CONST(1000) + PATIENT_PROBES * probe_again_us(0)))
 	{
 		case PROBE_KNOWN:
 			break;

@@ -494,7 +494,7 @@ script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 	char *at = put_word(text, word, strlen(word));
 
 	at = put_word(at, key, key_len);
-	at = put_number(at, probe->path.number);
+	at = put_number(at, 2 * (int64) probe->path.number + probe->path.by_queue);
 	for (int i = 0; i < probe->path.count; i++)
 	{
 		const ProbeStep *step = &probe->path.step[i];
@@ -520,9 +520,10 @@ take_probe(const char **at, const char *end, ScriptProbe *probe)
 
 	probe->path.count = 0;
 	if (!take_word(at, end, &probe->key, &probe->key_len) ||
-		!take_number(at, end, PG_UINT32_MAX, &number))
+		!take_number(at, end, 2 * (int64) PG_UINT32_MAX + 1, &number))
 		return false;
-	probe->path.number = number;
+	probe->path.number = (uint32) (number / 2);
+	probe->path.by_queue = number % 2 != 0;
 	while (*at < end)
 	{
 		ScriptStep *words = &probe->text[probe->path.count];

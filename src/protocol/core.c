@@ -58,6 +58,9 @@
  */
 #define SPLIT_SPREAD_US 10000
 
+/* A try that nobody won goes on for so many times as long as one that waits for a recall. */
+#define SPLIT_PATIENCE 5
+
 /* Waiters ask this much apart when the keys of a dead holder expire. */
 #define EXPIRY_SPREAD_US 10000
 
@@ -578,7 +581,7 @@ waiting_hosts(const core_lease *lease)
 		for (int j = 0; j < CORE_NODES_MAX; j++)
 			saying +=
 				lease->node[j].vote == CORE_VOTE_NO && lease->waiting_at[j] >= lease->waiting_at[i];
-		if (saying >= core_quorum(lease->members))
+		if (saying >= core_quorum(lease->lists.now))
 			most = max_us(most, lease->waiting_at[i]);
 	}
 	return most >= 0 ? most : lease->waiting;
@@ -587,7 +590,8 @@ waiting_hosts(const core_lease *lease)
 /*
  * A try is refused by the first round that finds a holder, unless that one may have the lock for
  * nobody.  Such a host gives it up at once when it hears of the try, which may just have been in
- * vain.  Where no holder is found all who asked may have refused each other, and ask again.
+ * vain.  Where no holder is found all who asked may have refused each other, and ask again, for
+ * longer: the next round may be split, too.
  */
 static bool
 try_goes_on(core_lease *lease, const core_event *event, bool sure)
@@ -595,7 +599,7 @@ try_goes_on(core_lease *lease, const core_event *event, bool sure)
 	if (sure && !lease->rival_may_stay)
 		return false;
 	if (lease->recall_until_us == 0)
-		lease->recall_until_us = event->now_us + lease->patience_us;
+		lease->recall_until_us = event->now_us + lease->patience_us * (sure ? 1 : SPLIT_PATIENCE);
 	return event->now_us < lease->recall_until_us;
 }
 
@@ -604,6 +608,9 @@ split_spread_us(const core_lease *lease)
 {
 	int64_t spread_us = SPLIT_SPREAD_US;
 
+	/* each that tries may be near another node: they have to be farther apart than the ways */
+	if (lease->once)
+		spread_us = max_us(spread_us, lease->patience_us);
 	for (uint32_t i = 1; i < lease->splits && spread_us < lease->retry_us; i++)
 		spread_us *= 2;
 	return spread_us;

@@ -29,18 +29,22 @@ probe_visit(ProbePath *path, const ProbeStep *step)
 }
 
 ProbeVerdict
-probe_judge(ProbeMemory *memory, const ProbePath *path)
+probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t patience_us)
 {
+	ProbeSeen *seen = path->by_queue ? &memory->seen_by_queue : &memory->seen;
 	uint64_t edges = edges_of(path);
 
-	if (memory->after > 0 && path->number <= memory->after)
+	if (seen->after > 0 && path->number <= seen->after)
 		return PROBE_KNOWN; /* it was sent before the first came home */
-	if (memory->after > 0 && memory->edges == edges)
-		return PROBE_DEADLOCK;
-	if (memory->after > 0 && path->number == memory->after + 1)
+	if (seen->after > 0 && seen->edges == edges)
+	{
+		seen->last = path->number;
+		return path->by_queue && now_us - seen->since_us < patience_us ? PROBE_KNOWN
+																	   : PROBE_DEADLOCK;
+	}
+	if (seen->after > 0 && path->number <= seen->last + 1)
 		return PROBE_KNOWN; /* one of several cycles: by that of the first the same probe comes */
-	memory->edges = edges;
-	memory->after = memory->sent;
+	*seen = (ProbeSeen){memory->sent, memory->sent, edges, now_us};
 	return PROBE_ONCE;
 }
 

@@ -36,6 +36,7 @@ typedef struct ProbeStep
 typedef struct ProbePath
 {
 	uint32_t number; /* of the probes of the first step's wait */
+	bool by_queue;   /* it goes through a session that only stands before another in a queue */
 	int count;
 	ProbeStep step[PROBE_STEPS_MAX]; /* the first is that of the wait that sent it */
 } ProbePath;
@@ -53,12 +54,21 @@ typedef enum ProbeAct
  */
 extern ProbeAct probe_visit(ProbePath *path, const ProbeStep *step);
 
+/* A cycle, perhaps. */
+typedef struct ProbeSeen
+{
+	uint32_t after;   /* seen before that was sent; the second has a larger number; 0: not yet */
+	uint32_t last;    /* the number by which it was seen last; or `after` */
+	uint64_t edges;   /* by which the first came */
+	int64_t since_us; /* when it came */
+} ProbeSeen;
+
 /* What a wait remembers of its probes; zeroed for a new wait. */
 typedef struct ProbeMemory
 {
-	uint32_t sent;  /* the number of the last one */
-	uint32_t after; /* one came home before that; the second has a larger number; 0: none did */
-	uint64_t edges; /* by which the first came */
+	uint32_t sent; /* the number of the last one */
+	ProbeSeen seen;
+	ProbeSeen seen_by_queue;
 } ProbeMemory;
 
 typedef enum ProbeVerdict
@@ -68,8 +78,12 @@ typedef enum ProbeVerdict
 	PROBE_DEADLOCK /* this wait is to end */
 } ProbeVerdict;
 
-/* It came home. */
-extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path);
+/*
+ * It came home.  One that came by a queue counts when it has done so for patience_us: who sent it
+ * may stand in the way of a cycle that has just been closed, and that another will break.
+ */
+extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us,
+								int64_t patience_us);
 
 /* So long after one probe a wait sends another, when so many hosts wait for its lock. */
 extern int64_t probe_again_us(int waiting);

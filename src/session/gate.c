@@ -75,14 +75,14 @@ gate_set_up(void)
 }
 
 bool
-gate_enter(uint64 hash, bool shared, bool session_level, int64 deadline_us,
+gate_enter(uint64 hash, bool of_lease, bool shared, bool session_level, int64 deadline_us,
 		   void (*before_wait)(void), uint64 *gate)
 {
 	do
 	{
 		awaited.hash = hash;
 		awaited.deadline_us = deadline_us;
-		*gate = lease_gate(hash);
+		*gate = of_lease ? lease_gate(hash) : lease_present_gate(hash);
 		if (enter(*gate, MODE(shared), session_level,
 				  deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
 			return true;

@@ -23,10 +23,11 @@ extern void gate_set_up(void);
  * Enter the gate of the resource with this hash, and tell which it was; false if it
  * could not be done by the deadline, on the clock of the leases.  That stands in for
  * lock_timeout.  Shared, or alone.  Counted, and at session or transaction level, like advisory
- * locks. If it has to wait, before_wait is called first.
+ * locks. If it has to wait, before_wait is called first.  of_lease: the present gate was not that
+ * of the lease which has the name.
  */
-extern bool gate_enter(uint64 hash, bool shared, bool session_level, int64 deadline_us,
-					   void (*before_wait)(void), uint64 *gate);
+extern bool gate_enter(uint64 hash, bool of_lease, bool shared, bool session_level,
+					   int64 deadline_us, void (*before_wait)(void), uint64 *gate);
 
 /* Enter one that was entered before, if that can be done now. */
 extern bool gate_enter_again(uint64 gate, bool shared, bool session_level);

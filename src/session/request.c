@@ -72,6 +72,7 @@ static int64 call_began_us;
 static int64 waits_since_us;       /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;             /* last */
 static int64 broker_seen_us;       /* since then */
+static bool was_taken;             /* by who has another gate, or has lost this one */
 static int64 unasked_since_us;     /* what another session waits for, and we, too; 0: asked */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
 static const LockRequest *waiting; /* there */
@@ -108,6 +109,7 @@ static void fail_held(const LockRequest *request, int name);
 static void time_out(const LockRequest *request, int name);
 static Lease *lease_of(int name);
 static bool was_asked_long(void);
+static bool is_long(int64 now_us, int64 since_us);
 static char *holder_text(const LockRequest *request, Lease *lease);
 static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
@@ -128,7 +130,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	taken_count = 0;
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
-	asks_nodes = false;
+	asks_nodes = was_taken = false;
 	waits_since_us = unasked_since_us = 0;
 	PG_TRY();
 	{
@@ -298,6 +300,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			return false;
 		}
 		asked[i].awaited = how == LEASE_AWAITED;
+		was_taken = was_taken || how == LEASE_TAKEN;
 		give_back(request, how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
 		asked_count = i;
@@ -349,19 +352,23 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	return now_us < deadline_us && (!once || patient);
 }
 
-/* What the other session asks for has not been asked of the nodes. */
+/*
+ * What the other session asks for has not been asked of the nodes.  Nor has it at the end of many
+ * waits that end while others come and go: that means something only if it lasts.
+ */
 static bool
 awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
 {
 	if (unasked_since_us == 0)
 		unasked_since_us = now_us;
-	if (now_us >= deadline_us || now_us - unasked_since_us > BROKER_SILENT_US)
+	if (now_us - unasked_since_us > BROKER_SILENT_US ||
+		(now_us >= deadline_us && is_long(now_us, unasked_since_us)))
 	{
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker();
 		fail_silent_broker(request, name);
 	}
-	return true;
+	return now_us < deadline_us;
 }
 
 /* For those of which a slot was opened; all of them can travel together. */
@@ -474,8 +481,8 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 		waiting = request;
 		waiting_at_gate = hash;
 		waited_for = name;
-		entered = gate_enter(hash, request->terms.shared, at_session_level(request), until_us,
-							 prepare_to_wait, &next->gate);
+		entered = gate_enter(hash, was_taken, request->terms.shared, at_session_level(request),
+							 until_us, prepare_to_wait, &next->gate);
 	}
 	PG_CATCH();
 	{
@@ -865,10 +872,14 @@ lease_of(int name)
 static bool
 was_asked_long(void)
 {
-	int64 out_us = redlock_clock_us() - asked_us;
+	return is_long(redlock_clock_us(), asked_us);
+}
 
-	return out_us >= asked_us - call_began_us ||
-		   out_us >= redlock_node_timeout_ms * INT64CONST(1000);
+static bool
+is_long(int64 now_us, int64 since_us)
+{
+	return now_us - since_us >= since_us - call_began_us ||
+		   now_us - since_us >= redlock_node_timeout_ms * INT64CONST(1000);
 }
 
 /* A sentence. */

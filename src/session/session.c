@@ -49,7 +49,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/utility.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -85,7 +84,6 @@ typedef struct Holding
 	bool shared;
 	bool attached;          /* it is not ours: */
 	DetachedLease detached; /* ... but this one, as it was when we attached */
-	char *name;             /* of the resource, in the server encoding */
 	int64 session_count;
 	int64 call_count;     /* of the running outermost CALL or DO */
 	int64 ended_count;    /* of such that have ended, in this transaction */
@@ -95,15 +93,38 @@ typedef struct Holding
 	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
 	bool loss_signalled;  /* the timer has seen it */
 	dlist_node link;      /* in holdings */
+	char name[FLEXIBLE_ARRAY_MEMBER]; /* of the resource, in the server encoding */
 } Holding;
 
-static HTAB *holding_index = NULL;
+/* The index of the holdings, by hashes that need no other one. */
+typedef struct HoldingEntry
+{
+	uint64 hash;
+	Holding *holding;
+	char status;
+} HoldingEntry;
+
+#define SH_PREFIX holding_index
+#define SH_ELEMENT_TYPE HoldingEntry
+#define SH_KEY_TYPE uint64
+#define SH_KEY hash
+#define SH_HASH_KEY(index, key) ((uint32) (key))
+#define SH_EQUAL(index, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DEFINE
+#define SH_DECLARE
+#include "lib/simplehash.h"
+
+static holding_index_hash *holding_index = NULL;
 static dlist_head holdings = DLIST_STATIC_INIT(holdings);
 
 /* The alarm may not read `holdings` while this is set. */
 static volatile sig_atomic_t holdings_busy = false;
 
-/* Number of XactHolds: lets the callbacks of most transactions return at once. */
+/* Most transactions need one: the last that was given back is kept. */
+static XactHold *spare_hold = NULL;
+
+/* Number of XactHolds in use: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
 
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
@@ -123,7 +144,7 @@ static bool called_by_client(void);
 static void start_session(void);
 static void check_ready(void);
 static void check_limit(int more);
-static void check_detached_limit(int more);
+static void check_detached_limit(int more, int held);
 static bool keep_gate(Holding *holding);
 static int64 lasting(const Holding *holding);
 static bool holds_in_subxact(const Holding *holding);
@@ -133,7 +154,7 @@ static void detach_all(const LockRequest *request);
 static void begin_turn(Lease *lease);
 static void hold_again(Holding *holding, LockScope scope);
 static Holding *take(const LockName *name, LockScope scope);
-static Holding *enter_holding(const LockName *held, char *name);
+static Holding *enter_holding(const LockName *held);
 static void list_holding(Holding *holding);
 static Holding *attach(const LockName *name, const DetachedLease *detached);
 static void undo(const LockName *name, LockScope scope, bool counted);
@@ -224,7 +245,7 @@ session_acquire(const LockRequest *request)
 	if (request->terms.scope != SCOPE_DETACHED)
 		check_limit(ask.count);
 	else
-		check_detached_limit(ask.count);
+		check_detached_limit(ask.count, lease_count_detached(GetUserId()));
 	if (ask.count == 0)
 		hold_all(request);
 	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
@@ -322,18 +343,14 @@ called_by_client(void)
 static void
 start_session(void)
 {
-	HASHCTL control = {0};
-	HTAB *index;
+	holding_index_hash *index;
 
 	if (holding_index != NULL)
 		return;
 
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(Holding);
-	control.hcxt = TopMemoryContext;
 	alarm_set_up(ALARM_LOSS, on_alarm);
 	gate_set_up();
-	index = hash_create("redlock holdings", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	index = holding_index_create(TopMemoryContext, 16, NULL);
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 	before_shmem_exit(release_at_exit, (Datum) 0);
@@ -362,7 +379,7 @@ check_ready(void)
 static void
 check_limit(int more)
 {
-	int held = (int) hash_get_num_entries(holding_index);
+	int held = (int) holding_index->members;
 
 	if (more == 0 || held + more <= redlock_max_locks_per_session)
 		return;
@@ -379,10 +396,8 @@ check_limit(int more)
 
 /* No session's end releases them, so what bounds a session bounds a role on this server. */
 static void
-check_detached_limit(int more)
+check_detached_limit(int more, int held)
 {
-	int held = lease_count_detached(GetUserId());
-
 	if (held + more <= redlock_max_locks_per_session)
 		return;
 	ereport(ERROR,
@@ -404,7 +419,6 @@ hold_all(const LockRequest *request)
 
 	if (request->terms.scope == SCOPE_DETACHED)
 	{
-		check_detached_limit(request->count); /* others of the role were granted some meanwhile */
 		detach_all(request);
 		return;
 	}
@@ -436,10 +450,22 @@ hold_all(const LockRequest *request)
 	PG_END_TRY();
 }
 
-/* Nothing here can fail.  The lease first: the gate is for who comes next. */
+/*
+ * Others of the role may have been granted some meanwhile, and may be just now: one of them after
+ * the other.  The lease first: the gate is for who comes next.
+ */
 static void
 detach_all(const LockRequest *request)
 {
+	int held;
+
+	lease_begin_detaching();
+	held = lease_count_detached(GetUserId());
+	if (held + request->count > redlock_max_locks_per_session)
+	{
+		lease_end_detaching();
+		check_detached_limit(request->count, held);
+	}
 	for (int i = 0; i < request->count; i++)
 	{
 		uint64 gate;
@@ -451,6 +477,7 @@ detach_all(const LockRequest *request)
 		lease_detach(lease);
 		gate_leave(gate, false, false);
 	}
+	lease_end_detaching();
 }
 
 /* Of a lease that was granted, handed over or joined. */
@@ -476,8 +503,7 @@ hold_again(Holding *holding, LockScope scope)
 static Holding *
 take(const LockName *granted, LockScope scope)
 {
-	char *name = MemoryContextStrdup(TopMemoryContext, granted->name);
-	Holding *holding = enter_holding(granted, name);
+	Holding *holding = enter_holding(granted);
 
 	holding->lease = request_take(&holding->gate);
 	holding->shared = holding->lease->shared;
@@ -489,16 +515,28 @@ take(const LockName *granted, LockScope scope)
 
 /* With nothing counted on it; it is not yet listed. */
 static Holding *
-enter_holding(const LockName *held, char *name)
+enter_holding(const LockName *held)
 {
+	size_t name_size = strlen(held->name) + 1;
 	bool found;
-	Holding *holding = hash_search(holding_index, &held->hash, HASH_ENTER, &found);
+	HoldingEntry *entry;
+	Holding *holding;
 
+	entry = holding_index_insert(holding_index, held->hash, &found);
 	Assert(!found);
+	holding = MemoryContextAllocExtended(TopMemoryContext, offsetof(Holding, name) + name_size,
+										 MCXT_ALLOC_NO_OOM);
+	if (holding == NULL)
+	{
+		holding_index_delete(holding_index, held->hash);
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	}
+	entry->holding = holding;
+	holding->hash = held->hash;
 	holding->gate = 0;
 	holding->shared = false;
 	holding->attached = false;
-	holding->name = name;
+	memcpy(holding->name, held->name, name_size);
 	holding->session_count = 0;
 	holding->call_count = 0;
 	holding->ended_count = 0;
@@ -550,8 +588,11 @@ count_up(Holding *holding, LockScope scope)
 		case SCOPE_TRANSACTION:
 			if (!holds_in_subxact(holding))
 			{
-				XactHold *hold = MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
+				XactHold *hold = spare_hold != NULL
+									 ? spare_hold
+									 : MemoryContextAlloc(TopMemoryContext, sizeof(XactHold));
 
+				spare_hold = NULL;
 				hold->next = holding->xact_holds;
 				hold->subid = GetCurrentSubTransactionId();
 				holding->xact_holds = hold;
@@ -740,13 +781,15 @@ find_valid(uint64 hash, const char *name)
 static Holding *
 find_holding(uint64 hash, const char *name)
 {
-	Holding *holding = NULL;
+	HoldingEntry *entry = NULL;
 
 	if (!dlist_is_empty(&holdings))
-		holding = hash_search(holding_index, &hash, HASH_FIND, NULL);
-	if (holding != NULL && strcmp(holding->name, name) != 0)
-		fail_same_hash(name, holding->name);
-	return holding;
+		entry = holding_index_lookup(holding_index, hash);
+	if (entry == NULL)
+		return NULL;
+	if (strcmp(entry->holding->name, name) != 0)
+		fail_same_hash(name, entry->holding->name);
+	return entry->holding;
 }
 
 static void
@@ -795,8 +838,6 @@ release_holding(Holding *holding)
 static void
 end_holding(Holding *holding, bool hand_over)
 {
-	uint64 hash = holding->hash;
-
 	/* first out of the timer's sight: the lease may have another owner at once */
 	change_holdings(false);
 	dlist_delete(&holding->link);
@@ -804,8 +845,8 @@ end_holding(Holding *holding, bool hand_over)
 	if (!holding->attached)
 		lease_release(holding->lease, hand_over ? gate_waiters : NULL);
 	end_fence(holding);
-	pfree(holding->name);
-	hash_search(holding_index, &hash, HASH_REMOVE, NULL);
+	(void) holding_index_delete(holding_index, holding->hash);
+	pfree(holding);
 }
 
 static bool
@@ -900,7 +941,7 @@ warn_of_attaching(const char *name, const DetachedLease *detached)
 static Holding *
 attach(const LockName *name, const DetachedLease *detached)
 {
-	Holding *holding = enter_holding(name, MemoryContextStrdup(TopMemoryContext, name->name));
+	Holding *holding = enter_holding(name);
 
 	holding->lease = detached->lease;
 	holding->attached = true;
@@ -1123,7 +1164,10 @@ drop_xact_hold(Holding *holding)
 	XactHold *hold = holding->xact_holds;
 
 	holding->xact_holds = hold->next;
-	pfree(hold);
+	if (spare_hold == NULL)
+		spare_hold = hold;
+	else
+		pfree(hold);
 	xact_hold_total--;
 }
 

@@ -63,12 +63,14 @@ static void push_free(Lease *lease);
 static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
 					  int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
+static bool is_at_gate(Lease *lease, uint64 gate);
 static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 							const LeaseTerms *terms, Lease **result);
-static LeaseOpened try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms,
-							Lease **result);
+static LeaseOpened try_join(uint64 hash, uint64 gate, const char *key, int key_len,
+							const LeaseTerms *terms, Lease **result);
 static void await(uint64 hash);
 static void join_first(Lease *lease);
+static bool is_owned_elsewhere(Lease *lease, uint64 gate);
 static bool is_named(const Lease *lease, const char *key, int key_len);
 static bool is_wanted_alone(Lease *lease);
 static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
@@ -131,7 +133,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
 	run_report_request();
-	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS);
+	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS + 1);
 }
 
 static void
@@ -170,8 +172,9 @@ init_table(void)
 	lease_table->queue_head = lease_table->queue_tail = -1;
 	lease_table->queue_number = 1;
 	SpinLockInit(&lease_table->queue_mutex);
-	for (int i = 0; i < COUNTERS; i++)
-		pg_atomic_init_u64(&lease_table->counters[i], 0);
+	for (int i = 0; i < COUNT_STRIPES; i++)
+		for (int j = 0; j < COUNTERS; j++)
+			pg_atomic_init_u64(&lease_table->counts[i].counter[j], 0);
 	for (int i = 0; i < CYCLES; i++)
 		lease_table->cycle_slot[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
@@ -375,8 +378,26 @@ lease_gate(uint64 hash)
 }
 
 /*
+ * Without a lock, as a session that acquires in a loop asks for it each time.  Where the lease that
+ * has the name has an owner and another gate, lease_open says LEASE_TAKEN.
+ */
+uint64
+lease_present_gate(uint64 hash)
+{
+	pg_atomic_uint64 *mine = &lease_table->awaited[REDLOCK_MY_PROCNO];
+
+	if (pg_atomic_read_u64(mine) != hash)
+	{
+		pg_atomic_write_u64(mine, hash);
+		pg_memory_barrier(); /* we see a loss that is under way, or it sees us (tell_loss) */
+	}
+	return hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
+}
+
+/*
  * The lease with this gate, if somebody has it or asks for it; or NULL.  A gate is the hash of a
- * name and so many losses as there had been, so each number that there may have been is tried.
+ * name and so many losses as there had been, so each number that there may have been is tried; or
+ * each slot, if there have been more losses than slots.
  */
 Lease *
 lease_at_gate(uint64 gate)
@@ -385,6 +406,13 @@ lease_at_gate(uint64 gate)
 
 	for (int i = 0; i < LOSSES; i++)
 		most = Max(most, pg_atomic_read_u32(&lease_table->losses[i]));
+	if (most > (uint32) lease_table->slots)
+	{
+		for (int i = 0; i < lease_table->slots; i++)
+			if (is_at_gate(lease_at(i), gate))
+				return lease_at(i);
+		return NULL;
+	}
 	for (uint64 lost = 0; lost <= most; lost++)
 	{
 		uint64 hash = gate - lost;
@@ -393,10 +421,16 @@ lease_at_gate(uint64 gate)
 		if (pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]) < lost)
 			continue;
 		lease = lease_find(hash);
-		if (lease != NULL && lease->gate == gate && pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
+		if (lease != NULL && is_at_gate(lease, gate))
 			return lease;
 	}
 	return NULL;
+}
+
+static bool
+is_at_gate(Lease *lease, uint64 gate)
+{
+	return lease->gate == gate && pg_atomic_read_u32(&lease->wish) == WISH_HOLD;
 }
 
 /* Has a lease on this name been lost since this process asked for its gate? */
@@ -450,7 +484,7 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	LeaseOpened opened = LEASE_OPENED;
 
 	if (terms->shared)
-		opened = try_join(hash, key, key_len, terms, result);
+		opened = try_join(hash, gate, key, key_len, terms, result);
 	if (opened != LEASE_OPENED)
 		return opened;
 	do
@@ -461,14 +495,17 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 
 /* LEASE_OPENED: there is none that could be joined; another may be there at once. */
 static LeaseOpened
-try_join(uint64 hash, const char *key, int key_len, const LeaseTerms *terms, Lease **result)
+try_join(uint64 hash, uint64 gate, const char *key, int key_len, const LeaseTerms *terms,
+		 Lease **result)
 {
 	LeaseOpened opened = LEASE_OPENED;
 	Lease *lease;
 
 	LWLockAcquire(lock_of(hash), LW_SHARED);
 	lease = named(hash);
-	if (lease != NULL && lease->shared && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
+	if (lease != NULL && is_owned_elsewhere(lease, gate))
+		opened = LEASE_TAKEN;
+	else if (lease != NULL && lease->shared && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
 	{
 		if (lease_state(lease) != LEASE_HELD)
 			await(hash); /* before we look whether it is being asked for */
@@ -519,6 +556,13 @@ join_first(Lease *lease)
 	note_joined(lease->hash, 1);
 }
 
+/* Its queue is at another gate than ours. */
+static bool
+is_owned_elsewhere(Lease *lease, uint64 gate)
+{
+	return pg_atomic_read_u32(&lease->wish) != WISH_IDLE && lease->gate != gate;
+}
+
 static bool
 is_named(const Lease *lease, const char *key, int key_len)
 {
@@ -565,7 +609,9 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	idle = named(hash);
 	if (idle != NULL)
 	{
-		if (is_detached(idle))
+		if (is_owned_elsewhere(idle, gate))
+			opened = LEASE_TAKEN;
+		else if (is_detached(idle))
 		{
 			idle->is_awaited = idle->is_awaited || !terms->once;
 			/* it may be asked for among others: lease_gate was told of the last one */
@@ -1191,6 +1237,19 @@ is_orphan(Lease *lease)
  * Detached leases
  */
 
+/* Before a table lock. */
+void
+lease_begin_detaching(void)
+{
+	LWLockAcquire(&lease_table->locks[LEASE_PARTITIONS].lock, LW_EXCLUSIVE);
+}
+
+void
+lease_end_detaching(void)
+{
+	LWLockRelease(&lease_table->locks[LEASE_PARTITIONS].lock);
+}
+
 int
 lease_count_detached(Oid role)
 {
@@ -1360,6 +1419,24 @@ end_detached(Lease *lease)
 	free_name(lease);
 	if (lease->is_awaited)
 		wake_awaiting(lease->hash);
+}
+
+void
+lease_count(LeaseCounter counter)
+{
+	LeaseCounts *mine = &lease_table->counts[REDLOCK_MY_PROCNO % COUNT_STRIPES];
+
+	pg_atomic_fetch_add_u64(&mine->counter[counter], 1);
+}
+
+uint64
+lease_counted(LeaseCounter counter)
+{
+	uint64 sum = 0;
+
+	for (int i = 0; i < COUNT_STRIPES; i++)
+		sum += pg_atomic_read_u64(&lease_table->counts[i].counter[counter]);
+	return sum;
 }
 
 Lease *

@@ -28,7 +28,7 @@
  * waiting, however many they are.  What is marked (t) changes
  * under Lease.version.
  *
- * Order: one table lock, before one of the mutexes, or the lock manager's own.  No
+ * Order: the detaching lock, one table lock, one of the mutexes or of the lock manager's own.  No
  * lock is held across a wait.
  *
  * Hand-over: a session that releases a valid lease while another session of this
@@ -236,6 +236,17 @@ typedef enum LeaseCounter
 	COUNTERS /* how many */
 } LeaseCounter;
 
+/* Processes count in one of these each, as one cache line would go to and fro between them. */
+#define COUNT_STRIPES 16
+
+typedef union LeaseCounts /* by procno modulo COUNT_STRIPES */
+{
+	pg_atomic_uint64 counter[COUNTERS];
+	char pad[128];
+} LeaseCounts;
+
+StaticAssertDecl(COUNTERS * sizeof(pg_atomic_uint64) <= 128, "a process counts in one place");
+
 /* Counters of losses; two names in one cost a place in the queue, no more. */
 #define LOSSES 256
 
@@ -249,7 +260,7 @@ typedef enum LeaseCounter
 typedef struct LeaseTable
 {
 	uint64 host_id;      /* of this server, for the life of its shared memory; random */
-	LWLockPadded *locks; /* LEASE_PARTITIONS */
+	LWLockPadded *locks; /* LEASE_PARTITIONS, and the detaching lock */
 	int *bucket;         /* (t) slot number of the first name in each, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
 	bool stays_end;      /* (t) the server stops: no lease stays with nobody */
@@ -267,7 +278,7 @@ typedef struct LeaseTable
 						  * second, and it would wrap after 136 years */
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
-	pg_atomic_uint64 counters[COUNTERS];
+	LeaseCounts counts[COUNT_STRIPES];
 	pg_atomic_uint32 losses[LOSSES]; /* by hash: so many leases were lost */
 	pg_atomic_uint32 more_joined;    /* leases that sessions share beyond the own_joins of each */
 	Settling settling;               /* (b) */
@@ -325,9 +336,10 @@ typedef enum LeaseOpened
 } LeaseOpened;
 
 extern uint64 lease_hash(const char *name, int len); /* for the index and the gate */
-extern uint64 lease_gate(uint64 hash);
-extern bool lease_gate_changed(uint64 hash); /* async-signal-safe */
-extern void lease_leave_gates(void);         /* at the end of the process: another gets its place */
+extern uint64 lease_gate(uint64 hash);         /* of the lease that has the name, if there is one */
+extern uint64 lease_present_gate(uint64 hash); /* of the next one: the same, but for losses */
+extern bool lease_gate_changed(uint64 hash);   /* async-signal-safe */
+extern void lease_leave_gates(void); /* at the end of the process: another gets its place */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
 
@@ -342,6 +354,9 @@ extern void lease_release_idle(uint64 hash);
 
 /* Of a lease that was granted: its owner has no more to do with it than others. */
 extern void lease_detach(Lease *lease);
+/* One session after the other counts those of its role, and detaches some; lease_detach. */
+extern void lease_begin_detaching(void);
+extern void lease_end_detaching(void);
 extern int lease_count_detached(Oid role); /* without the locks: some may come and go meanwhile */
 extern bool lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *found);
 extern int64 lease_detached_validity_us(const DetachedLease *detached);   /* 0: it has ended */
@@ -360,7 +375,7 @@ extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a
 extern int64 lease_give_up_stays(void);  /* all; how many */
 /* If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more. */
 extern bool lease_give_up_stay(Lease *lease);
-extern Lease *lease_find(uint64 hash); /* NULL: no lease has this name */
+extern Lease *lease_find(uint64 hash);    /* NULL: no lease has this name */
 extern Lease *lease_at_gate(uint64 gate); /* who has it or asks for it; or NULL */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
@@ -388,7 +403,9 @@ extern char *lease_unanswered(uint64 hash);     /* so, if most say nothing to wh
  */
 extern bool lease_copy(Lease *lease, Lease *copy); /* all before secret */
 
-extern int lease_broker_pid(void); /* 0: no broker runs */
+extern void lease_count(LeaseCounter counter);
+extern uint64 lease_counted(LeaseCounter counter); /* by all processes */
+extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
 
 /* the broker */
@@ -459,12 +476,6 @@ static inline char *
 lease_held_by(Lease *lease)
 {
 	return lease_holder(lease) + lease_text_size(lease);
-}
-
-static inline void
-lease_count(LeaseCounter counter)
-{
-	pg_atomic_fetch_add_u64(&lease_table->counters[counter], 1);
 }
 
 #endif /* REDLOCK_LEASE_H */

@@ -92,6 +92,7 @@ static struct
 static void check_granted(int host, int slot);
 static void check_kept_ones(int host, int slot);
 static void check_order(int host, int slot);
+static int64_t try_until_us(const slot *slot);
 static void check_renewed(int host, int slot);
 static void check_bound(int host, int slot, int64_t token, bool shared);
 static int64_t floor_for(int host, int slot);
@@ -229,6 +230,7 @@ check_asked(int h, int s)
 	debt_asked(h, s);
 	for (int other = 0; other < w.plan.resources; other++)
 		seen.collided += other != r && w.plan.gate[other] == w.plan.gate[r];
+	check->split = false;
 	check->alone = check->even = w.plan.faultless;
 	if (!w.plan.faultless)
 		return;
@@ -452,10 +454,17 @@ check_disowned(int h, int s)
 		   slot->secret);
 }
 
+/* It may be answered late, and then wait for a recall, or longer where no holder was found. */
+static int64_t
+try_until_us(const slot *slot)
+{
+	return slot->asked_us + w.plan.answer_us + (slot->check.split ? 5 : 1) * word_recall_us();
+}
+
 void
 check_outcome(int h, int s, core_outcome outcome)
 {
-	const slot *slot = &hosts[h].slot[s];
+	slot *slot = &hosts[h].slot[s];
 
 	switch (outcome)
 	{
@@ -463,10 +472,11 @@ check_outcome(int h, int s, core_outcome outcome)
 			break;
 		case CORE_MUST_WAIT:
 			seen.recalls += slot->once;
+			slot->check.split = slot->check.split || slot->core.splits > 0;
 			demand(12,
 				   !slot->once || !w.plan.faultless ||
-					   slot->core.wake_at_us <=
-						   slot->asked_us + w.plan.answer_us + word_recall_us(),
+					   (slot->core.wake_at_us <= try_until_us(slot) &&
+						host_now_us(h) <= try_until_us(slot)),
 				   "request %u of host %c, a try, waits for too long", slot->secret, HOST_NAME(h));
 			break;
 		case CORE_GRANTED:

@@ -31,6 +31,7 @@ typedef struct round_check
 	uint32_t forgets;         /* losses of counters before */
 	bool ordered;             /* later than `floor` even if nodes have forgotten */
 	bool alone;               /* nobody else had, asked for, or owed anything */
+	bool split;               /* a round of this request found no holder */
 	bool even;                /* ... and all nodes had counted as far */
 	core_mask yes;            /* servers that granted this attempt */
 	core_mask renewed;        /* servers that renewed in this round */

@@ -390,7 +390,7 @@ judge(int i, const ProbePath *path)
 {
 	session *own = &sessions[i];
 
-	switch (probe_judge(&own->memory, path))
+	switch (probe_judge(&own->memory, path, now_us, 0))
 	{
 		case PROBE_KNOWN:
 			break;

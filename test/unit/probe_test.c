@@ -32,30 +32,58 @@ test_paths(void)
 	ok(probe_visit(&path, &first) == PROBE_HOME, "the longest path comes home");
 }
 
+#define PATIENCE_US 1000
+
 static void
 test_judgement(void)
 {
 	ProbePath path = {.number = 1, .count = 2, .step = {{5, 1, true}, {4, 9, true}}};
 	ProbeMemory memory = {.sent = 3};
 
-	ok(probe_judge(&memory, &path) == PROBE_ONCE, "seen once");
-	ok(probe_judge(&memory, &path) == PROBE_KNOWN, "the same probe again");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "seen once");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN, "the same probe again");
 	path.number = 3;
-	ok(probe_judge(&memory, &path) == PROBE_KNOWN, "one that was sent before the first came home");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN,
+	   "one that was sent before the first came home");
 	path.number = 4;
 	path.step[1].wait = 10;
 	memory.sent = 4;
-	ok(probe_judge(&memory, &path) == PROBE_KNOWN, "the next may come by several cycles");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN,
+	   "the next may come by several cycles");
 	path.number = 5;
 	memory.sent = 5;
-	ok(probe_judge(&memory, &path) == PROBE_ONCE, "and then other edges are a first time");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE,
+	   "and then other edges are a first time");
 	path.number = 7;
 	path.step[1].wait = 9;
 	memory.sent = 7;
-	ok(probe_judge(&memory, &path) == PROBE_ONCE, "... and so are those of before");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "... and so are those of before");
 	path.number = 8;
 	memory.sent = 8;
-	ok(probe_judge(&memory, &path) == PROBE_DEADLOCK, "seen twice");
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_DEADLOCK, "seen twice");
+
+	/* one that came by a queue */
+	path.by_queue = true;
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "by a queue: seen once");
+	path.number = memory.sent = 9;
+	ok(probe_judge(&memory, &path, PATIENCE_US - 1, PATIENCE_US) == PROBE_KNOWN,
+	   "it may soon be broken by another");
+	path.step[1].wait = 10;
+	ok(probe_judge(&memory, &path, PATIENCE_US - 1, PATIENCE_US) == PROBE_KNOWN,
+	   "another cycle by the same probe does not take its place");
+	path.number = memory.sent = 10;
+	ok(probe_judge(&memory, &path, PATIENCE_US - 1, PATIENCE_US) == PROBE_KNOWN, "nor by the next");
+	path.step[1].wait = 9;
+	ok(probe_judge(&memory, &path, PATIENCE_US, PATIENCE_US) == PROBE_DEADLOCK,
+	   "and if it lasts it is a deadlock");
+	path.step[1].wait = 10;
+	path.number = memory.sent = 12;
+	ok(probe_judge(&memory, &path, PATIENCE_US, PATIENCE_US) == PROBE_ONCE,
+	   "where it is not seen any more, another one begins");
+	path.by_queue = false;
+	path.step[1].wait = 9;
+	ok(probe_judge(&memory, &path, PATIENCE_US, PATIENCE_US) == PROBE_DEADLOCK,
+	   "what comes without a queue is judged by itself");
 
 	ok(probe_again_us(0) <= 250000 && probe_again_us(1000) >= 10 * probe_again_us(0),
 	   "of many who wait each asks less often");

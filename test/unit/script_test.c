@@ -813,7 +813,7 @@ static const struct
 	{"one more", "probe|redlock:job|7|STEPS" B "|1|0|1|b|y|", 0},
 	{"no step", "probe|redlock:job|7|", 0},
 	{"no number", "probe|redlock:job||" A "|1|1|123|a|x|", 0},
-	{"a number out of all bounds", "probe|redlock:job|4294967296|" A "|1|1|123|a|x|", 0},
+	{"a number out of all bounds", "probe|redlock:job|8589934592|" A "|1|1|123|a|x|", 0},
 	{"a wait twice", "probe|redlock:job|7|" A "|1|1|123|a|x|" A "|1|1|123|a|x|", 0},
 	{"a wait that drops it", "probe|redlock:job|7|" A "|1|1|123|a|x|" B "|1|1|123|a|x|", 0},
 	{"a host that is none", "probe|redlock:job|7|0000000000000000|1|1|123|a|x|", 0},
@@ -858,6 +858,7 @@ test_probes(void)
 	memset(long_text, 'x', sizeof(long_text));
 	probe->shared = true;
 	probe->path.number = PG_UINT32_MAX;
+	probe->path.by_queue = true;
 	probe->path.count = PROBE_STEPS_MAX;
 	for (int i = 0; i < PROBE_STEPS_MAX; i++)
 	{
@@ -871,7 +872,8 @@ test_probes(void)
 	memset(&message, 0, sizeof(message));
 	hear(text, len, &message);
 	ok(message.word == SCRIPT_PROBE && message.probe.path.count == PROBE_STEPS_MAX &&
-		   message.probe.shared,
+		   message.probe.shared && message.probe.path.by_queue &&
+		   message.probe.path.number == PG_UINT32_MAX,
 	   "the longest probe is read");
 	ok(script_write_probe(again, long_text, 300, &message.probe) == len &&
 		   memcmp(text, again, len) == 0,

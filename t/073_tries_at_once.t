@@ -1,0 +1,57 @@
+# Hosts that try for one lock at the same instant, as those with one schedule do.
+#
+# Protects from: a job that runs nowhere, since each host was refused by the others' keys, of
+# which none was a majority.
+#
+# Each of three hosts is near one node, and the others are 5 ms away, so that each gets its own
+# node first.  Time itself is the subject: all try at one instant, by this machine's clock.
+# That nobody wins stays possible by chance, so it may happen in a tenth of the rounds: where
+# hosts ask again as soon as if all nodes were near, it happens in a third of them.
+
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my $ROUNDS = 40;
+my $DELAY_US = 5000;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+plan skip_all => 'no C compiler' if system($ENV{CC} // 'cc', '-O2', '-o', "$dir/proxy", 'bench/delay_proxy.c') != 0;
+
+my @nodes = redis_nodes(3);
+my @ports = map { PostgreSQL::Test::Cluster::get_free_port() } @nodes;
+my $proxy = IPC::Run::start([ "$dir/proxy", $DELAY_US, map { "$ports[$_]:" . $nodes[$_]->port } 0 .. 2 ], '2>', "$dir/proxy.log");
+wait_until(sub { !grep { !IO::Socket::INET->new("127.0.0.1:$_") } @ports }, 'the nodes can be reached from afar');
+
+my @sessions = map {
+	my $near = $_;
+	my $host = redlock_cluster("try_$near", nodes => \@nodes, conf => "redlock.nodes = '"
+		. join(', ', map { "redis://127.0.0.1:" . ($_ == $near ? $nodes[$_]->port : $ports[$_]) } 0 .. 2) . "'");
+	session($host)
+} 0 .. 2;
+my %winners = (0 => 0);
+
+foreach my $round (1 .. $ROUNDS)
+{
+	my $instant = $sessions[0]->query("SELECT clock_timestamp() + '20 ms'");
+	my @won;
+
+	$_->send("SELECT redlock_try('cron $round', scope => 'session') FROM pg_sleep(extract(epoch FROM '$instant' - clock_timestamp()))")
+	  foreach @sessions;
+	@won = grep { $_->result->{out} eq 't' } @sessions;
+	$winners{ scalar @won }++;
+	$_->query("SELECT redlock_release('cron $round')") foreach @won;
+}
+is_deeply([ grep { $_ > 1 } keys %winners ], [], 'never do two get the lock');
+cmp_ok($winners{0}, '<=', $ROUNDS / 10, 'one of those who try at the same instant gets it');
+diag(explain(\%winners));
+$_->quit foreach @sessions;
+$proxy->kill_kill;
+
+done_testing();
