@@ -308,4 +308,34 @@ foreach my $host (@hosts)
 }
 nothing_is_left('after all');
 
+# ---- they leave room in the server's lock table ----
+
+{
+	my $small = redlock_cluster('small', nodes => \@nodes, conf => "max_locks_per_transaction = 10\nredlock.max_locks = 200");
+	my $holder = session($small);
+	my @sessions = map { session($small) } 1 .. 8;
+	my $failed;
+
+	$holder->query("SELECT redlock_acquire('zzz', scope => 'session')");
+	foreach my $i (0 .. $#sessions)
+	{
+		$sessions[$i]->send("SELECT redlock_acquire(ARRAY(SELECT 'g$i ' || i FROM generate_series(1, 63) i) || 'zzz'::text, scope => 'session')");
+		wait_until(sub { $sessions[$i]->done || $small->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') > $i }, 'it waits, or fails')
+		  or last;
+		$failed = $sessions[$i] if $sessions[$i]->done;
+		last if $failed;
+	}
+	isnt($failed, undef, 'not all can wait');
+	my $result = $failed->result;
+	is($result->{state}, '53400', 'of many calls for several');
+	like($result->{hint}, qr/max_locks_per_transaction/, 'and learn what to change');
+	is($small->safe_psql('postgres', 'CREATE TABLE made AS SELECT 1; SELECT count(*) FROM pg_class') > 0, 1, 'others have room for their locks');
+	$small->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT redlock_acquire(ARRAY%' AND state = 'active' AND pid <> pg_backend_pid()");
+	wait_until(sub { $small->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") <= 2 }, 'they leave their places');
+	$holder->query('SELECT redlock_release_all()');
+	is($failed->run("SELECT array_length(redlock_acquire(ARRAY(SELECT 'h' || i FROM generate_series(1, 64) i), scope => 'session'), 1)")->{out}, 64, 'which others get');
+	$_->quit foreach $holder, $failed;
+	$small->stop;
+}
+
 done_testing();

@@ -69,9 +69,10 @@ static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
-static int64 waits_since_us;       /* for other hosts: through the first gate; 0: not yet */
-static int64 asked_us;             /* last */
-static int64 broker_seen_us;       /* since then */
+static int64 waits_since_us; /* for other hosts: through the first gate; 0: not yet */
+static int64 asked_us;       /* last */
+static int64 broker_seen_us; /* since then */
+static int reserved_gates = 0;
 static bool was_taken;             /* by who has another gate, or has lost this one */
 static int64 unasked_since_us;     /* what another session waits for, and we, too; 0: asked */
 static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
@@ -88,6 +89,8 @@ static bool may_await(const LockRequest *request, int name, int64 deadline_us);
 static bool awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
+static void reserve_gates(int count);
+static void return_gates(void);
 static void give_up_on(const LockRequest *request, int name);
 static void take_left(const LockRequest *request);
 static void leave_idle(void);
@@ -132,16 +135,20 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	waited_for = -1;
 	asks_nodes = was_taken = false;
 	waits_since_us = unasked_since_us = 0;
+	if (request->count > 1)
+		reserve_gates(request->count);
 	PG_TRY();
 	{
 		granted = acquire_all(request, request_deadline_us(request));
 		if (granted)
 			hold(whole);
 		give_back(request, 0);
+		return_gates();
 	}
 	PG_CATCH();
 	{
 		give_back(request, 0);
+		return_gates();
 		lease_park(0);
 		unwatch_client();
 		PG_RE_THROW();
@@ -174,9 +181,33 @@ request_give_up(void)
 	asked_count = 0;
 	parked = false;
 	lease_park(0);
+	return_gates();
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
+}
+
+static void
+reserve_gates(int count)
+{
+	if (!lease_reserve_gates(count))
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("too many redlocks are waited for on this server in calls for "
+							   "several"),
+						errdetail("Each of them takes a place in the server's lock table, of which "
+								  "they may fill a quarter."),
+						errhint("Try again later, or raise max_locks_per_transaction, now %d, and "
+								"restart the server.",
+								max_locks_per_xact)));
+	reserved_gates = count;
+}
+
+static void
+return_gates(void)
+{
+	if (reserved_gates > 0)
+		lease_return_gates(reserved_gates);
+	reserved_gates = 0;
 }
 
 /* False: another has one of them, and the caller has time for no more. */

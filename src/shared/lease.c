@@ -180,6 +180,7 @@ init_table(void)
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	pg_atomic_init_u32(&lease_table->more_joined, 0);
+	pg_atomic_init_u32(&lease_table->gates_ahead, 0);
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
@@ -263,6 +264,23 @@ has_room_to_join(void)
 {
 	return joined_here < own_joins() ||
 		   pg_atomic_read_u32(&lease_table->more_joined) < half_of_lock_table() / 2;
+}
+
+bool
+lease_reserve_gates(int count)
+{
+	uint32 most = (uint32) (half_of_lock_table() / 2);
+
+	if (pg_atomic_add_fetch_u32(&lease_table->gates_ahead, count) <= most)
+		return true;
+	lease_return_gates(count);
+	return false;
+}
+
+void
+lease_return_gates(int count)
+{
+	pg_atomic_fetch_sub_u32(&lease_table->gates_ahead, count);
 }
 
 static int

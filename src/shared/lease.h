@@ -281,6 +281,7 @@ typedef struct LeaseTable
 	LeaseCounts counts[COUNT_STRIPES];
 	pg_atomic_uint32 losses[LOSSES]; /* by hash: so many leases were lost */
 	pg_atomic_uint32 more_joined;    /* leases that sessions share beyond the own_joins of each */
+	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
 	Settling settling;               /* (b) */
 	pg_atomic_uint32 unsettled;      /* leases that do not rest on the lists in force;
 									  * LEASE_UNSETTLED_UNKNOWN: these are to change */
@@ -339,6 +340,14 @@ extern uint64 lease_hash(const char *name, int len); /* for the index and the ga
 extern uint64 lease_gate(uint64 hash);         /* of the lease that has the name, if there is one */
 extern uint64 lease_present_gate(uint64 hash); /* of the next one: the same, but for losses */
 extern bool lease_gate_changed(uint64 hash);   /* async-signal-safe */
+
+/*
+ * A call for several locks enters their gates before it asks for the first, and waits in them: so
+ * many places in the server's lock table that no lease counts for.  Redlocks may fill a quarter of
+ * it so.  False: it has no room for them.
+ */
+extern bool lease_reserve_gates(int count);
+extern void lease_return_gates(int count);
 extern void lease_leave_gates(void); /* at the end of the process: another gets its place */
 extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
 							  int key_len, const LeaseTerms *terms, Lease **lease);
