@@ -300,19 +300,21 @@ wait_until()
 }
 
 # Prints a port that nothing listens on, below the range that the system takes
-# ports for outgoing connections from.
+# ports for outgoing connections from.  Each once: of those that were printed some are not
+# yet in use, and servers listen on Unix sockets only.
 free_port()
 {
+    mkdir -p "$TMP/ports.given"
     perl -MIO::Socket::INET -e '
         for (1 .. 1000) {
             my $port = 10240 + int(rand(22000));
-            if (IO::Socket::INET->new(LocalAddr => "127.0.0.1",
+            if (mkdir("$ARGV[0]/$port") && IO::Socket::INET->new(LocalAddr => "127.0.0.1",
                     LocalPort => $port, Listen => 1, Proto => "tcp")) {
                 print "$port\n";
                 exit 0;
             }
         }
-        exit 1;'
+        exit 1;' "$TMP/ports.given"
 }
 
 # ---- Redis nodes, known by a name ----
