@@ -499,15 +499,18 @@ LeaseOpened
 lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		   const LeaseTerms *terms, Lease **result)
 {
-	LeaseOpened opened = LEASE_OPENED;
+	LeaseOpened opened;
 
-	if (terms->shared)
-		opened = try_join(hash, gate, key, key_len, terms, result);
-	if (opened != LEASE_OPENED)
-		return opened;
 	do
+	{
+		opened = LEASE_OPENED;
+		if (terms->shared)
+			opened = try_join(hash, gate, key, key_len, terms, result);
+		if (opened != LEASE_OPENED)
+			return opened;
 		opened = try_open(hash, gate, key, prefix_len, key_len, terms, result);
-	while (opened == LEASE_TABLE_FULL && make_room());
+		/* of those who share it another was faster: who sleeps now may not be woken */
+	} while (opened == LEASE_AWAITED || (opened == LEASE_TABLE_FULL && make_room()));
 	return opened;
 }
 
@@ -637,10 +640,7 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			opened = LEASE_DETACHED;
 		}
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE && idle->shared && terms->shared)
-		{
-			await(hash);
-			opened = LEASE_AWAITED; /* another session was faster */
-		}
+			opened = LEASE_AWAITED; /* another session was faster: it can be joined, perhaps */
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
 		else if (can_take_over(idle, key, key_len, terms))
