@@ -433,20 +433,22 @@ redlock_lock(PG_FUNCTION_ARGS)
 {
 	LockName name;
 	LockRequest request = {.names = &name, .count = 1, .by_call = true};
+	LockScope scope;
 
 	get_name(fcinfo, &name);
-	get_acquire(fcinfo, &request);
-	get_slots(fcinfo, 8, 6, &request);
-	if (request.terms.scope == SCOPE_TRANSACTION)
+	scope = get_scope(fcinfo, 3);
+	if (scope == SCOPE_TRANSACTION)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire at transaction scope"),
 						errdetail("The transaction of a CALL ends with it."),
 						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
-	if (request.terms.scope == SCOPE_DETACHED)
+	if (scope == SCOPE_DETACHED)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("redlock_lock can't acquire a detached lock"),
 						errdetail("It returns no token, by which such a lock is released."),
 						errhint("Use redlock_acquire.")));
+	get_acquire(fcinfo, &request);
+	get_slots(fcinfo, 8, 6, &request);
 	(void) acquire_without_snapshot(&request, is_atomic(fcinfo));
 	return (Datum) 0;
 }
@@ -1072,8 +1074,11 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 						PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
 										  : interval_text(PG_GETARG_INTERVAL_P(arg)),
 						GetConfigOptionByName("redlock.max_ttl", NULL, false)),
-				 errhint("Leases are renewed while their session lives, so a job may run longer "
-						 "than the ttl.")));
+				 PG_ARGISNULL(arg)
+					 ? errhint("Lower redlock.ttl, or give a ttl. Leases are renewed while their "
+							   "session lives, so a job may run longer than the ttl.")
+					 : errhint("Leases are renewed while their session lives, so a job may run "
+							   "longer than the ttl.")));
 	return (int) (ttl_us / 1000);
 }
 

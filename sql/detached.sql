@@ -28,6 +28,7 @@ SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 day 1 s');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min', hold_at_least => '2 min');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min', keep_idle => '1 min');
 CALL redlock_lock('a', scope => 'detached', hold_at_most => '1 min');
+CALL redlock_lock('a', scope => 'detached');
 SELECT redlock_release('a', NULL);
 SELECT redlock_release(NULL, 1);
 SELECT redlock_check('a', NULL);
