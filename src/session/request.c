@@ -63,12 +63,12 @@ typedef struct Asked
 } Asked;
 
 static Asked asked[SEVERAL_MAX];
-static int asked_count = 0; /* the first ones of the request */
-static bool parked = false; /* ... and stays in the gate of the next, while that is in use */
-static int taken_count;     /* of which the caller has taken so many */
-static int waited_for;      /* the last one that was waited for; -1: none */
-static bool asks_nodes;     /* some are not handed over */
-static int64 call_began_us;
+static int asked_count = 0;  /* the first ones of the request */
+static bool parked = false;  /* ... and stays in the gate of the next, while that is in use */
+static int taken_count;      /* of which the caller has taken so many */
+static int waited_for;       /* the last one that was waited for; -1: none */
+static bool asks_nodes;      /* some are not handed over */
+static int64 call_began_us;  /* 0: it has not had to wait, nor to ask */
 static int64 waits_since_us; /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;       /* last */
 static int64 broker_seen_us; /* since then */
@@ -91,6 +91,7 @@ static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void reserve_gates(int count);
 static void return_gates(void);
+static void end_wait_at_gate(void);
 static void give_up_on(const LockRequest *request, int name);
 static void take_left(const LockRequest *request);
 static void leave_idle(void);
@@ -100,6 +101,7 @@ static bool at_session_level(const LockRequest *request);
 static bool enter_gate(const LockRequest *request, int name, int64 until_us);
 static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
+static void note_begin(int64 now_us);
 static void unwatch_client(void);
 static int make_key(const LockName *name, char *key);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
@@ -129,7 +131,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 {
 	volatile bool granted = false;
 
-	call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
+	call_began_us = request->began_us;
 	taken_count = 0;
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
@@ -147,6 +149,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	}
 	PG_CATCH();
 	{
+		end_wait_at_gate();
 		give_back(request, 0);
 		return_gates();
 		lease_park(0);
@@ -182,6 +185,13 @@ request_give_up(void)
 	parked = false;
 	lease_park(0);
 	return_gates();
+	end_wait_at_gate();
+}
+
+/* Of a gate, in vain: what was left for us there must not wait for us. */
+static void
+end_wait_at_gate(void)
+{
 	if (waiting_at_gate != 0)
 		lease_release_idle(waiting_at_gate);
 	waiting_at_gate = 0;
@@ -239,6 +249,8 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 			case SEVERAL_ASK:
 				if (!ask(request, from, deadline_us))
 					return false;
+				if (asked_count == request->count && !asks_nodes)
+					return true; /* it had all, or was handed what is valid */
 				break;
 			case SEVERAL_GIVE_BACK:
 				give_back(request, from);
@@ -371,9 +383,11 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
 	int64 patience_us = redlock_node_timeout_ms * INT64CONST(1000) * (once ? 1 : 2);
-	bool patient = now_us - call_began_us < patience_us;
+	bool patient;
 	char *nodes;
 
+	note_begin(now_us);
+	patient = now_us - call_began_us < patience_us;
 	if (lease_is_unasked(request->names[name].hash))
 		return awaits_broker(request, name, now_us, deadline_us);
 	unasked_since_us = 0;
@@ -409,6 +423,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 	asks_nodes = true;
 	refuse_in_dispute(request);
 	asked_us = broker_seen_us = redlock_clock_us();
+	note_begin(asked_us);
 	if (waits_since_us == 0)
 		waits_since_us = asked_us;
 	for (int i = from; i < asked_count; i++)
@@ -504,27 +519,15 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 {
 	uint64 hash = request->names[name].hash;
 	Asked *next = &asked[name];
-	bool entered;
 
 	Assert(name == asked_count);
-	PG_TRY();
-	{
-		waiting = request;
-		waiting_at_gate = hash;
-		waited_for = name;
-		entered = gate_enter(hash, was_taken, request->terms.shared, at_session_level(request),
-							 until_us, prepare_to_wait, &next->gate);
-	}
-	PG_CATCH();
+	waiting = request;
+	waiting_at_gate = hash;
+	waited_for = name;
+	if (gate_enter(hash, was_taken, request->terms.shared, at_session_level(request), until_us,
+				   prepare_to_wait, &next->gate))
 	{
 		waiting_at_gate = 0;
-		lease_release_idle(hash);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	waiting_at_gate = 0;
-	if (entered)
-	{
 		next->hash = hash;
 		next->at_gate = true;
 		next->awaited = false;
@@ -535,7 +538,8 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 		return true;
 	}
 	if (until_us != GATE_DO_NOT_WAIT)
-		lease_release_idle(hash);
+		end_wait_at_gate();
+	waiting_at_gate = 0;
 	request_refuse_other_permits(request, name, hash);
 	give_up_on(request, name);
 	return false;
@@ -561,6 +565,7 @@ at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 static void
 prepare_to_wait(void)
 {
+	note_begin(redlock_clock_us());
 	if (waiting_at_gate != 0)
 	{
 		request_refuse_other_permits(waiting, waited_for, waiting_at_gate);
@@ -574,6 +579,14 @@ prepare_to_wait(void)
 	watching = true;
 	client_connection_check_interval = CLIENT_CHECK_MS;
 	enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT, CLIENT_CHECK_MS);
+}
+
+/* Of the call.  Most never wait, and do without this look at the clock. */
+static void
+note_begin(int64 now_us)
+{
+	if (call_began_us == 0)
+		call_began_us = now_us;
 }
 
 static void
