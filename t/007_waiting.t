@@ -106,10 +106,12 @@ sub queued
 
 	$on_a->query("SELECT redlock_acquire('many', scope => 'session')");
 	is_deeply([ subscribers('redlock:many') ], [ (0) x 5 ], 'nobody waits: no subscription');
-	foreach (1 .. 20)
+	foreach my $queued (0 .. 19) # each after the one before, as they are looked at in this order
 	{
 		push @waiters, session($host_b);
 		$waiters[-1]->send("SELECT redlock_acquire('many', scope => 'session') > 0");
+		$host_b->poll_query_until('postgres',
+			"SELECT count(*) = $queued + 1 FROM redlock_locks WHERE resource = 'many' AND state IN ('queued', 'waiting')");
 	}
 	queued($host_b, 'many', 19);
 	wait_subscribed('redlock:many', 1);
@@ -403,7 +405,7 @@ SQL
 		0, 'and no place in the queue is left');
 }
 
-# Each place where a waiter may be terminated when the lease has just been left for it.
+# Each place where a waiter may be terminated, or cancelled, when the lease has just been left for it.
 # The broker would look at an idle lease when its renewal is due, in 20 minutes.
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
@@ -411,21 +413,26 @@ SQL
 	$host_a->poll_query_until('postgres', "SELECT current_setting('redlock.max_ttl') = '1h'");
 	foreach my $wait ('', ", wait => '10 min'")
 	{
-		my ($holder, $waiter) = map { session($host_a) } 1 .. 2;
-		my $handed_over = stat_of($host_a, 'handed_over');
+		foreach my $signal ('TERM', 'INT')
+		{
+			my ($holder, $waiter) = map { session($host_a) } 1 .. 2;
+			my $handed_over = stat_of($host_a, 'handed_over');
 
-		$holder->query("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session')");
-		$waiter->send("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session'$wait)");
-		queued($host_a, 'given', 1);
-		kill 'STOP', $waiter->pid;
-		$holder->query("SELECT redlock_release('given')");
-		is(key_count('redlock:given', @nodes), 5, 'a lease is left for a waiter');
-		kill 'TERM', $waiter->pid;
-		kill 'CONT', $waiter->pid;
-		ok($waiter->result->{dead}, 'which is terminated');
-		wait_until(sub { key_count('redlock:given', @nodes) == 0 }, 'and does not leave it idle');
-		is(stat_of($host_a, 'handed_over'), $handed_over, 'nor had it');
-		$_->quit foreach $holder, $waiter;
+			$holder->query("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session')");
+			$waiter->send("SELECT redlock_acquire('given', ttl => '1 h', scope => 'session'$wait)");
+			queued($host_a, 'given', 1);
+			kill 'STOP', $waiter->pid;
+			$holder->query("SELECT redlock_release('given')");
+			is(key_count('redlock:given', @nodes), 5, 'a lease is left for a waiter');
+			kill $signal, $waiter->pid;
+			kill 'CONT', $waiter->pid;
+			my $result = $waiter->result;
+			ok($result->{dead}, 'which is terminated') if $signal eq 'TERM';
+			is($result->{state}, '57014', 'which is cancelled') if $signal eq 'INT';
+			wait_until(sub { key_count('redlock:given', @nodes) == 0 }, 'and does not leave it idle');
+			is(stat_of($host_a, 'handed_over'), $handed_over, 'nor had it');
+			$_->quit foreach $holder, $waiter;
+		}
 	}
 }
 

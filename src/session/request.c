@@ -249,8 +249,8 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 			case SEVERAL_ASK:
 				if (!ask(request, from, deadline_us))
 					return false;
-				if (asked_count == request->count && !asks_nodes)
-					return true; /* it had all, or was handed what is valid */
+				if (request->count == 1 && asked_count == 1 && !asks_nodes)
+					return true; /* it was handed what is valid, and did not wait since */
 				break;
 			case SEVERAL_GIVE_BACK:
 				give_back(request, from);
@@ -629,6 +629,7 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 
 		if (began_us == 0)
 			began_us = now_us;
+		note_begin(began_us);
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* nobody frees what is released */
 		if (now_us - began_us > BROKER_SILENT_US)
