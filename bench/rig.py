@@ -390,6 +390,17 @@ class Rig:
             host.sql(*SQL_SETUP)
             if host.name != "leases":  # its max_ttl is longer; it is used last
                 host.wait_ready()
+        self.require_agreement()
+
+    def require_agreement(self):
+        """Servers in dispute refuse locks, but not before they have heard of each other."""
+        for host in self.hosts.values():
+            wait_until(f"host {host.name} to hear of all others", lambda: int(host.sql(
+                "SELECT count(*) FROM redlock_hosts")) >= len(self.hosts))
+        in_dispute = [host.name for host in self.hosts.values()
+                      if host.sql("SELECT count(*) FROM redlock_hosts WHERE NOT agrees") != "0"]
+        if in_dispute:
+            raise Missing("servers that don't agree: " + ", ".join(in_dispute))
 
     def change_roles(self):
         """Of the two servers on which nobody takes a lock."""
