@@ -1074,11 +1074,9 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 						PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
 										  : interval_text(PG_GETARG_INTERVAL_P(arg)),
 						GetConfigOptionByName("redlock.max_ttl", NULL, false)),
-				 PG_ARGISNULL(arg)
-					 ? errhint("Lower redlock.ttl, or give a ttl. Leases are renewed while their "
-							   "session lives, so a job may run longer than the ttl.")
-					 : errhint("Leases are renewed while their session lives, so a job may run "
-							   "longer than the ttl.")));
+				 errhint("%sLeases are renewed while their session lives, so a job may run longer "
+						 "than the ttl.",
+						 PG_ARGISNULL(arg) ? "Lower redlock.ttl, or give a ttl. " : "")));
 	return (int) (ttl_us / 1000);
 }
 

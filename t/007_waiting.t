@@ -38,11 +38,13 @@ sub subscribers
 	return map { (split /\n/, $_->cli('PUBSUB', 'NUMSUB', $key))[1] // 0 } @nodes;
 }
 
-# On all nodes.
-sub scripts_run
+# Of a command, on all nodes.
+sub calls_of
 {
+	my ($command) = @_;
 	my $calls = 0;
-	$calls += $_->cli('INFO', 'commandstats') =~ /^cmdstat_evalsha:calls=(\d+)/m ? $1 : 0 foreach @nodes;
+
+	$calls += $_->cli('INFO', 'commandstats') =~ /^cmdstat_$command:calls=(\d+)/m ? $1 : 0 foreach @nodes;
 	return $calls;
 }
 
@@ -91,7 +93,7 @@ sub queued
 		my $end = time + 60;
 		sleep 0.01 until all_subscribers_are('redlock:wake', 1) || time > $end;
 		# it asks once more when the nodes confirm that; what that finds free needs no wake-up
-		for (my $seen = -1; $seen != scripts_run() && time < $end; sleep 0.02) { $seen = scripts_run() }
+		for (my $seen = -1; $seen != calls_of('evalsha') && time < $end; sleep 0.02) { $seen = calls_of('evalsha') }
 		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
 		my ($got, $at) = split /\|/, $on_b->result->{out};
 		push @gaps, $at - (split /\|/, $released)[1];
@@ -450,20 +452,15 @@ SQL
 
 # Waiters that were told of it would ask in vain, and their rounds would wake others.
 {
-	my $published = sub {
-		my $calls = 0;
-		$calls += $_->cli('INFO', 'commandstats') =~ /^cmdstat_publish:calls=(\d+)/m ? $1 : 0 foreach @nodes;
-		return $calls;
-	};
 	$_->cli('SET', 'redlock:undone', 'somebody', 'PX', 600000) foreach @nodes[ 0 .. 2 ];
-	my $before = $published->();
+	my $before = calls_of('publish');
 	is($on_a->query("SELECT redlock_try('undone')"), 'f', 'a try is refused');
 	ok( $host_a->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'undone'"),
 		'its keys are deleted');
-	is($published->(), $before, 'and nobody is told');
+	is(calls_of('publish'), $before, 'and nobody is told');
 	$_->cli('DEL', 'redlock:undone') foreach @nodes;
 	is($on_a->query("SELECT redlock_try('undone', scope => 'session') AND redlock_release('undone')"), 't', 'a lock is released');
-	wait_until(sub { $published->() == $before + 5 }, 'which each node tells');
+	wait_until(sub { calls_of('publish') == $before + 5 }, 'which each node tells');
 }
 
 # ---- hold_at_least ----

@@ -63,12 +63,12 @@ typedef struct Asked
 } Asked;
 
 static Asked asked[SEVERAL_MAX];
-static int asked_count = 0;  /* the first ones of the request */
-static bool parked = false;  /* ... and stays in the gate of the next, while that is in use */
-static int taken_count;      /* of which the caller has taken so many */
-static int waited_for;       /* the last one that was waited for; -1: none */
-static bool asks_nodes;      /* some are not handed over */
-static int64 call_began_us;  /* 0: it has not had to wait, nor to ask */
+static int asked_count = 0; /* the first ones of the request */
+static bool parked = false; /* ... and stays in the gate of the next, while that is in use */
+static int taken_count;     /* of which the caller has taken so many */
+static int waited_for;      /* the last one that was waited for; -1: none */
+static bool asks_nodes;     /* some are not handed over */
+static int64 call_began_us;
 static int64 waits_since_us; /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;       /* last */
 static int64 broker_seen_us; /* since then */
@@ -101,7 +101,6 @@ static bool at_session_level(const LockRequest *request);
 static bool enter_gate(const LockRequest *request, int name, int64 until_us);
 static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
-static void note_begin(int64 now_us);
 static void unwatch_client(void);
 static int make_key(const LockName *name, char *key);
 static LeaseOpened open_lease(const LockRequest *request, int name, int64 deadline_us);
@@ -131,7 +130,7 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 {
 	volatile bool granted = false;
 
-	call_began_us = request->began_us;
+	call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
 	taken_count = 0;
 	free_permit = PERMITS_TAKEN_HERE;
 	waited_for = -1;
@@ -383,11 +382,9 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
 	int64 patience_us = redlock_node_timeout_ms * INT64CONST(1000) * (once ? 1 : 2);
-	bool patient;
+	bool patient = now_us - call_began_us < patience_us;
 	char *nodes;
 
-	note_begin(now_us);
-	patient = now_us - call_began_us < patience_us;
 	if (lease_is_unasked(request->names[name].hash))
 		return awaits_broker(request, name, now_us, deadline_us);
 	unasked_since_us = 0;
@@ -423,7 +420,6 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 	asks_nodes = true;
 	refuse_in_dispute(request);
 	asked_us = broker_seen_us = redlock_clock_us();
-	note_begin(asked_us);
 	if (waits_since_us == 0)
 		waits_since_us = asked_us;
 	for (int i = from; i < asked_count; i++)
@@ -565,7 +561,6 @@ at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 static void
 prepare_to_wait(void)
 {
-	note_begin(redlock_clock_us());
 	if (waiting_at_gate != 0)
 	{
 		request_refuse_other_permits(waiting, waited_for, waiting_at_gate);
@@ -579,14 +574,6 @@ prepare_to_wait(void)
 	watching = true;
 	client_connection_check_interval = CLIENT_CHECK_MS;
 	enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT, CLIENT_CHECK_MS);
-}
-
-/* Of the call.  Most never wait, and do without this look at the clock. */
-static void
-note_begin(int64 now_us)
-{
-	if (call_began_us == 0)
-		call_began_us = now_us;
 }
 
 static void
@@ -629,7 +616,6 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 
 		if (began_us == 0)
 			began_us = now_us;
-		note_begin(began_us);
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* nobody frees what is released */
 		if (now_us - began_us > BROKER_SILENT_US)
