@@ -196,10 +196,11 @@ class Contender:
     """Who acquires and releases.  `near` tells how far the nodes are: "a"
     (here), "near" (0.5 ms) or "far" (5 ms), which are names of hosts too."""
 
-    def __init__(self, name, own=True):
+    def __init__(self, name, own=True, afterwards=None):
         self.name = name
         self.is_peer = not own
         self.uses_host = False
+        self.afterwards = afterwards
 
     def figures(self, out):
         """Figures in a line of output; None if it has none."""
@@ -209,7 +210,8 @@ class Contender:
         pass
 
     def clean_up(self, host):
-        pass
+        if self.afterwards:
+            host.sql(self.afterwards)
 
 
 class Program(Contender):
@@ -253,8 +255,7 @@ class Pgbench(Contender):
     """The same statements by pgbench: throughput alone."""
 
     def __init__(self, rig, name, *lines, afterwards=None):
-        super().__init__(name)
-        self.afterwards = afterwards
+        super().__init__(name, afterwards=afterwards)
         self.script = f"{rig.tmp}/{name.replace(' ', '_')}.sql"
         with open(self.script, "w") as f:
             f.write("\n".join(lines) + "\n")
@@ -275,16 +276,12 @@ class Pgbench(Contender):
         failed = int(re.search(r"failed transactions: (\d+)", seen).group(1))
         return {"pairs": pairs, "errors": failed, "first_error": "", "seconds": pairs / float(out.split()[2])}
 
-    def clean_up(self, host):
-        if self.afterwards:
-            host.sql(self.afterwards)
-
 
 class Loop(Contender):
     """A loop in PL/pgSQL, in one session, measured inside."""
 
-    def __init__(self, name, acquire, release):
-        super().__init__(name)
+    def __init__(self, name, acquire, release, afterwards=None):
+        super().__init__(name, afterwards=afterwards)
         self.acquire = acquire
         self.release = release
         self.uses_host = name.startswith("redlock_pg")

@@ -38,6 +38,9 @@ class Workloads:
         self.pgbench = Pgbench(rig, "redlock_pg pgbench", "SELECT bench_redlock(:client_id);")
         self.kept = Pgbench(rig, "redlock_pg keep_idle", "SELECT bench_kept(:client_id);",
                             afterwards="SELECT redlock_release_idle()")
+        self.kept_loop = Loop("redlock_pg keep_idle loop",
+                              "redlock_acquire('loop', scope => 'session', keep_idle => '10 min')", "redlock_release('loop')",
+                              afterwards="SELECT redlock_release_idle()")
         self.pgbench_block = Pgbench(
             rig, "redlock_pg pgbench block", "\\startpipeline", "BEGIN;",
             "SELECT redlock_acquire(:client_id);", "COMMIT;", "\\endpipeline")
@@ -98,7 +101,9 @@ class Workloads:
             # the first two are nearly the same, and the machine is not always as fast: many short rounds
             contenders = [self.kept, self.advisory_pgbench] + ([] if self.quick or round_ > 3 else [self.pgbench])
             for clients in (1, 16, 64):
-                self.in_turn(workload, contenders, (place,), clients, "own", round_)
+                # what a peer does, too: no statement of a client for each pair
+                loops = [self.kept_loop, self.advisory_loop] if clients == 1 and round_ <= 3 else []
+                self.in_turn(workload, contenders + loops, (place,), clients, "own", round_)
 
     def shared(self, round_):
         for clients in (1, 16, 64):

@@ -248,6 +248,11 @@ run_tap_file()
             grep -a -E -B 8 -A 12 '^ *not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
+            # where PostgreSQL's modules send what it dies of
+            if [ -e "$dir/tmp_check/log/regress_log_$name" ]; then
+                echo "-- end of its own log"
+                tail -n 30 "$dir/tmp_check/log/regress_log_$name"
+            fi
             show_findings "$dir"/tmp_check/log/*.log
             for file_log in "$dir/tmp_check/log/$name"_*.log; do
                 [ -e "$file_log" ] || continue
