@@ -233,6 +233,43 @@ $switches = switches();
 $s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
 cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter stay each time');
 
+# Tokens that the nodes are slow to give are waited for, rather than the lock asked for anew.
+my $node_timeout = sub
+{
+	my ($value) = @_;
+
+	$host->append_conf('postgresql.conf', "redlock.node_timeout = '$value'");
+	$host->reload;
+	$host->poll_query_until('postgres', 'SHOW redlock.node_timeout', $value) or die 'no reload';
+};
+my $out_of_tokens = sub
+{
+	my ($name) = @_;
+	my ($taken, $granted) = split /\|/, stat_of('taken_idle, granted');
+
+	$s->query("SELECT take('$name', 200)");
+	$_->pause for @nodes[ 0, 1 ];
+	$s->send("SELECT take('$name', 2000)");
+	wait_until(sub { stat_of('taken_idle') - $taken == 1000 }, 'all tokens of a grant are used');
+	return $granted;
+};
+$node_timeout->('1min');
+$granted = $out_of_tokens->('slow');
+is(state_of('slow'), $idle, 'the lease stays');
+$_->resume for @nodes[ 0, 1 ];
+is($s->result->{message}, '', 'the session goes on when they have come');
+is(stat_of('granted') - $granted, 1, 'by its one grant');
+
+# ... for as long as they may come
+$node_timeout->('500ms');
+$out_of_tokens->('silent');
+is($s->result->{state}, '08006', 'nodes that do not answer are no quorum for the next grant');
+$_->resume for @nodes[ 0, 1 ];
+is_given_up('silent', 'it had no tokens left, and none came');
+wait_nodes_ready($host, 3);
+$node_timeout->('2s');
+is(stat_of('lost'), 0, 'and nobody has lost it');
+
 # many sessions: each token once, to one at a time
 my @many = map { session($host) } 1 .. 4;
 $_->send(<<'SQL') for @many;

@@ -374,6 +374,7 @@ extend(Lease *lease, int64 now_us)
 	event.token = rules_more_tokens(lease->core.bound, redlock_wall_clock_us());
 	if (event.token > 0)
 		step(lease, &event);
+	lease_await_tokens(lease, core_raises_until_us(&lease->core));
 }
 
 /* It may be held for longer than the core knows. */

@@ -105,6 +105,7 @@ static int64_t owed_for_us(const core_lease *lease);
 static bool owes(const core_lease *lease);
 static void forget_debts(core_lease *lease);
 static void give_up_pending(core_lease *lease);
+static int64_t round_ends_us(const core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
 static int64_t within_limit(const core_lease *lease, int64_t valid_until_us);
@@ -323,6 +324,14 @@ core_mask
 core_served_by(const core_lease *lease)
 {
 	return lease->state != CORE_FREE ? lease->members | lease->left : 0;
+}
+
+int64_t
+core_raises_until_us(const core_lease *lease)
+{
+	return lease->state == CORE_HELD && lease->renewing && lease->raise > lease->bound
+			   ? round_ends_us(lease)
+			   : 0;
 }
 
 bool
@@ -1051,9 +1060,7 @@ adopt(core_lease *lease, const core_event *event, core_out *out)
 static void
 on_tick(core_lease *lease, const core_event *event, core_out *out)
 {
-	bool round_over =
-		event->now_us >=
-		lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
+	bool round_over = event->now_us >= round_ends_us(lease);
 
 	switch (lease->state)
 	{
@@ -1159,12 +1166,15 @@ give_up_pending(core_lease *lease)
 	lease->confirming = 0;
 }
 
+static int64_t
+round_ends_us(const core_lease *lease)
+{
+	return lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
+}
+
 static void
 set_wake_at(core_lease *lease)
 {
-	int64_t round_ends_us =
-		lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
-
 	switch (lease->state)
 	{
 		case CORE_FREE:
@@ -1172,14 +1182,14 @@ set_wake_at(core_lease *lease)
 			lease->wake_at_us = 0;
 			break;
 		case CORE_ASKING:
-			lease->wake_at_us = round_ends_us;
+			lease->wake_at_us = round_ends_us(lease);
 			break;
 		case CORE_BUSY:
 			lease->wake_at_us = lease->next_at_us;
 			break;
 		case CORE_HELD:
-			lease->wake_at_us =
-				min_us(lease->valid_until_us, lease->renewing ? round_ends_us : lease->next_at_us);
+			lease->wake_at_us = min_us(lease->valid_until_us,
+									   lease->renewing ? round_ends_us(lease) : lease->next_at_us);
 			break;
 		case CORE_RELEASING:
 			lease->wake_at_us = min_us(lease->owed_until_us, lease->next_at_us);

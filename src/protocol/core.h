@@ -329,6 +329,9 @@ extern bool core_may_reconnect(const core_lease *lease, int node);
 /* The nodes that this lease can't do without, also those that are no longer listed. */
 extern core_mask core_served_by(const core_lease *lease);
 
+/* A round is out that may raise the bound: when that ends at the latest; else 0. */
+extern int64_t core_raises_until_us(const core_lease *lease);
+
 /* Is what it releases the end of a lease, or of a request whose round was out? */
 extern bool core_ends(const core_lease *lease);
 

@@ -83,9 +83,10 @@ extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_u
 /*
  * May a lease with this validity stay with nobody, for the next session of this server?
  * wanted: another host wants it.  Then turns count again: rules_may_hand_over.
+ * more_tokens: they are under way.  If none is left, the next waits for them.
  */
 extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
-						   int handovers, int tokens);
+						   int handovers, int tokens, bool more_tokens);
 
 /*
  * May a session join those of this server that share the lease?  wanted: another host wants the

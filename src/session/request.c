@@ -609,11 +609,20 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 	LeaseOpened opened;
 
 	terms.awaited = asked[name].awaited;
-	while ((opened = lease_open(wanted->hash, asked[name].gate, key, key_len - wanted->utf8_len,
-								key_len, &terms, &asked[name].lease)) == LEASE_NO_SLOT)
+	for (;;)
 	{
-		int64 now_us = redlock_clock_us();
+		int64 now_us;
 
+		opened = lease_open(wanted->hash, asked[name].gate, key, key_len - wanted->utf8_len,
+							key_len, &terms, &asked[name].lease);
+		if (opened == LEASE_MORE_TOKENS)
+		{
+			wait_a_moment(PG_INT64_MAX, 1); /* no longer than the nodes may take to answer */
+			continue;
+		}
+		if (opened != LEASE_NO_SLOT)
+			break;
+		now_us = redlock_clock_us();
 		if (began_us == 0)
 			began_us = now_us;
 		if (lease_broker_pid() == 0)

@@ -87,8 +87,10 @@ static bool is_limited(const Lease *lease);
 static int64 validity_at(Lease *lease, int64 now_us);
 static int64 tokens_left(Lease *lease);
 static int tokens_of(Lease *lease);
+static bool more_tokens_come(Lease *lease, int64 now_us);
 static bool end_stay(Lease *lease, int64 by_us);
-static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms);
+static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms,
+						  int tokens);
 static void take_over(Lease *idle, uint64 gate, const LeaseTerms *terms);
 static void free_name(Lease *lease);
 static bool is_left(Lease *lease);
@@ -213,6 +215,7 @@ init_table(void)
 		pg_atomic_init_u64(&lease->hold_until_us, 0);
 		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
 		pg_atomic_init_u64(&lease->last_token, 0);
+		pg_atomic_init_u64(&lease->more_tokens_us, 0);
 		pg_atomic_init_u32(&lease->silent_nodes, 0);
 		pg_atomic_init_u32(&lease->denying_nodes, 0);
 		pg_atomic_init_u32(&lease->permits_told, 0);
@@ -643,15 +646,21 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			opened = LEASE_AWAITED; /* another session was faster: it can be joined, perhaps */
 		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
 			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
-		else if (can_take_over(idle, key, key_len, terms))
+		else if (can_take_over(idle, key, key_len, terms, tokens_of(idle)))
 		{
 			/* a permit that was passed on is handed over */
 			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0 && idle->keep_idle_ms > 0;
 			take_over(idle, gate, terms);
 			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
+			if (asks)
+				lease_await_tokens(idle,
+								   redlock_clock_us() + redlock_node_timeout_ms * INT64CONST(1000));
 			*result = idle;
 			opened = LEASE_HANDED_OVER;
 		}
+		else if (lease_stays(idle) && more_tokens_come(idle, redlock_clock_us()) &&
+				 can_take_over(idle, key, key_len, terms, PG_INT32_MAX))
+			opened = LEASE_MORE_TOKENS;
 		else
 			free_name(idle);
 	}
@@ -683,7 +692,8 @@ lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const Le
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
 	lease = named(hash);
-	if (lease != NULL && is_left(lease) && can_take_over(lease, key, key_len, terms))
+	if (lease != NULL && is_left(lease) &&
+		can_take_over(lease, key, key_len, terms, tokens_of(lease)))
 		take_over(lease, gate, terms);
 	else
 		lease = NULL;
@@ -809,6 +819,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	pg_atomic_write_u64(&lease->idle_until_us, 0);
 	pg_atomic_write_u64(&lease->hold_until_us, 0);
 	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
+	pg_atomic_write_u64(&lease->more_tokens_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
 	seqlock_end_write(&lease->version);
@@ -830,14 +841,14 @@ set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 
 /* Is this the lock that is wanted, and worth having? */
 static bool
-can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms)
+can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms, int tokens)
 {
 	bool limited = terms->hold_at_least_ms > 0 || (terms->hold_at_most_ms > 0 && !terms->is_queue);
 
 	return is_named(lease, key, key_len) && lease->shared == terms->shared &&
 		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
 		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
-							   lease->handovers, tokens_of(lease));
+							   lease->handovers, tokens);
 }
 
 /* For holders to come. */
@@ -851,6 +862,18 @@ static int
 tokens_of(Lease *lease)
 {
 	return (int) Min(tokens_left(lease) + lease->handovers + 1, PG_INT32_MAX);
+}
+
+void
+lease_await_tokens(Lease *lease, int64 until_us)
+{
+	pg_atomic_write_u64(&lease->more_tokens_us, until_us);
+}
+
+static bool
+more_tokens_come(Lease *lease, int64 now_us)
+{
+	return now_us < (int64) pg_atomic_read_u64(&lease->more_tokens_us);
 }
 
 bool
@@ -916,7 +939,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
-					   tokens_of(lease)))
+					   tokens_of(lease), more_tokens_come(lease, now_us)))
 		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
 	else if (idle)
 	{
@@ -1015,7 +1038,7 @@ leave(Lease *lease, bool may_stay)
 	if (joined == 0 && may_stay && lease->may_stay && lease->keep_idle_ms > 0 &&
 		!lease_table->stays_end &&
 		rules_may_stay(false, is_wanted_alone(lease), lease_validity_us(lease),
-					   lease->ttl_ms * INT64CONST(1000), 0, tokens_of(lease)))
+					   lease->ttl_ms * INT64CONST(1000), 0, tokens_of(lease), false))
 	{
 		idle_until_us = redlock_clock_us() + lease->keep_idle_ms * INT64CONST(1000);
 		lease->is_awaited = false;

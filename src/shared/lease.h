@@ -153,12 +153,12 @@ typedef struct Lease
 	bool once;            /* a try */
 	bool patient;         /* asks on without a quorum, until it is given up */
 	bool returns;         /* released, and sessions of this server wait on */
+	int handovers;        /* so often handed over since the nodes granted it */
 	int64 waits_since_us; /* what hosts are told that have it */
 	LockScope scope;      /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
 	int hold_at_most_ms;  /* 0, or validity ends then */
-	int handovers;        /* so often handed over since the nodes granted it */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
@@ -173,6 +173,7 @@ typedef struct Lease
 	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
 									  * PG_INT64_MAX: it has to be woken */
 	pg_atomic_uint64 last_token;     /* of the grant: LUA_SPAN, or more since renewals */
+	pg_atomic_uint64 more_tokens_us; /* they are asked for, and come by then or do not */
 	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
 									  * is out: no usable answer (yet) */
 	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
@@ -332,7 +333,8 @@ typedef enum LeaseOpened
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
 	LEASE_TOO_MANY_JOINED,
-	LEASE_NO_SLOT, /* released leases are in the way: try again in a moment */
+	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
+	LEASE_MORE_TOKENS, /* it stays, and waits for more tokens: the same */
 	LEASE_TABLE_FULL
 } LeaseOpened;
 
@@ -439,6 +441,7 @@ extern void lease_end_all_stays(void);                         /* nor is one lef
 extern void lease_want(Lease *lease);                          /* another host waits for it */
 extern void lease_recall(Lease *lease);                        /* ... or tried to have it */
 extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */
+extern void lease_await_tokens(Lease *lease, int64 until_us);  /* 0: none are under way */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */

@@ -76,14 +76,15 @@ typedef struct statistics
 	int64_t unrenewed;
 	int64_t expired;
 	int64_t handed_over;
-	int64_t joined;     /* sessions that came to share a lease of their host */
-	int64_t beside;     /* grants beside those who share the lock from other hosts */
-	int64_t taken_idle; /* of these, after a stay with nobody */
-	int64_t stays_over; /* leases that stayed with nobody until the end of that */
-	int64_t recalled;   /* ... until another host wanted them */
-	int64_t detached;   /* leases of no session */
-	int64_t prolonged;  /* ... that were told to go on */
-	int64_t holds_over; /* ... that were held until the end of that */
+	int64_t joined;         /* sessions that came to share a lease of their host */
+	int64_t beside;         /* grants beside those who share the lock from other hosts */
+	int64_t taken_idle;     /* of these, after a stay with nobody */
+	int64_t awaited_tokens; /* looks of who waits for more of them, which are under way */
+	int64_t stays_over;     /* leases that stayed with nobody until the end of that */
+	int64_t recalled;       /* ... until another host wanted them */
+	int64_t detached;       /* leases of no session */
+	int64_t prolonged;      /* ... that were told to go on */
+	int64_t holds_over;     /* ... that were held until the end of that */
 	int64_t recalls;    /* rounds of tries that were refused by a host that gives up its stays */
 	int64_t beyond;     /* tokens given out beyond those of the grant */
 	int64_t cancelled;  /* grants whose owner gave up before it knew */

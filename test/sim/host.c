@@ -730,10 +730,13 @@ extend(int h, int s)
 	core_event event = {.type = CORE_EXTEND,
 						.token = rules_more_tokens(slot->core.bound, wall_us(h))};
 
-	if (event.token > 0 && slot->keep_idle_us > 0 && !slot->shared && slot->granted &&
-		rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) &&
-		wish_may_renew(slot->wish, owner_of(slot), slot->idle_until_us, host_now_us(h)))
+	if (slot->keep_idle_us == 0 || slot->shared || !slot->granted ||
+		!rules_wants_tokens(slot->last_token - rules_token(slot->first_token, slot->handovers)) ||
+		!wish_may_renew(slot->wish, owner_of(slot), slot->idle_until_us, host_now_us(h)))
+		return;
+	if (event.token > 0)
 		step(h, s, &event);
+	slot->more_tokens_us = core_raises_until_us(&slot->core);
 }
 
 /* It may be held for longer than the core knows. */

@@ -51,7 +51,8 @@ typedef struct slot
 	int span; /* sessions that may hold it */
 	int handovers;
 	int64_t first_token;
-	int64_t last_token; /* of the grant, or its bound since a renewal */
+	int64_t last_token;     /* of the grant, or its bound since a renewal */
+	int64_t more_tokens_us; /* more are asked for, and come by then or do not */
 	int64_t turn_began_us;
 	int64_t long_turn_us;
 	int64_t relisted_true_us; /* its nodes are others since then */

@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <string.h>
 
 #include "operator.h"
@@ -31,6 +32,8 @@ static void give_up(int host, int slot);
 static void free_name(int host, int slot);
 static int64_t validity_us(int host, const slot *slot);
 static int tokens(const slot *slot);
+static void ask_for_tokens(int host, int slot);
+static bool more_tokens_come(int host, const slot *slot);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
@@ -228,6 +231,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->may_stay = slot->keep_idle_us > 0;
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
+	slot->more_tokens_us = 0;
 	slot->wanted = slot->returns = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
@@ -308,7 +312,7 @@ session_on_read(const event *event)
 	}
 	slot->joined = 1;
 	if (w.plan.spent > 0)
-		host_push(h, s); /* it asks for tokens */
+		ask_for_tokens(h, s);
 	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
 }
 
@@ -338,7 +342,7 @@ end_holding(int h, int s)
 	slot->owner = OWNER_NOBODY;
 	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
 		rules_may_stay(limited, session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us,
-					   slot->handovers, tokens(slot)))
+					   slot->handovers, tokens(slot), more_tokens_come(h, slot)))
 	{
 		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
 		slot->wish = WISH_IDLE;
@@ -425,6 +429,20 @@ tokens(const slot *slot)
 	return all < w.plan.spent + slot->span ? all : w.plan.spent + slot->span;
 }
 
+static void
+ask_for_tokens(int h, int s)
+{
+	slot_at(h, s)->more_tokens_us = host_now_us(h) + w.plan.answer_us;
+	host_push(h, s);
+}
+
+/* They do not help those who are too many. */
+static bool
+more_tokens_come(int h, const slot *slot)
+{
+	return host_now_us(h) < slot->more_tokens_us && slot->handovers + 1 < w.plan.spent + slot->span;
+}
+
 /* The next at the gate leaves it, for what it wants. */
 static int
 next_wants(int h, int resource)
@@ -480,10 +498,18 @@ session_on_take(const event *event)
 			slot->handovers += !slot->shared;
 			slot->joined = 1;
 			if (w.plan.spent > 0 && chance(2))
-				host_push(h, event->slot); /* it asks for tokens */
+				ask_for_tokens(h, event->slot);
 			slot->keep_idle_us = keep_idle_us();
 			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers),
 				  !slot->shared);
+			return;
+		}
+		if (host_stays(slot) && gate->wants[0] == slot->resource && more_tokens_come(h, slot) &&
+			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
+								INT_MAX))
+		{
+			seen.awaited_tokens++;
+			later(w.now_us + MS, EVENT_TAKE, h, event->node, event->slot, event->tag);
 			return;
 		}
 		free_name(h, event->slot);

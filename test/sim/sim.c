@@ -366,40 +366,40 @@ tell_violation(uint64_t seed, int invariant)
 static void
 print_statistics(const statistics *sum, double seconds)
 {
-	printf("# %" PRId64 " schedules in %.1f s, %.0f in a second; %.0f events in each\n"
-		   "# invariant 1 was demanded in %" PRId64 " of them; in %" PRId64
-		   " hosts have nodes by other names\n"
-		   "# detached %" PRId64 ", prolonged %" PRId64 ", ended by hold_at_most %" PRId64
-		   "\n# granted %" PRId64 " (%" PRId64 " handed over, %" PRId64
-		   " of these after a stay with nobody; stays that were over %" PRId64 ", recalled %" PRId64
-		   ", awaited by tries %" PRId64 ", tokens beyond those of the grant %" PRId64
-		   "), refused %" PRId64 ", unreachable %" PRId64 "; renewed %" PRId64
-		   ", not renewed %" PRId64 ", lost %" PRId64 "\n# aged requests %" PRId64
-		   "; releases that waited for room %" PRId64 "; executed late %" PRId64
-		   ", quarantines %" PRId64 ", hosts fooled %" PRId64 "; written %" PRId64
-		   ", stale %" PRId64 ", of these fenced off %" PRId64
-		   "\n# looked at unwanted keys %" PRId64
-		   ", and at keys of leases at nodes that came back %" PRId64
-		   "\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
-		   ", gone without a word %" PRId64 "; sent again after NOSCRIPT %" PRId64
-		   ", connections replaced %" PRId64 "\n# asked for beside a lost lease %" PRId64
-		   ", for a name with the hash of another %" PRId64
-		   "; calls of the script for several locks %" PRId64
-		   "\n# requests with a longer ttl %" PRId64 ", that went to new nodes %" PRId64
-		   ", nodes that left %" PRId64 ", lists that waited for slots %" PRId64
-		   "\n# changes by two lists: on both %" PRId64 ", done %" PRId64
-		   "; held leases that got other lists %" PRId64 "\n# stored behind the fence %" PRId64
-		   ", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
-		   sum->schedules, seconds, (double) sum->schedules / seconds,
-		   (double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
-		   sum->renamed, sum->detached, sum->prolonged, sum->holds_over, sum->granted,
-		   sum->handed_over, sum->taken_idle, sum->stays_over, sum->recalled, sum->recalls,
-		   sum->beyond, sum->refused, sum->unreachable, sum->renewed, sum->unrenewed, sum->expired,
-		   sum->aged, sum->waited, sum->late, sum->quarantines, sum->fooled, sum->writes,
-		   sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled, sum->too_late,
-		   sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost, sum->collided,
-		   sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_slots, sum->settled,
-		   sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
+	printf(
+		"# %" PRId64 " schedules in %.1f s, %.0f in a second; %.0f events in each\n"
+		"# invariant 1 was demanded in %" PRId64 " of them; in %" PRId64
+		" hosts have nodes by other names\n"
+		"# detached %" PRId64 ", prolonged %" PRId64 ", ended by hold_at_most %" PRId64
+		"\n# granted %" PRId64 " (%" PRId64 " handed over, %" PRId64
+		" of these after a stay with nobody; stays that were over %" PRId64 ", recalled %" PRId64
+		", awaited by tries %" PRId64 ", tokens beyond those of the grant %" PRId64
+		", looks for those under way %" PRId64 "), refused %" PRId64 ", unreachable %" PRId64
+		"; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64 "\n# aged requests %" PRId64
+		"; releases that waited for room %" PRId64 "; executed late %" PRId64
+		", quarantines %" PRId64 ", hosts fooled %" PRId64 "; written %" PRId64 ", stale %" PRId64
+		", of these fenced off %" PRId64 "\n# looked at unwanted keys %" PRId64
+		", and at keys of leases at nodes that came back %" PRId64
+		"\n# owners cancelled when just granted %" PRId64 ", too late for their grant %" PRId64
+		", gone without a word %" PRId64 "; sent again after NOSCRIPT %" PRId64
+		", connections replaced %" PRId64 "\n# asked for beside a lost lease %" PRId64
+		", for a name with the hash of another %" PRId64
+		"; calls of the script for several locks %" PRId64 "\n# requests with a longer ttl %" PRId64
+		", that went to new nodes %" PRId64 ", nodes that left %" PRId64
+		", lists that waited for slots %" PRId64 "\n# changes by two lists: on both %" PRId64
+		", done %" PRId64 "; held leases that got other lists %" PRId64
+		"\n# stored behind the fence %" PRId64 ", overtaken %" PRId64
+		"; writers whose clock deceived them %" PRId64 "\n",
+		sum->schedules, seconds, (double) sum->schedules / seconds,
+		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
+		sum->renamed, sum->detached, sum->prolonged, sum->holds_over, sum->granted,
+		sum->handed_over, sum->taken_idle, sum->stays_over, sum->recalled, sum->recalls,
+		sum->beyond, sum->awaited_tokens, sum->refused, sum->unreachable, sum->renewed,
+		sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
+		sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
+		sum->too_late, sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost,
+		sum->collided, sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_slots,
+		sum->settled, sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -435,16 +435,16 @@ print_tap(const statistics *sum, int broken, bool enough)
 			   sum->checked[i]);
 	ok(broken != CRASH, "no assertion fails");
 	ok(enough, "each class of faults was injected");
-	ok(sum->granted > 0 && sum->handed_over > 0 && sum->taken_idle > 0 && sum->stays_over > 0 &&
-		   sum->recalled > 0 && sum->recalls > 0 && sum->beyond > 0 && sum->refused > 0 &&
-		   sum->unreachable > 0 && sum->renewed > 0 && sum->unrenewed > 0 && sum->expired > 0 &&
-		   sum->late > 0 && sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0 &&
-		   sum->debts > 0 && sum->repairs > 0 && sum->cancelled > 0 && sum->too_late > 0 &&
-		   sum->vanished > 0 && sum->sent_again > 0 && sum->replaced > 0 && sum->beside_lost > 0 &&
-		   sum->collided > 0 && sum->mixed > 0 && sum->short_of_slots > 0 && sum->longer > 0 &&
-		   sum->moved > 0 && sum->left > 0 && sum->relisted > 0 && sum->settled > 0 &&
-		   sum->replaced_lists > 0 && sum->stored > 0 && sum->passed > 0 && sum->detached > 0 &&
-		   sum->prolonged > 0 && sum->holds_over > 0,
+	ok(sum->granted > 0 && sum->handed_over > 0 && sum->taken_idle > 0 && sum->awaited_tokens > 0 &&
+		   sum->stays_over > 0 && sum->recalled > 0 && sum->recalls > 0 && sum->beyond > 0 &&
+		   sum->refused > 0 && sum->unreachable > 0 && sum->renewed > 0 && sum->unrenewed > 0 &&
+		   sum->expired > 0 && sum->late > 0 && sum->waited > 0 && sum->aged > 0 &&
+		   sum->quarantines > 0 && sum->debts > 0 && sum->repairs > 0 && sum->cancelled > 0 &&
+		   sum->too_late > 0 && sum->vanished > 0 && sum->sent_again > 0 && sum->replaced > 0 &&
+		   sum->beside_lost > 0 && sum->collided > 0 && sum->mixed > 0 && sum->short_of_slots > 0 &&
+		   sum->longer > 0 && sum->moved > 0 && sum->left > 0 && sum->relisted > 0 &&
+		   sum->settled > 0 && sum->replaced_lists > 0 && sum->stored > 0 && sum->passed > 0 &&
+		   sum->detached > 0 && sum->prolonged > 0 && sum->holds_over > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -3116,15 +3116,19 @@ test_raised_bound(void)
 	tick_at(lease.wake_at_us);
 	ok(out.renew == set("012") && lease.bound == COUNTER && lease.raise > 200,
 	   "and asks who has the key to count beyond what that node told");
+	ok(core_raises_until_us(&lease) == lease.wake_at_us && lease.wake_at_us > now_us,
+	   "which is decided when the round ends");
 	renewal_meets("0", 200);
 	renewed_by("1");
 	ok(lease.bound == COUNTER, "invariant 5: one is no majority");
 	renewed_by("2");
 	ok(out.outcome == CORE_RENEWED && lease.bound == lease.raise && lease.token == COUNTER,
 	   "a majority raises the bound, and the token stays");
-	ok(lease.wake_at_us <= now_us, "then the node is asked again at once");
+	ok(lease.wake_at_us <= now_us && core_raises_until_us(&lease) == 0,
+	   "then the node is asked again at once");
 	tick();
 	ok(out.renew == set("012") && lease.raise == lease.bound, "with the new bound");
+	ok(core_raises_until_us(&lease) == 0, "which is raised no more");
 	renewed_by("012");
 	ok(lease.wake_at_us == lease.round_began_us + TTL_US / 3, "all is well again");
 	release();
