@@ -233,7 +233,8 @@ $switches = switches();
 $s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
 cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter stay each time');
 
-# Tokens that the nodes are slow to give are waited for, rather than the lock asked for anew.
+# Tokens that the nodes, or the broker, are slow to give are waited for, rather than the lock
+# asked for anew.
 my $node_timeout = sub
 {
 	my ($value) = @_;
@@ -242,33 +243,74 @@ my $node_timeout = sub
 	$host->reload;
 	$host->poll_query_until('postgres', 'SHOW redlock.node_timeout', $value) or die 'no reload';
 };
+my $slow    = sub { $_->pause  for @nodes[ 0, 1 ] };
+my $as_ever = sub { $_->resume for @nodes[ 0, 1 ]; wait_nodes_ready($host, 3) };
 my $out_of_tokens = sub
 {
-	my ($name) = @_;
-	my ($taken, $granted) = split /\|/, stat_of('taken_idle, granted');
+	my ($name, $stop, $and_then) = @_;
+	my $taken = stat_of('taken_idle');
 
 	$s->query("SELECT take('$name', 200)");
-	$_->pause for @nodes[ 0, 1 ];
-	$s->send("SELECT take('$name', 2000)");
-	wait_until(sub { stat_of('taken_idle') - $taken == 1000 }, 'all tokens of a grant are used');
-	return $granted;
+	$stop->();
+	$s->send("SELECT take('$name', 801)" . ($and_then ? "; $and_then" : ''));
+	wait_until(sub { stat_of('taken_idle') - $taken == 1000 }, "$name: all tokens of a grant are used");
+	return;
 };
+my $soon = 20;
+
 $node_timeout->('1min');
-$granted = $out_of_tokens->('slow');
+$granted = stat_of('granted');
+$out_of_tokens->('slow', $slow, "SELECT take('slow', 1000)");
 is(state_of('slow'), $idle, 'the lease stays');
-$_->resume for @nodes[ 0, 1 ];
+$as_ever->();
 is($s->result->{message}, '', 'the session goes on when they have come');
 is(stat_of('granted') - $granted, 1, 'by its one grant');
 
+my $broker = broker_pid($host);
+$out_of_tokens->('late', sub { kill 'STOP', $broker }, "SELECT take('late', 1000)");
+is(state_of('late'), $idle, 'the lease stays while the broker is stopped');
+kill 'CONT', $broker;
+is($s->result->{message}, '', 'the session goes on when it has fetched some');
+is(stat_of('granted') - $granted, 2, 'by one grant, too');
+
+# ... by who has the time, and wants what is there
+$out_of_tokens->('time', $slow);
+$s->result;
+$s->send("SELECT redlock_acquire('time', scope => 'session', keep_idle => '10 min', wait => '100 ms')");
+wait_until(sub { $s->done }, 'no tokens are waited for when the time is over', $soon);
+like($s->result->{state}, qr/^(55P03|08006)$/, 'it fails as it would without a stay');
+$as_ever->();
+is_given_up('time', 'there was no time');
+
+$out_of_tokens->('other', $slow);
+$s->result;
+$s->send("SELECT redlock_acquire('other', scope => 'session', keep_idle => '10 min', ttl => '50 s') > 0");
+wait_until(sub { state_of('other') =~ /^waiting/m }, 'nor by who wants another ttl', $soon);
+$as_ever->();
+is($s->result->{out}, 't', 'who gets it from the nodes');
+$s->query("SELECT redlock_release('other')");
+
 # ... for as long as they may come
 $node_timeout->('500ms');
-$out_of_tokens->('silent');
-is($s->result->{state}, '08006', 'nodes that do not answer are no quorum for the next grant');
-$_->resume for @nodes[ 0, 1 ];
+$out_of_tokens->('silent', $slow, "SELECT take('silent', 1)");
+wait_until(sub { state_of('silent') =~ /^waiting/m }, 'nodes that do not answer are asked anew', $soon);
+is($s->result->{state}, '08006', 'and are no quorum');
+$as_ever->();
 is_given_up('silent', 'it had no tokens left, and none came');
-wait_nodes_ready($host, 3);
+
+# ... and when they have not come, the lease does not stay without any
 $node_timeout->('2s');
-is(stat_of('lost'), 0, 'and nobody has lost it');
+$s->query("SELECT take('vain', 200)");
+$slow->();
+$s->query("SELECT take('vain', 800)");
+my $unrenewed = stat_of('unrenewed');
+$s->query("SELECT redlock_acquire('vain', scope => 'session', keep_idle => '10 min')");
+wait_until(sub { stat_of('unrenewed') > $unrenewed }, 'more tokens are asked for in vain');
+$s->query("SELECT redlock_release('vain')");
+unlike(state_of('vain'), qr/^idle/, 'who had the last one leaves the lease to nobody');
+$as_ever->();
+is_given_up('vain', 'it has no tokens');
+is(stat_of('lost'), 0, 'and nobody has lost any of them');
 
 # many sessions: each token once, to one at a time
 my @many = map { session($host) } 1 .. 4;

@@ -719,6 +719,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			break;
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
+			lease_await_tokens(lease, 0);
 			publish_votes(lease);
 			if (settled)
 				trouble_log(lease, TROUBLE_UNRENEWED, now_us);

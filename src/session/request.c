@@ -609,6 +609,7 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 	LeaseOpened opened;
 
 	terms.awaited = asked[name].awaited;
+	terms.awaits_tokens = true;
 	for (;;)
 	{
 		int64 now_us;
@@ -617,7 +618,10 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 							key_len, &terms, &asked[name].lease);
 		if (opened == LEASE_MORE_TOKENS)
 		{
-			wait_a_moment(PG_INT64_MAX, 1); /* no longer than the nodes may take to answer */
+			/* no longer than the nodes may take to answer */
+			terms.awaits_tokens = redlock_clock_us() < deadline_us;
+			if (terms.awaits_tokens)
+				wait_a_moment(deadline_us, 1);
 			continue;
 		}
 		if (opened != LEASE_NO_SLOT)

@@ -658,7 +658,8 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			*result = idle;
 			opened = LEASE_HANDED_OVER;
 		}
-		else if (lease_stays(idle) && more_tokens_come(idle, redlock_clock_us()) &&
+		else if (terms->awaits_tokens && lease_stays(idle) &&
+				 more_tokens_come(idle, redlock_clock_us()) &&
 				 can_take_over(idle, key, key_len, terms, PG_INT32_MAX))
 			opened = LEASE_MORE_TOKENS;
 		else

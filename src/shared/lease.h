@@ -318,9 +318,10 @@ typedef struct LeaseTerms
 	int permits; /* it is one of so many, or their queue; 0: of no such lock */
 	bool is_queue;
 	bool shared;
-	bool awaited; /* came to LEASE_AWAITED: is one of those who share it when it is granted */
-	bool once;    /* a try */
-	bool patient; /* asks on without a quorum, until it is given up */
+	bool awaited;       /* came to LEASE_AWAITED: is one of those who share it when it is granted */
+	bool awaits_tokens; /* has time for LEASE_MORE_TOKENS; else it asks the nodes */
+	bool once;          /* a try */
+	bool patient;       /* asks on without a quorum, until it is given up */
 } LeaseTerms;
 
 typedef enum LeaseOpened

@@ -507,8 +507,10 @@ publish(int h, int s, core_outcome outcome)
 	switch (outcome)
 	{
 		case CORE_NOTHING:
-		case CORE_UNRENEWED:
 		case CORE_MUST_WAIT:
+			break;
+		case CORE_UNRENEWED:
+			slot->more_tokens_us = 0;
 			break;
 		case CORE_RENEWED:
 			slot->last_token = slot->core.bound;
