@@ -374,7 +374,7 @@ extend(Lease *lease, int64 now_us)
 	event.token = rules_more_tokens(lease->core.bound, redlock_wall_clock_us());
 	if (event.token > 0)
 		step(lease, &event);
-	lease_await_tokens(lease, core_raises_until_us(&lease->core));
+	lease_expect_tokens(lease, core_raises_until_us(&lease->core));
 }
 
 /* It may be held for longer than the core knows. */
@@ -719,7 +719,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			break;
 		case CORE_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
-			lease_await_tokens(lease, 0);
+			lease_expect_tokens(lease, 0);
 			publish_votes(lease);
 			if (settled)
 				trouble_log(lease, TROUBLE_UNRENEWED, now_us);

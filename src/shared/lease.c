@@ -653,8 +653,8 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 			take_over(idle, gate, terms);
 			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
 			if (asks)
-				lease_await_tokens(idle,
-								   redlock_clock_us() + redlock_node_timeout_ms * INT64CONST(1000));
+				lease_expect_tokens(idle, redlock_clock_us() +
+											  redlock_node_timeout_ms * INT64CONST(1000));
 			*result = idle;
 			opened = LEASE_HANDED_OVER;
 		}
@@ -866,7 +866,7 @@ tokens_of(Lease *lease)
 }
 
 void
-lease_await_tokens(Lease *lease, int64 until_us)
+lease_expect_tokens(Lease *lease, int64 until_us)
 {
 	pg_atomic_write_u64(&lease->more_tokens_us, until_us);
 }

@@ -442,7 +442,7 @@ extern void lease_end_all_stays(void);                         /* nor is one lef
 extern void lease_want(Lease *lease);                          /* another host waits for it */
 extern void lease_recall(Lease *lease);                        /* ... or tried to have it */
 extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* its grant has few left */
-extern void lease_await_tokens(Lease *lease, int64 until_us);  /* 0: none are under way */
+extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: none are under way */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* when to look, if it is held */
 extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
