@@ -504,7 +504,8 @@ session_on_take(const event *event)
 				  !slot->shared);
 			return;
 		}
-		if (host_stays(slot) && gate->wants[0] == slot->resource && more_tokens_come(h, slot) &&
+		if (host_stays(slot) && gate->wants[0] == slot->resource &&
+			slot->handovers + 1 >= tokens(slot) && more_tokens_come(h, slot) &&
 			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
 								INT_MAX))
 		{
