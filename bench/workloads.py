@@ -60,7 +60,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"keep": 13, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "slots": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"keep": 60, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "slots": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -98,12 +98,14 @@ class Workloads:
 
     def keep(self, round_):
         for workload, place in (("keep", "a"), ("keep 5 ms", "far")):
-            # the first two are nearly the same, and the machine is not always as fast: many short rounds
-            contenders = [self.kept, self.advisory_pgbench] + ([] if self.quick or round_ > 3 else [self.pgbench])
+            # these two are nearly the same, and the machine is not always as fast: many short rounds
             for clients in (1, 16, 64):
-                # what a peer does, too: no statement of a client for each pair
-                loops = [self.kept_loop, self.advisory_loop] if clients == 1 and round_ <= 3 else []
-                self.in_turn(workload, contenders + loops, (place,), clients, "own", round_)
+                self.in_turn(workload, [self.kept, self.advisory_pgbench], (place,), clients, "own", round_,
+                             seconds=1, warmup=0.3)
+                if round_ <= self.rounds("own"):
+                    # what a peer does, too: no statement of a client for each pair
+                    loops = [self.kept_loop, self.advisory_loop] if clients == 1 else []
+                    self.in_turn(workload, ([] if self.quick else [self.pgbench]) + loops, (place,), clients, "own", round_)
 
     def shared(self, round_):
         for clients in (1, 16, 64):
