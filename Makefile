@@ -21,7 +21,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/slots protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/node_status shared/run_report shared/text \
 	shared/tls_file shared/url \
-	broker/broker broker/deadlock broker/loop broker/members broker/node broker/registry \
+	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
 	session/detached session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \

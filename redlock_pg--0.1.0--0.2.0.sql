@@ -311,7 +311,7 @@ COMMENT ON COLUMN redlock_locks.held_by IS
 COMMENT ON COLUMN redlock_locks.role IS
 'Role that acquired it; a detached lock belongs to it. Null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.until IS
-'When its hold_at_most ends; null if it has none, or is not held';
+'When its hold_at_most ends, or, if it is idle, its keep_idle; null if there is no such end, or it is not held';
 COMMENT ON COLUMN redlock_locks.slot IS
 'Which slot it is, of a lock that was asked for with slots; null of others, and of a session that waits for any slot';
 COMMENT ON COLUMN redlock_locks.mode IS
@@ -408,7 +408,7 @@ CREATE FUNCTION redlock_host_rows(OUT name text, OUT host_id text, OUT version t
                                   OUT postgres text, OUT prefix text, OUT leases integer,
                                   OUT since timestamptz, OUT last_seen timestamptz,
                                   OUT nodes integer, OUT settled boolean,
-                                  OUT agrees boolean, OUT disagreement text)
+                                  OUT agrees boolean, OUT disagreement text, OUT self boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_host_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -437,11 +437,13 @@ COMMENT ON COLUMN redlock_hosts.last_seen IS
 COMMENT ON COLUMN redlock_hosts.nodes IS
 'How many nodes of this server know it';
 COMMENT ON COLUMN redlock_hosts.settled IS
-'All its leases are on all its lists of nodes, among these the redlock.nodes_next of this server, if it has one';
+'All its leases are on all its lists of nodes, and a majority of each list answers it; redlock.nodes_next of this server, if it has one, is among the lists';
 COMMENT ON COLUMN redlock_hosts.agrees IS
 'False: it and this server could get one lock at the same time; null: it has another prefix';
 COMMENT ON COLUMN redlock_hosts.disagreement IS
 'In what they differ, and what to change; null unless agrees is false';
+COMMENT ON COLUMN redlock_hosts.self IS
+'It is this server';
 
 GRANT SELECT ON redlock_hosts TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_host_rows TO PUBLIC;

@@ -266,7 +266,7 @@ check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request)
 				 errmsg("hold_at_most must be given for a detached redlock"),
 				 errdetail("A detached lock belongs to no session, so no session's end releases "
 						   "it."),
-				 errhint("Give the longest time that the work may take, and prolong it by "
+				 errhint("Give the time until the work next tells that it goes on, by "
 						 "redlock_extend.")));
 	check_max_hold(fcinfo, arg, "hold_at_most", get_hold_us(fcinfo, arg, "hold_at_most"));
 }
@@ -546,7 +546,6 @@ redlock_run(PG_FUNCTION_ARGS)
 			SPI_commit(); /* the caller's next transaction is none of ours */
 			SPI_finish();
 		}
-		ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", name.name)));
 		return (Datum) 0;
 	}
 
@@ -979,15 +978,17 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 
 	if (us <= redlock_max_hold_ms * INT64CONST(1000))
 		return;
-	ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					errmsg("a %s of %s is over redlock.max_hold, which is %s", name,
-						   given ? interval_text(PG_GETARG_INTERVAL_P(arg))
-								 : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
-						   GetConfigOptionByName("redlock.max_hold", NULL, false)),
-					redlock_max_hold_ms > 0
-						? errhint("Use a shorter one, or have a superuser raise the setting.")
-						: errhint("Leave it out: where redlock.max_hold is 0, no lock may outlast "
-								  "its session. A superuser may raise the setting.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("a %s of %s is over redlock.max_hold, which is %s", name,
+					given ? interval_text(PG_GETARG_INTERVAL_P(arg))
+						  : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
+					GetConfigOptionByName("redlock.max_hold", NULL, false)),
+			 !given ? errhint("Lower redlock.%s, or give a shorter %s with the call.", name, name)
+			 : redlock_max_hold_ms > 0
+				 ? errhint("Use a shorter one, or have a superuser raise the setting.")
+				 : errhint("Leave it out: where redlock.max_hold is 0, no lock may outlast "
+						   "its session. A superuser may raise the setting.")));
 }
 
 static int64
@@ -1173,8 +1174,9 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 {
 	Datum values[16] = {0};
 	bool nulls[16] = {0};
-	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	bool idle = lease_stays(lease);
+	int64 until_us =
+		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
 						 pg_atomic_read_u32(&lease->wish) == WISH_HOLD &&
 						 !lease->is_queue); /* that is the place of one who waits for a slot */
@@ -1385,8 +1387,8 @@ static void
 host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host)
 {
 	const HostConfig *ours = &list->own;
-	Datum values[12] = {0};
-	bool nulls[12] = {0};
+	Datum values[13] = {0};
+	bool nulls[13] = {0};
 	HostFacts facts;
 	HostConfig theirs;
 	HostsDifference difference;
@@ -1421,6 +1423,7 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	values[10] = BoolGetDatum(host->id == lease_table->host_id || difference.kinds == 0);
 	nulls[11] = nulls[10] || DatumGetBool(values[10]);
 	values[11] = CStringGetTextDatum(disagreement.data);
+	values[12] = BoolGetDatum(host->id == lease_table->host_id);
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

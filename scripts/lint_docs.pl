@@ -127,6 +127,7 @@ sub is_foreign
 # sum of others, or is for those who change the extension.
 my @unexplained = (
 	'redlock node %s is ready',
+	'redlock.nodes is in force now',
 	'redlock node %s: %s',
 	'redlock_fence_merge must be called as a trigger',
 	'redlock_fence_merge is for the rows of redlock_fences only',

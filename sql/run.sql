@@ -112,7 +112,9 @@ BEGIN
 	PERFORM 1 / 0;
 END $$;
 CALL redlock_run('kept by run', 'SELECT 1', hold_at_least => '1 min');
+\set VERBOSITY terse
 CALL redlock_run('kept by run', 'SELECT 1 / 0');
+\set VERBOSITY default
 SELECT 1 / 0;
 
 -- a command that commits keeps the lock

@@ -283,8 +283,16 @@ wait_nodes_ready($host, 3);
 # The waiter owes the lost node the release of what it last asked there, for longer
 # than its ttl.  It asks the new nodes at once all the same.
 my $gone = redis_node();
+my $log_end = -s $host->logfile;
+set_nodes($host, $plain, $by_name, $master, $unix);
+wait_nodes_ready($host, 4);
+set_nodes($host, $plain, $by_name, $master);
+wait_nodes_ready($host, 3);
+unlike(slurp_file($host->logfile, $log_end), qr/changed too much at once/, 'one node more, or less, is no danger');
 set_nodes($host, $plain, $by_name, $gone);
 wait_nodes_ready($host, 3);
+wait_until(sub { slurp_file($host->logfile, $log_end) =~ /WARNING:  redlock\.nodes was changed too much at once/ },
+	'another node in the place of one of three is, as the log tells');
 $_->cli('SET', 'redlock:moved', 'of another', 'PX', 600000) for $plain, $by_name;
 $s->send("SELECT redlock_acquire('moved', scope => 'session', wait => '5 min') > 0");
 $host->poll_query_until('postgres', "SELECT state = 'waiting' FROM redlock_locks WHERE resource = 'moved'");
@@ -338,7 +346,7 @@ $eve->quit;
 $_->cli('SET', 'redlock:forged', "x\nLOG:  forged \e[31m\xc2\x9b", 'PX', 600000) for $plain, $by_name;
 $result = $s->run("SELECT redlock_acquire('forged', wait => '0')");
 is($result->{state}, '55P03', 'a key with anything as its value is in the way');
-like($result->{detail}, qr/^It is held by: [ -~]*forged[ -~]*\z/, 'no control character of it is in the message');
+like($result->{detail}, qr/^It was granted to: [ -~]*forged[ -~]*\z/, 'no control character of it is in the message');
 my $waiter = session($host);
 $waiter->send("SELECT redlock_acquire('forged')");
 wait_until(

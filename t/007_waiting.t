@@ -81,9 +81,11 @@ sub queued
 {
 	my $rounds = 10;
 	my $before = stat_of($host_b, 'woken');
+	my $woken = 0;
 	my @gaps;
 
-	foreach my $round (1 .. $rounds)
+	# a round in which B asks once more by itself, just as A releases, shows nothing; there are few
+	while ($woken < $rounds && @gaps < 2 * $rounds)
 	{
 		$on_a->query("SELECT redlock_acquire('wake', scope => 'session')");
 		$on_b->send("SELECT redlock_acquire('wake', scope => 'session') > 0, extract(epoch FROM clock_timestamp())");
@@ -97,13 +99,13 @@ sub queued
 		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
 		my ($got, $at) = split /\|/, $on_b->result->{out};
 		push @gaps, $at - (split /\|/, $released)[1];
-		is($got, 't', 'B gets the lock after the release on A') if $got ne 't' || $round == $rounds;
+		is($got, 't', 'B gets the lock after the release on A') if $got ne 't' || @gaps == 1;
 		$on_b->query("SELECT redlock_release('wake')");
-		wait_until(sub { key_count('redlock:wake', @nodes) == 0 }, 'and gives it back', 30)
-		  if $round == $rounds;
+		$woken = stat_of($host_b, 'woken') - $before;
 	}
+	wait_until(sub { key_count('redlock:wake', @nodes) == 0 }, 'and gives it back', 30);
 	note 'from release to grant, in ms: ' . join ' ', map { sprintf '%.1f', $_ * 1000 } @gaps;
-	cmp_ok(stat_of($host_b, 'woken') - $before, '>=', $rounds, 'B was woken each time');
+	cmp_ok($woken, '>=', $rounds, 'B was woken each time');
 
 	# Without wake-ups it would be 250 ms or more, most of the time.
 	@gaps = sort { $a <=> $b } @gaps;
@@ -208,18 +210,19 @@ sub queued
 
 {
 	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
-	my $holder = 'host=\S+ database=postgres pid=' . $on_a->pid . ' user=\S+';
+	my $holder = 'host=\S+ database=postgres pid=' . $on_a->pid . ' user=\S+ cluster=a';
 
 	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
 	my $result = $ask->();
 	is($result->{state}, '55P03', 'a lock is held');
-	like($result->{detail}, qr/^It is held by: $holder\.$/, 'by a session');
+	like($result->{detail}, qr/^It was granted to: $holder\.$/, 'by a session');
+	like($result->{hint}, qr/Another session of that server may have it by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
 		'it is released, and its keys say so');
 	$result = $ask->();
 	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
-	like($result->{detail}, qr/^It is held by: $holder \(its holder has gone; kept until .*\)\.$/,
+	like($result->{detail}, qr/^It was granted to: $holder \(its holder has gone; kept until .*\)\.$/,
 		'the detail says that nobody holds it');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');

@@ -374,6 +374,13 @@ subtest 'another max_ttl' => sub {
 		'the next broker has found it');
 	wait_refused($host{a});
 
+	# who is changed once more says in what it differs now
+	set($host{b}, "redlock.max_ttl = '40s'");
+	foreach my $host ($host{a}, $host{b})
+	{
+		wait_until(sub { slurp_file($host->logfile) =~ /DETAIL: .* 40000 ms/ }, $host->name . ' tells of the next difference');
+	}
+
 	set($host{b}, "redlock.max_ttl = '60s'");
 	wait_agreed($host{a}, $host{b});
 	foreach my $host ($host{a}, $host{b})

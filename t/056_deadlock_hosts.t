@@ -131,6 +131,25 @@ $victim = one_victim('a row lock', @results);
 like($victim->{detail}, qr/waits for transaction \d+; blocked by process $results[2]{pid} of server b/,
 	'its detail tells the row lock');
 
+# ---- a worker of a parallel query in the middle ----
+
+$host{b}->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION count_accounts() RETURNS bigint LANGUAGE plpgsql STABLE PARALLEL SAFE
+	AS 'BEGIN RETURN (SELECT count(*) FROM accounts); END';
+CREATE TABLE one AS SELECT 1;
+SQL
+@results = deadlock(
+	{ host => 'a', has => [ lock_of('x') ], wants => lock_of('y') },
+	{
+		host  => 'b',
+		has   => [ lock_of('y'), "SELECT set_config(name, 'on', true) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')" ],
+		wants => 'SELECT count_accounts() FROM one'
+	},
+	{ host => 'b', has => ['LOCK TABLE accounts'], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
+$victim = one_victim('a worker', @results);
+like($victim->{detail}, qr/Process $results[1]{pid} of server b waits for relation \d+ of database \d+; blocked by process $results[2]{pid} of server b/,
+	'its detail tells the lock that the worker waits for');
+
 # ---- behind another session at the gate ----
 
 @results = deadlock(

@@ -3,7 +3,7 @@
 #
 # Protects from: a host that is dead, or has other settings by now, in the place of those that
 # live, so that nobody is told of these; a disagreement that never ends since a node has more
-# to tell than it may.
+# to tell than it may, or that ends when the node leaves it out.
 # The other hosts are entries that this test writes.
 
 use strict;
@@ -94,6 +94,22 @@ wait_until(
 		return state_of_try() eq '55000';
 	},
 	'among many that agree', 40);
+
+# ... and from then on the others are told of before it, and it is left out.
+my $own_id = $host->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
+my ($beats, $beat, %states) = (0, '');
+wait_until(
+	sub {
+		write_at($crowd, $nodes[2]);
+		$states{ state_of_try() }++;
+		my $last = last_beat($own_id, $nodes[2]);
+		$beats++ if $last ne $beat;
+		$beat = $last;
+		return $beats > 3 || keys %states > 1;
+	},
+	'the host has been told several times of the others');
+is(join(' ', keys %states), '55000', 'which does not end the disagreement');
+
 write_at(<<LUA, $nodes[2]);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS\\0users:*')) do
 	redis.call('ZREM', key, '$alive')

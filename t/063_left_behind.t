@@ -2,8 +2,8 @@
 # whose wrong list of nodes is set right while it holds locks.
 #
 # Protects from: two holders of one lock, on a host that has the new nodes alone and on one
-# that has the old ones alone, which don't see each other; a host that is said to be settled and
-# has the old list alone; a change that goes on without a host that is only slow, or that never
+# that has the old ones alone, which don't see each other, also after a restart; a host that is
+# said to be settled and has the old list alone, or does not reach the new nodes; a change that goes on without a host that is only slow, or that never
 # goes on; locks that were granted by former nodes, which hosts with the present ones get.
 
 use strict;
@@ -63,7 +63,10 @@ wait_nodes_ready($host{a}, 4);
 give('a', \@new, []);
 wait_beats($id, $old[0]);
 ok(!is_so('a', $is_new), 'a has not left the old nodes while most of the new ones are away');
+wait_until(sub { $host{b}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'a'") eq 'f' },
+	'nor is it settled');
 $_->resume foreach @new[ 0, 1 ];
+wait_nodes_ready($host{a}, 6);
 
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
 excludes('left behind');
@@ -77,9 +80,23 @@ wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broke
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
 excludes('the next broker');
 
+# so does the server when it comes back; the file is for nobody else
+foreach my $mode ('fast', 'immediate')
+{
+	$host{a}->stop($mode);
+	$host{a}->start;
+	wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
+	excludes("after a stop, $mode");
+	ok(!is_so('a', $is_new), 'a has not left the old nodes');
+}
+my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
+is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
+
 give('b', \@old, \@new);
 wait_until(sub { is_so('a', $is_new) }, 'when b has both lists, a leaves the old nodes');
+like(slurp_file($host{a}->logfile), qr/redlock\.nodes is in force now/, 'and says so');
 excludes('one has both, one the new list');
+ok(!-e $file, 'and its file');
 give('b', \@new, []);
 wait_until(sub { is_so('b', $is_new) }, 'so does b');
 excludes('the new list');
@@ -87,6 +104,8 @@ excludes('the new list');
 # ---- a wrong list that is set right at once ----
 
 my @wrong = (@old[ 0, 1 ], $new[0]);
+my $kept = session($host{b});
+$kept->query("SELECT redlock_acquire('kept', scope => 'session')");
 $host{b}->append_conf('postgresql.conf', "redlock.on_disagreement = 'warn'");
 give('b', \@wrong, []);
 wait_until(
@@ -94,7 +113,19 @@ wait_until(
 	'b has other nodes');
 my $s = session($host{b});
 like($s->query("SELECT redlock_acquire('held', scope => 'session')"), qr/^\d+$/, 'and a lock by these');
-wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{state} eq '55000' }, 'a is told', 60);
+my $told;
+wait_until(
+	sub {
+		$told = psql_result($host{a}, "SELECT redlock_try('other')");
+		return $told->{state} eq '55000';
+	},
+	'a is told', 60);
+my @address = map { $_->address } @old[ 0, 1 ], @new[ 1, 2 ];
+like(
+	$told->{detail},
+	qr/Only it has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
+	'nodes that b has left, but for a lock, are none of its list');
+$kept->query("SELECT redlock_release('kept')");
 give('b', \@new, []);
 my ($result, $both) = ({}, 0);
 wait_until(

@@ -115,7 +115,7 @@ is($session_b->query("SELECT redlock_try(ARRAY['a', 'n', 'z'], scope => 'session
 my $refused = $session_b->run("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
 is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
-like($refused->{detail}, qr/^It is held by: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
+like($refused->{detail}, qr/^It was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
 # ---- waits that end without the locks ----

@@ -100,11 +100,16 @@ sub obey
 }
 
 # How many of its connections were told to hang.
-sub hung
-{
-	my ($self) = @_;
+sub hung { return $_[0]->_notes('hung'); }
 
-	open my $file, '<', "$self->{rules}.hung" or return 0;
+# How many have begun to count their answers, by the rules of any time.
+sub counted { return $_[0]->_notes('counted'); }
+
+sub _notes
+{
+	my ($self, $name) = @_;
+
+	open my $file, '<', "$self->{rules}.$name" or return 0;
 	return scalar(() = <$file>);
 }
 

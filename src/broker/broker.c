@@ -741,7 +741,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			trouble_log(lease, TROUBLE_LOST, now_us);
-			(void) lease_give_up_detached(lease); /* nobody else would */
+			(void) lease_give_up_detached(lease); /* nobody else would, */
+			(void) lease_give_up_stay(lease);     /* ... if its owner has just left it */
 			break;
 	}
 }

@@ -23,9 +23,18 @@
 #include "shared/host_list.h"
 #include "shared/text.h"
 
-/* Probes in a second, sent or received, and looks at the lock manager, each of which locks all of
- * it. */
-#define LOOKS_PER_S 200
+/* Probes of this server's own waits in a second, their first ones too; the others are late. */
+#define SENDS_PER_S 400
+
+/*
+ * For probes of other hosts, in a second: how often one is passed on, or the lock manager looked
+ * at, which locks all of it, twice.  Hosts fall to so many classes, each with as much, so that one
+ * that sends many does not use up what there is for all.  Hosts may be hostile: what is beyond it
+ * is dropped, and comes again.  A probe that comes home, or to a process that does not wait, costs
+ * no more than to read it, and is not counted.
+ */
+#define LOOKS_PER_S 100
+#define HOST_CLASSES 4
 
 /* What it costs to look at all locks of this server. */
 #define LOOKS_AT_ALL 5
@@ -34,10 +43,11 @@
  * Who queues at a gate waits for the lock, as the session before it does that asks for it.
  * That this one would be the first to get it matters only if both wait in cycles of which
  * no session can break its own: then, after so many probes, and when such a path has come home for
- * as long and deadlock_timeout, by when the cycle's own have ended it, the one before it is ended,
- * though it only stands in the way.
+ * PATIENCE_US and deadlock_timeout, by when the cycle's own have ended it, however seldom they
+ * look, the one before it is ended, though it only stands in the way.
  */
 #define PATIENT_PROBES 8
+#define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
 
 /* Processes of this server that one probe visits. */
 #define VISITS_MAX 64
@@ -70,17 +80,21 @@ typedef struct Visit
 
 static Wait *waits;
 static dlist_head waiting = DLIST_STATIC_INIT(waiting);
+static int probing; /* of these, how many have sent a probe */
 static pairingheap *timers;
 StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
 				 "the longest cycle can be told");
 
-static int looks_left = LOOKS_PER_S;
-static int64 looks_since_us = 0;
+/* See spend. */
+static int64 sends_us;
+static int64 looks_us[HOST_CLASSES];
 
-static bool may_look(int looks, int64 now_us);
+static bool spend(int64 *paid_until_us, int per_s, int cost, int64 now_us);
+static bool may_look(const ScriptProbe *probe, int looks, int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
+static bool readers_may_wait(const Lease *lease);
 static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
 static int compare_pids(const void *a, const void *b);
 static bool is_gate(const LOCKTAG *tag);
@@ -92,7 +106,9 @@ static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
 static uint64 number_of(const Lease *lease);
-static bool local_wait(int pid, LocalWait *wait);
+static uint64 local_number(PGPROC *process, int64 since_us);
+static bool may_wait(PGPROC *process);
+static bool local_wait(PGPROC *process, LocalWait *wait);
 static bool gate_wait(PGPROC *process, LocalWait *wait);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
@@ -128,6 +144,8 @@ deadlock_end(Lease *lease)
 		return;
 	timers_set(timers, &wait->timer, 0);
 	dlist_delete(&wait->link);
+	if (wait->memory.sent > 0)
+		probing--;
 	memset(&wait->memory, 0, sizeof(wait->memory));
 }
 
@@ -146,40 +164,54 @@ deadlock_on_time(int64 now_us)
 	while ((timer = timers_first(timers)) != NULL && timer->at_us <= now_us)
 	{
 		Lease *lease = lease_at((Wait *) timer - waits);
+		int64 again_us;
 
-		timers_set(timers, timer, now_us + probe_again_us(lease->core.waiting));
 		if (pg_atomic_read_u32(&lease->company) == LEASE_ALONE)
+		{
+			if (!spend(&sends_us, SENDS_PER_S, 1, now_us))
+				return now_us + INT64CONST(1000000) / SENDS_PER_S;
 			send_probe(lease, now_us);
+		}
+		/* at random: of probes that are dropped, it is not always the same ones */
+		again_us = probe_again_us(lease->core.waiting, probing);
+		again_us += (int64) pg_prng_uint64_range(&pg_global_prng_state, 0, again_us / 2);
+		timers_set(timers, timer, now_us + again_us * 4 / 5);
 	}
 	return timer != NULL ? timer->at_us : PG_INT64_MAX;
 }
 
-/* Hosts may be many, or hostile; what is not looked at comes again. */
+/* So much in a second, and as much at once after a second of nothing. */
 static bool
-may_look(int looks, int64 now_us)
+spend(int64 *paid_until_us, int per_s, int cost, int64 now_us)
 {
-	if (now_us >= looks_since_us + INT64CONST(1000000))
-	{
-		looks_left = LOOKS_PER_S;
-		looks_since_us = now_us;
-	}
-	if (looks_left < looks)
+	int64 until_us = Max(*paid_until_us, now_us) + cost * INT64CONST(1000000) / per_s;
+
+	if (until_us > now_us + INT64CONST(1000000))
 		return false;
-	looks_left -= looks;
+	*paid_until_us = until_us;
 	return true;
+}
+
+/* By the host whose wait it is; strangers may say what they like. */
+static bool
+may_look(const ScriptProbe *probe, int looks, int64 now_us)
+{
+	return spend(&looks_us[probe->path.step[0].host % HOST_CLASSES], LOOKS_PER_S, looks, now_us);
 }
 
 /* The first step of a path. */
 static void
 send_probe(Lease *lease, int64 now_us)
 {
+	ProbeMemory *memory = &waits[lease_slot(lease)].memory;
 	ScriptProbe probe;
 
+	if (memory->sent == 0)
+		probing++;
 	probe.path.count = 0;
 	probe.path.by_queue = false;
-	probe.path.number = ++waits[lease_slot(lease)].memory.sent;
-	if (may_look(1, now_us))
-		send_on(&probe, lease, now_us);
+	probe.path.number = ++memory->sent;
+	send_on(&probe, lease, now_us);
 }
 
 /* From a request to the host that has the lock. */
@@ -227,8 +259,28 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 	else
 		in_the_way = probe->shared && !lease->shared && waits[lease_slot(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
-	if (in_the_way && may_look(lease->shared ? LOOKS_AT_ALL : 1, now_us))
+	if (in_the_way &&
+		(!lease->shared || (readers_may_wait(lease) && may_look(probe, LOOKS_AT_ALL, now_us))))
 		explore(probe, lease, now_us);
+}
+
+/* Most often none does, so it is seen without a lock; others may have the same bit. */
+static bool
+readers_may_wait(const Lease *lease)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &waiting)
+	{
+		int slot = dlist_container(Wait, link, iter.cur) - waits;
+
+		if (lease_may_share(lease, lease_at(slot)->owner_procno))
+			return true;
+	}
+	for (int i = 0; i < MaxBackends; i++)
+		if (lease_may_share(lease, i) && may_wait(GetPGProcByNumber(i)))
+			return true;
+	return false;
 }
 
 /*
@@ -253,17 +305,13 @@ find_readers(const Lease *lease, int pids[VISITS_MAX])
 		bool passed = lock->holdMask != 0 && is_gate(&lock->locktag) &&
 					  gate_of(&lock->locktag) == lease->gate;
 		PGPROC *process = passed ? BackendPidGetProc(lock->pid) : NULL;
-		uint64 parked;
 		int64 since_us;
 
-		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)))
-			continue;
-		parked = lease_parked(REDLOCK_PROCNO(process), &since_us);
-		if (parked == lease->hash)
+		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)) ||
+			lease_parked(REDLOCK_PROCNO(process), &since_us) == lease->hash)
 			continue;
 		readers++;
-		if (count < VISITS_MAX / 2 && (pg_atomic_read_u64(&process->waitStart) != 0 ||
-									   wait_of(lock->pid) != NULL || parked != 0))
+		if (count < VISITS_MAX / 2 && (may_wait(process) || wait_of(lock->pid) != NULL))
 			pids[count++] = lock->pid;
 	}
 	if (readers != (int) pg_atomic_read_u32(&((Lease *) lease)->joined))
@@ -320,6 +368,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	{
 		Visit *visit = &visits[i];
 		Lease *lease = wait_of(visit->pid);
+		PGPROC *process;
 		LocalWait wait;
 		int blocking[VISITS_MAX];
 		int blockers;
@@ -330,13 +379,16 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 
 			if (first->host == lease_table->host_id && first->wait == number_of(lease))
 				come_home(&visit->probe, lease, now_us);
-			else if (may_look(1, now_us))
+			else if (may_look(probe, 1, now_us))
 				send_on(&visit->probe, lease, now_us);
 			continue;
 		}
-		if (!may_look(1, now_us))
+		process = BackendPidGetProc(visit->pid);
+		if (process == NULL || !may_wait(process))
+			continue;
+		if (!may_look(probe, 1, now_us))
 			break;
-		if (!local_wait(visit->pid, &wait) ||
+		if (!local_wait(process, &wait) ||
 			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
 			continue;
 		if (wait.shared != NULL)
@@ -393,7 +445,7 @@ tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 	probe->shared = true;
 	len = script_write_probe(text, lease->key, lease->key_len, probe);
 	for (int i = 0; hosts != NULL && i < hosts->count; i++)
-		if (may_look(1, now_us))
+		if (may_look(probe, 1, now_us))
 			subscription_say(hosts->waiter[i].host, text, len, now_us);
 }
 
@@ -453,25 +505,61 @@ number_of(const Lease *lease)
 	return (uint64) lease_slot(lease) << 32 | lease->generation;
 }
 
-/* False: this process waits neither in the lock manager nor in a gate. */
-static bool
-local_wait(int pid, LocalWait *wait)
+/*
+ * Of a wait that is no request of its own, and began then.  A number of one of these has another
+ * form, and that of a process has 18 bits.
+ */
+static uint64
+local_number(PGPROC *process, int64 since_us)
 {
-	PGPROC *process = BackendPidGetProc(pid);
-	BlockedProcsData *data;
+	return UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
+		   (uint64) REDLOCK_PROCNO(process);
+}
 
-	wait->number = 0;
+/*
+ * False: it waits neither in the lock manager nor in a gate.  No lock is taken for that: a wait
+ * that begins just now is found by the next probe.  The leader of a parallel query waits for its
+ * workers in other ways, and they may wait for locks.
+ */
+static bool
+may_wait(PGPROC *process)
+{
+	int64 since_us;
+
+	return *(volatile ProcWaitStatus *) &process->waitStatus == PROC_WAIT_STATUS_WAITING ||
+		   (*(volatile uint32 *) &process->wait_event_info & 0xFF000000) == PG_WAIT_IPC ||
+		   lease_parked(REDLOCK_PROCNO(process), &since_us) != 0;
+}
+
+/*
+ * False: this process waits neither in the lock manager nor in a gate.  The leader of a parallel
+ * query waits as long as one of its workers does; of several such waits the one that began first
+ * counts, as it is there at the next probe, too, if it lasts.  A wait may have no time: some minor
+ * versions of PostgreSQL clear the one of a process that wakes others while it waits, as it has
+ * moved them in the queue instead of a deadlock.
+ */
+static bool
+local_wait(PGPROC *process, LocalWait *wait)
+{
+	int pid = process->pid;
+	BlockedProcsData *data = GetBlockerStatusData(pid);
+	uint64 first_us = PG_UINT64_MAX;
+
 	wait->request = wait->shared = NULL;
-	if (process == NULL)
-		return false;
-	data = GetBlockerStatusData(pid);
 	for (int i = 0; i < data->nlocks; i++)
-		if (data->locks[i].pid == pid && data->locks[i].waitLockMode != NoLock)
-		{
-			wait->number = pg_atomic_read_u64(&process->waitStart);
-			describe_lock(&data->locks[i].locktag, wait);
-		}
-	return wait->number != 0 || gate_wait(process, wait);
+	{
+		const LockInstanceData *lock = &data->locks[i];
+		bool blocked = lock->leaderPid == pid && lock->waitLockMode != NoLock;
+		PGPROC *member = blocked ? BackendPidGetProc(lock->pid) : NULL;
+		uint64 since_us = member != NULL ? pg_atomic_read_u64(&member->waitStart) : first_us;
+
+		if (since_us >= first_us)
+			continue;
+		first_us = since_us;
+		wait->number = local_number(member, (int64) since_us);
+		describe_lock(&lock->locktag, wait);
+	}
+	return first_us != PG_UINT64_MAX || gate_wait(process, wait);
 }
 
 /* It wants to share a lock that another session asks for, or that others want alone. */
@@ -490,9 +578,7 @@ gate_wait(PGPROC *process, LocalWait *wait)
 		wait->request = lease;
 	else
 		return false;
-	/* unlike those of requests and of the lock manager's waits; a process number has 18 bits */
-	wait->number = UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
-				   (uint64) REDLOCK_PROCNO(process);
+	wait->number = local_number(process, since_us);
 	snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
 	return true;
 }
@@ -523,12 +609,12 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 	Wait *wait = &waits[lease_slot(lease)];
 
 	switch (probe_judge(&wait->memory, &probe->path, now_us,
-						DeadlockTimeout * INT64CONST(1000) + PATIENT_PROBES * probe_again_us(0)))
+						DeadlockTimeout * INT64CONST(1000) + PATIENCE_US))
 	{
 		case PROBE_KNOWN:
 			break;
 		case PROBE_ONCE:
-			send_probe(lease, now_us);
+			timers_set(timers, &wait->timer, now_us);
 			break;
 		case PROBE_DEADLOCK:
 			(void) lease_tell_deadlock(lease, cycle_text(probe)); /* else at the next probe */

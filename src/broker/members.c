@@ -4,9 +4,11 @@
  */
 #include "postgres.h"
 
+#include "broker/lists_file.h"
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
+#include "protocol/overlap.h"
 #include "protocol/slots.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
@@ -31,8 +33,10 @@ static core_lists lists;
 static core_mask outdated;          /* their connections may be by former settings of TLS */
 static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before */
 
-static void read_lists(Listed *listed);
+static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
+static void adopt_file(int64 now_us);
 static bool leaves_list(const Listed *listed, const int *slot, core_lists *to);
+static bool meets_former(const Listed *listed, const int *slot);
 static void find_slots(const Listed *listed, int *slot);
 static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
 static void open_nodes(const Listed *listed, const int *slot, int64 now_us);
@@ -79,6 +83,25 @@ members_adopt(int64 now_us)
 		lists.now |= status->now ? CORE_BIT(i) : 0;
 		lists.next |= status->next ? CORE_BIT(i) : 0;
 	}
+	if (lists.now == 0)
+		adopt_file(now_us);
+}
+
+/* Two lists were in force when the server stopped, or crashed. */
+static void
+adopt_file(int64 now_us)
+{
+	static NodeUrls now;
+	static NodeUrls next;
+	Listed listed;
+	int slot[URL_NODES_MAX];
+
+	if (!lists_file_read(&now, &next))
+		return;
+	read_lists(&listed, &now, &next);
+	find_slots(&listed, slot);
+	if (assign_slots(&listed, slot, now_us))
+		open_nodes(&listed, slot, now_us);
 }
 
 bool
@@ -86,12 +109,14 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 {
 	static bool short_of_slots = false;
 	static int64 leaving_us = 0; /* since when that is wanted; 0: it is not */
+	static bool held_up = false;
+	bool meets;
 	Listed listed;
 	core_lists to;
 	int slot[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
-	read_lists(&listed);
+	read_lists(&listed, redlock_nodes(), redlock_nodes_next());
 	if (listed.count > URL_NODES_MAX)
 	{
 		ereport(WARNING,
@@ -111,9 +136,11 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		leaving_us = now_us;
 	if (leaving_us != 0 && !may_leave(to, leaving_us, now_us))
 	{
+		held_up = true;
 		due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
+	meets = meets_former(&listed, slot);
 	if (!assign_slots(&listed, slot, now_us))
 	{
 		if (!short_of_slots)
@@ -125,17 +152,31 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		return false;
 	}
 	short_of_slots = false;
+	if (!meets)
+		ereport(
+			WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock.nodes was changed too much at once"),
+			 errdetail("A majority of the new nodes need not have one in common with a majority "
+					   "of the former ones: this host could get a lock that another one, which "
+					   "still has these, holds there."),
+			 errhint("Set it back. Add or remove one node at a time, or name the new nodes in "
+					 "redlock.nodes_next on all hosts first.")));
+	if (held_up)
+		ereport(LOG, (errmsg("redlock.nodes is in force now")));
+	held_up = false;
 	open_nodes(&listed, slot, now_us);
+	if (lists.next != 0)
+		lists_file_write(redlock_nodes(), redlock_nodes_next());
+	else
+		lists_file_remove();
 	return true;
 }
 
 /* A node in both is reached as redlock.nodes says. */
 static void
-read_lists(Listed *listed)
+read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next)
 {
-	const NodeUrls *now = redlock_nodes();
-	const NodeUrls *next = redlock_nodes_next();
-
 	memset(listed, 0, sizeof(*listed));
 	for (int i = 0; i < now->count; i++)
 	{
@@ -186,6 +227,29 @@ leaves_list(const Listed *listed, const int *slot, core_lists *to)
 		to->now |= CORE_BIT(slot[u]);
 	}
 	return to->now == lists.next && lists.next != 0 && lists.next != lists.now;
+}
+
+/* Does each quorum of the new lists meet each of those that were in force? */
+static bool
+meets_former(const Listed *listed, const int *slot)
+{
+	core_lists to = {0};
+	core_mask used = members();
+
+	for (int u = 0; u < listed->count; u++)
+		if (slot[u] >= 0)
+			used |= CORE_BIT(slot[u]);
+	for (int u = 0; u < listed->count; u++)
+	{
+		/* a node without a slot is none of the others: it gets a bit that stands for none */
+		core_mask bit = slot[u] >= 0 ? CORE_BIT(slot[u]) : ~used & (used + 1);
+
+		used |= bit;
+		to.now |= listed->node[u].now ? bit : 0;
+		to.next |= listed->node[u].next ? bit : 0;
+	}
+	return members() == 0 || listed->count == 0 ||
+		   quorums_meet(lists, members(), to, to.now | to.next);
 }
 
 /* Reserve a slot for each node that has none, and tell in which lists each is. */

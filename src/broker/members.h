@@ -24,7 +24,8 @@ extern core_mask members(void); /* of both */
 
 /*
  * The nodes of an earlier broker, also those that are no longer listed: leases may live on
- * them, and what is listed now may have to wait for their slots.
+ * them, and what is listed now may have to wait for their slots.  After a start of the server, the
+ * two lists that were in force before, if there were two.
  */
 extern void members_adopt(int64 now_us);
 

@@ -52,6 +52,13 @@
 /* How often a host that is behind is named in the log, where another is again and again. */
 #define NAME_BEHIND_US INT64CONST(10000000)
 
+/*
+ * What nodes say that lie.  A page has one host at least, or took away what is none; hosts have
+ * few configurations, or small ones.
+ */
+#define PAGES_MAX HOST_LIST_MAX
+#define CONFIGS_SIZE_MAX ((Size) 64 * 1024 * 1024)
+
 /* How long the list that sessions were told of stays in shared memory. */
 #define KEEP_LIST_US INT64CONST(10000000)
 
@@ -72,7 +79,9 @@ typedef struct Told
 	bool out;                            /* it is being asked */
 	bool complained;                     /* the log says that it does not keep the list */
 	bool more;                           /* it has left something out */
-	int64 at_us;                         /* 0: it has not told anything */
+	int64 asked_us;                      /* last, */
+	int64 beat_us;                       /* ... and what it told answers what was asked then, */
+	int64 at_us;                         /* ... and was heard then; 0: it has not told anything */
 	char *records;
 	size_t len;
 } Told;
@@ -90,6 +99,7 @@ typedef struct Dispute
 	int64 agreed_us; /* ... or the host agrees */
 	int64 since_us;  /* all beats since then have found it, or may have missed it */
 	bool told;
+	uint64 words; /* hash of those that the log has */
 } Dispute;
 
 /* The list that sessions have asked for, while it is being read. */
@@ -99,6 +109,9 @@ typedef struct Reading
 	core_mask read;
 	core_mask out;
 	core_mask later; /* than the first page */
+	int pages[CORE_NODES_MAX];
+	uint64 last[CORE_NODES_MAX]; /* the host that a node told of last: they come in order */
+	Size kept;                   /* bytes of configurations */
 	bool too_long;
 	MemoryContext context; /* of what follows */
 	HTAB *hosts;           /* ReadHost */
@@ -128,9 +141,8 @@ static int64 beat_at_us = 0;
 static int64 beat_us; /* the last */
 static core_mask beat_out;
 static bool changed = false;
-static bool begun = false;       /* each node was asked, or can't be */
-static int64 looked_us;          /* for disputes, */
-static int64 looked_beat_us = 0; /* ... in what that beat was told */
+static bool begun = false; /* each node was asked, or can't be */
+static int64 looked_us;    /* for disputes */
 static bool left = false;
 
 static HostConfig own;
@@ -203,6 +215,8 @@ static bool is_outdated(const HostRecord *record, int64 seen_us);
 static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
+static bool former_have_told(int64 since_us, int64 now_us);
+static void complain_untold(int64 since_us, int64 now_us);
 static void look_behind(const HostRecord *record, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
@@ -214,7 +228,7 @@ static void begin_reading(int64 now_us);
 static void ask_page(RedisNode *node, const char *after, size_t len, int64 now_us);
 static void hear_page(RedisNode *node, const redisReply *reply, int64 now_us);
 static bool read_page(RedisNode *node, const redisReply *records, int64 now_us);
-static ReadConfig *keep_config(const char *text, size_t len);
+static ReadConfig *keep_config(const HostRecord *record);
 static void end_reading(int64 now_us);
 static dsm_segment *make_list(int64 now_us);
 static uint32 put_text(HostList *to, uint32 *at, const char *text, size_t len);
@@ -341,8 +355,9 @@ describe_self(void)
 
 	strlcpy(facts.name, host_list_own_name(), sizeof(facts.name));
 	lease_usage(&facts.leases, &releasing);
-	facts.settled =
-		lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 && kept_until_us == 0;
+	facts.settled = lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 &&
+					kept_until_us == 0 &&
+					core_has_quorum(members_lists(), nodes_that(node_is_on_duty));
 	facts.up_for_s = host_list_up_for_us() / 1000000;
 	facts_len = hosts_write_facts(&facts, facts_text);
 }
@@ -460,7 +475,10 @@ send_beat(RedisNode *node, int64 now_us)
 		node_call(node, CALL_LOAD, 3, (const char *[]){"SCRIPT", "LOAD", lua_hosts_script}, NULL,
 				  now_us);
 	else
+	{
+		told[node->slot].asked_us = now_us;
 		call(node, CALL_BEAT, lengthof(argv), argv, len, now_us);
+	}
 }
 
 /* The script, with the name of a command, this host's id, and more. */
@@ -529,6 +547,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->records = MemoryContextAlloc(TopMemoryContext, from->len + 1);
 		memcpy(from->records, reply->element[1]->str, from->len);
 		from->more = reply->element[0]->len > 0;
+		from->beat_us = from->asked_us;
 		from->at_us = now_us;
 		from->complained = false;
 	}
@@ -590,7 +609,6 @@ find_disputes(int64 now_us)
 
 	begun = true;
 	looked_us = now_us;
-	looked_beat_us = beat_us;
 	inherited_agrees = false;
 	in_doubt = false;
 	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
@@ -783,7 +801,7 @@ look_at(const HostRecord *record, int64 seen_us)
 			dispute->agreed_us = looked_us;
 		return;
 	}
-	if (i < dispute_count && !same)
+	if (i < dispute_count && !(same && hosts_say_the_same(&dispute->own, &own)))
 		dispute->told = false; /* not with these words */
 	if (i == dispute_count)
 	{
@@ -849,15 +867,20 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 {
 	static uint64 told_of = 0;
 	static int64 told_us = 0;
+	bool more;
 
 	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
 		return true;
 	describe_config(&own_then, to);
-	/* it can't be told yet: nodes of which nothing is known might be those of any host */
-	if (looked_beat_us <= since_us || !core_has_quorum(to, nodes_that(node_is_on_duty)))
-		return false;
 	behind_id = 0;
-	(void) read_all_told(now_us, look_behind);
+	more = read_all_told(now_us, look_behind);
+	/* nodes of which nothing is known might be those of any host, too */
+	if (behind_id == 0 && (more || !former_have_told(since_us, now_us) ||
+						   !core_has_quorum(to, nodes_that(node_is_on_duty))))
+	{
+		complain_untold(since_us, now_us);
+		return false;
+	}
 	if (behind_id == 0)
 		told_of = 0;
 	if (behind_id == told_of || now_us - told_us < NAME_BEHIND_US)
@@ -871,8 +894,45 @@ registry_may_leave(core_lists to, int64 since_us, int64 now_us)
 					   "%016" PRIx64 ".",
 					   behind.name, behind_id),
 			 errhint("Give it the new nodes in redlock.nodes_next and wait until it is settled, or "
-					 "stop it.")));
+					 "stop it. A host that has crashed is forgotten %d seconds after it was seen "
+					 "last.",
+					 LUA_HOST_LIVES_MS / 1000)));
 	return false;
+}
+
+/*
+ * Each host that gets locks by the lists in force, or by the former alone, is known to a majority
+ * of each of its lists; so it is told of by one that is heard, and has not lost what it knew.
+ */
+static bool
+former_have_told(int64 since_us, int64 now_us)
+{
+	core_lists former = {members_lists().now, 0};
+	core_mask those = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (has_told(i, now_us) && told[i].beat_us > since_us &&
+			told[i].at_us - node_at(i)->guard->started_us > ALL_TELL_US)
+			those |= CORE_BIT(i);
+	return core_has_quorum(former, those);
+}
+
+/* It takes one beat to tell, if nothing is wrong. */
+static void
+complain_untold(int64 since_us, int64 now_us)
+{
+	static int64 told_of = 0;
+
+	if (told_of == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
+		return;
+	told_of = since_us;
+	ereport(LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail("It can't be told whether a host has the former nodes alone: no majority of "
+					   "these, and of the new ones, answers with all that it knows."),
+			 errhint("See the view redlock_nodes. If the former nodes are gone for good, and no "
+					 "host gets locks by them any more, set redlock.on_disagreement to warn until "
+					 "redlock.nodes is in force.")));
 }
 
 /* In doubt whether it has the new nodes, since they have restarted, it has not. */
@@ -896,9 +956,14 @@ static void
 tell(Dispute *dispute)
 {
 	HostDispute words;
+	uint64 hash;
 
 	explain(dispute, &words);
 	dispute->told = true;
+	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 1);
+	if (hash == dispute->words)
+		return;
+	dispute->words = hash;
 	ereport(WARNING,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("redlock host \"%s\" has other settings than this one, and both could get one "
@@ -994,7 +1059,7 @@ ask_page(RedisNode *node, const char *after, size_t len, int64 now_us)
 	call(node, CALL_LIST, 1, &after, &len, now_us);
 }
 
-/* A node that says nothing, or no end, is not counted. */
+/* A node that says nothing, or has no end, is not counted. */
 static void
 hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 {
@@ -1010,6 +1075,7 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 	else if (reply != NULL && read_page(node, reply->element[1], now_us))
 		next = reply->element[0];
 	if (next != NULL && next->len > 0 && node_can_send(node) &&
+		++reading.pages[node->slot] < PAGES_MAX &&
 		(!(reading.later & bit) || strcmp(next->str, after[node->slot]) > 0))
 	{
 		strlcpy(after[node->slot], next->str, sizeof(after[0]));
@@ -1024,11 +1090,11 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 		end_reading(now_us);
 }
 
-/* False: there are too many. */
+/* False: there are too many, or they are not in order. */
 static bool
 read_page(RedisNode *node, const redisReply *records, int64 now_us)
 {
-	ReadConfig *configs[LUA_RECORDS_MAX + 1] = {0};
+	HostRecord configs[LUA_RECORDS_MAX + 1] = {0}; /* who brings it */
 	const char *at = records->str;
 	HostRecord record;
 
@@ -1038,12 +1104,17 @@ read_page(RedisNode *node, const redisReply *records, int64 now_us)
 		bool found;
 		int64 seen_us = now_us - record.age_ms * 1000;
 
+		if (record.id <= reading.last[node->slot])
+			return false;
+		reading.last[node->slot] = record.id;
 		if (record.config != NULL)
-			configs[record.number] = keep_config(record.config, record.config_len);
+			configs[record.number] = record;
 		host = hash_search(reading.hosts, &record.id, HASH_ENTER, &found);
-		if (!found && hash_get_num_entries(reading.hosts) > HOST_LIST_MAX)
+		if (reading.kept > CONFIGS_SIZE_MAX ||
+			(!found && hash_get_num_entries(reading.hosts) > HOST_LIST_MAX))
 		{
-			hash_search(reading.hosts, &record.id, HASH_REMOVE, NULL);
+			if (!found)
+				hash_search(reading.hosts, &record.id, HASH_REMOVE, NULL);
 			reading.too_long = true;
 			return false;
 		}
@@ -1054,20 +1125,26 @@ read_page(RedisNode *node, const redisReply *records, int64 now_us)
 			host->seen_us = seen_us;
 			memcpy(host->facts, record.facts, record.facts_len);
 			host->facts_len = record.facts_len;
-			host->config = configs[record.number];
+			host->config = keep_config(&configs[record.number]);
 		}
 		host->known_to |= CORE_BIT(node->slot);
 	}
 	return true;
 }
 
+/* NULL: there is none. */
 static ReadConfig *
-keep_config(const char *text, size_t len)
+keep_config(const HostRecord *record)
 {
-	uint64 hash = hash_bytes_extended((const unsigned char *) text, len, 0);
+	const char *text = record->config;
+	size_t len = record->config_len;
+	uint64 hash;
 	ReadConfig *config;
 	bool found;
 
+	if (text == NULL)
+		return NULL;
+	hash = hash_bytes_extended((const unsigned char *) text, len, 0);
 	for (;; hash++)
 	{
 		config = hash_search(reading.configs, &hash, HASH_ENTER, &found);
@@ -1079,6 +1156,7 @@ keep_config(const char *text, size_t len)
 	config->text = MemoryContextAlloc(reading.context, len);
 	memcpy(config->text, text, len);
 	config->len = len;
+	reading.kept += len;
 	return config;
 }
 

@@ -74,7 +74,6 @@ static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin
 					  int step);
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
 static int likeness(const HostNode *ours, const HostNode *theirs, int step);
-static bool is_in_force(const HostNode *node);
 
 size_t
 hosts_write_facts(const HostFacts *facts, char *text)
@@ -494,12 +493,12 @@ likeness(const HostNode *ours, const HostNode *theirs, int step)
 		default:
 			lists = (ours->now && theirs->now) + (ours->next && theirs->next);
 	}
-	return 6 * (is_in_force(ours) && is_in_force(theirs)) + 2 * lists +
+	return 6 * (hosts_is_listed(ours) && hosts_is_listed(theirs)) + 2 * lists +
 		   (is_known(ours) || is_known(theirs));
 }
 
-static bool
-is_in_force(const HostNode *node)
+bool
+hosts_is_listed(const HostNode *node)
 {
 	return node->now || node->next;
 }

@@ -113,6 +113,9 @@ extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int6
 /* Of which of our nodes is it not known what they were then?  A bit is a place in ours->node. */
 extern core_mask hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 
+/* Is it in a list in force?  Else it was left, but for leases. */
+extern bool hosts_is_listed(const HostNode *node);
+
 /* Do they say the same, whatever is known of their nodes? */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
 

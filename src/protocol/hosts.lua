@@ -132,8 +132,10 @@ if op == 'list' then
 		if is_id(host) then
 			last = host
 		else
-			call('ZREM', ids, host)
 			strangers = strangers + 1
+		end
+		if not is_id(host) or not call('ZSCORE', hosts, host) then
+			call('ZREM', ids, host)
 		end
 	end
 	if strangers > 0 and last == '' then
@@ -167,7 +169,10 @@ end
 
 -- The latest come first.  Each beat also takes away what nobody uses any more.
 local more, told = '', 0
-local used = call('ZRANGE', configs, -2 - LUA_CONFIGS_MAX, -1)
+local used = call('ZRANGE', configs, -3 - LUA_CONFIGS_MAX, -1)
+if #used > 2 + LUA_CONFIGS_MAX then
+	more = 'more'
+end
 for i = #used, 1, -1 do
 	local other = used[i]
 	if other ~= config then
@@ -181,6 +186,7 @@ for i = #used, 1, -1 do
 			call('ZREM', configs, other)
 		elseif not seen or sub(entry, 1, 40) ~= other then
 			call('ZREM', users_of(other), user)
+			more = 'more'
 		elseif told == LUA_CONFIGS_MAX or not add(user, seen, entry, other) then
 			more = 'more'
 		else

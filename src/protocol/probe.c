@@ -10,6 +10,9 @@
 /* The more hosts wait for one lock, the less often each looks: its holder gets all probes. */
 #define CROWD 16
 
+/* What the waits of one host send in a second together, but for their first probes. */
+#define AGAIN_PER_S 300
+
 static bool is_same(const ProbeStep *a, const ProbeStep *b);
 static bool is_larger(const ProbeStep *a, const ProbeStep *b);
 static uint64_t edges_of(const ProbePath *path);
@@ -34,6 +37,8 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 	ProbeSeen *seen = path->by_queue ? &memory->seen_by_queue : &memory->seen;
 	uint64_t edges = edges_of(path);
 
+	if (path->number > memory->sent)
+		return PROBE_KNOWN; /* it is forged */
 	if (seen->after > 0 && path->number <= seen->after)
 		return PROBE_KNOWN; /* it was sent before the first came home */
 	if (seen->after > 0 && seen->edges == edges)
@@ -49,9 +54,13 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 }
 
 int64_t
-probe_again_us(int waiting)
+probe_again_us(int waiting, int probing)
 {
-	return AGAIN_US * (1 + waiting / CROWD);
+	int64_t crowd_us = (int64_t) AGAIN_US * (1 + waiting / CROWD);
+	int64_t share_us = (int64_t) probing * 1000000 / AGAIN_PER_S;
+	int64_t again_us = crowd_us > share_us ? crowd_us : share_us;
+
+	return again_us < PROBE_AGAIN_MAX_US ? again_us : PROBE_AGAIN_MAX_US;
 }
 
 static bool

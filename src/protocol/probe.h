@@ -85,7 +85,11 @@ typedef enum ProbeVerdict
 extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us,
 								int64_t patience_us);
 
-/* So long after one probe a wait sends another, when so many hosts wait for its lock. */
-extern int64_t probe_again_us(int waiting);
+/*
+ * So long after one probe a wait sends another, when so many hosts wait for its lock, and so many
+ * waits of its own host send probes; at most PROBE_AGAIN_MAX_US, whatever these are.
+ */
+#define PROBE_AGAIN_MAX_US INT64_C(2500000)
+extern int64_t probe_again_us(int waiting, int probing);
 
 #endif /* REDLOCK_PROBE_H */

@@ -111,10 +111,12 @@ static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static bool ends_by_lock_timeout(const LockRequest *request);
 static void fail_held(const LockRequest *request, int name);
 static void time_out(const LockRequest *request, int name);
+static void tell_skipped(const LockRequest *request, int name);
 static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static bool is_long(int64 now_us, int64 since_us);
 static char *holder_text(const LockRequest *request, Lease *lease);
+static int holder_hint(const LockRequest *request, Lease *lease);
 static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
 static char *permits_text(int permits);
@@ -226,6 +228,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 	for (;;)
 	{
 		several_state state[SEVERAL_MAX];
+		several_step next;
 		int first = asked_count; /* that is not granted */
 		int from;
 
@@ -241,7 +244,8 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 			fail_held(request, i);
 			return false;
 		}
-		switch (several_next(state, asked_count, request->count, &from))
+		next = several_next(state, asked_count, request->count, &from);
+		switch (next)
 		{
 			case SEVERAL_DONE:
 				return true;
@@ -255,9 +259,9 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				give_back(request, from);
 				break;
 			case SEVERAL_WAIT_FOR_LAST:
-				pg_atomic_write_u32(&asked[first].lease->company, LEASE_ALONE);
-				/* FALLTHROUGH */
 			case SEVERAL_WAIT:
+				if (next == SEVERAL_WAIT_FOR_LAST)
+					pg_atomic_write_u32(&asked[first].lease->company, LEASE_ALONE);
 				if (!wait_for_answer(request, first, deadline_us))
 					return false;
 				break;
@@ -673,8 +677,9 @@ describe_holder(const LockRequest *request, Lease *lease)
 		gethostname(host, sizeof(host) - 1);
 		if (!detached)
 			snprintf(who, sizeof(who), "pid=%d", MyProcPid);
-		snprintf(text, sizeof(text), "host=%s database=%s %s user=%s", host,
-				 database ? database : "", who, user ? user : "");
+		snprintf(text, sizeof(text), "host=%s database=%s %s user=%s%s%s", host,
+				 database ? database : "", who, user ? user : "",
+				 cluster_name[0] != '\0' ? " cluster=" : "", cluster_name);
 		described = role;
 		described_detached = detached;
 	}
@@ -699,8 +704,9 @@ refuse_other_permits(const LockRequest *request, int name)
 		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) != 0)
 		return;
 	if (permits != Max(request->permits, 1))
-		fail_other_permits(request, name, permits,
-						   psprintf("It is held by: %s.", lease_held_by_text(asked[name].lease)));
+		fail_other_permits(
+			request, name, permits,
+			psprintf("It was granted to: %s.", lease_held_by_text(asked[name].lease)));
 }
 
 void
@@ -867,11 +873,14 @@ ends_by_lock_timeout(const LockRequest *request)
 static void
 fail_held(const LockRequest *request, int name)
 {
+	if (request->skip)
+		tell_skipped(request, name);
 	if (request->skip || request->wait_ms != 0)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					errmsg("redlock \"%s\" is held by another", request->names[name].name),
-					errdetail_internal("%s", holder_text(request, lease_of(name)))));
+					errdetail_internal("%s", holder_text(request, lease_of(name))),
+					holder_hint(request, lease_of(name))));
 }
 
 static void
@@ -893,13 +902,26 @@ time_out(const LockRequest *request, int name)
 			fail_unreachable(request, name, lease_missing_nodes(asked[name].lease));
 	}
 	if (request->skip && (request->terms.once || !by_lock_timeout))
+	{
+		tell_skipped(request, name);
 		return; /* the time that the call gave is over, not the session's */
+	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
 					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
 					by_lock_timeout ? "lock_timeout" : "wait"),
-			 errdetail_internal("%s", holder_text(request, lease))));
+			 errdetail_internal("%s", holder_text(request, lease)), holder_hint(request, lease)));
+}
+
+static void
+tell_skipped(const LockRequest *request, int name)
+{
+	Lease *lease = lease_of(name);
+
+	ereport(NOTICE,
+			(errmsg("redlock \"%s\" is held by another; skipped", request->names[name].name),
+			 errdetail_internal("%s", holder_text(request, lease)), holder_hint(request, lease)));
 }
 
 /* NULL: it is not asked for, since another session of this server is before us. */
@@ -940,8 +962,23 @@ holder_text(const LockRequest *request, Lease *lease)
 	if (lease == NULL)
 		return "It is held on this server, or another of its sessions is before this one; see "
 			   "the view redlock_locks.";
-	return held_by != NULL ? psprintf("It is held by: %s.", held_by)
+	return held_by != NULL ? psprintf("It was granted to: %s.", held_by)
 						   : "The nodes have not told who holds it.";
+}
+
+/* In a hand-over, or by keep_idle, another session of its server may have it by now. */
+static int
+holder_hint(const LockRequest *request, Lease *lease)
+{
+	char *held_by;
+
+	if (lease == NULL || request->permits > 0 || lease->kept_until != 0)
+		return 0;
+	held_by = lease_held_by_text(lease);
+	return held_by != NULL && strncmp(held_by, "host=", 5) == 0
+			   ? errhint("Another session of that server may have it by now: its view "
+						 "redlock_locks tells which.")
+			   : 0;
 }
 
 /* It had been granted. */
@@ -1011,7 +1048,8 @@ request_fail_no_broker(void)
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),
 					errhint("The server restarts it by itself. If it does not come up, see the "
-							"server log.")));
+							"server log, and whether max_worker_processes, now %d, is enough.",
+							max_worker_processes)));
 }
 
 static void

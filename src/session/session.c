@@ -269,7 +269,7 @@ fail_held(const Holding *holding)
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 					errmsg("this session holds redlock \"%s\" already", holding->name),
 					errdetail("A lock that a session holds can't be acquired detached."),
-					errhint("Release it first.")));
+					errhint("Release it first, or end the transaction that holds it.")));
 }
 
 /* Two that both did it would wait for each other to give up sharing. */
@@ -652,7 +652,7 @@ session_release(uint64 hash, const char *name)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("this session does not hold redlock \"%s\"", name),
-				 holding != NULL ? errhint("A detached lock is released by its token.") : 0));
+				 errhint("See the view redlock_locks. A detached lock is released by its token.")));
 		return false;
 	}
 	if (lasting(holding) == 0)

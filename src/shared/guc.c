@@ -260,7 +260,7 @@ check_urls(const char *setting, char **newval, void **extra)
 		GUC_check_errmsg("invalid value for parameter \"%s\": %s", setting, wrong);
 		GUC_check_errhint(
 			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, by TLS "
-			"rediss://..., separated by commas.");
+			"rediss://..., separated by commas, an IPv6 address in brackets, each server once.");
 		return false;
 	}
 #ifndef REDLOCK_TLS

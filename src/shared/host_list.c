@@ -218,13 +218,13 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 	if (difference->kinds & HOSTS_NODES)
 	{
 		for (int i = 0; i < ours->count; i++)
-			ours_alone[i] = difference->twin[i] < 0;
+			ours_alone[i] = hosts_is_listed(&ours->node[i]);
 		for (int j = 0; j < theirs->count; j++)
 		{
-			theirs_alone[j] = true;
+			theirs_alone[j] = hosts_is_listed(&theirs->node[j]);
 			for (int i = 0; i < ours->count; i++)
-				if (difference->twin[i] == j)
-					theirs_alone[j] = false;
+				if (difference->twin[i] == j && ours_alone[i] && theirs_alone[j])
+					ours_alone[i] = theirs_alone[j] = false;
 		}
 		appendStringInfoString(detail, "A majority of its nodes need not have one in common with "
 									   "a majority of those of this host. Only it has: ");

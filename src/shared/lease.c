@@ -112,10 +112,11 @@ void
 lease_require_preload(void)
 {
 	if (lease_table == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
-						errhint("Add this line to postgresql.conf and restart the server: "
-								"shared_preload_libraries = 'redlock_pg'")));
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+				 errhint("Add it in postgresql.conf, beside the libraries that are there, and "
+						 "restart the server: shared_preload_libraries = 'redlock_pg'")));
 }
 
 void
@@ -920,7 +921,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 {
 	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
-	int64 validity_us = validity_at(lease, now_us);
+	int64 validity_us;
 	int64 idle_until_us = 0;
 	uint64 queue = queue_of(lease);
 	int permit = queue != 0 ? permits_number(lease->key, lease->key_len) : 0;
@@ -937,6 +938,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	passed = passed && !lease_table->stays_end;
+	validity_us = validity_at(lease, now_us); /* under the lock: see lease_give_up_stay */
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,

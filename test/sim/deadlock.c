@@ -467,7 +467,7 @@ handle(int i)
 	}
 	else
 	{
-		own->probes_at_us = now_us + probe_again_us(s.hosts - 1);
+		own->probes_at_us = now_us + probe_again_us(s.hosts - 1, s.sessions);
 		send_probe(i);
 	}
 }

@@ -62,6 +62,10 @@ test_judgement(void)
 	memory.sent = 8;
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_DEADLOCK, "seen twice");
 
+	path.number = 9;
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN, "one that was never sent");
+	path.number = 8;
+
 	/* one that came by a queue */
 	path.by_queue = true;
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "by a queue: seen once");
@@ -85,8 +89,11 @@ test_judgement(void)
 	ok(probe_judge(&memory, &path, PATIENCE_US, PATIENCE_US) == PROBE_DEADLOCK,
 	   "what comes without a queue is judged by itself");
 
-	ok(probe_again_us(0) <= 250000 && probe_again_us(1000) >= 10 * probe_again_us(0),
+	ok(probe_again_us(0, 1) <= 250000 && probe_again_us(1000, 1) >= 10 * probe_again_us(0, 1),
 	   "of many who wait each asks less often");
+	ok(probe_again_us(0, 80) < 500000 && probe_again_us(0, 600) >= 2000000,
+	   "... and if one host has many that wait");
+	ok(probe_again_us(INT32_MAX, INT32_MAX) == PROBE_AGAIN_MAX_US, "a bystander knows how seldom");
 }
 
 int

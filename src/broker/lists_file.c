@@ -1,0 +1,111 @@
+/*
+ * lists_file.c
+ *		The two lists of nodes that are in force, on disk; see lists_file.h.
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pgstat.h"
+#include "port/pg_crc32c.h"
+#include "storage/fd.h"
+
+#include "broker/lists_file.h"
+
+/* pg_basebackup leaves out what is in this directory. */
+#define LISTS_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
+
+/* Of another build it is none: it tells nothing. */
+typedef struct Contents
+{
+	uint32 size; /* of all of it */
+	NodeUrls now;
+	NodeUrls next;
+	pg_crc32c crc; /* of what is before it */
+} Contents;
+
+static Contents contents;
+
+static pg_crc32c crc_of(const Contents *of);
+static void complain(const char *what);
+
+void
+lists_file_write(const NodeUrls *now, const NodeUrls *next)
+{
+	FILE *file;
+	bool written;
+
+	memset(&contents, 0, sizeof(contents));
+	contents.size = sizeof(contents);
+	contents.now = *now;
+	contents.next = *next;
+	contents.crc = crc_of(&contents);
+
+	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
+	if (file == NULL)
+	{
+		complain("create");
+		return;
+	}
+	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
+			  fwrite(&contents, sizeof(contents), 1, file) == 1;
+	written = FreeFile(file) == 0 && written;
+	if (!written)
+		complain("write");
+	else
+		(void) durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG);
+}
+
+void
+lists_file_remove(void)
+{
+	if (unlink(LISTS_FILE) != 0 && errno != ENOENT)
+		complain("remove");
+}
+
+bool
+lists_file_read(NodeUrls *now, NodeUrls *next)
+{
+	FILE *file = AllocateFile(LISTS_FILE, PG_BINARY_R);
+	bool whole;
+
+	if (file == NULL)
+	{
+		if (errno != ENOENT)
+			complain("open");
+		return false;
+	}
+	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
+			EQ_CRC32C(contents.crc, crc_of(&contents));
+	(void) FreeFile(file);
+	if (!whole)
+	{
+		ereport(
+			LOG,
+			(errmsg("redlock file \"%s\" is not used, since it is damaged, or of another version",
+					LISTS_FILE)));
+		return false;
+	}
+	*now = contents.now;
+	*next = contents.next;
+	return true;
+}
+
+static pg_crc32c
+crc_of(const Contents *of)
+{
+	pg_crc32c crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, of, offsetof(Contents, crc));
+	FIN_CRC32C(crc);
+	return crc;
+}
+
+static void
+complain(const char *what)
+{
+	ereport(LOG, (errcode_for_file_access(),
+				  errmsg("could not %s redlock file \"%s\": %m", what, LISTS_FILE)));
+}

@@ -1,0 +1,265 @@
+# The step at which redlock.nodes_next takes the place of redlock.nodes, see
+# docs/replacing_nodes.md, while another host has the old nodes alone, or leases at these alone.
+# t/063_left_behind.t has the plain cases.
+#
+# Protects from: two holders of one lock, on a host that has left the old nodes because it could
+# not know of the other one: by old nodes that it can't reach any more, with the broker that knew
+# of it or with the next one; by nodes that have more to tell than they may; by a step that
+# follows the one before at once; by a lease that is not yet at the new nodes.  And from hosts
+# that never leave the old nodes, when nothing is in the way any more.
+#
+# Takes over a minute: what a node has told counts for 45 s, so time itself is a subject.  That
+# case waits while the others are tested.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $TOLD_COUNTS_S = 45;
+my $HOSTS = "redlock:\\0hosts";
+my $is_new = "SELECT count(*) = 3 AND bool_and(list = 'now') FROM redlock_nodes WHERE list <> 'leaving'";
+my $is_settled =
+  "SELECT unsettled = 0 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats";
+
+# Two hosts with three old nodes, and the new ones.  The first host has a proxy before each old
+# node if "cut" is given, so that these can be cut off.
+sub two_hosts
+{
+	my ($name, $cut) = @_;
+	my @old = redis_nodes(3);
+	my %change = (name => $name, old => \@old, new => [ redis_nodes(3) ]);
+
+	$change{via} = [ $cut ? map { HostileNode->new($_) } @old : @old ];
+	$change{a} = redlock_cluster("a_$name", nodes => $change{via});
+	$change{b} = redlock_cluster("b_$name", nodes => \@old);
+	wait_until(
+		sub { $change{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE nodes = 3') eq '2' },
+		"$name: the hosts see each other");
+	$change{id} = $change{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a_$name'");
+	return \%change;
+}
+
+sub give
+{
+	my ($host, $nodes, $next) = @_;
+
+	$host->append_conf('postgresql.conf',
+		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
+	$host->reload;
+	return;
+}
+
+sub is_so { return $_[0]->safe_psql('postgres', $_[1]) eq 't'; }
+
+sub waits_for
+{
+	my ($host, $other) = @_;
+	return slurp_file($host->logfile) =~ /redlock\.nodes is not yet in force\n.*Host "$other" /;
+}
+
+sub tries { return psql_result($_[0], "SELECT redlock_try('job')")->{out}; }
+
+# The session has the lock.  Has the other host not left the old nodes, and not got it?
+sub excludes
+{
+	my ($session, $other, $what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	isnt(tries($other), 't', "$what: there are no two holders");
+	is($session->query("SELECT redlock_check('job') > '0'"), 't', "$what: one holds it");
+	ok(!is_so($other, $is_new), "$what: the other one has not left the old nodes");
+	return;
+}
+
+# A host, a, that has both lists and is to leave the old nodes, which b alone has; b has the lock.
+sub held_up
+{
+	my ($change) = @_;
+	my ($name, $a, $b) = @$change{qw(name a b)};
+
+	give($a, $change->{via}, $change->{new});
+	wait_until(sub { is_so($a, $is_settled) }, "$name: a is settled, b has got nothing");
+	give($a, $change->{new}, []);
+	wait_until(sub { waits_for($a, "b_$name") || is_so($a, $is_new) }, "$name: a is to leave the old nodes");
+	$change->{session} = session($b);
+	is($change->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't', "$name: b has the lock");
+	excludes($change->{session}, $a, "$name, at first");
+	return;
+}
+
+# The old nodes can be reached again.
+sub comes_back
+{
+	my ($change) = @_;
+
+	$_->start foreach @{ $change->{via} };
+	wait_until(
+		sub { is_so($change->{a}, "SELECT count(*) = 6 FROM redlock_nodes WHERE state = 'ready'") || is_so($change->{a}, $is_new) },
+		"$change->{name}: the old nodes are back");
+	excludes($change->{session}, $change->{a}, "$change->{name}, when the old nodes are back");
+	return;
+}
+
+# With nothing in its way a leaves the old nodes.
+sub goes_on
+{
+	my ($change) = @_;
+
+	give($change->{b}, $change->{old}, $change->{new});
+	wait_until(sub { is_so($change->{a}, $is_new) }, "$change->{name}: when b has both lists, a leaves the old nodes");
+	is(tries($change->{a}), 'f', "$change->{name}: and does not get the lock");
+	finish($change);
+	return;
+}
+
+sub finish
+{
+	my ($change) = @_;
+
+	$change->{session}->quit;
+	$change->{$_}->stop foreach qw(a b);
+	return;
+}
+
+# Writes at the old nodes by a script that has "now", "facts" and "own": what a says of itself,
+# and the words of its settings.
+sub write_at_old
+{
+	my ($change, $script) = @_;
+
+	foreach my $node (@{ $change->{old} })
+	{
+		my $reply = $node->cli('EVAL', <<LUA, 0);
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local facts = redis.call('HGET', '$HOSTS\\0facts', '$change->{id}')
+local own = {}
+for word in string.gmatch(redis.call('GET', '$HOSTS\\0config:' .. string.sub(facts, 1, 40)), '([^%z]*)%z') do
+	own[#own + 1] = word
+end
+$script
+return 'done'
+LUA
+		is($reply, 'done', 'entries are written') if $reply ne 'done';
+	}
+	return;
+}
+
+# ---- the old nodes are cut off, for longer than what they told counts: see the end ----
+
+my $cut = two_hosts('cut', 1);
+held_up($cut);
+$_->stop foreach @{ $cut->{via} };
+my $cut_at = time;
+
+# ---- the old nodes are cut off, and the next broker has not heard them ----
+
+my $unheard = two_hosts('unheard', 1);
+held_up($unheard);
+$_->stop foreach @{ $unheard->{via} };
+replace_broker($unheard->{a});
+wait_beats($unheard->{id}, $unheard->{new}[0]) foreach 1, 2;
+excludes($unheard->{session}, $unheard->{a}, 'unheard, the next broker');
+comes_back($unheard);
+
+# ---- the old nodes have more to tell than they may, and so not of b ----
+
+# configurations that nobody has; hosts that agree with a, under other addresses of a node
+my %more = (garbage => <<"LUA", agree => <<"LUA");
+for i = 1, 40 do
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now + 5000, 'garbage' .. i)
+end
+LUA
+for i = 1, 40 do
+	local words = {unpack(own)}
+	words[6] = 'name' .. i
+	local id = string.format('%016x', i)
+	local text = table.concat(words, '\\0') .. '\\0'
+	local config = redis.sha1hex(text)
+	redis.call('SET', '$HOSTS\\0config:' .. config, text)
+	redis.call('ZADD', '$HOSTS', now, id)
+	redis.call('HSET', '$HOSTS\\0facts', id, config .. string.sub(facts, 41))
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now, config)
+	redis.call('ZADD', '$HOSTS\\0users:' .. config, now, id)
+end
+LUA
+
+my %told;
+foreach my $what (sort keys %more)
+{
+	my $change = $told{$what} = two_hosts($what);
+	my $beats = 0;
+	my $beat = '';
+
+	held_up($change);
+	wait_until(
+		sub {
+			write_at_old($change, $more{$what});
+			my $last = last_beat($change->{id}, $change->{old}[0]);
+			$beats++ if $last ne $beat;
+			$beat = $last;
+			return $beats > 5 || is_so($change->{a}, $is_new);
+		},
+		"$what: a has said several times that it is there, and was told of others");
+	excludes($change->{session}, $change->{a}, $what);
+}
+
+# ---- a lease that is not yet at the new nodes ----
+
+my $unsettled = two_hosts('unsettled');
+$unsettled->{session} = session($unsettled->{a});
+is($unsettled->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't', 'unsettled: a has the lock');
+give($unsettled->{a}, $unsettled->{old}, [ map { $_->url(password => 'wrong') } @{ $unsettled->{new} } ]);
+wait_until(
+	sub { is_so($unsettled->{a}, "SELECT unsettled = 1 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats") },
+	'unsettled: a has both lists, and its lease is at the old nodes alone');
+give($unsettled->{b}, $unsettled->{old}, $unsettled->{new});
+wait_until(sub { is_so($unsettled->{b}, $is_settled) }, 'unsettled: b is settled');
+wait_until(sub { is_so($unsettled->{b}, "SELECT NOT settled FROM redlock_hosts WHERE name = 'a_unsettled'") },
+	'unsettled: b knows that a is not');
+give($unsettled->{b}, $unsettled->{new}, []);
+wait_until(sub { waits_for($unsettled->{b}, 'a_unsettled') || is_so($unsettled->{b}, $is_new) },
+	'unsettled: b is to leave the old nodes');
+excludes($unsettled->{session}, $unsettled->{b}, 'unsettled');
+
+# ---- one step follows the other at once ----
+
+# What was told before a had another list than b tells of no difference.
+my $fast = two_hosts('fast');
+my $looks = session($fast->{a});
+$fast->{session} = session($fast->{b});
+is($fast->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't', 'fast: b has the lock');
+my $before = last_beat($fast->{id}, $fast->{old}[0]);
+$fast->{a}->reload;
+wait_until(sub { last_beat($fast->{id}, $fast->{old}[0]) ne $before }, 'fast: a beat, and the next one is not due yet');
+give($fast->{a}, $fast->{old}, $fast->{new});
+wait_until(sub { $looks->query("SELECT count(*) FROM redlock_nodes WHERE list = 'next' AND state = 'ready'") eq '3' },
+	'fast: a has both lists');
+give($fast->{a}, $fast->{new}, []);
+wait_until(sub { waits_for($fast->{a}, 'b_fast') || is_so($fast->{a}, $is_new) }, 'fast: a is to leave the old nodes');
+excludes($fast->{session}, $fast->{a}, 'fast');
+$looks->quit;
+
+# ---- the old nodes are cut off for long ----
+
+wait_until(sub { tries($cut->{a}) eq 't' || time > $cut_at + $TOLD_COUNTS_S + 3 }, 'cut: what the old nodes told does not count any more');
+excludes($cut->{session}, $cut->{a}, 'cut');
+comes_back($cut);
+
+# ---- with nothing in the way any more ----
+
+# By now the nodes have run for so long that each host has told them of itself.  What "agree" has
+# written says that there may be more, until it is over.
+finish($told{agree});
+goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
+give($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
+wait_until(sub { is_so($unsettled->{b}, $is_new) }, 'unsettled: when the lease is at the new nodes, b leaves the old ones');
+is(tries($unsettled->{b}), 'f', 'unsettled: and does not get the lock');
+finish($unsettled);
+
+done_testing();

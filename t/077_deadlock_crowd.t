@@ -1,0 +1,100 @@
+# Deadlocks across hosts, while many sessions of both wait for locks that others hold and use.
+#
+# Protects from: probes of waits that are in no cycle, which take all that may be spent, so
+# that a cycle is not found; one that is found late where many wait.  The time is the subject:
+# `wait` is far longer than it may take.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+
+use RedlockTest;
+use Test::More;
+
+use constant CROWD => 80;
+
+my @nodes = redis_nodes(3);
+my $conf  = "redlock.ttl = '60s'\nmax_connections = 150\nredlock.max_locks_per_session = " . 2 * CROWD;
+my %host  = map { $_ => redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
+my %other = (a => 'b', b => 'a');
+
+$_->safe_psql('postgres', 'CREATE TABLE accounts (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO accounts VALUES (1)')
+  foreach values %host;
+
+my (@holders, @crowds);
+foreach my $name (qw(a b))
+{
+	my $file   = PostgreSQL::Test::Utils::tempdir_short() . '/script.sql';
+	my $holder = session($host{ $other{$name} });
+
+	push @holders, $holder;
+	$holder->query("SELECT count(redlock_acquire('$name' || i, scope => 'session')) FROM generate_series(0, " . (CROWD - 1) . ') i');
+	PostgreSQL::Test::Utils::append_to_file($file, "SELECT redlock_acquire('$name' || :client_id);\n");
+	local $ENV{PGAPPNAME} = 'pgbench';
+	push @crowds,
+	  IPC::Run::start(
+		[
+			$host{$name}->installed_command('pgbench'), '-n', '-f', $file, '-t', '1', '-c', CROWD,
+			'-h', $host{$name}->host, '-p', $host{$name}->port, 'postgres'
+		],
+		'<', \undef, '>', '/dev/null', '2>', '/dev/null');
+}
+foreach my $name (qw(a b))
+{
+	# they have begun to look for deadlocks
+	wait_until(
+		sub {
+			$host{$name}->safe_psql('postgres',
+				"SELECT count(*) FROM redlock_locks WHERE state = 'waiting' AND now() - since > interval '2 s'") == CROWD;
+		},
+		"many wait on $name", 60);
+}
+
+# Returns what became of the sessions.
+sub deadlock
+{
+	my ($what, @steps) = @_;
+	my @sessions = map { session($host{ $_->{host} }) } @steps;
+	my %open     = map { $_ => 1 } 0 .. $#steps;
+	my @states;
+
+	foreach my $i (0 .. $#steps)
+	{
+		$sessions[$i]->query('BEGIN');
+		$sessions[$i]->query($steps[$i]{has});
+	}
+	$sessions[$_]->send($steps[$_]{wants}) foreach 0 .. $#steps;
+	while (%open)
+	{
+		wait_until(sub { grep { $sessions[$_]->done } keys %open }, "$what: somebody goes on", 60) or last;
+		foreach my $i (grep { $sessions[$_]->done } sort keys %open)
+		{
+			$states[$i] = $sessions[$i]->result->{state};
+			$sessions[$i]->query('ROLLBACK');
+			delete $open{$i};
+		}
+	}
+	$_->quit foreach @sessions;
+	return @states;
+}
+
+sub acquire { return "SELECT redlock_acquire('$_[0]', wait => '8 s')"; }
+
+foreach my $round (1 .. 2)
+{
+	my @states = deadlock('two hosts',
+		{ host => 'a', has => acquire('x'), wants => acquire('y') },
+		{ host => 'b', has => acquire('y'), wants => acquire('x') });
+	is_deeply([ sort @states ], [ '', '40P01' ], "two hosts, round $round: one victim");
+	@states = deadlock('a row lock',
+		{ host => 'a', has => acquire('x'), wants => acquire('y') },
+		{ host => 'b', has => acquire('y'), wants => 'UPDATE accounts SET n = 1 WHERE id = 1' },
+		{ host => 'b', has => 'UPDATE accounts SET n = 2 WHERE id = 1', wants => acquire('x') });
+	is_deeply([ sort @states ], [ '', '', '40P01' ], "a row lock, round $round: one victim");
+}
+
+$_->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'") foreach values %host;
+$_->finish foreach @crowds;
+$_->quit foreach @holders;
+done_testing();
