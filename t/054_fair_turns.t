@@ -1,8 +1,9 @@
 # Four hosts want one lock: each gets its turn, in order; what they tell each other by the
 # nodes is a hint.
 #
-# Protects from: a host whose sessions wait for ever while others take turns; one that does
-# not come when it is next, and stops the others; what strangers publish: messages that are
+# Protects from: a host whose sessions wait for ever while others take turns; a turn that goes
+# to who asked last and not to who has waited longest; a host that is forgotten since it has
+# had a turn; one that does not come when it is next, and stops the others; what strangers publish: messages that are
 # malformed, forged, repeated, of which a broker dies, grows or grants something; a user of
 # the nodes that may not publish, and gets no lock.
 #
@@ -121,6 +122,68 @@ sub turns
 	note("turns of @lengths grants");
 	cmp_ok($median, '<=', 4, 'hosts with three sessions each');
 	$_->quit foreach @sessions;
+}
+
+# ---- the next is who has waited longest, whoever told last ----
+
+{
+	my ($on_a, $on_b, $on_c) = map { session($_) } @hosts[ 0 .. 2 ];
+	my ($a, $b, $c) = map { host_id($_) } @hosts[ 0 .. 2 ];
+	my $heard = listener($nodes[0], "redlock:?host:$a", 'redlock:longest');
+
+	$on_a->query("SELECT redlock_acquire('longest', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
+	wait_until(sub { ($heard->waited('longest', $b) // 0) >= 1000000 }, 'a host tells that it has waited for a second');
+	$on_c->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
+	wait_until(sub { defined $heard->waited('longest', $c) }, 'another one tells that it waits');
+
+	# that one does not tell again, and the first does: the second time the holder has heard of the first
+	my $broker = broker_pid($hosts[2]);
+	kill 'STOP', $broker;
+	foreach my $time (1 .. 2)
+	{
+		$heard->forget;
+		wait_until(sub { defined $heard->waited('longest', $b) }, 'the first tells again');
+	}
+	$on_a->query("SELECT redlock_release('longest')");
+	wait_until(sub { $heard->named }, 'a release');
+	is_deeply($heard->named, [ $b, $c ], 'it names who has waited longest first');
+	is($on_b->result->{out}, 't', 'who has the lock then');
+	kill 'CONT', $broker;
+	$on_b->query("SELECT redlock_release('longest')");
+	is($on_c->result->{out}, 't', 'and then the other');
+	$on_c->query("SELECT redlock_release('longest')");
+	$heard->quit;
+	$_->quit foreach $on_a, $on_b, $on_c;
+}
+
+# ---- a host whose turn is over wants another ----
+
+{
+	my ($holder, $next, $on_b) = map { session($_) } @hosts[ 0, 0, 1 ];
+	my ($a, $b) = map { host_id($_) } @hosts[ 0, 1 ];
+	my $heard = listener($nodes[0], "redlock:?host:$a", 'redlock:another');
+
+	$holder->query("SELECT redlock_acquire('another', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('another', scope => 'session') > 0");
+	wait_until(sub { defined $heard->waited('another', $b) }, 'another host waits');
+
+	# One session has the lock, another of its host waits for it, until their turn is over.
+	foreach my $round (1 .. 20)
+	{
+		$next->send("SELECT redlock_acquire('another', scope => 'session') > 0");
+		ok( $hosts[0]->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'another' AND state = 'queued'"),
+			'and a session of this one');
+		$holder->query("SELECT redlock_release('another')");
+		wait_until(sub { $heard->named || $next->done }, 'a release, or a hand-over') or last;
+		last if $heard->named;
+		is($next->result->{out}, 't', 'a hand-over');
+		($holder, $next) = ($next, $holder);
+	}
+	is_deeply($heard->named, [ $b, $a ], 'at the end of its turn a host names the other, and itself behind it');
+	each_in_turn("SELECT redlock_release('another')", $on_b, $next);
+	$heard->quit;
+	$_->quit foreach $holder, $next, $on_b;
 }
 
 # ---- the next does not come ----

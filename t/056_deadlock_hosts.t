@@ -327,5 +327,41 @@ $holder->query('COMMIT');
 ok(!$waiter->result->{state}, 'who waited gets the lock');
 $waiter->query('COMMIT');
 ok(!$behind->result->{state}, 'and who waited for that one');
+$behind->query('COMMIT');
+
+# Who is to share a lock, and waits for another before, does not share it yet, though it shares
+# one at the same place in what is known of a process.
+my $twin = $host{a}->safe_psql('postgres',
+	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
+my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);
+my @heard = map { listener($_, 'redlock:?host:*') } @nodes;
+$_->query('BEGIN') foreach $shares, $has_y, $wants_both, $has_z;
+$shares->query(shared_lock_of('x'));
+$wants_both->query(shared_lock_of($twin));
+$has_y->query(lock_of('y'));
+$has_z->query(lock_of('z'));
+$wants_both->send("SELECT redlock_acquire(ARRAY['x', 'y'], mode => 'shared')");
+wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'y' AND state = 'queued'") == 1 },
+	'one waits for the second of two locks');
+$has_y->send(lock_of('z'));
+$has_z->send(lock_of('x'));
+
+# The number of the last probe of who waits for this lock; a probe that was passed on has more steps.
+sub probes
+{
+	my ($lock) = @_;
+	my @numbers = sort { $a <=> $b } map { $_->text =~ /^probe\x00redlock:$lock\x00(\d+)\x00\w{16}(?:\x00[^\x00\n]*){5}\x00$/mg } @heard;
+
+	return ($numbers[-1] // 0) / 2;
+}
+wait_until(sub { probes('x') >= 5 && probes('z') >= 5 || $has_y->done || $has_z->done }, 'others ask five times whether they wait in a circle');
+ok(!$has_y->done && !$has_z->done, 'and do not');
+$shares->query('COMMIT');
+foreach my $session ($has_z, $has_y, $wants_both)
+{
+	is($session->result->{state}, '', 'each gets its lock when the one before goes');
+	$session->query('COMMIT');
+}
+$_->quit foreach @heard, $shares, $has_y, $wants_both, $has_z;
 
 done_testing();

@@ -3,7 +3,8 @@
 # Protects from: a lock that is kept behind the one that is waited for; a part that is left
 # behind by a wait that ended; hosts that wait for each other in a circle, or a session that
 # is ended for one that is none; a real circle that nobody breaks; a part that was lost while
-# the rest is waited for, and passes for the whole.
+# the rest is waited for, and passes for the whole; who waits for one lock after the other,
+# and is the last at each.
 #
 # COMMITS in the environment is how many transactions in any order there are.
 
@@ -80,6 +81,50 @@ $session_a->query("SELECT redlock_release('z')");
 $other_b->query("SELECT redlock_release('m'); COMMIT");
 isnt($session_b->result->{out}, '', 'then all are held');
 nothing_is_left('after a lost gate');
+
+# ---- its place among the hosts that wait is that of its first wait ----
+
+# B waits for one lock of a call, then C for another one, which B comes to later.
+{
+	my ($b, $c)   = map { host_id($_) } @hosts[ 1, 2 ];
+	my $session_c = session($hosts[2]);
+	my $heard     = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:[mn]');
+
+	$session_a->query("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
+	$session_b->send("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
+	wait_until(sub { ($heard->waited('m', $b) // 0) >= 1000000 }, 'B has waited for the first lock for a second');
+	$session_c->send("SELECT redlock_acquire('n', scope => 'session')");
+	wait_until(sub { defined $heard->waited('n', $c) }, 'C waits for the second');
+	$heard->forget;
+	$session_a->query("SELECT redlock_release('m')");
+	wait_until(sub { defined $heard->waited('n', $b) }, 'now B does, too');
+	$heard->forget;
+	$session_a->query("SELECT redlock_release('n')");
+	wait_until(sub { $heard->named }, 'which is released');
+	is_deeply($heard->named, [ $b, $c ], 'the next is B, as it has waited for longer');
+	each_in_turn('SELECT redlock_release_all()', $session_b, $session_c);
+
+	# B waits at a gate, before it asks the nodes for anything.
+	$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
+	$other_b->query("SELECT redlock_acquire('n', scope => 'session')");
+	$session_b->send("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
+	wait_until(sub { locks($host_b) eq 'n held, n queued' }, 'B waits at a gate');
+	ok( $host_b->poll_query_until('postgres', "SELECT clock_timestamp() - query_start > '1 s' FROM pg_stat_activity WHERE pid = " . $session_b->pid),
+		'for a second');
+	$heard->forget;
+	$session_c->send("SELECT redlock_acquire('m', scope => 'session')");
+	wait_until(sub { defined $heard->waited('m', $c) }, 'C waits for another lock');
+	$other_b->query("SELECT redlock_release('n')");
+	wait_until(sub { defined $heard->waited('m', $b) }, 'which B asks for when it has passed the gate');
+	$heard->forget;
+	$session_a->query("SELECT redlock_release('m')");
+	wait_until(sub { $heard->named }, 'it is released');
+	is_deeply($heard->named, [ $b, $c ], 'the next is B, as it has waited for longer');
+	each_in_turn('SELECT redlock_release_all()', $session_b, $session_c);
+	$session_c->quit;
+	$heard->quit;
+	nothing_is_left('after turns');
+}
 
 # what is given back goes to who waits at its gate, without the nodes
 $host_b->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");

@@ -44,6 +44,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
+  host_id listener each_in_turn
   session psql_result repeat end_repeats disturb_work broker_pid replace_broker
   wait_until sql_examples preload write_mapped tls_is_missing
 );
@@ -287,6 +288,63 @@ sub wait_nodes_ready
 		"SELECT count(*) = $number FROM redlock_nodes WHERE state = 'ready'");
 	diag($cluster->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 	croak "$number nodes are not ready";
+}
+
+=pod
+
+=item host_id(cluster)
+
+The id by which other hosts know this one.
+
+=cut
+
+sub host_id
+{
+	my ($cluster) = @_;
+	my $sql = 'SELECT host_id FROM redlock_hosts WHERE name = \'' . $cluster->name . '\'';
+
+	$cluster->poll_query_until('postgres', "SELECT EXISTS ($sql)");
+	return $cluster->safe_psql('postgres', $sql);
+}
+
+=pod
+
+=item listener(node, patterns)
+
+Hears what is published at a node, on channels that match these patterns; see
+RedlockTest::Listener.
+
+=cut
+
+sub listener
+{
+	return RedlockTest::Listener->new(@_);
+}
+
+=pod
+
+=item each_in_turn(sql, sessions)
+
+These sessions wait for locks: each gets its own, in any order, as the one that is next may
+come late, and gives them back by this SQL.
+
+=cut
+
+sub each_in_turn
+{
+	my ($sql, @sessions) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	while (@sessions)
+	{
+		my $first;
+
+		wait_until(sub { ($first) = grep { $_->done } @sessions }, 'one of them goes on') or return;
+		is($first->result->{state}, '', 'with what it waited for');
+		$first->query($sql);
+		@sessions = grep { $_ != $first } @sessions;
+	}
+	return;
 }
 
 =pod
@@ -799,6 +857,92 @@ END
 
 	$_->kill9 foreach @all;
 	$? = $exit_code;
+}
+
+# ----------------------------------------------------------------------------
+
+=pod
+
+=head1 RedlockTest::Listener
+
+Hears what is published at a node, also by hosts for each other.  A NUL in the name of a
+channel is a ? in its pattern.
+
+=over
+
+=item $l->text, $l->forget
+
+All that was heard since the begin, or since it was last forgotten.
+
+=item $l->waited(name, host_id)
+
+For how many us this host has waited for the lock, as it told last; undef: it has not told.
+
+=item $l->named
+
+Whom the first release named, in order: the ids of these hosts.  Undef: there was none.
+
+=item $l->quit
+
+=back
+
+=cut
+
+package RedlockTest::Listener;
+
+use strict;
+use warnings;
+
+use IPC::Run;
+
+sub new
+{
+	my ($class, $node, @patterns) = @_;
+	my $self = bless { heard => '' }, $class;
+
+	$self->{cli} = IPC::Run::start([ 'redis-cli', '-p', $node->port, 'PSUBSCRIBE', @patterns ], '<', \undef, '>', \$self->{heard});
+	RedlockTest::wait_until(sub { (() = $self->text =~ /^psubscribe$/mg) == @patterns }, 'a listener');
+	$self->forget;
+	return $self;
+}
+
+sub text
+{
+	my ($self) = @_;
+
+	$self->{cli}->pump_nb;
+	return $self->{heard};
+}
+
+sub forget
+{
+	my ($self) = @_;
+
+	$self->text;
+	$self->{heard} = '';
+	return;
+}
+
+sub waited
+{
+	my ($self, $name, $host) = @_;
+	return ($self->text =~ /^want\x00redlock:\Q$name\E\x00$host\x00(\d+)\x00/mg)[-1];
+}
+
+sub named
+{
+	my ($self) = @_;
+	my ($named) = $self->text =~ /^free\0\d+\0((?:\w{16}\0\d+\0)*)$/m;
+
+	return defined $named ? [ $named =~ /(\w{16})\0/g ] : undef;
+}
+
+sub quit
+{
+	my ($self) = @_;
+
+	$self->{cli}->kill_kill;
+	return;
 }
 
 # ----------------------------------------------------------------------------
