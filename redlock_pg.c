@@ -546,6 +546,7 @@ redlock_run(PG_FUNCTION_ARGS)
 			SPI_commit(); /* the caller's next transaction is none of ours */
 			SPI_finish();
 		}
+		request_tell_skipped(&request);
 		return (Datum) 0;
 	}
 

@@ -7,6 +7,7 @@
 #include "common/pg_prng.h"
 #include "lib/ilist.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"

@@ -69,9 +69,11 @@ static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
-static int64 waits_since_us; /* for other hosts: through the first gate; 0: not yet */
-static int64 asked_us;       /* last */
-static int64 broker_seen_us; /* since then */
+static char skipped[512];      /* of a call that is skipped: who has the lock, */
+static bool skipped_elsewhere; /* ... and this may be another session of that server by now */
+static int64 waits_since_us;   /* for other hosts: through the first gate; 0: not yet */
+static int64 asked_us;         /* last */
+static int64 broker_seen_us;   /* since then */
 static int reserved_gates = 0;
 static bool was_taken;             /* by who has another gate, or has lost this one */
 static int64 unasked_since_us;     /* what another session waits for, and we, too; 0: asked */
@@ -111,12 +113,13 @@ static void wait_a_moment(int64 deadline_us, long at_most_ms);
 static bool ends_by_lock_timeout(const LockRequest *request);
 static void fail_held(const LockRequest *request, int name);
 static void time_out(const LockRequest *request, int name);
-static void tell_skipped(const LockRequest *request, int name);
+static void note_skipped(const LockRequest *request, int name);
 static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static bool is_long(int64 now_us, int64 since_us);
 static char *holder_text(const LockRequest *request, Lease *lease);
-static int holder_hint(const LockRequest *request, Lease *lease);
+static bool is_elsewhere(const LockRequest *request, Lease *lease);
+static int elsewhere_hint(void);
 static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
 static char *permits_text(int permits);
@@ -874,13 +877,13 @@ static void
 fail_held(const LockRequest *request, int name)
 {
 	if (request->skip)
-		tell_skipped(request, name);
+		note_skipped(request, name);
 	if (request->skip || request->wait_ms != 0)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					errmsg("redlock \"%s\" is held by another", request->names[name].name),
 					errdetail_internal("%s", holder_text(request, lease_of(name))),
-					holder_hint(request, lease_of(name))));
+					is_elsewhere(request, lease_of(name)) ? elsewhere_hint() : 0));
 }
 
 static void
@@ -903,7 +906,7 @@ time_out(const LockRequest *request, int name)
 	}
 	if (request->skip && (request->terms.once || !by_lock_timeout))
 	{
-		tell_skipped(request, name);
+		note_skipped(request, name);
 		return; /* the time that the call gave is over, not the session's */
 	}
 	ereport(ERROR,
@@ -911,17 +914,25 @@ time_out(const LockRequest *request, int name)
 			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
 					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
 					by_lock_timeout ? "lock_timeout" : "wait"),
-			 errdetail_internal("%s", holder_text(request, lease)), holder_hint(request, lease)));
+			 errdetail_internal("%s", holder_text(request, lease)),
+			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
 }
 
+/* It may be asked for once more, by other slots; what is noted last is why. */
 static void
-tell_skipped(const LockRequest *request, int name)
+note_skipped(const LockRequest *request, int name)
 {
 	Lease *lease = lease_of(name);
 
-	ereport(NOTICE,
-			(errmsg("redlock \"%s\" is held by another; skipped", request->names[name].name),
-			 errdetail_internal("%s", holder_text(request, lease)), holder_hint(request, lease)));
+	strlcpy(skipped, holder_text(request, lease), sizeof(skipped));
+	skipped_elsewhere = is_elsewhere(request, lease);
+}
+
+void
+request_tell_skipped(const LockRequest *request)
+{
+	ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request->names[0].name),
+					 errdetail_internal("%s", skipped), skipped_elsewhere ? elsewhere_hint() : 0));
 }
 
 /* NULL: it is not asked for, since another session of this server is before us. */
@@ -967,18 +978,22 @@ holder_text(const LockRequest *request, Lease *lease)
 }
 
 /* In a hand-over, or by keep_idle, another session of its server may have it by now. */
-static int
-holder_hint(const LockRequest *request, Lease *lease)
+static bool
+is_elsewhere(const LockRequest *request, Lease *lease)
 {
 	char *held_by;
 
 	if (lease == NULL || request->permits > 0 || lease->kept_until != 0)
-		return 0;
+		return false;
 	held_by = lease_held_by_text(lease);
-	return held_by != NULL && strncmp(held_by, "host=", 5) == 0
-			   ? errhint("Another session of that server may have it by now: its view "
-						 "redlock_locks tells which.")
-			   : 0;
+	return held_by != NULL && strncmp(held_by, "host=", 5) == 0;
+}
+
+static int
+elsewhere_hint(void)
+{
+	return errhint("Another session of that server may have it by now: its view redlock_locks "
+				   "tells which.");
 }
 
 /* It had been granted. */

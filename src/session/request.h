@@ -27,7 +27,7 @@ typedef struct LockRequest
 	int64 wait_ms;         /* -1: as long as it takes */
 	int64 began_us;        /* waits since then, on the clock of the leases; 0: since now */
 	int permits;           /* of the one name, of which one is wanted; 0: the lock itself */
-	bool skip;             /* waited in vain: a notice, and return false; no error */
+	bool skip;             /* waited in vain: return false, no error */
 	bool by_call;          /* the CALL of this procedure is none whose scope counts */
 	int64 *tokens;         /* to be told, in the order of the names; NULL: nobody asks */
 	bool commits;          /* the work begins after a commit, so with another snapshot */
@@ -42,6 +42,9 @@ typedef struct LockRequest
  */
 extern bool request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
 							const LockRequest *whole);
+
+/* A notice, when that returned false: why, if `skip`. */
+extern void request_tell_skipped(const LockRequest *request);
 
 /* The next lease that was granted, and the gate that was entered for it, are the caller's now. */
 extern Lease *request_take(uint64 *gate);
