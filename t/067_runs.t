@@ -370,7 +370,7 @@ $host_a->safe_psql('postgres', 'DELETE FROM redlock_runs');
 $gate->query('SELECT pg_advisory_lock(1)');
 my @failing = map { session($host_a) } 1 .. $reports;
 my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
-$failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . '$c$, record => true)') foreach 0 .. $#failing;
+$failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . "\$c\$, record => true, wait => '1 min')") foreach 0 .. $#failing;
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
 # its process waits for this one
 $session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
