@@ -89,6 +89,22 @@ foreach my $mode ('fast', 'immediate')
 	excludes("after a stop, $mode");
 	ok(!is_so('a', $is_new), 'a has not left the old nodes');
 }
+
+# nor does another list, or none, take it out of the two
+foreach my $other ([ @new[ 0, 1 ] ], [])
+{
+	give('a', $other, []);
+	wait_beats($host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE self"), $old[0]) if @$other;
+	ok(!is_so('a', "SELECT bool_and(list <> 'now') OR NOT bool_or(list = 'next') FROM redlock_nodes"), 'both lists stay in force');
+}
+# nor the next change, begun too early
+give('a', \@new, ['redis://127.0.0.1:1']);
+wait_beats($host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE self"), $old[0]);
+ok(!is_so('a', "SELECT bool_and(list <> 'now') OR NOT bool_or(list = 'next') FROM redlock_nodes"), 'both lists stay in force');
+give('a', \@new, []);
+wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since two lists are/ }, 'as the log tells');
+excludes('after another list, and none');
+
 my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
 is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
 

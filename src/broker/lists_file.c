@@ -25,7 +25,7 @@ typedef struct Contents
 	pg_crc32c crc; /* of what is before it */
 } Contents;
 
-static Contents contents;
+static Contents contents; /* of the file, as far as it is known */
 
 static pg_crc32c crc_of(const Contents *of);
 static void complain(const char *what);
@@ -33,14 +33,16 @@ static void complain(const char *what);
 void
 lists_file_write(const NodeUrls *now, const NodeUrls *next)
 {
+	static Contents wanted;
 	FILE *file;
 	bool written;
 
-	memset(&contents, 0, sizeof(contents));
-	contents.size = sizeof(contents);
-	contents.now = *now;
-	contents.next = *next;
-	contents.crc = crc_of(&contents);
+	wanted.size = sizeof(wanted);
+	wanted.now = *now;
+	wanted.next = *next;
+	wanted.crc = crc_of(&wanted);
+	if (memcmp(&wanted, &contents, sizeof(wanted)) == 0)
+		return;
 
 	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
 	if (file == NULL)
@@ -49,19 +51,23 @@ lists_file_write(const NodeUrls *now, const NodeUrls *next)
 		return;
 	}
 	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
-			  fwrite(&contents, sizeof(contents), 1, file) == 1;
+			  fwrite(&wanted, sizeof(wanted), 1, file) == 1;
 	written = FreeFile(file) == 0 && written;
 	if (!written)
+	{
 		complain("write");
-	else
-		(void) durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG);
+		(void) unlink(LISTS_FILE ".new");
+	}
+	else if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) == 0)
+		contents = wanted;
 }
 
 void
 lists_file_remove(void)
 {
-	if (unlink(LISTS_FILE) != 0 && errno != ENOENT)
-		complain("remove");
+	memset(&contents, 0, sizeof(contents));
+	if (access(LISTS_FILE, F_OK) == 0)
+		(void) durable_unlink(LISTS_FILE, LOG);
 }
 
 bool
@@ -77,10 +83,13 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 		return false;
 	}
 	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
-			EQ_CRC32C(contents.crc, crc_of(&contents));
+			EQ_CRC32C(contents.crc, crc_of(&contents)) && contents.now.count > 0 &&
+			contents.now.count <= URL_NODES_MAX && contents.next.count > 0 &&
+			contents.next.count <= URL_NODES_MAX;
 	(void) FreeFile(file);
 	if (!whole)
 	{
+		memset(&contents, 0, sizeof(contents));
 		ereport(
 			LOG,
 			(errmsg("redlock file \"%s\" is not used, since it is damaged, or of another version",

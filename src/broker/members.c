@@ -36,7 +36,8 @@ static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
 static bool leaves_list(const Listed *listed, const int *slot, core_lists *to);
-static bool meets_former(const Listed *listed, const int *slot);
+static bool meets(const Listed *listed, const int *slot, core_lists former);
+static void take_urls(const Listed *listed, const int *slot);
 static void find_slots(const Listed *listed, int *slot);
 static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
 static void open_nodes(const Listed *listed, const int *slot, int64 now_us);
@@ -99,6 +100,8 @@ adopt_file(int64 now_us)
 	if (!lists_file_read(&now, &next))
 		return;
 	read_lists(&listed, &now, &next);
+	if (listed.count > URL_NODES_MAX)
+		return;
 	find_slots(&listed, slot);
 	if (assign_slots(&listed, slot, now_us))
 		open_nodes(&listed, slot, now_us);
@@ -110,7 +113,8 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 	static bool short_of_slots = false;
 	static int64 leaving_us = 0; /* since when that is wanted; 0: it is not */
 	static bool held_up = false;
-	bool meets;
+	static bool complained = false;
+	bool meets_former;
 	Listed listed;
 	core_lists to;
 	int slot[URL_NODES_MAX];
@@ -137,10 +141,29 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 	if (leaving_us != 0 && !may_leave(to, leaving_us, now_us))
 	{
 		held_up = true;
+		take_urls(&listed, slot); /* with passwords that have changed */
+		open_nodes(&listed, slot, now_us);
 		due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
-	meets = meets_former(&listed, slot);
+	meets_former = lists.now == 0 || meets(&listed, slot, lists);
+	/* what is neither list, nor none, can't be asked of the hosts that have the first one alone */
+	if (leaving_us == 0 && redlock_on_disagreement == ON_DISAGREEMENT_REFUSE && lists.next != 0 &&
+		(listed.count == 0 || !meets(&listed, slot, (core_lists){lists.now, 0})))
+	{
+		if (!complained)
+			ereport(
+				WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock.nodes is not in force, since two lists are"),
+				 errdetail("It is neither of these: a host that has the former nodes alone could "
+						   "get a lock that this one holds."),
+				 errhint("Set redlock.nodes to one of the two lists first. Or, if no host has "
+						 "the former nodes alone, set redlock.on_disagreement to warn.")));
+		complained = true;
+		return false;
+	}
+	complained = false;
 	if (!assign_slots(&listed, slot, now_us))
 	{
 		if (!short_of_slots)
@@ -152,7 +175,7 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		return false;
 	}
 	short_of_slots = false;
-	if (!meets)
+	if (!meets_former && listed.count > 0)
 		ereport(
 			WARNING,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
@@ -166,7 +189,7 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		ereport(LOG, (errmsg("redlock.nodes is in force now")));
 	held_up = false;
 	open_nodes(&listed, slot, now_us);
-	if (lists.next != 0)
+	if (lists.now != 0 && lists.next != 0)
 		lists_file_write(redlock_nodes(), redlock_nodes_next());
 	else
 		lists_file_remove();
@@ -226,12 +249,12 @@ leaves_list(const Listed *listed, const int *slot, core_lists *to)
 			return false;
 		to->now |= CORE_BIT(slot[u]);
 	}
-	return to->now == lists.next && lists.next != 0 && lists.next != lists.now;
+	return to->now == lists.next && lists.now != 0 && lists.next != 0 && lists.next != lists.now;
 }
 
-/* Does each quorum of the new lists meet each of those that were in force? */
+/* Does each quorum of the new lists meet each of the former ones, which are of members? */
 static bool
-meets_former(const Listed *listed, const int *slot)
+meets(const Listed *listed, const int *slot, core_lists former)
 {
 	core_lists to = {0};
 	core_mask used = members();
@@ -248,8 +271,23 @@ meets_former(const Listed *listed, const int *slot)
 		to.now |= listed->node[u].now ? bit : 0;
 		to.next |= listed->node[u].next ? bit : 0;
 	}
-	return members() == 0 || listed->count == 0 ||
-		   quorums_meet(lists, members(), to, to.now | to.next);
+	return quorums_meet(former, former.now | former.next, to, to.now | to.next);
+}
+
+/* Of those that have slots. */
+static void
+take_urls(const Listed *listed, const int *slot)
+{
+	for (int u = 0; u < listed->count; u++)
+	{
+		NodeStatus *status = &node_status[Max(slot[u], 0)];
+
+		if (slot[u] < 0)
+			continue;
+		seqlock_begin_write(&status->version);
+		status->url = *listed->node[u].url;
+		seqlock_end_write(&status->version);
+	}
 }
 
 /* Reserve a slot for each node that has none, and tell in which lists each is. */
@@ -298,14 +336,17 @@ assign_slots(const Listed *listed, int *slot, int64 now_us)
 	return true;
 }
 
+/* Those that have slots. */
 static void
 open_nodes(const Listed *listed, const int *slot, int64 now_us)
 {
 	for (int u = 0; u < listed->count; u++)
 	{
-		RedisNode *node = node_at(slot[u]);
+		RedisNode *node = node_at(Max(slot[u], 0));
 		const NodeUrl *url = listed->node[u].url;
 
+		if (slot[u] < 0)
+			continue;
 		if (node->state == NODE_UNUSED)
 			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
 		else if (node->url.tls != url->tls || node->url.durable != url->durable ||

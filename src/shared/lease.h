@@ -387,7 +387,6 @@ extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a
 extern int64 lease_give_up_stays(void);  /* all; how many */
 /*
  * If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more.
- * After the broker has noted that it is lost, none lets it stay.
  */
 extern bool lease_give_up_stay(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* NULL: no lease has this name */
