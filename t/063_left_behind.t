@@ -34,6 +34,13 @@ sub is_so { return $host{ $_[0] }->safe_psql('postgres', $_[1]) eq 't'; }
 
 sub waits { return slurp_file($host{a}->logfile) =~ /redlock\.nodes is not yet in force\n.*Host "b" /; }
 
+sub both_in_force
+{
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok(!is_so('a', "SELECT bool_and(list <> 'now') OR NOT bool_or(list = 'next') FROM redlock_nodes"), 'both lists stay in force');
+	return;
+}
+
 # May b get a lock that a has?
 sub excludes
 {
@@ -57,7 +64,7 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
 # not either when it can't send to most of the new nodes, and so does not know whose they are
-my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
+my $id = host_id($host{a});
 $_->pause foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 4);
 give('a', \@new, []);
@@ -94,13 +101,13 @@ foreach my $mode ('fast', 'immediate')
 foreach my $other ([ @new[ 0, 1 ] ], [])
 {
 	give('a', $other, []);
-	wait_beats($host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE self"), $old[0]) if @$other;
-	ok(!is_so('a', "SELECT bool_and(list <> 'now') OR NOT bool_or(list = 'next') FROM redlock_nodes"), 'both lists stay in force');
+	wait_beats(host_id($host{a}), $old[0]) if @$other;
+	both_in_force();
 }
 # nor the next change, begun too early
 give('a', \@new, ['redis://127.0.0.1:1']);
-wait_beats($host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE self"), $old[0]);
-ok(!is_so('a', "SELECT bool_and(list <> 'now') OR NOT bool_or(list = 'next') FROM redlock_nodes"), 'both lists stay in force');
+wait_beats(host_id($host{a}), $old[0]);
+both_in_force();
 give('a', \@new, []);
 wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since two lists are/ }, 'as the log tells');
 excludes('after another list, and none');

@@ -301,7 +301,7 @@ The id by which other hosts know this one.
 sub host_id
 {
 	my ($cluster) = @_;
-	my $sql = 'SELECT host_id FROM redlock_hosts WHERE name = \'' . $cluster->name . '\'';
+	my $sql = 'SELECT host_id FROM redlock_hosts WHERE self';
 
 	$cluster->poll_query_until('postgres', "SELECT EXISTS ($sql)");
 	return $cluster->safe_psql('postgres', $sql);

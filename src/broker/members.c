@@ -147,7 +147,7 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		return false;
 	}
 	meets_former = lists.now == 0 || meets(&listed, slot, lists);
-	/* what is neither list, nor none, can't be asked of the hosts that have the first one alone */
+	/* of what is neither list, or none, the hosts that have the first one alone can't be asked */
 	if (leaving_us == 0 && redlock_on_disagreement == ON_DISAGREEMENT_REFUSE && lists.next != 0 &&
 		(listed.count == 0 || !meets(&listed, slot, (core_lists){lists.now, 0})))
 	{

@@ -938,7 +938,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	passed = passed && !lease_table->stays_end;
-	validity_us = validity_at(lease, now_us); /* under the lock: see lease_give_up_stay */
+	validity_us = validity_at(lease, now_us); /* as late as may be: it may just have been lost */
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,

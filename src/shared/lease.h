@@ -385,9 +385,7 @@ extern bool lease_is_idle(uint64 hash);  /* it is left to whoever of this server
 extern int lease_permits(uint64 hash);   /* what that one said of permits; -1: it is not taken */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
-/*
- * If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more.
- */
+/* If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more. */
 extern bool lease_give_up_stay(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* NULL: no lease has this name */
 extern Lease *lease_at_gate(uint64 gate); /* who has it or asks for it; or NULL */
