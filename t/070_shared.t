@@ -328,6 +328,69 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$small->stop;
 }
 
+# ---- who wants it alone while it is being asked for is not forgotten ----
+
+{
+	my $host_id = host_id($hosts[0]);
+	my $other   = host_id($hosts[1]);
+	my @readers = map { session($hosts[0]) } 1, 2;
+	my $held_back;
+
+	$hosts[0]->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '60s'");
+	$hosts[0]->reload;
+	$hosts[0]->poll_query_until('postgres', 'SHOW redlock.node_timeout', '1min') or die 'no reload';
+	# the barrier lasts for a second, which a slow machine may need for the rest
+	foreach my $time (1 .. 10)
+	{
+		$_->pause foreach @nodes[ 1, 2 ];
+		$readers[0]->send(acquire('early', 'shared'));
+		wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') }, 'one node has granted it');
+		$nodes[0]->cli('EVAL',
+			"return redis.call('PUBLISH', 'redlock:\\000host:$host_id', 'want\\000redlock:early\\000$other\\0005\\000')", 0);
+		$hosts[0]->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'early' AND state = 'waiting'");
+		$_->resume foreach @nodes[ 1, 2 ];
+		$readers[0]->result;
+		$held_back = $readers[1]->query("SELECT redlock_try('early', scope => 'session', mode => 'shared')") eq 'f';
+		$_->query('SELECT redlock_release_all()') foreach @readers;
+		last if $held_back;
+	}
+	ok($held_back, 'who wants it alone, and says so before the others have answered, holds back who comes later');
+	$hosts[0]->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
+	$hosts[0]->reload;
+	$hosts[0]->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
+	$_->quit foreach @readers;
+}
+
+# ---- the next after those who share it is who wants it alone: the nodes refuse it to others ----
+
+{
+	my ($a, $b, $c) = map { host_id($_) } @hosts;
+	my ($first, $writer, $last) = map { session($_) } @hosts;
+	my $heard = listener($nodes[0], map { "redlock:?host:$_" } $a, $b);
+
+	$writer->query(acquire('next', 'exclusive'));
+	$first->send(acquire('next', 'shared'));
+	wait_until(sub { defined $heard->waited('next', $a) }, 'one waits to share it');
+	$last->send(acquire('next', 'shared'));
+	wait_until(sub { defined $heard->waited('next', $c) }, 'and another');
+	$writer->query("SELECT redlock_release('next')");
+	$_->result foreach $first, $last;
+	$last->query("SELECT redlock_release('next')");
+	$heard->forget;
+	$writer->send(acquire('next', 'exclusive'));
+	wait_until(sub { defined $heard->waited('next', $b) }, 'one wants it alone');
+	$heard->quit;
+	$heard = listener($nodes[0], 'redlock:next');
+	$first->query("SELECT redlock_release('next')");
+	$writer->result;
+	wait_until(sub { $heard->named }, 'a release');
+	is_deeply($heard->named, [$b], 'of two who were known that one is named');
+	$heard->quit;
+	$writer->query("SELECT redlock_release('next')");
+	$_->quit foreach $first, $writer, $last;
+}
+
 # ---- neither mode waits for a stream of the other ----
 
 # Sessions of all hosts do it again and again; one of another mode comes in between, after so

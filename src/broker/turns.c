@@ -51,7 +51,9 @@ turns_want(Lease *lease, const Waiter *waiter, bool shared, int64 now_us)
 {
 	if (waiter->host == lease_table->host_id)
 		return; /* refused by a key that this host has not yet taken back */
-	waiters_add(&known_of(lease)->told, waiter->host, now_us - waiter->since_us, now_us);
+	waiters_tell(known_of(lease), (Waiter){.host = waiter->host,
+										   .since_us = waiter->since_us,
+										   .alone = lease->shared && !shared});
 	/* who wants to share it, too, wants nothing of those who do */
 	if (!shared || !lease->shared)
 		lease_want(lease);
@@ -140,12 +142,13 @@ turns_end(Lease *lease, int64 now_us)
 	Pause *pause = &pauses[lease->hash % PLACES];
 	Waiters *named;
 
-	if (known == NULL || (named = waiters_to_name(known))->count == 0)
+	if (known == NULL)
 		return;
-	pause->end_us =
-		now_us + rules_pause_us(named->count, hold_back_us(), now_us - lease->turn_began_us);
-	if (lease->returns)
-		waiters_add(named, lease_table->host_id, 0, now_us);
+	named = waiters_to_name(known, lease->returns ? lease_table->host_id : 0, now_us);
+	if (named->count == 0)
+		return;
+	pause->end_us = now_us + rules_pause_us(waiters_place(named, lease_table->host_id),
+											hold_back_us(), now_us - lease->turn_began_us);
 	pause->tell = waiters_whom_to_tell(named, lease_table->host_id);
 }
 

@@ -145,6 +145,12 @@ rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us)
 	return !wanted && is_healthy(validity_us, ttl_us);
 }
 
+bool
+rules_want_is_later(int64_t want_until_us, int64_t round_began_us)
+{
+	return want_until_us > round_began_us + LUA_BARRIER_MS * INT64_C(1000);
+}
+
 int64_t
 rules_hold_back_us(int64_t round_trip_us)
 {

@@ -95,6 +95,13 @@ extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64
 extern bool rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us);
 
 /*
+ * The lock is granted in shared mode, so when this round asked for it the nodes held nobody
+ * back: who had told before that it wants it alone, which counts until want_until_us, has had it
+ * or gave up.  Does it still want it?
+ */
+extern bool rules_want_is_later(int64_t want_until_us, int64_t round_began_us);
+
+/*
  * The time in which a host that a release has woken can ask: two of its round trips and a
  * bit, but no more than a tenth of a second.  Others hold back for as long.
  */

@@ -10,7 +10,8 @@ static void drop(Waiters *waiters, int from, int count);
 void
 waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us)
 {
-	insert(waiters, (Waiter){host, waited_us < now_us ? now_us - waited_us : 0});
+	insert(waiters,
+		   (Waiter){.host = host, .since_us = waited_us < now_us ? now_us - waited_us : 0});
 }
 
 static void
@@ -54,13 +55,29 @@ waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t self)
 	known->told.count = 0;
 }
 
-Waiters *
-waiters_to_name(WaitersKnown *known)
+void
+waiters_tell(WaitersKnown *known, Waiter waiter)
 {
+	insert(&known->told, waiter);
+}
+
+Waiters *
+waiters_to_name(WaitersKnown *known, uint64_t again, int64_t now_us)
+{
+	Waiters *named = &known->named;
+	Waiters alone = {0};
+
 	for (int i = 0; i < known->told.count; i++)
-		insert(&known->named, known->told.waiter[i]);
+		insert(named, known->told.waiter[i]);
 	known->told.count = 0;
-	return &known->named;
+	for (int i = 0; i < named->count; i++)
+		if (named->waiter[i].alone)
+			insert(&alone, named->waiter[i]);
+	if (alone.count > 0)
+		*named = alone;
+	else if (named->count > 0 && again != 0)
+		waiters_add(named, again, 0, now_us);
+	return named;
 }
 
 uint64_t

@@ -22,6 +22,7 @@ typedef struct Waiter
 {
 	uint64_t host;
 	int64_t since_us; /* on this host's clock, by what the asker says of its own */
+	bool alone;       /* it has told that it wants alone what this host shares */
 } Waiter;
 
 typedef struct Waiters
@@ -52,8 +53,15 @@ typedef struct WaitersKnown
  */
 extern void waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t self);
 
-/* This host releases the lock: returns whom it is to name. */
-extern Waiters *waiters_to_name(WaitersKnown *known);
+/* A host tells the one that has the lock that it waits. */
+extern void waiters_tell(WaitersKnown *known, Waiter waiter);
+
+/*
+ * This host releases the lock, and wants another turn if "again" is its own id, not 0: returns
+ * whom it is to name.  While hosts want alone what it shared, the nodes refuse it to those who
+ * would share it: so it names the former only.  The others tell these.
+ */
+extern Waiters *waiters_to_name(WaitersKnown *known, uint64_t again, int64_t now_us);
 
 /*
  * Whom a host tells that waits and was not named; 0: nobody.  The second, as the first may be

@@ -338,6 +338,7 @@ step(int h, lease *lease, core_event *event)
 {
 	host *host = &hosts[h];
 	uint32_t round = lease->core.round;
+	uint64_t self = (uint64_t) h + 1;
 	core_out out;
 
 	event->now_us = now_us;
@@ -345,13 +346,11 @@ step(int h, lease *lease, core_event *event)
 	event->can_send = event->can_vote = event->can_release = CORE_BIT(NODES) - 1;
 	core_step(&lease->core, event, &out);
 	if (event->type == CORE_RELEASE && lease->granted &&
-		waiters_to_name(&lease->waiters)->count > 0)
+		waiters_to_name(&lease->waiters, lease->returns ? self : 0, now_us)->count > 0)
 	{
-		host->begins_us = now_us + rules_pause_us(lease->waiters.named.count, hold_back_us(),
-												  now_us - lease->turn_began_us);
-		if (lease->returns)
-			waiters_add(&lease->waiters.named, (uint64_t) h + 1, 0, now_us);
-		host->tells = waiters_whom_to_tell(&lease->waiters.named, (uint64_t) h + 1);
+		host->begins_us = now_us + rules_pause_us(waiters_place(&lease->waiters.named, self),
+												  hold_back_us(), now_us - lease->turn_began_us);
+		host->tells = waiters_whom_to_tell(&lease->waiters.named, self);
 	}
 	send_to(h, lease, out.release, CORE_OP_RELEASE);
 	send_to(h, lease, out.acquire, CORE_OP_ACQUIRE);
@@ -379,7 +378,8 @@ step(int h, lease *lease, core_event *event)
 			seen.free_for_us = now_us - seen.free_us;
 		seen.free_us = 0;
 		lease->joined = is_reader(h);
-		host->want_until_us = 0; /* lease_set_state */
+		if (!rules_want_is_later(host->want_until_us, lease->core.round_began_us))
+			host->want_until_us = 0; /* lease_set_state */
 		has_it(h, lease);
 		if (lease->joined > 0)
 			later((struct event){.at_us = now_us + WAKE_US,
@@ -593,8 +593,10 @@ tell_want(int to, const event *event)
 static void
 on_want(host *host, lease *current, const command *command)
 {
-	waiters_add(&current->waiters.told, (uint64_t) command->host + 1,
-				command->waited_us + s.delay_us, now_us);
+	waiters_tell(&current->waiters,
+				 (Waiter){.host = (uint64_t) command->host + 1,
+						  .since_us = now_us - command->waited_us - s.delay_us,
+						  .alone = is_reader((int) (host - hosts)) && !command->shared});
 	if (!is_reader((int) (host - hosts)))
 		current->wanted = true;
 	else if (!command->shared)

@@ -517,7 +517,8 @@ publish(int h, int s, core_outcome outcome)
 			break;
 		case CORE_GRANTED:
 			slot->granted = slot->told = true;
-			slot->want_until_us = 0;
+			if (!rules_want_is_later(slot->want_until_us, slot->core.round_began_us))
+				slot->want_until_us = 0; /* lease_set_state */
 			slot->hold_until_us = slot->core.hold_until_us;
 			if (slot->keep_us > 0)
 				slot->keep_until_us = host_now_us(h) + slot->keep_us;

@@ -194,8 +194,8 @@ hear_want(int h, const word *word)
 	}
 	tell("host %c hears that lock %d is wanted by host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
-	waiters_add(&slot_at(h, s)->waiters.told, waiters.waiter[0].host,
-				host_now_us(h) - waiters.waiter[0].since_us, host_now_us(h));
+	waiters.waiter[0].alone = slot_at(h, s)->shared && !word->shared;
+	waiters_tell(&slot_at(h, s)->waiters, waiters.waiter[0]);
 	if (!word->shared || !slot_at(h, s)->shared)
 		session_want(h, s);
 }
@@ -290,15 +290,14 @@ word_end_turn(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	int turn = w.plan.turn[w.plan.gate[slot->resource]];
-	Waiters *named = waiters_to_name(&slot->waiters);
+	Waiters *named =
+		waiters_to_name(&slot->waiters, slot->returns ? (uint64_t) h + 1 : 0, host_now_us(h));
 
 	if (named->count == 0)
 		return;
 	hosts[h].turn_begins_us[turn] =
-		host_now_us(h) +
-		rules_pause_us(named->count, hold_back_us(), host_now_us(h) - slot->turn_began_us);
-	if (slot->returns)
-		waiters_add(named, (uint64_t) h + 1, 0, host_now_us(h));
+		host_now_us(h) + rules_pause_us(waiters_place(named, (uint64_t) h + 1), hold_back_us(),
+										host_now_us(h) - slot->turn_began_us);
 	hosts[h].turn_tells[turn] = waiters_whom_to_tell(named, (uint64_t) h + 1);
 }
 

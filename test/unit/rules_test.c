@@ -172,6 +172,9 @@ test_stay(void)
 		   !rules_may_join(false, healthy_us - 1, TTL_US) &&
 		   !rules_may_join(true, healthy_us, TTL_US),
 	   "a lease in good health is joined, unless it is wanted");
+	ok(!rules_want_is_later(0, 5000) && !rules_want_is_later(5000 + LUA_BARRIER_MS * 1000, 5000) &&
+		   rules_want_is_later(5001 + LUA_BARRIER_MS * 1000, 5000),
+	   "who wanted it alone before it was asked for has had it, who said so later still wants it");
 
 	ok(!rules_wants_tokens(LUA_SPAN - 1), "a new grant has tokens enough");
 	ok(rules_wants_tokens(LUA_SPAN / 2) && rules_wants_tokens(1) && rules_wants_tokens(0),

@@ -115,8 +115,34 @@ test_hear(void)
 	   "who told and was named is where it was named");
 	add(&known.told, 'a', 2000);
 	add(&known.told, 'z', 1);
-	ok(strcmp(names(waiters_to_name(&known)), "acz") == 0 && known.told.count == 0,
+	ok(strcmp(names(waiters_to_name(&known, 0, NOW_US)), "acz") == 0 && known.told.count == 0,
 	   "who tells the holder is named, by how long it has waited");
+}
+
+static void
+tell(WaitersKnown *known, char host, int64_t waited_us, bool alone)
+{
+	waiters_tell(known, (Waiter){(uint64_t) host, NOW_US - waited_us, alone});
+}
+
+static void
+test_name(void)
+{
+	WaitersKnown known = {0};
+
+	ok(waiters_to_name(&known, 's', NOW_US)->count == 0, "nobody waits, so nobody is named");
+	tell(&known, 'a', 20, false);
+	tell(&known, 'b', 30, false);
+	ok(strcmp(names(waiters_to_name(&known, 's', NOW_US)), "bas") == 0,
+	   "who wants another turn is the last");
+	tell(&known, 'c', 10, true);
+	tell(&known, 'd', 25, true);
+	ok(strcmp(names(waiters_to_name(&known, 's', NOW_US)), "dc") == 0,
+	   "who wants it alone comes first, and those who would share it are not named");
+	tell(&known, 'c', 10, false);
+	tell(&known, 'd', 25, false);
+	ok(strcmp(names(waiters_to_name(&known, 0, NOW_US)), "dc") == 0,
+	   "unless it would share it now");
 }
 
 static void
@@ -139,6 +165,7 @@ main(void)
 	test_order();
 	test_room();
 	test_hear();
+	test_name();
 	test_whom_to_tell();
 	return tap_done();
 }
