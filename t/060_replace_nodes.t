@@ -21,7 +21,7 @@ my $count = 5;
 my @old = redis_nodes($count);
 my @new = redis_nodes($count);
 my %host = map {
-	$_ => redlock_cluster($_, nodes => \@old, conf => "redlock.ttl = '3s'\nautovacuum = off")
+	$_ => redlock_cluster($_, nodes => \@old, conf => "redlock.ttl = '3s'\nredlock.max_ttl = '30s'\nautovacuum = off")
 } qw(a b c);
 my $began = time;
 

@@ -97,23 +97,46 @@ foreach my $mode ('fast', 'immediate')
 	ok(!is_so('a', $is_new), 'a has not left the old nodes');
 }
 
-# nor does another list, or none, take it out of the two
-foreach my $other ([ @new[ 0, 1 ] ], [])
+# one that is damaged is not used, and the log says what to do
+my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
+is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
+$host{a}->stop;
+my $damaged = slurp_file($file);
+substr($damaged, length($damaged) / 3, 1) ^= "\1";
+PostgreSQL::Test::Utils::append_to_file("$file.new", $damaged);
+rename "$file.new", $file or die;
+$host{a}->start;
+wait_until(sub { is_so('a', $is_new) }, 'a has what its configuration says');
+like(slurp_file($host{a}->logfile), qr/WARNING:  redlock file ".*" is not used\n.*damaged.*\n.*HINT:  It tells which two lists/,
+	'after a file that is damaged');
+give('a', \@old, \@new);
+wait_until(sub { is_so('a', $is_settled) }, 'a has both lists again');
+give('a', \@new, []);
+
+# nor do other lists, or none, take it out of the two
+my @other = ([ [ @new[ 0, 1 ] ], [] ], [ [], [] ], [ [], \@new ], [ \@old, ['redis://127.0.0.1:1'] ],
+	[ \@new, ['redis://127.0.0.1:1'] ], [ ['redis://127.0.0.1:1'], \@old ]);
+foreach my $other (@other)
 {
-	give('a', $other, []);
-	wait_beats(host_id($host{a}), $old[0]) if @$other;
+	give('a', @$other);
+	wait_beats(host_id($host{a}), $old[0]) if @{ $other->[0] };
 	both_in_force();
 }
-# nor the next change, begun too early
-give('a', \@new, ['redis://127.0.0.1:1']);
-wait_beats(host_id($host{a}), $old[0]);
+# nor the two in the other order, of which the new one then stays
+my $written = slurp_file($file);
+give('a', \@new, \@old);
+wait_until(sub { slurp_file($file) ne $written }, 'the other order is in force');
 both_in_force();
+my $named = () = slurp_file($host{a}->logfile) =~ /redlock\.nodes is not yet in force\n.*Host "b" /g;
+give('a', \@new, []);
+wait_until(sub { (() = slurp_file($host{a}->logfile) =~ /redlock\.nodes is not yet in force\n.*Host "b" /g) > $named },
+	'it is told that b would be left behind');
+both_in_force();
+give('a', \@old, \@new);
+wait_until(sub { slurp_file($file) eq $written }, 'they are in force as they were');
 give('a', \@new, []);
 wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since two lists are/ }, 'as the log tells');
 excludes('after another list, and none');
-
-my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
-is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
 
 give('b', \@old, \@new);
 wait_until(sub { is_so('a', $is_new) }, 'when b has both lists, a leaves the old nodes');

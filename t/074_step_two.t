@@ -4,7 +4,9 @@
 #
 # Protects from: two holders of one lock, on a host that has left the old nodes because it could
 # not know of the other one: by old nodes that it can't reach any more, with the broker that knew
-# of it or with the next one; by nodes that have more to tell than they may; by a step that
+# of it or with the next one; by old nodes that the other one reaches again only later; by a host
+# that stands still, and is forgotten before its leases end; by nodes that have more to tell than
+# they may; by a step that
 # follows the one before at once; by a lease that is not yet at the new nodes.  And from hosts
 # that never leave the old nodes, when nothing is in the way any more.
 #
@@ -30,13 +32,13 @@ my $is_settled =
 # node if "cut" is given, so that these can be cut off.
 sub two_hosts
 {
-	my ($name, $cut) = @_;
+	my ($name, $cut, $conf) = @_;
 	my @old = redis_nodes(3);
 	my %change = (name => $name, old => \@old, new => [ redis_nodes(3) ]);
 
 	$change{via} = [ $cut ? map { HostileNode->new($_) } @old : @old ];
-	$change{a} = redlock_cluster("a_$name", nodes => $change{via});
-	$change{b} = redlock_cluster("b_$name", nodes => \@old);
+	$change{a} = redlock_cluster("a_$name", nodes => $change{via}, conf => $conf // '');
+	$change{b} = redlock_cluster("b_$name", nodes => \@old, conf => $conf // '');
 	wait_until(
 		sub { $change{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE nodes = 3') eq '2' },
 		"$name: the hosts see each other");
@@ -93,7 +95,7 @@ sub held_up
 }
 
 # The old nodes can be reached again.
-sub comes_back
+sub are_back
 {
 	my ($change) = @_;
 
@@ -101,7 +103,25 @@ sub comes_back
 	wait_until(
 		sub { is_so($change->{a}, "SELECT count(*) = 6 FROM redlock_nodes WHERE state = 'ready'") || is_so($change->{a}, $is_new) },
 		"$change->{name}: the old nodes are back");
+	return;
+}
+
+sub comes_back
+{
+	my ($change) = @_;
+
+	are_back($change);
 	excludes($change->{session}, $change->{a}, "$change->{name}, when the old nodes are back");
+	return;
+}
+
+# The broker of b stands still.
+sub stops
+{
+	my ($change) = @_;
+
+	$change->{stopped} = broker_pid($change->{b});
+	kill 'STOP', $change->{stopped};
 	return;
 }
 
@@ -150,11 +170,27 @@ LUA
 	return;
 }
 
+# Whose nodes are old enough, when their turn comes, to know of all hosts.
+my %told = map { $_ => two_hosts($_) } qw(agree garbage);
+
 # ---- the old nodes are cut off, for longer than what they told counts: see the end ----
 
 my $cut = two_hosts('cut', 1);
 held_up($cut);
 $_->stop foreach @{ $cut->{via} };
+
+# ---- the same, and the other host comes back later ----
+
+my $late = two_hosts('late', 1, "redlock.max_ttl = '30s'");
+held_up($late);
+$_->stop foreach @{ $late->{via} };
+stops($late);
+
+# ---- the other host stands still, and has a lease for as long as that may be ----
+
+my $still = two_hosts('still', 0, "redlock.max_ttl = '150s'\nredlock.ttl = '150s'");
+held_up($still);
+stops($still);
 my $cut_at = time;
 
 # ---- the old nodes are cut off, and the next broker has not heard them ----
@@ -166,48 +202,6 @@ replace_broker($unheard->{a});
 wait_beats($unheard->{id}, $unheard->{new}[0]) foreach 1, 2;
 excludes($unheard->{session}, $unheard->{a}, 'unheard, the next broker');
 comes_back($unheard);
-
-# ---- the old nodes have more to tell than they may, and so not of b ----
-
-# configurations that nobody has; hosts that agree with a, under other addresses of a node
-my %more = (garbage => <<"LUA", agree => <<"LUA");
-for i = 1, 40 do
-	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now + 5000, 'garbage' .. i)
-end
-LUA
-for i = 1, 40 do
-	local words = {unpack(own)}
-	words[6] = 'name' .. i
-	local id = string.format('%016x', i)
-	local text = table.concat(words, '\\0') .. '\\0'
-	local config = redis.sha1hex(text)
-	redis.call('SET', '$HOSTS\\0config:' .. config, text)
-	redis.call('ZADD', '$HOSTS', now, id)
-	redis.call('HSET', '$HOSTS\\0facts', id, config .. string.sub(facts, 41))
-	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now, config)
-	redis.call('ZADD', '$HOSTS\\0users:' .. config, now, id)
-end
-LUA
-
-my %told;
-foreach my $what (sort keys %more)
-{
-	my $change = $told{$what} = two_hosts($what);
-	my $beats = 0;
-	my $beat = '';
-
-	held_up($change);
-	wait_until(
-		sub {
-			write_at_old($change, $more{$what});
-			my $last = last_beat($change->{id}, $change->{old}[0]);
-			$beats++ if $last ne $beat;
-			$beat = $last;
-			return $beats > 5 || is_so($change->{a}, $is_new);
-		},
-		"$what: a has said several times that it is there, and was told of others");
-	excludes($change->{session}, $change->{a}, $what);
-}
 
 # ---- a lease that is not yet at the new nodes ----
 
@@ -245,21 +239,79 @@ wait_until(sub { waits_for($fast->{a}, 'b_fast') || is_so($fast->{a}, $is_new) }
 excludes($fast->{session}, $fast->{a}, 'fast');
 $looks->quit;
 
+# ---- the old nodes have more to tell than they may, and so not of b ----
+
+# configurations that nobody has; hosts that agree with a, under other addresses of a node
+my %more = (garbage => <<"LUA", agree => <<"LUA");
+for i = 1, 40 do
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now + 5000, 'garbage' .. i)
+end
+LUA
+for i = 1, 40 do
+	local words = {unpack(own)}
+	words[6] = 'name' .. i
+	local id = string.format('%016x', i)
+	local text = table.concat(words, '\\0') .. '\\0'
+	local config = redis.sha1hex(text)
+	redis.call('SET', '$HOSTS\\0config:' .. config, text)
+	redis.call('ZADD', '$HOSTS', now, id)
+	redis.call('HSET', '$HOSTS\\0facts', id, config .. string.sub(facts, 41))
+	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now, config)
+	redis.call('ZADD', '$HOSTS\\0users:' .. config, now, id)
+end
+LUA
+
+foreach my $what (sort keys %more)
+{
+	my $change = $told{$what};
+	my $beats = 0;
+	my $beat = '';
+
+	held_up($change);
+	wait_until(
+		sub {
+			write_at_old($change, $more{$what});
+			my $last = last_beat($change->{id}, $change->{old}[0]);
+			$beats++ if $last ne $beat;
+			$beat = $last;
+			return $beats > 5 || is_so($change->{a}, $is_new);
+		},
+		"$what: a has said several times that it is there, and was told of others");
+	excludes($change->{session}, $change->{a}, $what);
+}
+
 # ---- the old nodes are cut off for long ----
 
 wait_until(sub { tries($cut->{a}) eq 't' || time > $cut_at + $TOLD_COUNTS_S + 3 }, 'cut: what the old nodes told does not count any more');
 excludes($cut->{session}, $cut->{a}, 'cut');
 comes_back($cut);
 
+my @gone = map { "SELECT NOT EXISTS (SELECT FROM redlock_hosts WHERE name = 'b_$_')" } 'still', 'late';
+wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
+wait_beats($still->{id}, $still->{old}[0]);
+excludes($still->{session}, $still->{a}, 'still') foreach 1 .. 5;
+kill 'CONT', $still->{stopped};
+
+are_back($late);
+wait_until(sub { is_so($late->{a}, $gone[1]) }, 'late: b is forgotten');
+wait_beats($late->{id}, $late->{old}[0]);
+ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes') foreach 1 .. 5;
+kill 'CONT', $late->{stopped};
+wait_until(sub { !is_so($late->{a}, $gone[1]) }, 'late: b is back');
+ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes, which b has alone');
+
 # ---- with nothing in the way any more ----
 
-# By now the nodes have run for so long that each host has told them of itself.  What "agree" has
-# written says that there may be more, until it is over.
+# What "agree" has written says that there may be more, until it is over.
 finish($told{agree});
-goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
+goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut, $still;
 give($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
 wait_until(sub { is_so($unsettled->{b}, $is_new) }, 'unsettled: when the lease is at the new nodes, b leaves the old ones');
 is(tries($unsettled->{b}), 'f', 'unsettled: and does not get the lock');
 finish($unsettled);
+
+give($late->{b}, $late->{old}, $late->{new});
+wait_until(sub { is_so($late->{a}, $is_new) }, 'late: when b has both lists, a leaves the old nodes');
+finish($late);
 
 done_testing();

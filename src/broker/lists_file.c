@@ -29,8 +29,9 @@ static Contents contents; /* of the file, as far as it is known */
 
 static pg_crc32c crc_of(const Contents *of);
 static void complain(const char *what);
+static void complain_unused(const char *why);
 
-void
+bool
 lists_file_write(const NodeUrls *now, const NodeUrls *next)
 {
 	static Contents wanted;
@@ -42,13 +43,13 @@ lists_file_write(const NodeUrls *now, const NodeUrls *next)
 	wanted.next = *next;
 	wanted.crc = crc_of(&wanted);
 	if (memcmp(&wanted, &contents, sizeof(wanted)) == 0)
-		return;
+		return true;
 
 	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
 	if (file == NULL)
 	{
 		complain("create");
-		return;
+		return false;
 	}
 	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
 			  fwrite(&wanted, sizeof(wanted), 1, file) == 1;
@@ -57,15 +58,19 @@ lists_file_write(const NodeUrls *now, const NodeUrls *next)
 	{
 		complain("write");
 		(void) unlink(LISTS_FILE ".new");
+		return false;
 	}
-	else if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) == 0)
-		contents = wanted;
+	if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) != 0)
+		return false;
+	contents = wanted;
+	return true;
 }
 
 void
 lists_file_remove(void)
 {
 	memset(&contents, 0, sizeof(contents));
+	(void) unlink(LISTS_FILE ".new"); /* a crash has left it */
 	if (access(LISTS_FILE, F_OK) == 0)
 		(void) durable_unlink(LISTS_FILE, LOG);
 }
@@ -79,7 +84,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	if (file == NULL)
 	{
 		if (errno != ENOENT)
-			complain("open");
+			complain_unused(psprintf("%m"));
 		return false;
 	}
 	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
@@ -90,10 +95,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	if (!whole)
 	{
 		memset(&contents, 0, sizeof(contents));
-		ereport(
-			LOG,
-			(errmsg("redlock file \"%s\" is not used, since it is damaged, or of another version",
-					LISTS_FILE)));
+		complain_unused("It is damaged, or of another version.");
 		return false;
 	}
 	*now = contents.now;
@@ -110,6 +112,17 @@ crc_of(const Contents *of)
 	COMP_CRC32C(crc, of, offsetof(Contents, crc));
 	FIN_CRC32C(crc);
 	return crc;
+}
+
+static void
+complain_unused(const char *why)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock file \"%s\" is not used", LISTS_FILE), errdetail_internal("%s", why),
+			 errhint("It tells which two lists of nodes were in force when the server stopped. If "
+					 "some host still has the former one alone, stop this server, and start it "
+					 "with both in redlock.nodes and redlock.nodes_next.")));
 }
 
 static void

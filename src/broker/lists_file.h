@@ -12,8 +12,8 @@
 
 #include "shared/url.h"
 
-/* What goes wrong is logged, and is no error: lists_file_read returns false then. */
-extern void lists_file_write(const NodeUrls *now, const NodeUrls *next);
+/* What goes wrong is logged, and is no error: the first and the last return false then. */
+extern bool lists_file_write(const NodeUrls *now, const NodeUrls *next);
 extern void lists_file_remove(void);
 extern bool lists_file_read(NodeUrls *now, NodeUrls *next);
 

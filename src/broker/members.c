@@ -17,6 +17,9 @@
 /* How often it is tried to put changed lists wholly into force. */
 #define RECONFIGURE_US INT64CONST(1000000)
 
+/* ... and to write them on disk, if that failed. */
+#define WRITE_AGAIN_US INT64CONST(60000000)
+
 /* What the two lists say, each node once. */
 typedef struct Listed
 {
@@ -29,13 +32,22 @@ typedef struct Listed
 	} node[2 * URL_NODES_MAX];
 } Listed;
 
+/* From two lists in force, where redlock.on_disagreement is refuse. */
+typedef enum Step
+{
+	STEP_NONE, /* they stay, in this order or the other, or there was but one */
+	STEP_ON,   /* to the next list alone */
+	STEP_BACK, /* to the first one alone */
+	STEP_ASIDE /* to others, or to none */
+} Step;
+
 static core_lists lists;
 static core_mask outdated;          /* their connections may be by former settings of TLS */
 static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before */
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
-static bool leaves_list(const Listed *listed, const int *slot, core_lists *to);
+static Step step_to(const Listed *listed, const int *slot, core_lists *to);
 static bool meets(const Listed *listed, const int *slot, core_lists former);
 static void take_urls(const Listed *listed, const int *slot);
 static void find_slots(const Listed *listed, int *slot);
@@ -108,15 +120,17 @@ adopt_file(int64 now_us)
 }
 
 bool
-members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us, int64 now_us))
+members_configure(int64 now_us,
+				  bool (*may_leave)(core_lists to, bool back, int64 since_us, int64 now_us))
 {
 	static bool short_of_slots = false;
-	static int64 leaving_us = 0; /* since when that is wanted; 0: it is not */
+	static Step wanted = STEP_NONE;
+	static int64 wanted_us; /* since when it is */
 	static bool held_up = false;
-	static bool complained = false;
 	bool meets_former;
 	Listed listed;
 	core_lists to;
+	Step step;
 	int slot[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
@@ -134,36 +148,32 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		return false;
 	}
 	find_slots(&listed, slot);
-	if (!leaves_list(&listed, slot, &to))
-		leaving_us = 0;
-	else if (leaving_us == 0)
-		leaving_us = now_us;
-	if (leaving_us != 0 && !may_leave(to, leaving_us, now_us))
+	step = step_to(&listed, slot, &to);
+	/* from two lists to others the hosts that have but one of them can't be asked */
+	if (step == STEP_ASIDE && step != wanted)
+		ereport(
+			WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock.nodes is not in force, since two lists are"),
+			 errdetail("It is neither of these alone, nor are both what they were: a host that has "
+					   "but one of them could get a lock that this one holds."),
+			 errhint("Set redlock.nodes to one of the two lists first, and redlock.nodes_next to "
+					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
+					 "warn.")));
+	if (step != wanted)
+		wanted_us = now_us;
+	wanted = step;
+	if (step == STEP_ASIDE || ((step == STEP_ON || step == STEP_BACK) &&
+							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))
 	{
 		held_up = true;
 		take_urls(&listed, slot); /* with passwords that have changed */
 		open_nodes(&listed, slot, now_us);
-		due_us = now_us + RECONFIGURE_US;
+		if (step != STEP_ASIDE)
+			due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
 	meets_former = lists.now == 0 || meets(&listed, slot, lists);
-	/* of what is neither list, or none, the hosts that have the first one alone can't be asked */
-	if (leaving_us == 0 && redlock_on_disagreement == ON_DISAGREEMENT_REFUSE && lists.next != 0 &&
-		(listed.count == 0 || !meets(&listed, slot, (core_lists){lists.now, 0})))
-	{
-		if (!complained)
-			ereport(
-				WARNING,
-				(errcode(ERRCODE_CONFIG_FILE_ERROR),
-				 errmsg("redlock.nodes is not in force, since two lists are"),
-				 errdetail("It is neither of these: a host that has the former nodes alone could "
-						   "get a lock that this one holds."),
-				 errhint("Set redlock.nodes to one of the two lists first. Or, if no host has "
-						 "the former nodes alone, set redlock.on_disagreement to warn.")));
-		complained = true;
-		return false;
-	}
-	complained = false;
 	if (!assign_slots(&listed, slot, now_us))
 	{
 		if (!short_of_slots)
@@ -189,10 +199,10 @@ members_configure(int64 now_us, bool (*may_leave)(core_lists to, int64 since_us,
 		ereport(LOG, (errmsg("redlock.nodes is in force now")));
 	held_up = false;
 	open_nodes(&listed, slot, now_us);
-	if (lists.now != 0 && lists.next != 0)
-		lists_file_write(redlock_nodes(), redlock_nodes_next());
-	else
+	if (lists.now == 0 || lists.next == 0)
 		lists_file_remove();
+	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
+		due_us = now_us + WRITE_AGAIN_US;
 	return true;
 }
 
@@ -236,20 +246,31 @@ find_slots(const Listed *listed, int *slot)
 	}
 }
 
-/* Does the next list take the place of the other?  Tells by which nodes this host votes then. */
-static bool
-leaves_list(const Listed *listed, const int *slot, core_lists *to)
+/* Where do these lead from the two lists in force?  Tells by which nodes this host votes then. */
+static Step
+step_to(const Listed *listed, const int *slot, core_lists *to)
 {
-	*to = (core_lists){0};
+	core_lists wanted = {0};
+
+	if (lists.now == 0 || lists.next == 0 || lists.next == lists.now ||
+		redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
+		return STEP_NONE;
 	for (int u = 0; u < listed->count; u++)
 	{
-		if (!listed->node[u].now)
-			continue;
 		if (slot[u] < 0)
-			return false;
-		to->now |= CORE_BIT(slot[u]);
+			return STEP_ASIDE;
+		wanted.now |= listed->node[u].now ? CORE_BIT(slot[u]) : 0;
+		wanted.next |= listed->node[u].next ? CORE_BIT(slot[u]) : 0;
 	}
-	return to->now == lists.next && lists.now != 0 && lists.next != 0 && lists.next != lists.now;
+	*to = (core_lists){wanted.now, 0};
+	if ((wanted.now == lists.now && wanted.next == lists.next) ||
+		(wanted.now == lists.next && wanted.next == lists.now))
+		return STEP_NONE;
+	if (wanted.next != 0 && wanted.next != wanted.now)
+		return STEP_ASIDE;
+	if (wanted.now == lists.next)
+		return STEP_ON;
+	return wanted.now == lists.now ? STEP_BACK : STEP_ASIDE;
 }
 
 /* Does each quorum of the new lists meet each of the former ones, which are of members? */

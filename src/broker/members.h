@@ -35,8 +35,8 @@ extern void members_adopt(int64 now_us);
  * would take the place of the other and may_leave says no; or not at all, since they are too
  * many.
  */
-extern bool members_configure(int64 now_us,
-							  bool (*may_leave)(core_lists to, int64 since_us, int64 now_us));
+extern bool members_configure(int64 now_us, bool (*may_leave)(core_lists to, bool back,
+															  int64 since_us, int64 now_us));
 extern void members_close_left(int64 now_us);
 
 /*

@@ -28,8 +28,8 @@
 /* Configurations that one beat compares with this host's: all takes milliseconds. */
 #define COMPARED_MAX 32
 
-/* So long after the start of a node all hosts have told it of themselves. */
-#define ALL_TELL_US (BEAT_US + BEAT_US / 2)
+/* So long after the start of a node, or after it was out of reach, all hosts have told it. */
+#define ALL_TELL_US (LUA_HOST_SILENT_MS * INT64CONST(1000))
 
 /*
  * What a host wrote so long before what it wrote elsewhere was its configuration, at a node
@@ -49,8 +49,8 @@
 /* A host that is dead is told of for so long. */
 #define HOST_LIVES_US (LUA_HOST_LIVES_MS * INT64CONST(1000))
 
-/* How often a host that is behind is named in the log, where another is again and again. */
-#define NAME_BEHIND_US INT64CONST(10000000)
+/* How often a host that is apart is named in the log, where another is again and again. */
+#define NAME_APART_US INT64CONST(10000000)
 
 /*
  * What nodes say that lie.  A page has one host at least, or took away what is none; hosts have
@@ -80,6 +80,7 @@ typedef struct Told
 	bool complained;                     /* the log says that it does not keep the list */
 	bool more;                           /* it has left something out */
 	int64 asked_us;                      /* last, */
+	int64 new_us;                        /* it did not know this host then, as it should have */
 	int64 beat_us;                       /* ... and what it told answers what was asked then, */
 	int64 at_us;                         /* ... and was heard then; 0: it has not told anything */
 	char *records;
@@ -163,10 +164,16 @@ static int64 inherited_us;
 static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
-/* While a list is to be left: this host's configuration then, and a host that is behind. */
+/* While a list is to be left: this host's configuration then, and a host that is apart from it. */
+typedef struct Apart
+{
+	HostFacts facts;
+	uint64 id; /* 0: there is none */
+	int64 seen_us;
+} Apart;
+
 static HostConfig own_then;
-static HostFacts behind;
-static uint64 behind_id; /* 0: none */
+static Apart apart;
 
 static struct
 {
@@ -206,6 +213,7 @@ static int first_told(void);
 static void log_end(const char *name);
 static bool all_have_told(int64 now_us);
 static bool has_told(int node, int64 now_us);
+static bool has_told_all(int node);
 static bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 static bool read_told(int node, int64 now_us,
 					  void (*read)(const HostRecord *record, int64 seen_us));
@@ -215,9 +223,11 @@ static bool is_outdated(const HostRecord *record, int64 seen_us);
 static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
-static bool former_have_told(int64 since_us, int64 now_us);
+static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, int64 now_us);
-static void look_behind(const HostRecord *record, int64 seen_us);
+static void complain_apart(const Apart *host, int64 since_us, int64 now_us);
+static void look_apart(const HostRecord *record, int64 seen_us);
+static int64 leases_live_us(void);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -387,8 +397,12 @@ describe_held(HostConfig *config, core_lists lists)
 	int count = 0;
 	int unsettled;
 	int64 kept_until_us;
+	bool all_settled = lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0;
 
-	if ((lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0) || !find_held(held))
+	/* keys that are kept were granted when the first list was the only one */
+	if (kept_until_us != 0 && lists.next != 0)
+		held[0].now = lists.now;
+	if ((all_settled && held[0].now == 0) || !find_held(held))
 		return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
@@ -407,11 +421,11 @@ describe_held(HostConfig *config, core_lists lists)
 		}
 }
 
-/* False: all leases are held by the lists in force. */
+/* More than the first, if that is given.  False: all leases are held by the lists in force. */
 static bool
 find_held(core_lists held[HOSTS_HELD_MAX])
 {
-	int count = 0;
+	int count = held[0].now != 0;
 
 	for (int i = 0; i < lease_table->slots; i++)
 	{
@@ -547,6 +561,8 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->records = MemoryContextAlloc(TopMemoryContext, from->len + 1);
 		memcpy(from->records, reply->element[1]->str, from->len);
 		from->more = reply->element[0]->len > 0;
+		if (strcmp(reply->element[0]->str, "new") == 0)
+			from->new_us = now_us;
 		from->beat_us = from->asked_us;
 		from->at_us = now_us;
 		from->complained = false;
@@ -689,8 +705,7 @@ static bool
 all_have_told(int64 now_us)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) &&
-			(!has_told(i, now_us) || told[i].at_us - node_at(i)->guard->started_us <= ALL_TELL_US))
+		if ((members() & CORE_BIT(i)) && !(has_told(i, now_us) && has_told_all(i)))
 			return false;
 	return true;
 }
@@ -700,6 +715,14 @@ has_told(int node, int64 now_us)
 {
 	return told[node].at_us != 0 && now_us - told[node].at_us <= HOST_LIVES_US &&
 		   strcmp(told[node].address, node_at(node)->url.address) == 0;
+}
+
+/* The hosts that are alive have told it of themselves since it started, or could not be reached. */
+static bool
+has_told_all(int node)
+{
+	return told[node].at_us - Max(node_at(node)->guard->started_us, told[node].new_us) >
+		   ALL_TELL_US;
 }
 
 /* Returns whether there is more than what was read. */
@@ -863,58 +886,88 @@ was_compared(const HostRecord *record, int64 seen_us)
 }
 
 bool
-registry_may_leave(core_lists to, int64 since_us, int64 now_us)
+registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static uint64 told_of = 0;
-	static int64 told_us = 0;
-	bool more;
+	static int64 wanted_us = 0;
+	static Apart last; /* that was heard */
+	core_mask on_duty = nodes_that(node_is_on_duty);
+	core_lists left = {0};
+	bool all_told;
 
-	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
-		return true;
+	if (wanted_us != since_us)
+		last.id = 0;
+	wanted_us = since_us;
+
 	describe_config(&own_then, to);
-	behind_id = 0;
-	more = read_all_told(now_us, look_behind);
-	/* nodes of which nothing is known might be those of any host, too */
-	if (behind_id == 0 && (more || !former_have_told(since_us, now_us) ||
-						   !core_has_quorum(to, nodes_that(node_is_on_duty))))
+	apart.id = 0;
+	left.now = back ? members_lists().next : members_lists().now;
+	all_told = !read_all_told(now_us, look_apart) && have_told(left, since_us, now_us);
+	if (apart.id != 0)
+		last = apart;
+	else if ((all_told && now_us - last.seen_us <= HOST_LIVES_US) ||
+			 now_us - last.seen_us > leases_live_us())
+		last.id = 0; /* it has followed, or has stopped: it was not forgotten meanwhile */
+	if (last.id != 0)
 	{
-		complain_untold(since_us, now_us);
+		complain_apart(&last, since_us, now_us);
 		return false;
 	}
-	if (behind_id == 0)
-		told_of = 0;
-	if (behind_id == told_of || now_us - told_us < NAME_BEHIND_US)
-		return behind_id == 0;
-	told_of = behind_id;
-	told_us = now_us;
-	ereport(LOG,
-			(errmsg("redlock.nodes is not yet in force"),
-			 errdetail("Host \"%s\" has the former nodes, or leases at these alone, and with the "
-					   "new ones alone this host could get a lock that is held there. Its id is "
-					   "%016" PRIx64 ".",
-					   behind.name, behind_id),
-			 errhint("Give it the new nodes in redlock.nodes_next and wait until it is settled, or "
-					 "stop it. A host that has crashed is forgotten %d seconds after it was seen "
-					 "last.",
-					 LUA_HOST_LIVES_MS / 1000)));
+	/* nodes of which nothing is known might be those of any host, too */
+	if (all_told && (back || core_has_quorum(to, on_duty)))
+		return true;
+	if (back && !core_has_quorum(left, on_duty))
+		return true;
+	complain_untold(since_us, now_us);
 	return false;
 }
 
+/* So long after a host was seen last its sessions may have locks, though it can't be reached. */
+static int64
+leases_live_us(void)
+{
+	return Max(HOST_LIVES_US, BEAT_US + redlock_max_ttl_ms * INT64CONST(1000));
+}
+
+static void
+complain_apart(const Apart *host, int64 since_us, int64 now_us)
+{
+	static int64 told_for_us = 0; /* the step that was wanted since then */
+	static uint64 told_of;
+	static int64 told_us;
+
+	if (told_for_us == since_us && (host->id == told_of || now_us - told_us < NAME_APART_US))
+		return;
+	told_for_us = since_us;
+	told_of = host->id;
+	told_us = now_us;
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("Host \"%s\" has the nodes alone that are to be left, or leases at these "
+				   "alone: with the others alone this host could get a lock that is held there. "
+				   "Its id is %016" PRIx64 ".",
+				   host->facts.name, host->id),
+		 errhint("Give it both lists in redlock.nodes and redlock.nodes_next, and wait until it is "
+				 "settled. Or stop it, and start it "
+				 "only with the nodes that stay. One that can't be reached any more may have "
+				 "locks until %d seconds after it was seen last.",
+				 (int) (leases_live_us() / 1000000))));
+}
+
 /*
- * Each host that gets locks by the lists in force, or by the former alone, is known to a majority
- * of each of its lists; so it is told of by one that is heard, and has not lost what it knew.
+ * Each host that gets locks by the lists in force, or by the one that is left, is known to a
+ * majority of each of its lists; so it is told of by one that is heard, and has not lost what it
+ * knew.
  */
 static bool
-former_have_told(int64 since_us, int64 now_us)
+have_told(core_lists left, int64 since_us, int64 now_us)
 {
-	core_lists former = {members_lists().now, 0};
 	core_mask those = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (has_told(i, now_us) && told[i].beat_us > since_us &&
-			told[i].at_us - node_at(i)->guard->started_us > ALL_TELL_US)
+		if (has_told(i, now_us) && told[i].beat_us > since_us && has_told_all(i))
 			those |= CORE_BIT(i);
-	return core_has_quorum(former, those);
+	return core_has_quorum(left, those);
 }
 
 /* It takes one beat to tell, if nothing is wrong. */
@@ -926,30 +979,31 @@ complain_untold(int64 since_us, int64 now_us)
 	if (told_of == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
 		return;
 	told_of = since_us;
-	ereport(LOG,
-			(errmsg("redlock.nodes is not yet in force"),
-			 errdetail("It can't be told whether a host has the former nodes alone: no majority of "
-					   "these, and of the new ones, answers with all that it knows."),
-			 errhint("See the view redlock_nodes. If the former nodes are gone for good, and no "
-					 "host gets locks by them any more, set redlock.on_disagreement to warn until "
-					 "redlock.nodes is in force.")));
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("It can't be told whether a host has the nodes alone that are to be left: no "
+				   "majority of these, and of those that stay, answers with all that it knows."),
+		 errhint("See the view redlock_nodes. If the nodes that are to be left are gone for "
+				 "good, and no host gets locks by them any more, set redlock.on_disagreement "
+				 "to warn until redlock.nodes is in force.")));
 }
 
 /* In doubt whether it has the new nodes, since they have restarted, it has not. */
 static void
-look_behind(const HostRecord *record, int64 seen_us)
+look_apart(const HostRecord *record, int64 seen_us)
 {
 	static HostConfig theirs;
 	HostsDifference difference;
 	HostFacts facts;
 
-	if (behind_id != 0 || !read_other(record, seen_us, &facts, &theirs))
+	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
 	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
 		return;
-	behind = facts;
-	behind_id = record->id;
+	if (apart.id == 0 || apart.seen_us < seen_us)
+		apart = (Apart){facts, record->id, seen_us};
 }
 
 static void

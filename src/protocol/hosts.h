@@ -101,8 +101,9 @@ typedef struct HostsDifference
 } HostsDifference;
 
 /*
- * seen_us, below: what is known of ours counts, whenever theirs was written; and nodes that
- * can't be sent to may grant something later.
+ * seen_us, below: what is known of ours counts, whenever theirs was written; nodes that can't be
+ * sent to may grant something later; and one that only one host knows is taken for that with its
+ * address, and no other.
  */
 #define HOSTS_AT_ANY_TIME INT64_MAX
 

@@ -29,7 +29,9 @@
 --
 --	 beat id prefix facts configuration
 --			  This host is there.  Returns {'', records}, a record for each other configuration
---			  in use with this prefix, of the host that used it last; or {'more', records}.
+--			  in use with this prefix, of the host that used it last; or {'more', records}: there
+--			  may be others; or {'new', records}: there may, since this host's own last beat is not
+--			  known here, or is long ago.
 --	 leave id
 --			  It is gone.
 --	 list after
@@ -152,6 +154,7 @@ local prefix, text, config = ARGV[3], ARGV[5], redis.sha1hex(ARGV[5])
 local configs, users = LUA_HOSTS .. '\0configs:' .. prefix, users_of(config)
 local lives = 2 * LUA_HOST_LIVES_MS
 local before = call('HGET', facts, id)
+local seen_before = before and tonumber(call('ZSCORE', hosts, id) or '')
 if before and sub(before, 1, 40) ~= config then
 	call('ZREM', users_of(sub(before, 1, 40)), id)
 end
@@ -193,5 +196,8 @@ for i = #used, 1, -1 do
 			told = told + 1
 		end
 	end
+end
+if not seen_before or now - seen_before > LUA_HOST_SILENT_MS then
+	more = 'new'
 end
 return {more, table.concat(records)}

@@ -53,6 +53,9 @@
 /* A host that was not seen for so long is gone. */
 #define LUA_HOST_LIVES_MS 45000
 
+/* One that was not seen for so long was not in order: each writes more often. */
+#define LUA_HOST_SILENT_MS 15000
+
 /* Bytes of what a host says of itself, and of what it must agree about. */
 #define LUA_FACTS_MAX 256
 #define LUA_CONFIG_MAX 6000

@@ -466,7 +466,7 @@ const char lua_marker_script[] =
 	"return {marker, not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2}\n";
 
 const char lua_hosts_script[] =
-	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
+	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
 	"local call = redis.call\n"
 	"local sub, format = string.sub, string.format\n"
 	"local op, id = ARGV[1], ARGV[2]\n\n"
@@ -559,6 +559,7 @@ const char lua_hosts_script[] =
 	"local configs, users = " TEXT(LUA_HOSTS) " .. '\\0configs:' .. prefix, users_of(config)\n"
 	"local lives = 2 * " TEXT(LUA_HOST_LIVES_MS) "\n"
 	"local before = call('HGET', facts, id)\n"
+	"local seen_before = before and tonumber(call('ZSCORE', hosts, id) or '')\n"
 	"if before and sub(before, 1, 40) ~= config then\n"
 	"call('ZREM', users_of(sub(before, 1, 40)), id)\n"
 	"end\n"
@@ -597,6 +598,9 @@ const char lua_hosts_script[] =
 	"told = told + 1\n"
 	"end\n"
 	"end\n"
+	"end\n"
+	"if not seen_before or now - seen_before > " TEXT(LUA_HOST_SILENT_MS) " then\n"
+	"more = 'new'\n"
 	"end\n"
 	"return {more, table.concat(records)}\n";
 

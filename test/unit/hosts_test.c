@@ -299,6 +299,10 @@ test_unknown_lists(void)
 	ok(as_seen(cut, nodes("a:1 b:2 c:3 x:4:4 y:5:4 z:6:4")) == 0, "nor what is held elsewhere");
 	hosts_compare(&cut, &(HostConfig[]){nodes("x:4 y:5 z:6")}[0], HOSTS_AT_ANY_TIME, &difference);
 	ok(difference.kinds == HOSTS_NODES, "but later");
+	hosts_compare(&(HostConfig[]){nodes("x:4 y:5 z:0")}[0],
+				  &(HostConfig[]){nodes("a:1 b:0 c:0")}[0], HOSTS_AT_ANY_TIME, &difference);
+	ok(difference.kinds == HOSTS_NODES,
+	   "and those that one host has are not those that the other one can't send to just now");
 	hosts_compare(&three, &three, LATELY, &difference);
 	ok(difference.kinds == 0 && difference.all_known, "hosts that know all nodes");
 
