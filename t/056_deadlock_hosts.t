@@ -234,6 +234,25 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
+# Others of its server, one that is at its gate and does not share it yet, though it shares many
+# others, and one that shares it and has left its gate.
+my ($early, $keeper, $gone) = map { session($host{a}) } 1 .. 3;
+$keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
+$early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
+$gone->query("SELECT redlock_acquire('x', scope => 'session', mode => 'shared')");
+$gone->query('BEGIN; SELECT pg_advisory_unlock_all()');
+$early->send("SELECT redlock_acquire(ARRAY['x', 'kept'], mode => 'shared', wait => '60 s')");
+wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND NOT granted") == 1 },
+	'one waits at the gate of another lock');
+@results = deadlock(
+	{ host => 'a', has => [ shared_lock_of('x') ], wants => "SELECT redlock_acquire('y', wait => '20 s')" },
+	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'with others at the gate, or away from it: one victim');
+$gone->query('ROLLBACK; SELECT redlock_release_all()');
+$keeper->query("SELECT redlock_release('kept')");
+$early->result;
+$_->quit foreach $early, $keeper, $gone;
+
 # Who wants to share it waits for who wants it alone, and that one for who shares it.
 my $writer = session($host{c});
 my $reader = session($host{a});

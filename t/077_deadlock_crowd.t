@@ -1,4 +1,5 @@
-# Deadlocks across hosts, while many sessions of both wait for locks that others hold and use.
+# Deadlocks across hosts, while many sessions of both wait for locks that others hold and use, or
+# hold and wait themselves.
 #
 # Protects from: probes of waits that are in no cycle, which take all that may be spent, so
 # that a cycle is not found; one that is found late where many wait.  The time is the subject:
@@ -12,7 +13,7 @@ use IPC::Run;
 use RedlockTest;
 use Test::More;
 
-use constant CROWD => 80;
+use constant { CROWD => 80, WAITERS => 30 };
 
 my @nodes = redis_nodes(3);
 my $conf  = "redlock.ttl = '60s'\nmax_connections = 150\nredlock.max_locks_per_session = " . 2 * CROWD;
@@ -79,7 +80,11 @@ sub deadlock
 	return @states;
 }
 
-sub acquire { return "SELECT redlock_acquire('$_[0]', wait => '8 s')"; }
+sub acquire
+{
+	my ($name, $how) = @_;
+	return "SELECT redlock_acquire('$name', " . ($how // "wait => '8 s'") . ')';
+}
 
 foreach my $round (1 .. 2)
 {
@@ -97,4 +102,39 @@ foreach my $round (1 .. 2)
 $_->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'") foreach values %host;
 $_->finish foreach @crowds;
 $_->quit foreach @holders;
+
+# ---- many wait for those who wait themselves ----
+
+my @queues = map { session($host{$_}) } qw(a b);
+$_->query('SELECT pg_advisory_lock(1)') foreach @queues;
+my @waiters;
+foreach my $name (qw(a b))
+{
+	foreach my $i (1 .. WAITERS)
+	{
+		my ($holder, $waiter) = (session($host{ $other{$name} }), session($host{$name}));
+
+		$holder->query("SELECT redlock_acquire('w$name$i', scope => 'session')");
+		$holder->send('SELECT pg_advisory_lock(1)');
+		$waiter->send("SELECT redlock_acquire('w$name$i', wait => '200 s')");
+		push @waiters, $holder, $waiter;
+	}
+}
+foreach my $name (qw(a b))
+{
+	wait_until(
+		sub {
+			$host{$name}->safe_psql('postgres',
+				"SELECT count(*) FROM redlock_locks WHERE state = 'waiting' AND now() - since > interval '2 s'") == WAITERS;
+		},
+		"many wait on $name for those who wait", 60);
+}
+my @found = deadlock('a reader, and a row lock',
+	{ host => 'a', has => acquire('x', "mode => 'shared', wait => '100 s'"), wants => acquire('y', "wait => '100 s'") },
+	{ host => 'b', has => acquire('y', "wait => '100 s'"), wants => 'UPDATE accounts SET n = 1 WHERE id = 1' },
+	{ host => 'b', has => 'UPDATE accounts SET n = 2 WHERE id = 1', wants => acquire('x', "wait => '100 s'") });
+is_deeply([ sort @found ], [ '', '', '40P01' ], 'a reader, and a row lock: one victim');
+$_->query('SELECT pg_advisory_unlock(1)') foreach @queues;
+$_->quit foreach @queues, @waiters;
+
 done_testing();

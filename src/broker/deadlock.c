@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "lib/ilist.h"
 #include "lib/stringinfo.h"
@@ -28,17 +29,17 @@
 #define SENDS_PER_S 400
 
 /*
- * For probes of other hosts, in a second: how often one is passed on, or the lock manager looked
- * at, which locks all of it, twice.  Hosts fall to so many classes, each with as much, so that one
- * that sends many does not use up what there is for all.  Hosts may be hostile: what is beyond it
- * is dropped, and comes again.  A probe that comes home, or to a process that does not wait, costs
- * no more than to read it, and is not counted.
+ * For probes, of whatever host, in a second: how often one is passed on, or the lock manager looked
+ * at, which locks all of it, twice.  Each wait that probes are of has an equal part of it, which it
+ * may use up at once, whatever the others ask for; it falls to one of so many places.  A probe goes
+ * the whole way, and its wait owes what that costs.  Hosts may be hostile: of what they owe
+ * together there is a limit, too.  What is beyond all that is dropped, and comes again.  A probe
+ * that comes home, or to a process that does not wait, costs no more than to read it, and is not
+ * counted.
  */
-#define LOOKS_PER_S 100
-#define HOST_CLASSES 4
-
-/* What it costs to look at all locks of this server. */
-#define LOOKS_AT_ALL 5
+#define LOOKS_PER_S 400
+#define LOOKS_MOST_PER_S (2 * LOOKS_PER_S)
+#define PLACES 256
 
 /*
  * Who queues at a gate waits for the lock, as the session before it does that asks for it.
@@ -86,17 +87,22 @@ static pairingheap *timers;
 StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
 				 "the longest cycle can be told");
 
-/* See spend. */
+/* Until when it is paid for what was sent, and for what was looked at. */
 static int64 sends_us;
-static int64 looks_us[HOST_CLASSES];
+static int64 looks_us;
+static int64 place_us[PLACES];
+static uint64 place_seed;
 
-static bool spend(int64 *paid_until_us, int per_s, int cost, int64 now_us);
-static bool may_look(const ScriptProbe *probe, int looks, int64 now_us);
+static bool may_send(int64 now_us);
+static bool may_explore(const ScriptProbe *probe, int64 now_us);
+static void count_look(const ScriptProbe *probe, int64 now_us);
+static int64 *place_of(const ScriptProbe *probe);
+static int places_in_use(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
-static bool readers_may_wait(const Lease *lease);
-static int find_readers(const Lease *lease, int pids[VISITS_MAX]);
+static int find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX]);
+static void choose(int pid, int pids[VISITS_MAX], int *count);
 static int compare_pids(const void *a, const void *b);
 static bool is_gate(const LOCKTAG *tag);
 static uint64 gate_of(const LOCKTAG *tag);
@@ -106,6 +112,7 @@ static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
+static bool is_asked_for(Lease *lease);
 static uint64 number_of(const Lease *lease);
 static uint64 local_number(PGPROC *process, int64 since_us);
 static bool may_wait(PGPROC *process);
@@ -121,6 +128,7 @@ deadlock_init(void)
 	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timers = timers_make();
+	place_seed = pg_prng_uint64(&pg_global_prng_state);
 }
 
 void
@@ -169,7 +177,7 @@ deadlock_on_time(int64 now_us)
 
 		if (pg_atomic_read_u32(&lease->company) == LEASE_ALONE)
 		{
-			if (!spend(&sends_us, SENDS_PER_S, 1, now_us))
+			if (!may_send(now_us))
 				return now_us + INT64CONST(1000000) / SENDS_PER_S;
 			send_probe(lease, now_us);
 		}
@@ -181,23 +189,53 @@ deadlock_on_time(int64 now_us)
 	return timer != NULL ? timer->at_us : PG_INT64_MAX;
 }
 
-/* So much in a second, and as much at once after a second of nothing. */
+/* So many in a second, and as many at once after a second of nothing. */
 static bool
-spend(int64 *paid_until_us, int per_s, int cost, int64 now_us)
+may_send(int64 now_us)
 {
-	int64 until_us = Max(*paid_until_us, now_us) + cost * INT64CONST(1000000) / per_s;
+	int64 until_us = Max(sends_us, now_us) + INT64CONST(1000000) / SENDS_PER_S;
 
 	if (until_us > now_us + INT64CONST(1000000))
 		return false;
-	*paid_until_us = until_us;
+	sends_us = until_us;
 	return true;
 }
 
-/* By the host whose wait it is; strangers may say what they like. */
+/* Does its wait owe nothing for longer than a second? */
 static bool
-may_look(const ScriptProbe *probe, int looks, int64 now_us)
+may_explore(const ScriptProbe *probe, int64 now_us)
 {
-	return spend(&looks_us[probe->path.step[0].host % HOST_CLASSES], LOOKS_PER_S, looks, now_us);
+	return Max(*place_of(probe), looks_us) <= now_us + INT64CONST(1000000);
+}
+
+static void
+count_look(const ScriptProbe *probe, int64 now_us)
+{
+	int64 *place = place_of(probe);
+
+	*place = Max(*place, now_us);
+	*place += places_in_use(now_us) * INT64CONST(1000000) / LOOKS_PER_S;
+	looks_us = Max(looks_us, now_us) + INT64CONST(1000000) / LOOKS_MOST_PER_S;
+}
+
+/* By the wait that it is of; strangers may say what they like, but don't know where that is. */
+static int64 *
+place_of(const ScriptProbe *probe)
+{
+	const ProbeStep *first = &probe->path.step[0];
+
+	return &place_us[hash_combine64(hash_combine64(place_seed, first->host), first->wait) % PLACES];
+}
+
+/* Those that have owed something in the last second. */
+static int
+places_in_use(int64 now_us)
+{
+	int count = 0;
+
+	for (int i = 0; i < PLACES; i++)
+		count += place_us[i] > now_us - INT64CONST(1000000);
+	return count;
 }
 
 /* The first step of a path. */
@@ -260,65 +298,51 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 	else
 		in_the_way = probe->shared && !lease->shared && waits[lease_slot(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
-	if (in_the_way &&
-		(!lease->shared || (readers_may_wait(lease) && may_look(probe, LOOKS_AT_ALL, now_us))))
+	if (in_the_way && may_explore(probe, now_us))
 		explore(probe, lease, now_us);
 }
 
-/* Most often none does, so it is seen without a lock; others may have the same bit. */
-static bool
-readers_may_wait(const Lease *lease)
+/*
+ * Those that share it, and wait; of many so many at random that half of those that a probe visits
+ * are left.  Returns how many.  They are in the order of their numbers, as a cycle is to be seen
+ * twice, and begin elsewhere every few probes, as what the last ones send may be beyond what
+ * other hosts do for a wait.
+ */
+static int
+find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 {
+	int chosen[VISITS_MAX];
+	int count = 0;
 	dlist_iter iter;
 
 	dlist_foreach(iter, &waiting)
 	{
-		int slot = dlist_container(Wait, link, iter.cur) - waits;
+		Lease *request = lease_at(dlist_container(Wait, link, iter.cur) - waits);
 
-		if (lease_may_share(lease, lease_at(slot)->owner_procno))
-			return true;
+		if (lease_is_shared_by(lease, request->owner_procno) && is_asked_for(request))
+			choose(request->owner_pid, chosen, &count);
 	}
 	for (int i = 0; i < MaxBackends; i++)
-		if (lease_may_share(lease, i) && may_wait(GetPGProcByNumber(i)))
-			return true;
-	return false;
+		if (lease_is_shared_by(lease, i) && may_wait(GetPGProcByNumber(i)))
+			choose(GetPGProcByNumber(i)->pid, chosen, &count);
+	count = Min(count, VISITS_MAX / 2);
+	qsort(chosen, count, sizeof(int), compare_pids);
+	for (int i = 0; i < count; i++)
+		pids[i] = chosen[(murmurhash32(number / 4) + i) % count];
+	return count;
 }
 
-/*
- * Those that share it, and wait, at most half of those that a probe visits: the lock manager has
- * them, as they hold its gate.  So do some that are to share it, and that a session shares some
- * lock is known by a hash.  If there are as many with both as share it, these are they; else the
- * probe goes no further.  Returns how many, by their numbers.
- */
-static int
-find_readers(const Lease *lease, int pids[VISITS_MAX])
+/* One after so many; each has the same chance to be there at the end. */
+static void
+choose(int pid, int pids[VISITS_MAX], int *count)
 {
-	LockData *locks = GetLockStatusData();
-	int first = locks->nelements > 0
-					? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, locks->nelements - 1)
-					: 0;
-	int readers = 0;
-	int count = 0;
+	int at = *count;
 
-	for (int i = 0; i < locks->nelements; i++)
-	{
-		const LockInstanceData *lock = &locks->locks[(first + i) % locks->nelements];
-		bool passed = lock->holdMask != 0 && is_gate(&lock->locktag) &&
-					  gate_of(&lock->locktag) == lease->gate;
-		PGPROC *process = passed ? BackendPidGetProc(lock->pid) : NULL;
-		int64 since_us;
-
-		if (process == NULL || !lease_may_share(lease, REDLOCK_PROCNO(process)) ||
-			lease_parked(REDLOCK_PROCNO(process), &since_us) == lease->hash)
-			continue;
-		readers++;
-		if (count < VISITS_MAX / 2 && (may_wait(process) || wait_of(lock->pid) != NULL))
-			pids[count++] = lock->pid;
-	}
-	if (readers != (int) pg_atomic_read_u32(&((Lease *) lease)->joined))
-		return 0;
-	qsort(pids, count, sizeof(int), compare_pids);
-	return count;
+	if (at >= VISITS_MAX / 2)
+		at = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, at);
+	if (at < VISITS_MAX / 2)
+		pids[at] = pid;
+	(*count)++;
 }
 
 static int
@@ -359,7 +383,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	old = MemoryContextSwitchTo(context);
 	visits = palloc(VISITS_MAX * sizeof(Visit));
 	if (held->shared)
-		count = find_readers(held, pids);
+		count = find_readers(held, probe->path.number, pids);
 	for (int i = 0; i < count; i++)
 	{
 		visits[i].pid = pids[i];
@@ -380,15 +404,17 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 
 			if (first->host == lease_table->host_id && first->wait == number_of(lease))
 				come_home(&visit->probe, lease, now_us);
-			else if (may_look(probe, 1, now_us))
+			else
+			{
+				count_look(probe, now_us);
 				send_on(&visit->probe, lease, now_us);
+			}
 			continue;
 		}
 		process = BackendPidGetProc(visit->pid);
 		if (process == NULL || !may_wait(process))
 			continue;
-		if (!may_look(probe, 1, now_us))
-			break;
+		count_look(probe, now_us);
 		if (!local_wait(process, &wait) ||
 			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
 			continue;
@@ -446,8 +472,10 @@ tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 	probe->shared = true;
 	len = script_write_probe(text, lease->key, lease->key_len, probe);
 	for (int i = 0; hosts != NULL && i < hosts->count; i++)
-		if (may_look(probe, 1, now_us))
-			subscription_say(hosts->waiter[i].host, text, len, now_us);
+	{
+		count_look(probe, now_us);
+		subscription_say(hosts->waiter[i].host, text, len, now_us);
+	}
 }
 
 static int
@@ -492,11 +520,17 @@ wait_of(int pid)
 	{
 		Lease *lease = lease_at(dlist_container(Wait, link, iter.cur) - waits);
 
-		if (lease->owner_pid == pid && pg_atomic_read_u32(&lease->company) == LEASE_ALONE &&
-			pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING)
+		if (lease->owner_pid == pid && is_asked_for(lease))
 			return lease;
 	}
 	return NULL;
+}
+
+static bool
+is_asked_for(Lease *lease)
+{
+	return pg_atomic_read_u32(&lease->company) == LEASE_ALONE &&
+		   pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING;
 }
 
 /* Of a request: no other has it, as the slot is another lease's when it is freed. */

@@ -16,6 +16,7 @@
 
 #include "access/twophase.h"
 #include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
@@ -77,7 +78,9 @@ static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
 static int64 half_of_lock_table(void);
 static int64 own_joins(void);
 static bool has_room_to_join(void);
-static void note_joined(uint64 hash, int change);
+static void note_joined(Lease *lease, int change);
+static pg_atomic_uint64 *sharers_of(const Lease *lease, int procno);
+static int sharers_words(void);
 static void leave(Lease *lease, bool may_stay);
 static void wake_awaiting(uint64 hash);
 static uint64 queue_of(const Lease *lease);
@@ -188,14 +191,18 @@ init_table(void)
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
 	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
-	lease_table->joined_by = &lease_table->awaited[MaxBackends];
-	lease_table->parked = &lease_table->joined_by[MaxBackends];
+	lease_table->parked = &lease_table->awaited[MaxBackends];
 	lease_table->parked_us = &lease_table->parked[MaxBackends];
-	for (int i = 0; i < 4 * MaxBackends; i++)
+	for (int i = 0; i < 3 * MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+	lease_table->sharers = &lease_table->parked_us[MaxBackends];
+	lease_table->sharers_words = sharers_words();
+	for (Size i = 0; i < (Size) lease_table->slots * lease_table->sharers_words; i++)
+		pg_atomic_init_u64(&lease_table->sharers[i], 0);
 
 	lease_table->buckets = buckets_wanted();
-	lease_table->bucket = (int *) &lease_table->parked_us[MaxBackends];
+	lease_table->bucket =
+		(int *) &lease_table->sharers[(Size) lease_table->slots * lease_table->sharers_words];
 	for (int i = 0; i < lease_table->buckets; i++)
 		lease_table->bucket[i] = -1;
 
@@ -204,6 +211,7 @@ init_table(void)
 	{
 		Lease *lease = &lease_table->lease[i];
 
+		lease->generation = pg_prng_uint32(&pg_global_prng_state);
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
 		lease->next_named = -1;
 		lease->next_queued = -1;
@@ -301,10 +309,19 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
-	Size backends = mul_size(4 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
+	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
+	Size sharers =
+		mul_size(mul_size(SLOTS(redlock_max_locks), sharers_words()), sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
-	return add_size(offsetof(LeaseTable, lease), add_size(leases, add_size(backends, buckets)));
+	return add_size(offsetof(LeaseTable, lease),
+					add_size(add_size(leases, sharers), add_size(backends, buckets)));
+}
+
+static int
+sharers_words(void)
+{
+	return (MaxBackends + 63) / 64;
 }
 
 /* The table lock of a name. */
@@ -549,7 +566,7 @@ try_join(uint64 hash, uint64 gate, const char *key, int key_len, const LeaseTerm
 		else
 		{
 			pg_atomic_fetch_add_u32(&lease->joined, 1);
-			note_joined(hash, 1);
+			note_joined(lease, 1);
 			*result = lease;
 			opened = LEASE_JOINED;
 		}
@@ -578,7 +595,7 @@ static void
 join_first(Lease *lease)
 {
 	pg_atomic_write_u32(&lease->joined, 1);
-	note_joined(lease->hash, 1);
+	note_joined(lease, 1);
 }
 
 /* Its queue is at another gate than ours. */
@@ -1027,14 +1044,14 @@ leave(Lease *lease, bool may_stay)
 		while (joined > 1 && !pg_atomic_compare_exchange_u32(&lease->joined, &joined, joined - 1))
 			;
 		if (joined > 1)
-			note_joined(hash, -1);
+			note_joined(lease, -1);
 		LWLockRelease(lock_of(hash));
 		if (joined > 1)
 			return;
 	}
 
 	LWLockAcquire(lock_of(hash), LW_EXCLUSIVE);
-	note_joined(hash, -1);
+	note_joined(lease, -1);
 	joined = pg_atomic_sub_fetch_u32(&lease->joined, 1);
 	lease->returns = false;
 	is_awaited = lease->is_awaited;
@@ -1062,20 +1079,24 @@ leave(Lease *lease, bool may_stay)
 
 /* This session shares one lease more, or less.  Under the table lock: see tell_loss. */
 static void
-note_joined(uint64 hash, int change)
+note_joined(Lease *lease, int change)
 {
-	static int count[64];
-	uint64 bit = UINT64CONST(1) << hash % 64;
-	pg_atomic_uint64 *mine = &lease_table->joined_by[REDLOCK_MY_PROCNO];
+	uint64 bit = UINT64CONST(1) << REDLOCK_MY_PROCNO % 64;
 
 	if (Min(joined_here, joined_here + change) >= own_joins())
 		pg_atomic_fetch_add_u32(&lease_table->more_joined, change);
 	joined_here += change;
-	count[hash % 64] += change;
-	if (count[hash % 64] == 0)
-		pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) & ~bit);
-	else if (count[hash % 64] == 1 && change > 0)
-		pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) | bit);
+	if (change > 0)
+		pg_atomic_fetch_or_u64(sharers_of(lease, REDLOCK_MY_PROCNO), bit);
+	else
+		pg_atomic_fetch_and_u64(sharers_of(lease, REDLOCK_MY_PROCNO), ~bit);
+}
+
+static pg_atomic_uint64 *
+sharers_of(const Lease *lease, int procno)
+{
+	return &lease_table
+				->sharers[(Size) lease_slot(lease) * lease_table->sharers_words + procno / 64];
 }
 
 /*
@@ -1936,9 +1957,8 @@ tell_loss(Lease *lease)
 	}
 	if (lease->shared)
 	{
-		/* one that shares another looks, and finds it in order */
 		for (int i = 0; i < MaxBackends; i++)
-			if (lease_may_share(lease, i) && GetPGProcByNumber(i)->pid != 0)
+			if (lease_is_shared_by(lease, i) && GetPGProcByNumber(i)->pid != 0)
 				alarm_ring(GetPGProcByNumber(i)->pid);
 	}
 	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
@@ -1947,10 +1967,9 @@ tell_loss(Lease *lease)
 }
 
 bool
-lease_may_share(const Lease *lease, int procno)
+lease_is_shared_by(const Lease *lease, int procno)
 {
-	return (pg_atomic_read_u64(&lease_table->joined_by[procno]) & UINT64CONST(1)
-																	  << lease->hash % 64) != 0;
+	return (pg_atomic_read_u64(sharers_of(lease, procno)) & UINT64CONST(1) << procno % 64) != 0;
 }
 
 /*
@@ -1964,8 +1983,8 @@ lease_owner_lives(const Lease *lease)
 }
 
 /*
- * It may be detached while we look: its process is read once.  Who shares a lease is counted, not
- * known; who asked for it may be gone.
+ * It may be detached while we look: its process is read once.  Of a lease that is shared, who
+ * asked for it may be gone.
  */
 static WishOwner
 owner_of(const Lease *lease)

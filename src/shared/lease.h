@@ -289,8 +289,8 @@ typedef struct LeaseTable
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
 	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *joined_by; /* by procno: a bit for each lease that it shares, by the hash
-								  * modulo 64: two in one cost it a look */
+	pg_atomic_uint64 *sharers; /* by slot, so many words each: a bit for each procno; (t) */
+	int sharers_words;
 	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
 								  * last; another value if that has changed since */
 	pg_atomic_uint64 *parked;    /* by procno: see lease_park */
@@ -448,8 +448,8 @@ extern void lease_free(Lease *lease);
 extern void lease_set_state(Lease *lease, LeaseState state); /* wakes owner */
 extern bool lease_owner_lives(const Lease *lease);
 
-/* Does this process share the lease?  It may share another one instead. */
-extern bool lease_may_share(const Lease *lease, int procno);
+/* Does this process share the lease? */
+extern bool lease_is_shared_by(const Lease *lease, int procno);
 
 /*
  * This session waits in the gate of this name, for others of this server that share the lock or
