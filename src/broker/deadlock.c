@@ -328,7 +328,7 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	count = Min(count, VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);
 	for (int i = 0; i < count; i++)
-		pids[i] = chosen[(murmurhash32(number / 4) + i) % count];
+		pids[i] = chosen[(murmurhash32(number / 4) % count + i) % count];
 	return count;
 }
 

@@ -911,6 +911,22 @@ test_shared(void)
 				  (double) (2 * round_us) / 1000, seen.granted[1], seen.granted[0]);
 		}
 
+	/* short turns: who shared it names who wants it alone, and not those whom that one holds back
+	 */
+	begin(&(story){.hosts = 3,
+				   .readers = 2,
+				   .sessions = 4,
+				   .hold_us = 2 * MS,
+				   .return_us = 100,
+				   .delay_us = 100,
+				   .length_us = 12 * SECOND,
+				   .warm_up_us = 2 * SECOND},
+		  seed);
+	run_until(s.length_us);
+	check(seen.granted[1] > 4500, "short turns: longest wait %.1f and %.1f ms, %d and %d grants",
+		  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000, seen.granted[1],
+		  seen.granted[0]);
+
 	/* somebody always shares it, and new ones come */
 	begin(&(story){.hosts = 9,
 				   .readers = 8,
