@@ -112,6 +112,16 @@ foreach ([ 'a', 'y', 'b' ], [ 'b', 'x', 'a' ])
 }
 is(() = $victim->{detail} =~ /waits for/g, 2, 'and no more');
 
+sub deadlocks_counted
+{
+	my $sum = 0;
+
+	$sum += $_->safe_psql('postgres', "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'") foreach values %host;
+	return $sum;
+}
+wait_until(sub { deadlocks_counted() > 0 }, 'it is counted');
+is(deadlocks_counted(), 1, 'once');
+
 # ---- three hosts ----
 
 @results = deadlock(

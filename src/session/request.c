@@ -15,6 +15,7 @@
 #include "commands/dbcommands.h" /* get_database_name, up to 18 */
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -1035,6 +1036,7 @@ fail_unreachable(const LockRequest *request, int name, char *nodes)
 static void
 fail_deadlock(const LockRequest *request, int name)
 {
+	pgstat_report_deadlock();
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
