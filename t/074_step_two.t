@@ -37,8 +37,8 @@ sub two_hosts
 	my %change = (name => $name, old => \@old, new => [ redis_nodes(3) ]);
 
 	$change{via} = [ $cut ? map { HostileNode->new($_) } @old : @old ];
-	$change{a} = redlock_cluster("a_$name", nodes => $change{via}, conf => $conf // '');
-	$change{b} = redlock_cluster("b_$name", nodes => \@old, conf => $conf // '');
+	$change{a} = redlock_cluster("a_$name", nodes => $change{via}, conf => $conf // "redlock.max_ttl = '30s'");
+	$change{b} = redlock_cluster("b_$name", nodes => \@old, conf => $conf // "redlock.max_ttl = '30s'");
 	wait_until(
 		sub { $change{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE nodes = 3') eq '2' },
 		"$name: the hosts see each other");
@@ -181,7 +181,7 @@ $_->stop foreach @{ $cut->{via} };
 
 # ---- the same, and the other host comes back later ----
 
-my $late = two_hosts('late', 1, "redlock.max_ttl = '30s'");
+my $late = two_hosts('late', 1);
 held_up($late);
 $_->stop foreach @{ $late->{via} };
 stops($late);
@@ -291,6 +291,7 @@ wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
 wait_beats($still->{id}, $still->{old}[0]);
 excludes($still->{session}, $still->{a}, 'still') foreach 1 .. 5;
 kill 'CONT', $still->{stopped};
+finish($still);
 
 are_back($late);
 wait_until(sub { is_so($late->{a}, $gone[1]) }, 'late: b is forgotten');
@@ -304,7 +305,7 @@ ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes, which b has
 
 # What "agree" has written says that there may be more, until it is over.
 finish($told{agree});
-goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut, $still;
+goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
 give($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
 wait_until(sub { is_so($unsettled->{b}, $is_new) }, 'unsettled: when the lease is at the new nodes, b leaves the old ones');
 is(tries($unsettled->{b}), 'f', 'unsettled: and does not get the lock');

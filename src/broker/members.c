@@ -35,7 +35,7 @@ typedef struct Listed
 /* From two lists in force, where redlock.on_disagreement is refuse. */
 typedef enum Step
 {
-	STEP_NONE, /* they stay, in this order or the other, or there was but one */
+	STEP_NONE, /* they stay, or there was but one */
 	STEP_ON,   /* to the next list alone */
 	STEP_BACK, /* to the first one alone */
 	STEP_ASIDE /* to others, or to none */
@@ -263,8 +263,7 @@ step_to(const Listed *listed, const int *slot, core_lists *to)
 		wanted.next |= listed->node[u].next ? CORE_BIT(slot[u]) : 0;
 	}
 	*to = (core_lists){wanted.now, 0};
-	if ((wanted.now == lists.now && wanted.next == lists.next) ||
-		(wanted.now == lists.next && wanted.next == lists.now))
+	if (wanted.now == lists.now && wanted.next == lists.next)
 		return STEP_NONE;
 	if (wanted.next != 0 && wanted.next != wanted.now)
 		return STEP_ASIDE;

@@ -169,7 +169,6 @@ typedef struct Apart
 {
 	HostFacts facts;
 	uint64 id; /* 0: there is none */
-	int64 seen_us;
 } Apart;
 
 static HostConfig own_then;
@@ -227,7 +226,8 @@ static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, int64 now_us);
 static void complain_apart(const Apart *host, int64 since_us, int64 now_us);
 static void look_apart(const HostRecord *record, int64 seen_us);
-static int64 leases_live_us(void);
+static int64 leases_outlive_us(void);
+static void complain_forgotten(int64 since_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -889,43 +889,55 @@ bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
 	static int64 wanted_us = 0;
-	static Apart last; /* that was heard */
+	static int64 alone_us; /* since then all have told, and of no host that is apart */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	bool all_told;
 
-	if (wanted_us != since_us)
-		last.id = 0;
-	wanted_us = since_us;
-
-	describe_config(&own_then, to);
-	apart.id = 0;
 	left.now = back ? members_lists().next : members_lists().now;
-	all_told = !read_all_told(now_us, look_apart) && have_told(left, since_us, now_us);
-	if (apart.id != 0)
-		last = apart;
-	else if ((all_told && now_us - last.seen_us <= HOST_LIVES_US) ||
-			 now_us - last.seen_us > leases_live_us())
-		last.id = 0; /* it has followed, or has stopped: it was not forgotten meanwhile */
-	if (last.id != 0)
-	{
-		complain_apart(&last, since_us, now_us);
-		return false;
-	}
-	/* nodes of which nothing is known might be those of any host, too */
-	if (all_told && (back || core_has_quorum(to, on_duty)))
-		return true;
 	if (back && !core_has_quorum(left, on_duty))
 		return true;
-	complain_untold(since_us, now_us);
+	describe_config(&own_then, to);
+	apart.id = 0;
+	all_told = !read_all_told(now_us, look_apart) && have_told(left, since_us, now_us) &&
+			   (back || core_has_quorum(to, on_duty)); /* an unknown node might be any host's */
+	if (apart.id != 0 || !all_told || wanted_us != since_us)
+		alone_us = now_us;
+	wanted_us = since_us;
+	if (apart.id != 0)
+		complain_apart(&apart, since_us, now_us);
+	else if (!all_told)
+		complain_untold(since_us, now_us);
+	else if (now_us - alone_us >= leases_outlive_us())
+		return true;
+	else
+		complain_forgotten(since_us);
 	return false;
 }
 
-/* So long after a host was seen last its sessions may have locks, though it can't be reached. */
+/* So long after a host was forgotten its sessions may have locks, though it can't be reached. */
 static int64
-leases_live_us(void)
+leases_outlive_us(void)
 {
-	return Max(HOST_LIVES_US, BEAT_US + redlock_max_ttl_ms * INT64CONST(1000));
+	return Max(0, BEAT_US + redlock_max_ttl_ms * INT64CONST(1000) - HOST_LIVES_US);
+}
+
+static void
+complain_forgotten(int64 since_us)
+{
+	static int64 told_for_us = 0;
+
+	if (told_for_us == since_us)
+		return;
+	told_for_us = since_us;
+	ereport(LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail("A host that hangs, or is cut off, is forgotten after %d seconds, and "
+					   "may have locks for redlock.max_ttl. So none must be heard of that has "
+					   "the nodes alone that are to be left, for %d seconds.",
+					   LUA_HOST_LIVES_MS / 1000, (int) (leases_outlive_us() / 1000000)),
+			 errhint("Wait. Or, if no host hangs or is cut off, set redlock.on_disagreement to "
+					 "warn until redlock.nodes is in force.")));
 }
 
 static void
@@ -948,10 +960,7 @@ complain_apart(const Apart *host, int64 since_us, int64 now_us)
 				   "Its id is %016" PRIx64 ".",
 				   host->facts.name, host->id),
 		 errhint("Give it both lists in redlock.nodes and redlock.nodes_next, and wait until it is "
-				 "settled. Or stop it, and start it "
-				 "only with the nodes that stay. One that can't be reached any more may have "
-				 "locks until %d seconds after it was seen last.",
-				 (int) (leases_live_us() / 1000000))));
+				 "settled. Or stop it, and start it only with the nodes that stay.")));
 }
 
 /*
@@ -997,13 +1006,11 @@ look_apart(const HostRecord *record, int64 seen_us)
 	HostsDifference difference;
 	HostFacts facts;
 
-	if (!read_other(record, seen_us, &facts, &theirs))
+	if (apart.id != 0 || !read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
-	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
-		return;
-	if (apart.id == 0 || apart.seen_us < seen_us)
-		apart = (Apart){facts, record->id, seen_us};
+	if (difference.kinds & (HOSTS_NODES | HOSTS_HELD))
+		apart = (Apart){facts, record->id};
 }
 
 static void
