@@ -6,9 +6,9 @@
 # not know of the other one: by old nodes that it can't reach any more, with the broker that knew
 # of it or with the next one; by old nodes that the other one reaches again only later; by a host
 # that stands still, and is forgotten before its leases end; by nodes that have more to tell than
-# they may; by a step that
-# follows the one before at once; by a lease that is not yet at the new nodes.  And from hosts
-# that never leave the old nodes, when nothing is in the way any more.
+# they may; by a step that follows the one before at once; by a lease that is not yet at the new
+# nodes, or a key that is kept at the old ones.  And from hosts that never leave the old nodes, when
+# nothing is in the way any more.
 #
 # Takes over a minute: what a node has told counts for 45 s, so time itself is a subject.  That
 # case waits while the others are tested.
@@ -220,6 +220,22 @@ give($unsettled->{b}, $unsettled->{new}, []);
 wait_until(sub { waits_for($unsettled->{b}, 'a_unsettled') || is_so($unsettled->{b}, $is_new) },
 	'unsettled: b is to leave the old nodes');
 excludes($unsettled->{session}, $unsettled->{b}, 'unsettled');
+
+# ---- a key that is kept at the old nodes alone ----
+
+my $kept = two_hosts('kept');
+psql_result($kept->{b}, "SELECT redlock_acquire('job', scope => 'session', hold_at_least => '1 hour'), redlock_release('job')");
+foreach my $host (@$kept{qw(a b)})
+{
+	give($host, $kept->{old}, $kept->{new});
+	wait_until(sub { is_so($host, $is_settled) }, 'kept: both lists');
+}
+give($kept->{a}, $kept->{new}, []);
+wait_until(sub { waits_for($kept->{a}, 'b_kept') || is_so($kept->{a}, $is_new) }, 'kept: a is to leave the old nodes');
+wait_beats($kept->{id}, $kept->{old}[0]);
+ok(!is_so($kept->{a}, $is_new), 'kept: a has not left the old nodes');
+is(tries($kept->{a}), 'f', 'kept: and does not get the lock');
+$kept->{$_}->stop foreach qw(a b);
 
 # ---- one step follows the other at once ----
 
