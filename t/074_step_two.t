@@ -190,6 +190,7 @@ stops($late);
 
 my $still = two_hosts('still', 0, "redlock.max_ttl = '150s'\nredlock.ttl = '150s'");
 held_up($still);
+my $c = redlock_cluster('c_still', nodes => $still->{old}, conf => "redlock.max_ttl = '150s'");
 stops($still);
 my $cut_at = time;
 
@@ -305,9 +306,24 @@ comes_back($cut);
 my @gone = map { "SELECT NOT EXISTS (SELECT FROM redlock_hosts WHERE name = 'b_$_')" } 'still', 'late';
 wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
 wait_beats($still->{id}, $still->{old}[0]);
+# nodes name but one of two hosts with the same lists, which now follows
+give($c, $still->{old}, $still->{new});
+wait_until(sub { is_so($c, $is_settled) }, 'still: c follows');
+wait_until(sub { is_so($still->{a}, "SELECT settled FROM redlock_hosts WHERE name = 'c_still'") }, 'still: as a knows');
+wait_beats($still->{id}, $still->{old}[0]);
 excludes($still->{session}, $still->{a}, 'still') foreach 1 .. 5;
+# nor does the next broker go on, or a step that is taken back, and again
+replace_broker($still->{a});
+wait_beats($still->{id}, $still->{old}[0]) foreach 1, 2;
+excludes($still->{session}, $still->{a}, 'still, the next broker') foreach 1 .. 5;
+give($still->{a}, $still->{old}, $still->{new});
+wait_until(sub { is_so($still->{a}, $is_settled) }, 'still: the step is taken back');
+give($still->{a}, $still->{new}, []);
+wait_beats($still->{id}, $still->{old}[0]) foreach 1, 2;
+excludes($still->{session}, $still->{a}, 'still, the step again') foreach 1 .. 5;
 kill 'CONT', $still->{stopped};
 finish($still);
+$c->stop;
 
 are_back($late);
 wait_until(sub { is_so($late->{a}, $gone[1]) }, 'late: b is forgotten');
