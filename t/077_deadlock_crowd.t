@@ -41,16 +41,24 @@ foreach my $name (qw(a b))
 		],
 		'<', \undef, '>', '/dev/null', '2>', '/dev/null');
 }
-foreach my $name (qw(a b))
+# So many wait on each host, and have begun to look for deadlocks.
+sub many_wait
 {
-	# they have begun to look for deadlocks
-	wait_until(
-		sub {
-			$host{$name}->safe_psql('postgres',
-				"SELECT count(*) FROM redlock_locks WHERE state = 'waiting' AND now() - since > interval '2 s'") == CROWD;
-		},
-		"many wait on $name", 60);
+	my ($count, $what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach my $name (qw(a b))
+	{
+		wait_until(
+			sub {
+				$host{$name}->safe_psql('postgres',
+					"SELECT count(*) FROM redlock_locks WHERE state = 'waiting' AND now() - since > interval '2 s'") == $count;
+			},
+			"many wait on $name$what", 60);
+	}
+	return;
 }
+many_wait(CROWD, '');
 
 # Returns what became of the sessions.
 sub deadlock
@@ -120,15 +128,7 @@ foreach my $name (qw(a b))
 		push @waiters, $holder, $waiter;
 	}
 }
-foreach my $name (qw(a b))
-{
-	wait_until(
-		sub {
-			$host{$name}->safe_psql('postgres',
-				"SELECT count(*) FROM redlock_locks WHERE state = 'waiting' AND now() - since > interval '2 s'") == WAITERS;
-		},
-		"many wait on $name for those who wait", 60);
-}
+many_wait(WAITERS, ' for those who wait themselves');
 my @found = deadlock('a reader, and a row lock',
 	{ host => 'a', has => acquire('x', "mode => 'shared', wait => '100 s'"), wants => acquire('y', "wait => '100 s'") },
 	{ host => 'b', has => acquire('y', "wait => '100 s'"), wants => 'UPDATE accounts SET n = 1 WHERE id = 1' },

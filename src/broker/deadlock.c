@@ -102,7 +102,7 @@ static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX]);
-static void choose(int pid, int pids[VISITS_MAX], int *count);
+static void choose(int pid, int pids[VISITS_MAX / 2], int *count);
 static int compare_pids(const void *a, const void *b);
 static bool is_gate(const LOCKTAG *tag);
 static uint64 gate_of(const LOCKTAG *tag);
@@ -311,7 +311,8 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 static int
 find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 {
-	int chosen[VISITS_MAX];
+	int chosen[VISITS_MAX / 2];
+	uint32 first = murmurhash32(number / 4);
 	int count = 0;
 	dlist_iter iter;
 
@@ -328,13 +329,13 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	count = Min(count, VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);
 	for (int i = 0; i < count; i++)
-		pids[i] = chosen[(murmurhash32(number / 4) % count + i) % count];
+		pids[i] = chosen[(first % count + i) % count];
 	return count;
 }
 
 /* One after so many; each has the same chance to be there at the end. */
 static void
-choose(int pid, int pids[VISITS_MAX], int *count)
+choose(int pid, int pids[VISITS_MAX / 2], int *count)
 {
 	int at = *count;
 

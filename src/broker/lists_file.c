@@ -70,7 +70,6 @@ void
 lists_file_remove(void)
 {
 	memset(&contents, 0, sizeof(contents));
-	(void) unlink(LISTS_FILE ".new"); /* a crash has left it */
 	if (access(LISTS_FILE, F_OK) == 0)
 		(void) durable_unlink(LISTS_FILE, LOG);
 }
@@ -78,9 +77,11 @@ lists_file_remove(void)
 bool
 lists_file_read(NodeUrls *now, NodeUrls *next)
 {
-	FILE *file = AllocateFile(LISTS_FILE, PG_BINARY_R);
+	FILE *file;
 	bool whole;
 
+	(void) unlink(LISTS_FILE ".new"); /* a crash has left it */
+	file = AllocateFile(LISTS_FILE, PG_BINARY_R);
 	if (file == NULL)
 	{
 		if (errno != ENOENT)

@@ -48,7 +48,7 @@ static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
 static Step step_to(const Listed *listed, const int *slot, core_lists *to);
-static bool meets(const Listed *listed, const int *slot, core_lists former);
+static bool meets_former(const Listed *listed, const int *slot);
 static void take_urls(const Listed *listed, const int *slot);
 static void find_slots(const Listed *listed, int *slot);
 static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
@@ -127,7 +127,7 @@ members_configure(int64 now_us,
 	static Step wanted = STEP_NONE;
 	static int64 wanted_us; /* since when it is */
 	static bool held_up = false;
-	bool meets_former;
+	bool meets;
 	Listed listed;
 	core_lists to;
 	Step step;
@@ -173,7 +173,7 @@ members_configure(int64 now_us,
 			due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
-	meets_former = lists.now == 0 || meets(&listed, slot, lists);
+	meets = meets_former(&listed, slot);
 	if (!assign_slots(&listed, slot, now_us))
 	{
 		if (!short_of_slots)
@@ -185,7 +185,7 @@ members_configure(int64 now_us,
 		return false;
 	}
 	short_of_slots = false;
-	if (!meets_former && listed.count > 0)
+	if (!meets)
 		ereport(
 			WARNING,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
@@ -272,9 +272,9 @@ step_to(const Listed *listed, const int *slot, core_lists *to)
 	return wanted.now == lists.now ? STEP_BACK : STEP_ASIDE;
 }
 
-/* Does each quorum of the new lists meet each of the former ones, which are of members? */
+/* Does each quorum of the new lists meet each of those that were in force? */
 static bool
-meets(const Listed *listed, const int *slot, core_lists former)
+meets_former(const Listed *listed, const int *slot)
 {
 	core_lists to = {0};
 	core_mask used = members();
@@ -291,7 +291,8 @@ meets(const Listed *listed, const int *slot, core_lists former)
 		to.now |= listed->node[u].now ? bit : 0;
 		to.next |= listed->node[u].next ? bit : 0;
 	}
-	return quorums_meet(former, former.now | former.next, to, to.now | to.next);
+	return lists.now == 0 || listed->count == 0 ||
+		   quorums_meet(lists, members(), to, to.now | to.next);
 }
 
 /* Of those that have slots. */

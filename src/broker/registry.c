@@ -80,9 +80,9 @@ typedef struct Told
 	bool complained;                     /* the log says that it does not keep the list */
 	bool more;                           /* it has left something out */
 	int64 asked_us;                      /* last, */
-	int64 new_us;                        /* it did not know this host then, as it should have */
 	int64 beat_us;                       /* ... and what it told answers what was asked then, */
 	int64 at_us;                         /* ... and was heard then; 0: it has not told anything */
+	int64 new_us;                        /* it did not know this host then, as it should have */
 	char *records;
 	size_t len;
 } Told;
@@ -165,14 +165,9 @@ static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
 /* While a list is to be left: this host's configuration then, and a host that is apart from it. */
-typedef struct Apart
-{
-	HostFacts facts;
-	uint64 id; /* 0: there is none */
-} Apart;
-
 static HostConfig own_then;
-static Apart apart;
+static HostFacts apart;
+static uint64 apart_id; /* 0: none */
 
 static struct
 {
@@ -224,7 +219,7 @@ static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts
 static void look_at(const HostRecord *record, int64 seen_us);
 static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, int64 now_us);
-static void complain_apart(const Apart *host, int64 since_us, int64 now_us);
+static void complain_apart(int64 since_us, int64 now_us);
 static void look_apart(const HostRecord *record, int64 seen_us);
 static int64 leases_outlive_us(void);
 static void complain_forgotten(int64 since_us);
@@ -888,8 +883,7 @@ was_compared(const HostRecord *record, int64 seen_us)
 bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static int64 wanted_us = 0;
-	static int64 alone_us; /* since then all have told, and of no host that is apart */
+	static int64 in_doubt_us = 0; /* until then one was apart, or some had not told */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	bool all_told;
@@ -898,17 +892,16 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	if (back && !core_has_quorum(left, on_duty))
 		return true;
 	describe_config(&own_then, to);
-	apart.id = 0;
+	apart_id = 0;
 	all_told = !read_all_told(now_us, look_apart) && have_told(left, since_us, now_us) &&
 			   (back || core_has_quorum(to, on_duty)); /* an unknown node might be any host's */
-	if (apart.id != 0 || !all_told || wanted_us != since_us)
-		alone_us = now_us;
-	wanted_us = since_us;
-	if (apart.id != 0)
-		complain_apart(&apart, since_us, now_us);
+	if (apart_id != 0 || !all_told)
+		in_doubt_us = now_us;
+	if (apart_id != 0)
+		complain_apart(since_us, now_us);
 	else if (!all_told)
 		complain_untold(since_us, now_us);
-	else if (now_us - alone_us >= leases_outlive_us())
+	else if (now_us - Max(since_us, in_doubt_us) >= leases_outlive_us())
 		return true;
 	else
 		complain_forgotten(since_us);
@@ -941,16 +934,16 @@ complain_forgotten(int64 since_us)
 }
 
 static void
-complain_apart(const Apart *host, int64 since_us, int64 now_us)
+complain_apart(int64 since_us, int64 now_us)
 {
 	static int64 told_for_us = 0; /* the step that was wanted since then */
 	static uint64 told_of;
 	static int64 told_us;
 
-	if (told_for_us == since_us && (host->id == told_of || now_us - told_us < NAME_APART_US))
+	if (told_for_us == since_us && (apart_id == told_of || now_us - told_us < NAME_APART_US))
 		return;
 	told_for_us = since_us;
-	told_of = host->id;
+	told_of = apart_id;
 	told_us = now_us;
 	ereport(
 		LOG,
@@ -958,7 +951,7 @@ complain_apart(const Apart *host, int64 since_us, int64 now_us)
 		 errdetail("Host \"%s\" has the nodes alone that are to be left, or leases at these "
 				   "alone: with the others alone this host could get a lock that is held there. "
 				   "Its id is %016" PRIx64 ".",
-				   host->facts.name, host->id),
+				   apart.name, apart_id),
 		 errhint("Give it both lists in redlock.nodes and redlock.nodes_next, and wait until it is "
 				 "settled. Or stop it, and start it only with the nodes that stay.")));
 }
@@ -1006,11 +999,13 @@ look_apart(const HostRecord *record, int64 seen_us)
 	HostsDifference difference;
 	HostFacts facts;
 
-	if (apart.id != 0 || !read_other(record, seen_us, &facts, &theirs))
+	if (apart_id != 0 || !read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
-	if (difference.kinds & (HOSTS_NODES | HOSTS_HELD))
-		apart = (Apart){facts, record->id};
+	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
+		return;
+	apart = facts;
+	apart_id = record->id;
 }
 
 static void

@@ -25,9 +25,9 @@ extern void registry_changed(void);
 
 /*
  * May this host have these lists, and leave the one that they lack?  Not while there is a
- * host that only that one keeps apart from it.  A beat since
- * then must have looked for such hosts.  back: to redlock.nodes as it was, as one does when the
- * nodes of redlock.nodes_next are no good: where most of them are away they need not answer.
+ * host that only that one keeps apart from it.  A beat since then must have looked for such
+ * hosts.  back: to redlock.nodes as it was, as one does when the nodes of redlock.nodes_next are
+ * no good: where most of them are away they need not answer.
  */
 extern bool registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us);
 

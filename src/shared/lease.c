@@ -163,6 +163,8 @@ startup_shmem(void)
 static void
 init_table(void)
 {
+	Size sharers;
+
 	memset(lease_table, 0, table_size());
 	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
 	if (!pg_strong_random(&lease_table->host_id, sizeof(lease_table->host_id)))
@@ -196,13 +198,12 @@ init_table(void)
 	for (int i = 0; i < 3 * MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 	lease_table->sharers = &lease_table->parked_us[MaxBackends];
-	lease_table->sharers_words = sharers_words();
-	for (Size i = 0; i < (Size) lease_table->slots * lease_table->sharers_words; i++)
+	sharers = (Size) lease_table->slots * sharers_words();
+	for (Size i = 0; i < sharers; i++)
 		pg_atomic_init_u64(&lease_table->sharers[i], 0);
 
 	lease_table->buckets = buckets_wanted();
-	lease_table->bucket =
-		(int *) &lease_table->sharers[(Size) lease_table->slots * lease_table->sharers_words];
+	lease_table->bucket = (int *) &lease_table->sharers[sharers];
 	for (int i = 0; i < lease_table->buckets; i++)
 		lease_table->bucket[i] = -1;
 
@@ -211,6 +212,7 @@ init_table(void)
 	{
 		Lease *lease = &lease_table->lease[i];
 
+		/* so nobody guesses the number of a wait: see deadlock.c */
 		lease->generation = pg_prng_uint32(&pg_global_prng_state);
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
 		lease->next_named = -1;
@@ -1095,8 +1097,7 @@ note_joined(Lease *lease, int change)
 static pg_atomic_uint64 *
 sharers_of(const Lease *lease, int procno)
 {
-	return &lease_table
-				->sharers[(Size) lease_slot(lease) * lease_table->sharers_words + procno / 64];
+	return &lease_table->sharers[(Size) lease_slot(lease) * sharers_words() + procno / 64];
 }
 
 /*

@@ -289,8 +289,7 @@ typedef struct LeaseTable
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
 	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *sharers; /* by slot, so many words each: a bit for each procno; (t) */
-	int sharers_words;
+	pg_atomic_uint64 *sharers;   /* by slot, sharers_words() each: a bit for each procno; (t) */
 	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
 								  * last; another value if that has changed since */
 	pg_atomic_uint64 *parked;    /* by procno: see lease_park */

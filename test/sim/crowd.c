@@ -911,8 +911,7 @@ test_shared(void)
 				  (double) (2 * round_us) / 1000, seen.granted[1], seen.granted[0]);
 		}
 
-	/* short turns: who shared it names who wants it alone, and not those whom that one holds back
-	 */
+	/* short turns: who shared it names who wants it alone, not those whom that one holds back */
 	begin(&(story){.hosts = 3,
 				   .readers = 2,
 				   .sessions = 4,
