@@ -3,10 +3,9 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
--- These three have further arguments, and two of them are there for arrays, too.  Functions with
--- other arguments are other functions, so the privileges of the old ones are given to the new ones;
--- redlock_lock, which acquires as well, has those of redlock_acquire, and so have the functions for
--- detached locks.  Names are qualified and members of the extension, as others may have objects of
+-- These three have further arguments.  Functions with other arguments are other functions, so the
+-- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock and the
+-- functions for detached locks get those of redlock_acquire, redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
 -- the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
@@ -40,39 +39,43 @@ CREATE FUNCTION redlock_try(resource text,
                             hold_at_most interval DEFAULT NULL,
                             keep_idle interval DEFAULT NULL,
                             mode text DEFAULT 'exclusive',
-                            slots integer DEFAULT 1)
+                            slots integer DEFAULT 1,
+                            wait interval DEFAULT '0')
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if others hold it or ask for it so that it can''t. Modes, slots and scopes are those of redlock_acquire';
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
+'Acquires the distributed lock on a resource if it is free, or gets free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false if another session holds the lock, or asked for it before. Modes, slots and scopes are those of redlock_acquire';
 
-CREATE FUNCTION redlock_acquire(resources text[],
-                                wait interval DEFAULT NULL,
+-- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
+-- list from a driver would become one name.
+CREATE FUNCTION redlock_acquire_all(resources text[],
+                                    wait interval DEFAULT NULL,
+                                    ttl interval DEFAULT NULL,
+                                    scope redlock_scope DEFAULT 'transaction',
+                                    hold_at_least interval DEFAULT NULL,
+                                    hold_at_most interval DEFAULT NULL,
+                                    keep_idle interval DEFAULT NULL,
+                                    mode text DEFAULT 'exclusive')
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'redlock_acquire_all'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold none from an earlier call, never deadlock with each other';
+
+CREATE FUNCTION redlock_try_all(resources text[],
                                 ttl interval DEFAULT NULL,
                                 scope redlock_scope DEFAULT 'transaction',
                                 hold_at_least interval DEFAULT NULL,
                                 hold_at_most interval DEFAULT NULL,
                                 keep_idle interval DEFAULT NULL,
-                                mode text DEFAULT 'exclusive')
-RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'redlock_acquire_several'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so, and hold none from an earlier call, never deadlock with each other';
-
-CREATE FUNCTION redlock_try(resources text[],
-                            ttl interval DEFAULT NULL,
-                            scope redlock_scope DEFAULT 'transaction',
-                            hold_at_least interval DEFAULT NULL,
-                            hold_at_most interval DEFAULT NULL,
-                            keep_idle interval DEFAULT NULL,
-                            mode text DEFAULT 'exclusive')
+                                mode text DEFAULT 'exclusive',
+                                wait interval DEFAULT '0')
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'redlock_try_several'
+AS 'MODULE_PATHNAME', 'redlock_try_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text[], interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources if all of them are free, and returns true; returns false, acquires none and does not wait, if another session holds one or asks for it';
+COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
+'Acquires the distributed locks on up to 64 resources if all of them are free, or get free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false, and acquires none, if another session holds one of the locks, or asked for one before';
 
 DROP PROCEDURE redlock_run(text, text, interval, interval, interval, interval);
 CREATE PROCEDURE redlock_run(resource text, command text,
@@ -145,10 +148,13 @@ BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
           FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_lock', 'redlock_release_detached',
+          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock',
+                                                                   'redlock_release_detached',
                                                                    'redlock_check_detached', 'redlock_extend',
                                                                    'redlock_attach')
-                                                  THEN 'redlock_acquire' ELSE p.proname END
+                                                  THEN 'redlock_acquire'
+                                                  WHEN p.prosrc = 'redlock_try_all' THEN 'redlock_try'
+                                                  ELSE p.proname END
           -- others may have functions of these names, too
           JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
            AND d.refclassid = 'pg_extension'::regclass

@@ -36,39 +36,43 @@ CREATE FUNCTION redlock_try(resource text,
                             hold_at_most interval DEFAULT NULL,
                             keep_idle interval DEFAULT NULL,
                             mode text DEFAULT 'exclusive',
-                            slots integer DEFAULT 1)
+                            slots integer DEFAULT 1,
+                            wait interval DEFAULT '0')
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource if it is free, and returns true; returns false, and does not wait, if others hold it or ask for it so that it can''t. Modes, slots and scopes are those of redlock_acquire';
+COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
+'Acquires the distributed lock on a resource if it is free, or gets free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false if another session holds the lock, or asked for it before. Modes, slots and scopes are those of redlock_acquire';
 
-CREATE FUNCTION redlock_acquire(resources text[],
-                                wait interval DEFAULT NULL,
+-- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
+-- list from a driver would become one name.
+CREATE FUNCTION redlock_acquire_all(resources text[],
+                                    wait interval DEFAULT NULL,
+                                    ttl interval DEFAULT NULL,
+                                    scope redlock_scope DEFAULT 'transaction',
+                                    hold_at_least interval DEFAULT NULL,
+                                    hold_at_most interval DEFAULT NULL,
+                                    keep_idle interval DEFAULT NULL,
+                                    mode text DEFAULT 'exclusive')
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'redlock_acquire_all'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_acquire_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold none from an earlier call, never deadlock with each other';
+
+CREATE FUNCTION redlock_try_all(resources text[],
                                 ttl interval DEFAULT NULL,
                                 scope redlock_scope DEFAULT 'transaction',
                                 hold_at_least interval DEFAULT NULL,
                                 hold_at_most interval DEFAULT NULL,
                                 keep_idle interval DEFAULT NULL,
-                                mode text DEFAULT 'exclusive')
-RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'redlock_acquire_several'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Those who acquire their locks so, and hold none from an earlier call, never deadlock with each other';
-
-CREATE FUNCTION redlock_try(resources text[],
-                            ttl interval DEFAULT NULL,
-                            scope redlock_scope DEFAULT 'transaction',
-                            hold_at_least interval DEFAULT NULL,
-                            hold_at_most interval DEFAULT NULL,
-                            keep_idle interval DEFAULT NULL,
-                            mode text DEFAULT 'exclusive')
+                                mode text DEFAULT 'exclusive',
+                                wait interval DEFAULT '0')
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'redlock_try_several'
+AS 'MODULE_PATHNAME', 'redlock_try_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_try(text[], interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources if all of them are free, and returns true; returns false, acquires none and does not wait, if another session holds one or asks for it';
+COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
+'Acquires the distributed locks on up to 64 resources if all of them are free, or get free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false, and acquires none, if another session holds one of the locks, or asked for one before';
 
 CREATE FUNCTION redlock_release(resource text)
 RETURNS boolean

@@ -56,10 +56,10 @@ PGDLLEXPORT void _PG_init(void);
 #pragma GCC visibility push(default)
 PG_FUNCTION_INFO_V1(redlock_acquire);
 PG_FUNCTION_INFO_V1(redlock_acquire_0_2);
-PG_FUNCTION_INFO_V1(redlock_acquire_several);
+PG_FUNCTION_INFO_V1(redlock_acquire_all);
 PG_FUNCTION_INFO_V1(redlock_try);
 PG_FUNCTION_INFO_V1(redlock_try_0_2);
-PG_FUNCTION_INFO_V1(redlock_try_several);
+PG_FUNCTION_INFO_V1(redlock_try_all);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_all);
 PG_FUNCTION_INFO_V1(redlock_release_idle);
@@ -120,7 +120,7 @@ static const char *which_name(int element);
 static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
 static int compare_names(const void *one, const void *other);
 static void get_acquire(FunctionCallInfo fcinfo, LockRequest *request);
-static void get_try(FunctionCallInfo fcinfo, LockRequest *request);
+static void get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request);
 static void get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request);
 static void check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request);
 static int64 get_token(FunctionCallInfo fcinfo, int arg);
@@ -181,9 +181,13 @@ redlock_acquire_0_2(PG_FUNCTION_ARGS)
 	return redlock_acquire(fcinfo);
 }
 
-/* redlock_acquire(resources, wait, ...): the tokens, in the order of the names */
+/*
+ * redlock_acquire_all(resources, wait, ...): the tokens, in the order of the names.  An overload of
+ * redlock_acquire would not do: PostgreSQL resolves a parameter without a type to text, so a list
+ * from a driver would become one name.
+ */
 Datum
-redlock_acquire_several(PG_FUNCTION_ARGS)
+redlock_acquire_all(PG_FUNCTION_ARGS)
 {
 	LockRequest request = {0};
 	int count;
@@ -216,7 +220,7 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
 	check_detached(fcinfo, 5, request);
 }
 
-/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots) */
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots, wait) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {
@@ -224,28 +228,36 @@ redlock_try(PG_FUNCTION_ARGS)
 	LockRequest request = {.names = &name, .count = 1};
 
 	get_name(fcinfo, &name);
-	get_try(fcinfo, &request);
+	get_try(fcinfo, 8, &request);
 	get_slots(fcinfo, 7, 5, &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 
-/* redlock_try(resources, ttl, ...) */
+/* redlock_try_all(resources, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, wait) */
 Datum
-redlock_try_several(PG_FUNCTION_ARGS)
+redlock_try_all(PG_FUNCTION_ARGS)
 {
 	LockRequest request = {0};
 	int count;
 
 	(void) get_names(fcinfo, &request, &count);
-	get_try(fcinfo, &request);
+	get_try(fcinfo, 7, &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 
+/*
+ * A try that waits returns false when its time is over.  wait: the number of that argument, which
+ * functions of 0.1.0 do not have.
+ */
 static void
-get_try(FunctionCallInfo fcinfo, LockRequest *request)
+get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request)
 {
-	request->wait_ms = -1;
 	request->terms.once = true;
+	if (wait < PG_NARGS())
+		get_wait(fcinfo, wait, request);
+	if (request->terms.once)
+		request->wait_ms = -1;
+	request->skip = !request->terms.once;
 	request->terms.ttl_ms = get_ttl_ms(fcinfo, 1);
 	request->terms.scope = get_scope(fcinfo, 2);
 	get_hold_limits(fcinfo, 3, &request->terms);
@@ -749,6 +761,14 @@ check_name(char *name, int element, LockName *checked)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which_name(element),
 								  utf8_len, LOCK_NAME_MAX)));
+	if (name[0] == '{' && name[strlen(name) - 1] == '}')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the name of a redlock must not begin with \"{\" and end with \"}\""),
+				 errdetail("%s has the form of an array, which some drivers send as a text.",
+						   which_name(element)),
+				 errhint("To acquire several locks, call redlock_acquire_all or redlock_try_all. "
+						 "Otherwise choose another name.")));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -438,7 +438,7 @@ END;
                         PERFORM redlock_acquire('several:1', scope => 'session');
                         one_us := one_us || extract(epoch FROM clock_timestamp() - began)::float8 * 1e6;
                     ELSE
-                        PERFORM redlock_acquire(names, scope => 'session');
+                        PERFORM redlock_acquire_all(names, scope => 'session');
                         ten_us := ten_us || extract(epoch FROM clock_timestamp() - began)::float8 * 1e6;
                     END IF;
                     PERFORM redlock_release_all();
@@ -456,7 +456,7 @@ END;
             host.sql("""
                 CREATE OR REPLACE FUNCTION bench_any() RETURNS void LANGUAGE plpgsql AS $$
                 BEGIN
-                    PERFORM redlock_acquire(ARRAY(SELECT 'any:' || i FROM generate_series(1, 10) i
+                    PERFORM redlock_acquire_all(ARRAY(SELECT 'any:' || i FROM generate_series(1, 10) i
                                                    ORDER BY random() LIMIT 3));
                 END $$""")
         script = f"{self.rig.tmp}/several.sql"

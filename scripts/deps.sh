@@ -88,7 +88,8 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
     packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
 # Tests skip what these are for where no such package exists: t/008_cron.t, wrong
-# clocks in t/009_tokens.t, real pools in t/015_clients.t and t/069_pgbouncer.t.
+# clocks in t/009_tokens.t, real pools in t/015_clients.t and t/069_pgbouncer.t, drivers in
+# t/080_drivers.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
     [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
@@ -97,6 +98,8 @@ case "$bindir" in
 esac
 have faketime || optional+=(faketime)
 /usr/bin/python3 -c 'import asyncpg' 2>/dev/null || optional+=(python3-asyncpg)
+/usr/bin/python3 -c 'import psycopg' 2>/dev/null || optional+=(python3-psycopg)
+! have javac || [ -e /usr/share/java/postgresql.jar ] || optional+=(libpostgresql-jdbc-java)
 have pgbouncer || [ -x /usr/sbin/pgbouncer ] || optional+=(pgbouncer)
 
 if [ -n "$lint" ]; then

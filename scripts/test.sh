@@ -45,13 +45,20 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     esac
     case $part in
     full | guest)
-        if source=$("$ROOT/scripts/postgres_source.sh"); then
-            after_copy() { cp "$source" "$TMP/postgres-source"; }
-        elif [ "${CI-}" = true ]; then
+        source=$("$ROOT/scripts/postgres_source.sh") || source=
+        [ -n "$source" ] || [ "${CI-}" != true ] ||
             die "PostgreSQL's own tests must not be left out here"
-        fi
         ;;
     esac
+    case "$part $*" in
+    full* | short* | 'tap ' | *080_drivers*) drivers=$("$ROOT/scripts/drivers.sh") ;;
+    esac
+    # what has to be fetched before the rights of root are given up
+    after_copy()
+    {
+        [ -z "${source-}" ] || cp "$source" "$TMP/postgres-source"
+        [ -z "${drivers-}" ] || cp -R "$drivers" "$TMP/drivers"
+    }
     if [ "$part" = short ]; then
         run_in_private_copy scripts/test.sh
     else

@@ -76,6 +76,8 @@ CALL redlock_run('a', 'SELECT 1', wait => '1 month');
 SELECT redlock_acquire('a', ttl => '0');
 \echo :SQLSTATE
 SELECT redlock_try('a', ttl => '0');
+SELECT redlock_try('a', wait => '-1 ms');
+SELECT redlock_try_all(ARRAY['a'], wait => '1000 days');
 \echo :SQLSTATE
 SELECT redlock_acquire('a', ttl => '-1 s');
 SELECT redlock_try('a', ttl => '1 month -31 days');

@@ -22,7 +22,7 @@ GRANT SELECT ON detached, ended TO PUBLIC;
 -- what makes no sense
 SELECT redlock_acquire('a', scope => 'detached');
 SELECT redlock_try('a', scope => 'detached');
-SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'detached');
+SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'detached');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '0');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 day 1 s');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min', hold_at_least => '2 min');
@@ -63,7 +63,7 @@ SELECT redlock_try('a', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_acquire('a', wait => '0');
 SELECT redlock_acquire('a', wait => '50 ms');
 SET lock_timeout = '50 ms';
-SELECT redlock_acquire(ARRAY['0', 'a'], scope => 'session');
+SELECT redlock_acquire_all(ARRAY['0', 'a'], scope => 'session');
 RESET lock_timeout;
 
 -- the token, and no other
@@ -145,9 +145,9 @@ SELECT redlock_release(resource, token) FROM redlock_locks
 TABLE detached;
 
 -- several, all or none
-SELECT redlock_acquire(ARRAY['b', 'a', 'b'], scope => 'detached', hold_at_most => '10 min') AS tokens \gset
-SELECT redlock_try(ARRAY['c', 'a'], scope => 'detached', hold_at_most => '10 min');
-SELECT redlock_try(ARRAY['d', 'c'], scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_acquire_all(ARRAY['b', 'a', 'b'], scope => 'detached', hold_at_most => '10 min') AS tokens \gset
+SELECT redlock_try_all(ARRAY['c', 'a'], scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_try_all(ARRAY['d', 'c'], scope => 'detached', hold_at_most => '10 min');
 TABLE detached;
 SELECT tokens[1] = tokens[3] AS twice,
        redlock_release('a', tokens[2]), redlock_release('b', tokens[1])
@@ -158,7 +158,7 @@ TABLE detached;
 -- a lock is a session's or detached
 SELECT redlock_try('a', scope => 'session');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min');
-SELECT redlock_try(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_try_all(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '10 min');
 SELECT redlock_extend('a', redlock_token('a'), '10 min');
 SELECT redlock_attach('a', redlock_token('a'));
 SELECT redlock_release('a', redlock_token('a'));
@@ -190,7 +190,7 @@ SELECT redlock_release('a', :token);
 ROLLBACK TO s;
 SELECT redlock_acquire('a');
 ROLLBACK TO s;
-SELECT redlock_try(ARRAY['0', 'a'], scope => 'session');
+SELECT redlock_try_all(ARRAY['0', 'a'], scope => 'session');
 ROLLBACK TO s;
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min');
 ROLLBACK TO s;

@@ -9,10 +9,7 @@ CREATE ROLE regress_redlock_yes;
 
 -- The statement of docs/operations.md.
 REVOKE EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval, text),
+    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
@@ -47,10 +44,7 @@ SELECT redlock_release('held');
 
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
-    redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer),
-    redlock_acquire(text[], interval, interval, redlock_scope, interval, interval, interval, text),
-    redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer),
-    redlock_try(text[], interval, redlock_scope, interval, interval, interval, text),
+    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;

@@ -38,7 +38,7 @@ SELECT mode, granted FROM pg_locks WHERE locktype = 'userlock' AND objsubid = 0 
 -- it never becomes exclusive
 SELECT redlock_acquire('doc');
 SELECT redlock_try('doc');
-SELECT redlock_acquire(ARRAY['another', 'doc']);
+SELECT redlock_acquire_all(ARRAY['another', 'doc']);
 SELECT redlock_token('another') IS NULL AS none;
 CALL redlock_run('doc', 'SELECT 1');
 SELECT redlock_release('doc'), redlock_release('doc'), redlock_release('doc');
@@ -65,7 +65,7 @@ SELECT redlock_release('doc');
 
 -- several at once
 BEGIN;
-SELECT array_length(redlock_acquire(ARRAY['a', 'b'], mode => 'shared'), 1);
+SELECT array_length(redlock_acquire_all(ARRAY['a', 'b'], mode => 'shared'), 1);
 SELECT DISTINCT resource, mode FROM redlock_locks WHERE state = 'held' ORDER BY 1;
 COMMIT;
 

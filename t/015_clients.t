@@ -265,4 +265,25 @@ like($holder->query('SELECT redlock_release_all()'), qr/^\d{3,}$/, 'and is relea
 is($admin->query("SELECT redlock_try('all 1', scope => 'session')"), 't', 'for others');
 
 $_->quit foreach $holder, $admin;
+# ---- a habit that is warned of: the client hears each warning, the log the first of a session ----
+
+{
+	my %habit = (
+		"SELECT redlock_acquire('autocommit')" => 'will be released at the end of this statement',
+		"SELECT redlock_release('not mine')"    => 'this session does not hold redlock "not mine"',
+		"BEGIN; SELECT redlock_acquire('t'); SELECT redlock_release('t'); COMMIT" => 'is held at transaction scope only',
+		"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; SELECT redlock_acquire('old'); COMMIT" => "the transaction's snapshot is older");
+
+	foreach my $sql (sort keys %habit)
+	{
+		my $log_from = -s $host->logfile;
+		my $client = session($host);
+		my $heard = grep { $client->run($sql)->{err} =~ /WARNING:  .*\Q$habit{$sql}\E/ } 1 .. 5;
+		my $logged = () = slurp_file($host->logfile, $log_from) =~ /WARNING:  .*\Q$habit{$sql}\E/g;
+
+		is("$heard $logged", '5 1', "\"$habit{$sql}\": the client hears it five times, the log once");
+		$client->quit;
+	}
+}
+
 done_testing();

@@ -251,7 +251,7 @@ $keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
 $early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
 $gone->query("SELECT redlock_acquire('x', scope => 'session', mode => 'shared')");
 $gone->query('BEGIN; SELECT pg_advisory_unlock_all()');
-$early->send("SELECT redlock_acquire(ARRAY['x', 'kept'], mode => 'shared', wait => '60 s')");
+$early->send("SELECT redlock_acquire_all(ARRAY['x', 'kept'], mode => 'shared', wait => '60 s')");
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND NOT granted") == 1 },
 	'one waits at the gate of another lock');
 @results = deadlock(
@@ -369,7 +369,7 @@ $shares->query(shared_lock_of('x'));
 $wants_both->query(shared_lock_of($twin));
 $has_y->query(lock_of('y'));
 $has_z->query(lock_of('z'));
-$wants_both->send("SELECT redlock_acquire(ARRAY['x', 'y'], mode => 'shared')");
+$wants_both->send("SELECT redlock_acquire_all(ARRAY['x', 'y'], mode => 'shared')");
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'y' AND state = 'queued'") == 1 },
 	'one waits for the second of two locks');
 $has_y->send(lock_of('z'));

@@ -44,9 +44,9 @@ sub nothing_is_left
 # ---- what is kept, what is given back, and what is waited for ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
-$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
-wait_until(sub { $session_a->query("SELECT redlock_try(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'which others can have');
+wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'which others can have');
 is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
 is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
 wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
@@ -61,9 +61,9 @@ nothing_is_left('after a wait');
 # ---- at the gate: another session of this host has one ----
 
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
-$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
-is($session_a->query("SELECT redlock_try(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
+is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
 $other_b->query("SELECT redlock_release('m')");
 wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
 $session_a->query('SELECT redlock_release_all()');
@@ -73,7 +73,7 @@ nothing_is_left('after a gate');
 # its owner has lost the gate, and is not in the way of the others
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
-$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) =~ /a held/ }, 'a lock whose owner lost its gate is waited for');
 ok(!$session_b->done, 'as long as it is held');
 is($session_a->query("SELECT redlock_try('z', scope => 'session')"), 't', 'with what is behind it free');
@@ -90,8 +90,8 @@ nothing_is_left('after a lost gate');
 	my $session_c = session($hosts[2]);
 	my $heard     = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:[mn]');
 
-	$session_a->query("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
-	$session_b->send("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
+	$session_a->query("SELECT redlock_acquire_all(ARRAY['m', 'n'], scope => 'session')");
+	$session_b->send("SELECT redlock_acquire_all(ARRAY['m', 'n'], scope => 'session')");
 	wait_until(sub { ($heard->waited('m', $b) // 0) >= 1000000 }, 'B has waited for the first lock for a second');
 	$session_c->send("SELECT redlock_acquire('n', scope => 'session')");
 	wait_until(sub { defined $heard->waited('n', $c) }, 'C waits for the second');
@@ -110,7 +110,7 @@ nothing_is_left('after a lost gate');
 	$heard = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:m');
 	$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 	$other_b->query("SELECT redlock_acquire('n', scope => 'session')");
-	$session_b->send("SELECT redlock_acquire(ARRAY['m', 'n'], scope => 'session')");
+	$session_b->send("SELECT redlock_acquire_all(ARRAY['m', 'n'], scope => 'session')");
 	wait_until(sub { locks($host_b) eq 'n held, n queued' }, 'B waits at a gate');
 	ok( $host_b->poll_query_until('postgres', "SELECT clock_timestamp() - query_start > '1 s' FROM pg_stat_activity WHERE pid = " . $session_b->pid),
 		'for a second');
@@ -137,7 +137,7 @@ my $handed_over = "SELECT handed_over FROM redlock_stats";
 my $before = $host_b->safe_psql('postgres', $handed_over);
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $_->pause foreach @nodes;
-$session_b->send("SELECT redlock_acquire(ARRAY['m', 'z'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['m', 'z'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'm waiting, z waiting' }, 'two are asked for');
 $other_b->send("SELECT redlock_acquire('z', scope => 'session')");
 wait_until(sub { locks($host_b) =~ /z queued/ }, 'and another session waits at a gate');
@@ -154,13 +154,13 @@ nothing_is_left('after what was given back');
 # ---- tries ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
-is($session_b->query("SELECT redlock_try(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
-is($session_b->query("SELECT redlock_try(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in the way of its own host');
-is($session_b->query("SELECT redlock_try(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in the way of its own host');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
 is($session_b->query("SELECT redlock_release('a'), redlock_release('z')"), 't|t', 'which are counted as before');
 $other_b->query("SELECT redlock_acquire('n', scope => 'session')");
-is($session_b->query("SELECT redlock_try(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
-my $refused = $session_b->run("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], wait => '0')");
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
+my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
 is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
 like($refused->{detail}, qr/^It was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
@@ -168,10 +168,10 @@ $other_b->query('SELECT redlock_release_all()');
 
 # ---- waits that end without the locks ----
 
-my $late = $session_b->run("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], wait => '300 ms')");
+my $late = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '300 ms')");
 is($late->{state}, '55P03', 'the time is over');
 is($late->{message}, 'could not acquire redlock "m" within 300 ms (wait)', 'the error names what was waited for');
-$late = $session_b->run("SET lock_timeout = '200 ms'; SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+$late = $session_b->run("SET lock_timeout = '200 ms'; SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 is($late->{message}, 'could not acquire redlock "m" within 200 ms (lock_timeout)', 'lock_timeout counts for all together');
 $session_b->query('RESET lock_timeout');
 is(locks($host_b), '', 'nothing is held');
@@ -180,7 +180,7 @@ foreach my $end ('cancel', 'terminate')
 {
 	my $victim = session($host_b);
 
-	$victim->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session', hold_at_least => '10 min')");
+	$victim->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session', hold_at_least => '10 min')");
 	wait_until(sub { locks($host_b) eq 'a held, m waiting' }, "$end: it waits");
 	$host_b->safe_psql('postgres', "SELECT pg_${end}_backend(" . $victim->pid . ')');
 	$victim->result;
@@ -193,9 +193,9 @@ nothing_is_left('after waits in vain');
 
 # ---- an idle lease ----
 
-$session_b->query("SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
+$session_b->query("SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
 my $granted = $host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats');
-$session_b->query("SELECT redlock_acquire(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
+$session_b->query("SELECT redlock_acquire_all(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
 is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'those that stay are not asked for');
 $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
@@ -208,7 +208,7 @@ my $third_b = session($host_b);
 $third_b->query("SELECT redlock_acquire('b', scope => 'session')");
 foreach my $end ('', 'cancel')
 {
-	$session_b->send("SELECT redlock_acquire(ARRAY['a', 'b'], scope => 'session')");
+	$session_b->send("SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'session')");
 	wait_until(sub { locks($host_b) =~ /a queued/ }, 'a session waits at the first gate');
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
@@ -238,7 +238,7 @@ nothing_is_left('after a hand-over');
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
-$session_b->send("SELECT redlock_acquire(ARRAY['a', 'm'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['a', 'm'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'one is lost, the other waited for');
 $session_a->query("SELECT redlock_release('m')");
 is($session_b->result->{state}, '40001', 'a part is not the whole');
@@ -250,16 +250,16 @@ nothing_is_left('after a loss of what was held');
 
 restart_with($hosts[2], nodes => \@nodes, conf => 'redlock.max_locks = 16');
 my $session_c = session($hosts[2]);
-is($session_c->run("SELECT redlock_acquire(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
+is($session_c->run("SELECT redlock_acquire_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
 	'53400', 'no room for all of them');
-is($session_c->query("SELECT redlock_try(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
+is($session_c->query("SELECT redlock_try_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
 	't', 'leaves room for those that fit');
 $session_c->quit;
 
 # ---- a broker that is replaced ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
-$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'a session waits');
 $host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(broker_pid) FROM redlock_stats');
 wait_nodes_ready($host_b, 3);
@@ -270,7 +270,7 @@ nothing_is_left('after a broker');
 # ---- a part is lost ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
-$session_b->send("SELECT redlock_acquire(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
 wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the other waited for');
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
@@ -290,7 +290,7 @@ foreach my $holder ($session_a, $other_b)
 		# it is behind its gate no more
 		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 	}
-	$lost = $session_b->run("SELECT redlock_acquire(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
+	$lost = $session_b->run("SELECT redlock_acquire_all(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
 	is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'one is held for longer than its hold_at_most, while another is waited for');
 	is($lost->{detail}, 'It was held for as long as its hold_at_most of 300 ms allows.', 'with the reason');
 	$holder->query("SELECT redlock_release('m')");
@@ -301,9 +301,9 @@ nothing_is_left('after hold_at_most');
 # ---- a real deadlock: what is held from before is in no order ----
 
 $session_a->query("SELECT redlock_acquire('z', scope => 'session')");
-$session_b->send("SELECT redlock_acquire(ARRAY['c', 'z', 'b'], scope => 'session')");
+$session_b->send("SELECT redlock_acquire_all(ARRAY['c', 'z', 'b'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'b held, c held, z waiting' }, 'B has some and waits for A');
-my $deadlock = $session_a->run("SELECT redlock_acquire(ARRAY['d', 'b', 'a'], scope => 'session')");
+my $deadlock = $session_a->run("SELECT redlock_acquire_all(ARRAY['d', 'b', 'a'], scope => 'session')");
 $deadlock = $session_b->result if $deadlock->{state} eq '';
 is($deadlock->{state}, '40P01', 'A waits for B: one of them is ended');
 like($deadlock->{detail}, qr/waits for redlock "b"/, 'with the circle');
@@ -330,7 +330,7 @@ BEGIN
         SELECT array_agg(chr(97 + i)) INTO names
           FROM (SELECT i FROM generate_series(0, 7) i ORDER BY random() LIMIT 1 + 3 * random()) i;
         BEGIN
-            PERFORM redlock_acquire(names, wait => CASE WHEN random() < 0.1 THEN '20 ms'::interval END);
+            PERFORM redlock_acquire_all(names, wait => CASE WHEN random() < 0.1 THEN '20 ms'::interval END);
             PERFORM pg_sleep(random() * 0.01);
             IF (SELECT count(*) FROM unnest(names) n WHERE redlock_check(n) > '0') = cardinality(names) THEN
                 PERFORM nextval('done');
@@ -367,7 +367,7 @@ nothing_is_left('after all');
 	$holder->query("SELECT redlock_acquire('zzz', scope => 'session')");
 	foreach my $i (0 .. $#sessions)
 	{
-		$sessions[$i]->send("SELECT redlock_acquire(ARRAY(SELECT 'g$i ' || i FROM generate_series(1, 63) i) || 'zzz'::text, scope => 'session')");
+		$sessions[$i]->send("SELECT redlock_acquire_all(ARRAY(SELECT 'g$i ' || i FROM generate_series(1, 63) i) || 'zzz'::text, scope => 'session')");
 		wait_until(sub { $sessions[$i]->done || $small->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') > $i }, 'it waits, or fails')
 		  or last;
 		$failed = $sessions[$i] if $sessions[$i]->done;
@@ -378,10 +378,10 @@ nothing_is_left('after all');
 	is($result->{state}, '53400', 'of many calls for several');
 	like($result->{hint}, qr/max_locks_per_transaction/, 'and learn what to change');
 	is($small->safe_psql('postgres', 'CREATE TABLE made AS SELECT 1; SELECT count(*) FROM pg_class') > 0, 1, 'others have room for their locks');
-	$small->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT redlock_acquire(ARRAY%' AND state = 'active' AND pid <> pg_backend_pid()");
+	$small->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT redlock_acquire_all(ARRAY%' AND state = 'active' AND pid <> pg_backend_pid()");
 	wait_until(sub { $small->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") <= 2 }, 'they leave their places');
 	$holder->query('SELECT redlock_release_all()');
-	is($failed->run("SELECT array_length(redlock_acquire(ARRAY(SELECT 'h' || i FROM generate_series(1, 64) i), scope => 'session'), 1)")->{out}, 64, 'which others get');
+	is($failed->run("SELECT array_length(redlock_acquire_all(ARRAY(SELECT 'h' || i FROM generate_series(1, 64) i), scope => 'session'), 1)")->{out}, 64, 'which others get');
 	$_->quit foreach $holder, $failed;
 	$small->stop;
 }

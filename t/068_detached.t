@@ -225,7 +225,7 @@ my $woken = 0;
 foreach my $round (1 .. 24)
 {
 	$token = acquire($s, 'woken');
-	$t->send("SELECT (redlock_acquire(ARRAY['woken', 'woken, too'], scope => 'session', mode => 'shared'))[1] > $token");
+	$t->send("SELECT (redlock_acquire_all(ARRAY['woken', 'woken, too'], scope => 'session', mode => 'shared'))[1] > $token");
 	$u->send("SELECT redlock_acquire('woken', scope => 'session', mode => 'shared') > $token");
 	wait_until(sub { $s->query("SELECT count(DISTINCT pid) FROM redlock_locks WHERE resource = 'woken' AND state = 'queued'") eq '2' },
 		'two wait to share it');
@@ -245,7 +245,7 @@ $t->query("SELECT redlock_release('woken')");
 $token = acquire($s, 'left');
 $t->send("SELECT redlock_acquire('left')");
 is_queued('left', $t, 'the first in the queue');
-$u->send("SELECT redlock_acquire(ARRAY['0', 'left', 'right'], scope => 'session')");
+$u->send("SELECT redlock_acquire_all(ARRAY['0', 'left', 'right'], scope => 'session')");
 is_queued('left', $u, 'and the second, who wants others, too');
 $host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $t->pid . ')');
 is($t->result->{state}, '57014', 'the first is cancelled');

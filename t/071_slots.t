@@ -92,7 +92,7 @@ $_->query(take()) foreach $on_a, $also_a;
 		"SELECT redlock_try('job')",
 		"SELECT redlock_acquire('job', '1 min')",
 		"SELECT redlock_try('job', mode => 'shared')",
-		"SELECT redlock_try(ARRAY['job'])",
+		"SELECT redlock_try_all(ARRAY['job'])",
 		"CALL redlock_run('job', 'SELECT 1')",
 		"SELECT redlock_acquire('job', '1 min', slots => 3)",
 		"SELECT redlock_try('job', slots => 3)")

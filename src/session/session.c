@@ -65,6 +65,15 @@
 #include "shared/guc.h"
 #include "shared/run_report.h"
 
+/* Habits of a session that it is warned of. */
+typedef enum Misuse
+{
+	ENDS_AT_ONCE,
+	OLD_SNAPSHOT,
+	NOT_HELD,
+	TRANSACTION_SCOPE
+} Misuse;
+
 /* How long a commit tries to get gates back that were taken from the session. */
 #define GATE_TRIES 100
 #define GATE_PAUSE_US 1000
@@ -137,6 +146,7 @@ static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static emit_log_hook_type prev_emit_log = NULL;
 
 static void fail_upgrade(const char *name);
+static int misuse_level(Misuse misuse);
 static void warn_of_scope(const LockRequest *request);
 static void warn_of_snapshot(const char *name, const char *hint);
 static void warn_of_attaching(const char *name, const DetachedLease *detached);
@@ -288,6 +298,20 @@ fail_upgrade(const char *name)
 				 "what it protects may have changed by then. Or acquire it so from the start.")));
 }
 
+/*
+ * The client hears each warning of a misuse.  The server log gets the first one of a session: a
+ * habit repeats at each call, and logging costs more than the call.
+ */
+static int
+misuse_level(Misuse misuse)
+{
+	static uint32 logged = 0;
+	bool again = (logged & (1u << misuse)) != 0;
+
+	logged |= 1u << misuse;
+	return again ? WARNING_CLIENT_ONLY : WARNING;
+}
+
 /* What is legal and hardly meant; once a statement of the client. */
 static void
 warn_of_scope(const LockRequest *request)
@@ -300,11 +324,12 @@ warn_of_scope(const LockRequest *request)
 	if (ends_at_once && request->terms.scope == SCOPE_TRANSACTION)
 	{
 		warned_statement = statement;
-		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
-						  errmsg("redlock \"%s\" will be released at the end of this statement",
-								 request->names[0].name),
-						  errhint("Acquire it in a transaction block, or at the scope "
-								  "\"session\".")));
+		ereport(misuse_level(ENDS_AT_ONCE),
+				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+				 errmsg("redlock \"%s\" will be released at the end of this statement",
+						request->names[0].name),
+				 errhint("Acquire it in a transaction block, or at the scope "
+						 "\"session\".")));
 	}
 	else if ((!ends_at_once || request->terms.scope == SCOPE_CALL) && !request->commits &&
 			 IsolationUsesXactSnapshot() && FirstSnapshotSet)
@@ -317,7 +342,7 @@ static void
 warn_of_snapshot(const char *name, const char *hint)
 {
 	warned_statement = GetCurrentStatementStartTimestamp();
-	ereport(WARNING,
+	ereport(misuse_level(OLD_SNAPSHOT),
 			(errcode(ERRCODE_WARNING),
 			 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"", name),
 			 errdetail("What the last holder committed may not be visible to this transaction."),
@@ -649,7 +674,7 @@ session_release(uint64 hash, const char *name)
 
 	if (holding == NULL || holding->attached)
 	{
-		ereport(WARNING,
+		ereport(misuse_level(NOT_HELD),
 				(errcode(ERRCODE_WARNING),
 				 errmsg("this session does not hold redlock \"%s\"", name),
 				 errhint("See the view redlock_locks. A detached lock is released by its token.")));
@@ -657,9 +682,10 @@ session_release(uint64 hash, const char *name)
 	}
 	if (lasting(holding) == 0)
 	{
-		ereport(WARNING, (errcode(ERRCODE_WARNING),
-						  errmsg("redlock \"%s\" is held at transaction scope only", name),
-						  errhint("It is released by the end of the transaction.")));
+		ereport(misuse_level(TRANSACTION_SCOPE),
+				(errcode(ERRCODE_WARNING),
+				 errmsg("redlock \"%s\" is held at transaction scope only", name),
+				 errhint("It is released by the end of the transaction.")));
 		return false;
 	}
 	valid = is_valid(holding, 0);
@@ -929,9 +955,10 @@ warn_of_attaching(const char *name, const DetachedLease *detached)
 	if (called_by_client() && !IsInTransactionBlock(true))
 	{
 		warned_statement = statement;
-		ereport(WARNING, (errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
-						  errmsg("redlock_attach for \"%s\" ends with this statement", name),
-						  errhint("Call redlock_attach in a transaction block, before the work.")));
+		ereport(misuse_level(ENDS_AT_ONCE),
+				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+				 errmsg("redlock_attach for \"%s\" ends with this statement", name),
+				 errhint("Call redlock_attach in a transaction block, before the work.")));
 	}
 	else if (IsolationUsesXactSnapshot() &&
 			 GetCurrentTransactionStartTimestamp() < detached->lease->since)
