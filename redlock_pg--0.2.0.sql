@@ -150,7 +150,7 @@ CREATE TABLE redlock_fences (
 COMMENT ON TABLE redlock_fences IS
 'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
 COMMENT ON COLUMN redlock_fences.resource IS
-'Name of the lock; of a slot from the second on with U+0001 and its number behind it';
+'Name of the lock; of a slot with U+0001 and its number behind it';
 COMMENT ON COLUMN redlock_fences.token IS
 'The largest';
 COMMENT ON COLUMN redlock_fences.passed_at IS

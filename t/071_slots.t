@@ -80,6 +80,67 @@ like($also_b->run("SELECT redlock_try('job', slots => 2)")->{err}, qr/redlock "j
 	'who asks for a slot of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
 
+# ---- whoever says another number is told, whichever of the slots are held ----
+
+{
+	my %call = (
+		'without slots' => "SELECT redlock_acquire('job', '1 min', scope => 'session') > 0",
+		'with 2 slots'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', slots => 2) > 0",
+		'with 4 slots'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', slots => 4) > 0",
+		'a shared lock' => "SELECT redlock_acquire('job', '1 min', scope => 'session', mode => 'shared') > 0");
+	my @holders = map { session($host_a) } 1 .. 4;
+
+	foreach my $kept (0 .. 3)
+	{
+		# of four holders one is left, each in turn
+		$_->query($call{'with 4 slots'}) foreach @holders;
+		my @left = grep { $_ != $holders[$kept] } @holders;
+		$_->query("SELECT redlock_release('job')") foreach @left;
+		my $slot = locks($host_a);
+		foreach my $other (grep { $_ ne 'with 4 slots' } sort keys %call)
+		{
+			is($also_a->run($call{$other})->{state}, '55000', "$slot: $other on the same server");
+			is($on_b->run($call{$other})->{state}, '55000', "$slot: $other on another server");
+		}
+		is($on_b->query("SELECT redlock_try('job', scope => 'session', slots => 4) AND redlock_release('job')"), 't', "$slot: the same number is granted");
+		$holders[$kept]->query("SELECT redlock_release('job')");
+		nothing_is_left("after $slot");
+	}
+	foreach my $plain (grep { $_ ne 'with 4 slots' } sort keys %call)
+	{
+		$holders[0]->query($call{$plain});
+		is($also_a->run($call{'with 4 slots'})->{state}, '55000', "$plain: slots on the same server");
+		is($on_b->run($call{'with 4 slots'})->{state}, '55000', "$plain: slots on another server");
+		$holders[0]->query("SELECT redlock_release('job')");
+		nothing_is_left("after $plain");
+	}
+
+	# a plain client of the nodes has the lock, or none of the slots
+	$_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 600000) foreach @nodes;
+	is($on_a->query("SELECT redlock_try('job', slots => 4)"), 'f', 'a plain client keeps out who wants a slot');
+	$on_a->send("SELECT redlock_try('job', slots => 4, wait => '10 min')");
+	wait_until(sub { locks($host_a) =~ /waiting/ }, 'who waits for one');
+	$_->cli('DEL', 'redlock:job') foreach @nodes;
+	is($on_a->result->{out}, 't', 'gets it when the plain client has gone');
+	$holders[2]->query($call{'with 4 slots'});
+	is(scalar(grep { $_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 60000) eq 'OK' } @nodes), 0, 'and a holder of a slot keeps out a plain client');
+	$_->quit foreach @holders;
+	nothing_is_left('after a plain client');
+}
+
+# a slot that is renewed renews what keeps others out; one that is kept keeps it
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 4, ttl => '600 ms')");
+my $renewed = $on_a->query('SELECT renewed FROM redlock_stats');
+wait_until(sub { $on_a->query('SELECT renewed FROM redlock_stats') > $renewed + 6 }, 'a slot is renewed');
+is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'and keeps out who says nothing of slots');
+$on_a->query("SELECT redlock_release('job')");
+nothing_is_left('after renewals');
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 4, hold_at_least => '8 s'), redlock_release('job')");
+is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'so does one that is kept');
+my ($ends) = sort map { $_->cli('PTTL', 'redlock:job') } @nodes;
+cmp_ok($ends, '>', 3000, 'for as long as it is kept');
+$_->cli('DEL', 'redlock:job', map { "redlock:job\x01$_" } 1 .. 4) foreach @nodes;
+
 # ---- who comes later does not come between ----
 
 $_->query(take()) foreach $on_a, $also_a;

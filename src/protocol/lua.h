@@ -39,6 +39,13 @@
 /* Between the name of a lock and the number of a permit: see permits.h. */
 #define LUA_PERMIT "\001"
 
+/* Of the key of a permit: the key of the lock, and the number.  Not of that of the queue. */
+#define LUA_PERMIT_PATTERN "^([^\001]*)\001(%d+)$"
+
+/* At the begin of what a holder of a permit says of itself: how many there are. */
+#define LOCK_PERMITS "slots=%d "
+#define LUA_PERMITS_PATTERN "^%x+:%d+:%x+ slots=(%d%d?%d?%d?) "
+
 #define LUA_SCRIPT_MAX 15000 /* bytes of the one for locks */
 
 /* Before a host's id: the channel of what it is told. */

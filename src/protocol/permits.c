@@ -102,8 +102,6 @@ permits_name(char *to, const char *name, size_t len, int permit)
 	int unit = 1000;
 
 	memcpy(to, name, len);
-	if (permit == 1)
-		return at;
 	to[at++] = LUA_PERMIT[0];
 	for (; unit > 0; unit /= 10)
 		if (permit >= unit)
@@ -127,8 +125,6 @@ permits_number(const char *name, size_t len)
 	size_t at = permits_name_len(name, len);
 	int permit = 0;
 
-	if (at == len)
-		return 1;
 	while (++at < len)
 		permit = permit * 10 + (name[at] - '0');
 	return permit;

@@ -5,8 +5,8 @@
  *
  * Counting holders at each node would admit more than n: three nodes that count to two each
  * admit three holders of a majority.  So each permit has a key, a lease and tokens of its own.
- * That of the first permit is the key of the lock itself: a caller who knows of no permits, or
- * of fewer, contends for those that it knows, and never more than the largest n are held.
+ * While a node has one of these keys, it has that of the lock itself, too, which says n: each
+ * caller who says another number, or none, is refused there (redlock.lua).
  *
  * Who finds no permit free takes the lock named queue, which is exclusive, too, and waits for
  * any permit while it has that: so one session of all hosts waits for permits, and the others
@@ -103,7 +103,7 @@ extern size_t permits_name(char *to, const char *name, size_t len, int permit);
 /* The length of the lock's name in such a one. */
 extern size_t permits_name_len(const char *name, size_t len);
 
-/* Which permit it is of; 1 of a name that says nothing of it. */
+/* Which permit it is of; PERMITS_QUEUE of a name that says nothing of it, too. */
 extern int permits_number(const char *name, size_t len);
 
 #endif /* REDLOCK_PERMITS_H */

@@ -28,6 +28,12 @@
 --			   LUA_SPAN more, since then somebody had it, or for LUA_BARRIER_MS after it asked
 --			   last.
 --
+--	 permit    key || LUA_PERMIT || its number: the key of a lock with a value and a counter of its
+--			   own.  While a node has a permit, the key of the lock itself is there, too, and lives
+--			   as long as the longest of the permits: its value is that of the permit which was
+--			   written last.  It says how many permits there are, holds the lock for nobody, and
+--			   keeps out every caller who says another number, or none.
+--
 -- No name has a NUL in it, so counters and markers are not in the way of locks.  For the key
 -- the semantics are those of SET NX PX and of compare-and-delete, so plain Redlock clients
 -- contend with us on the same key, and take a shared lock for one that is held.
@@ -115,7 +121,7 @@
 -- clock of the node only when the counter is not there or was not raised for long.
 
 local call, try, arguments = redis.call, redis.pcall, ARGV
-local sub, match, read_words = string.sub, string.match, struct.unpack
+local sub, find, match, read_words = string.sub, string.find, string.match, struct.unpack
 local known_marker = arguments[1]
 local marker -- of this node; read by the first acquire
 
@@ -179,18 +185,27 @@ for i = 2, #arguments do
 				raised = string.format('%.0f', least)
 			end
 
-			-- While a host waits for any permit it alone gets one.
-			local permits, lock, queue, queued = 0
+			-- While a host waits for any permit it alone gets one.  Callers who say another number of
+			-- permits, and those who hold the lock itself, bar all of them.
+			local permits, lock, lock_held, queue, bar, barred = 0
 			if rest_at <= #arguments[i] then
 				permits = tonumber((read_words('s', arguments[i], rest_at)))
 				lock = match(key, '^([^' .. LUA_PERMIT .. ']*)')
+				lock_held = try('GET', lock)
+				if lock_held and lock_held.err then
+					reply = lock_held
+					break
+				end
 				queue = lock .. LUA_PERMIT
-				queued = try('GET', queue)
+				local queued = try('GET', queue)
 				if queued and queued.err then
 					reply = queued
 					break
 				end
-				queued = queued and sub(queued, 44, 59) ~= sub(value, 44, 59) and queued
+				bar, barred = queue, queued and sub(queued, 44, 59) ~= sub(value, 44, 59) and queued
+				if lock_held and match(lock_held, LUA_PERMITS_PATTERN) ~= tostring(permits) then
+					bar, barred = lock, lock_held
+				end
 			end
 
 			local for_reader, was_shared = op ~= 'acquire', nil
@@ -268,7 +283,7 @@ for i = 2, #arguments do
 			-- A full node says who has the lock all the same.  An acquire that was sent twice
 			-- is granted once; it takes the place of an earlier attempt of its request.
 			if not for_reader then
-				set = not queued and try('SET', key, value, 'NX', 'PX', ttl)
+				set = not barred and try('SET', key, value, 'NX', 'PX', ttl)
 			end
 			if not for_reader and (not set or set.err) then
 				local held = try('GET', key)
@@ -276,8 +291,8 @@ for i = 2, #arguments do
 					reply = held
 					break
 				end
-				if queued and not held then
-					reply = {call('PTTL', queue), queued, 0, 0}
+				if barred and not held then
+					reply = {call('PTTL', bar), barred, 0, 0}
 					break
 				end
 				if held == value then
@@ -325,11 +340,11 @@ for i = 2, #arguments do
 					end
 					reply = {call('PTTL', key), held, not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					if permits > 0 then
-						local other = match(key, LUA_PERMIT .. '(%d+)$') or 1
+						local other = match(key, LUA_PERMIT .. '(%d+)$')
 						reply[4] = 0
-						for n = 2, queued and 0 or permits do
+						for n = 2, barred and 0 or permits do
 							other = other % permits + 1
-							if try('EXISTS', other > 1 and queue .. other or lock) == 0 then
+							if try('EXISTS', queue .. other) == 0 then
 								reply[4] = other
 								break
 							end
@@ -357,6 +372,15 @@ for i = 2, #arguments do
 				end
 				reply = set
 				break
+			end
+			if permits > 0 then
+				local life = lock_held and math.max(ttl, call('PTTL', lock)) or ttl
+				set = try('SET', lock, value, 'PX', life)
+				if set.err then
+					call('DEL', key)
+					reply = set
+					break
+				end
 			end
 			reply = raised
 			break
@@ -412,8 +436,8 @@ for i = 2, #arguments do
 					call('DEL', key)
 					try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
 					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
-						local lock, number = match(key, '^([^' .. LUA_PERMIT .. ']*)' .. LUA_PERMIT .. '?(%d*)$')
-						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. (number ~= '' and number or 1) .. '\0')
+						local lock, number = match(key, LUA_PERMIT_PATTERN)
+						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. number .. '\0')
 					end
 				elseif last == tostring(LUA_DELETE) then
 					call('DEL', key)
@@ -422,6 +446,22 @@ for i = 2, #arguments do
 					-- node that has no memory left for it keeps the key all the same.
 					call('PEXPIRE', key, last)
 					try('SET', key, sub(value, 1, 60) .. LUA_KEPT .. sub(value, 61), 'PX', last)
+				end
+
+				-- The last permit takes the key of the lock along.  One that is kept extends it.
+				local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
+				local lock_held = lock and try('GET', lock)
+				local permits = lock_held and not lock_held.err and match(lock_held, LUA_PERMITS_PATTERN)
+				if permits and tonumber(last) > 0 then
+					call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
+				elseif permits then
+					local keys = {}
+					for n = 1, tonumber(permits) do
+						keys[n] = lock .. LUA_PERMIT .. n
+					end
+					if call('EXISTS', unpack(keys)) == 0 then
+						call('DEL', lock)
+					end
 				end
 			end
 
@@ -545,6 +585,17 @@ for i = 2, #arguments do
 			end
 			if op == 'renew' and held and call('PTTL', key) < tonumber(ttl) then
 				call('PEXPIRE', key, ttl)
+			end
+
+			-- The key of the lock lives as long as that of a permit.  If another took it, it stays.
+			local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
+			local lock_held = lock and try('GET', lock)
+			if lock and not (lock_held and lock_held.err) then
+				if not lock_held then
+					try('SET', lock, value, 'PX', call('PTTL', key))
+				elseif match(lock_held, LUA_PERMITS_PATTERN) and call('PTTL', lock) < call('PTTL', key) then
+					call('PEXPIRE', lock, call('PTTL', key))
+				end
 			end
 
 			-- The counter becomes the seventh word at least, or the bound.

@@ -43,9 +43,6 @@
 /* How long it may take to ask the nodes, or for a try, to tell what they said. */
 #define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
-/* Of a permit, before who holds it, for callers who say another number. */
-#define PERMITS_TEXT "slots=%d "
-
 /* How often it looks what another session was answered that asks to share the lock, when nobody
  * tells it. */
 #define ANSWER_CHECK_MS 5
@@ -688,7 +685,7 @@ describe_holder(const LockRequest *request, Lease *lease)
 		described_detached = detached;
 	}
 	if (lease->permits > 0)
-		len = snprintf(holder, sizeof(holder), PERMITS_TEXT, lease->permits);
+		len = snprintf(holder, sizeof(holder), LOCK_PERMITS, lease->permits);
 	strlcpy(holder + len, text, sizeof(holder) - len);
 	text_to_printable(lease_holder(lease), lease_text_size(lease), holder, strlen(holder));
 }
@@ -704,7 +701,7 @@ refuse_other_permits(const LockRequest *request, int name)
 	int permits = 1;
 
 	lease_held_by_head(asked[name].lease, held_by, sizeof(held_by));
-	if (sscanf(held_by, PERMITS_TEXT, &permits) < 1 && strncmp(held_by, "host=", 5) != 0 &&
+	if (sscanf(held_by, LOCK_PERMITS, &permits) < 1 && strncmp(held_by, "host=", 5) != 0 &&
 		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) != 0)
 		return;
 	if (permits != Max(request->permits, 1))

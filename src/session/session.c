@@ -754,11 +754,12 @@ char *
 session_fenced_name(uint64 hash, const char *name)
 {
 	const Lease *lease = find_valid(hash, name)->lease;
-	int permit = permits_number(lease->key, lease->key_len);
 	int len = strlen(name);
 	char *fenced = palloc0(len + PERMITS_SUFFIX_MAX + 1);
 
-	(void) permits_name(fenced, name, len, permit);
+	memcpy(fenced, name, len);
+	if (lease->permits > 0)
+		(void) permits_name(fenced, name, len, permits_number(lease->key, lease->key_len));
 	return fenced;
 }
 

@@ -22,12 +22,12 @@ test_names(void)
 	char name[64];
 	bool good = true;
 
-	ok(permits_name(name, "job", 3, 1) == 3 && memcmp(name, "job", 3) == 0,
-	   "the first permit is the lock itself");
+	ok(permits_name(name, "job", 3, 1) == 5 && memcmp(name, "job" LUA_PERMIT "1", 5) == 0,
+	   "each permit has its number behind the name of the lock");
 	ok(permits_name(name, "job", 3, PERMITS_QUEUE) == 4 && memcmp(name, "job" LUA_PERMIT, 4) == 0,
 	   "the queue has no number");
 	ok(permits_name(name, "job", 3, 10) == 6 && memcmp(name, "job" LUA_PERMIT "10", 6) == 0,
-	   "the others have theirs");
+	   "of several digits, too");
 	for (int i = 0; i < (int) (sizeof(names) / sizeof(names[0])); i++)
 		for (int permit = 0; permit <= PERMITS_MAX; permit++)
 		{
