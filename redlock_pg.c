@@ -246,8 +246,8 @@ redlock_try_all(PG_FUNCTION_ARGS)
 }
 
 /*
- * A try that waits returns false when its time is over.  wait: the number of that argument, which
- * functions of 0.1.0 do not have.
+ * A try that waits returns false when the time is over.  The functions of 0.1.0 lack the argument
+ * number `wait`.
  */
 static void
 get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request)

@@ -128,7 +128,7 @@ nothing_is_left('after a lock was shared');
 	nothing_is_left('after a plain client');
 }
 
-# a slot that is renewed renews what keeps others out; one that is kept keeps it
+# renewals and hold_at_least extend the key of the lock, too
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 4, ttl => '600 ms')");
 my $renewed = $on_a->query('SELECT renewed FROM redlock_stats');
 wait_until(sub { $on_a->query('SELECT renewed FROM redlock_stats') > $renewed + 6 }, 'a slot is renewed');

@@ -1,8 +1,8 @@
 # How real drivers pass a list of names, a text and an interval; see test/drivers/README.md.
 #
-# Protects from: a list that becomes one name, so that two sessions hold what they take for
-# the same locks; names that change on the way into an array; a driver that can't call a
-# function as the documents say.
+# Protects from: a list that becomes one name, so that two sessions hold overlapping lists;
+# names that change on the way into an array; a driver that can't call a function as the
+# documents say.
 
 use strict;
 use warnings;
@@ -17,9 +17,8 @@ my $host = redlock_cluster('a', nodes => [ redis_nodes(3) ], conf => "listen_add
 $host->safe_psql('postgres', "CREATE DATABASE utf8 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
 $host->safe_psql('utf8', 'CREATE EXTENSION redlock_pg');
 
-# What a call for one lock says to a list depends on the type that the driver gives the list:
-# 22023 a text of that form is no name; 42883 there is no such function for an array; or the
-# driver itself refuses.  In no case is it a lock.
+# redlock_acquire with a list.  The answer depends on the type that the driver gives the list:
+# 22023 for a text, 42883 for an array, or the driver refuses.  No list is ever a lock.
 my %list_is = (
 	psycopg         => { server => '22023', client => '22023' },
 	asyncpg         => { prepared => 'client' },

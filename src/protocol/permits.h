@@ -103,7 +103,7 @@ extern size_t permits_name(char *to, const char *name, size_t len, int permit);
 /* The length of the lock's name in such a one. */
 extern size_t permits_name_len(const char *name, size_t len);
 
-/* Which permit it is of; PERMITS_QUEUE of a name that says nothing of it, too. */
+/* The permit's number; PERMITS_QUEUE for the queue and for the lock itself. */
 extern int permits_number(const char *name, size_t len);
 
 #endif /* REDLOCK_PERMITS_H */

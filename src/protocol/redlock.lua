@@ -185,8 +185,8 @@ for i = 2, #arguments do
 				raised = string.format('%.0f', least)
 			end
 
-			-- While a host waits for any permit it alone gets one.  Callers who say another number of
-			-- permits, and those who hold the lock itself, bar all of them.
+			-- The first host in the queue alone gets a permit.  A holder of the lock itself, or of a
+			-- permit of another number, bars all permits.
 			local permits, lock, lock_held, queue, bar, barred = 0
 			if rest_at <= #arguments[i] then
 				permits = tonumber((read_words('s', arguments[i], rest_at)))
@@ -448,7 +448,7 @@ for i = 2, #arguments do
 					try('SET', key, sub(value, 1, 60) .. LUA_KEPT .. sub(value, 61), 'PX', last)
 				end
 
-				-- The last permit takes the key of the lock along.  One that is kept extends it.
+				-- The last permit takes the key of the lock along; hold_at_least extends that key.
 				local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
 				local lock_held = lock and try('GET', lock)
 				local permits = lock_held and not lock_held.err and match(lock_held, LUA_PERMITS_PATTERN)
@@ -587,7 +587,7 @@ for i = 2, #arguments do
 				call('PEXPIRE', key, ttl)
 			end
 
-			-- The key of the lock lives as long as that of a permit.  If another took it, it stays.
+			-- The key of the lock lives as long as the permit's, unless the value is a stranger's.
 			local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
 			local lock_held = lock and try('GET', lock)
 			if lock and not (lock_held and lock_held.err) then
