@@ -133,6 +133,39 @@ names_are_everywhere()
         grep -v '^src/shared/compat.h:'
 }
 
+# Each test is in a schedule of the Makefile, and each schedule names tests that exist.  TAP tests
+# have no schedule: scripts/test.sh runs t/*.t.
+tests_are_scheduled()
+{
+    perl -e '
+        open my $in, "<", "Makefile" or die "Makefile: $!";
+        my %schedule = map { /^(REGRESS|ISOLATION) *= *(.*)$/ ? ($1 => { map { $_ => 1 } split " ", $2 }) : () } <$in>;
+        my %in_both;
+        my $wrong = 0;
+        sub complain { print "@_\n"; $wrong = 1; }
+
+        foreach (["REGRESS", "sql", "sql"], ["ISOLATION", "specs", "spec"])
+        {
+            my ($name, $folder, $ext) = @$_;
+            my %files = map { m{^$folder/(.*)\.$ext$} ? ($1 => 1) : () } glob "$folder/*";
+
+            complain("$_ is no .$ext") for grep { !/\.$ext$/ } glob "$folder/*";
+            complain("$folder/$_.$ext is not in $name of the Makefile") for grep { !$schedule{$name}{$_} } sort keys %files;
+            complain("$name of the Makefile names $_, and there is no $folder/$_.$ext")
+              for grep { !$files{$_} } sort keys %{ $schedule{$name} };
+            complain("expected/$_.out is missing") for grep { !-e "expected/$_.out" } sort keys %files;
+            $in_both{$_}++ for keys %files;
+        }
+        complain("$_ is the name of a regression test and of an isolation test") for grep { $in_both{$_} > 1 } sort keys %in_both;
+        foreach (glob "expected/*")
+        {
+            my ($test) = m{^expected/(.*?)(?:_\d)?\.out$};
+            complain("$_ is of no test") unless defined $test && $in_both{$test};
+        }
+        complain("$_ is neither a TAP test nor a module") for grep { !/\.(t|pm)$/ } glob "t/*";
+        exit $wrong'
+}
+
 # The flags of the compiler that PostgreSQL was built with may be unknown to
 # clang; that is no fault of ours.
 builds_with_clang()
@@ -163,6 +196,7 @@ check "the protocol calls no allocator, clock or file" protocol_calls_nothing
 check "the tables of rooms in src/README.md" rooms_are_described
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "names that all supported servers have" names_are_everywhere
+check "tests are in the schedules" tests_are_scheduled
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects
