@@ -24,7 +24,7 @@ use constant {
 	SPAN      => 1001,                # tokens of a grant: LUA_SPAN
 	LIMIT     => 3,                   # of hand-overs
 	MINUTE_US => 60 * 1000000,
-	DAY_MS    => 24 * 60 * 60 * 1000,
+	KEEP_MS   => 7200000,             # LUA_COUNTER_KEEP_MS
 };
 
 my @nodes = redis_nodes(5);
@@ -70,7 +70,7 @@ sub counter_ttls
 	  @nodes;
 }
 
-# For a day beyond the time that they stand for, and not for ever.
+# For two hours beyond the time that they stand for, and not for ever.
 sub are_kept
 {
 	my ($name)   = @_;
@@ -78,8 +78,8 @@ sub are_kept
 	my $ahead_ms = max(0, map { $_ - now_us() } counters($name)) / 1000;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(scalar(grep { $_ < DAY_MS + $ahead_ms || $_ > 1.2 * DAY_MS + $ahead_ms } @ttls),
-		0, 'counters are kept for a day beyond the time that they stand for')
+	is(scalar(grep { $_ < 0.9 * KEEP_MS + $ahead_ms || $_ > KEEP_MS + $ahead_ms + 1000 } @ttls),
+		0, 'counters are kept for two hours beyond the time that they stand for')
 	  or diag("ahead: $ahead_ms ms; ttls: @ttls");
 }
 

@@ -138,22 +138,17 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 		case CORE_OP_CONFIRM:
 			at = put_number(at, command->core.counter);
 			at = put_number(at, command->core.token);
-			at = put_number(at, rules_keep_counter_ms(command->core.token, command->wall_clock_us));
+			at = put_word(at, "", 0);
 			break;
 		case CORE_OP_RENEW:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->core.counter);
-			at = put_number(at, rules_keep_counter_ms(command->core.token, command->wall_clock_us));
-			if (command->core.token > command->core.counter)
-				at = put_number(at, command->core.token);
+			at = put_number(at, Max(command->core.token, command->core.counter));
 			break;
 		case CORE_OP_RELEASE:
 			at = put_number(at, command->ttl_ms);
 			at = put_number(at, command->core.counter);
-			at = put_number(at,
-							rules_keep_counter_ms(command->core.counter, command->wall_clock_us));
-			if (command->token > 0)
-				at = put_number(at, command->shared ? 0 : command->token);
+			at = put_number(at, command->shared ? 0 : command->token);
 			if (command->token > 0 && command->waiters != NULL)
 				at = put_waiters(at, command->waiters, command->now_us);
 			break;

@@ -33,8 +33,27 @@
 /* Counters are less than this: Lua counts in doubles. */
 #define LUA_COUNTER_END 9007199254740992
 
-/* How long a counter is kept beyond the time that it stands for. */
-#define LUA_COUNTER_KEEP_MS 100000000
+/*
+ * A node need not look at its clock where a counter and a proposal have the same first digits:
+ * then they are less than COUNTER_NEAR_MS apart.
+ */
+#define LUA_NEAR_DIGITS 7
+#define COUNTER_NEAR_MS 1000000
+
+/* So far a node's clock may be set forward before a counter expires too early. */
+#define COUNTER_MARGIN_MS 2600000
+
+/*
+ * How long a counter is kept beyond the time that it stands for, by the node's clock.  A later
+ * proposal may be LUA_CLOCK_BOUND_US behind that clock, and a counter that was raised to a near one
+ * expires when the former would have.
+ */
+#define LUA_COUNTER_KEEP_MS 7200000
+
+typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 1000 +
+															   COUNTER_NEAR_MS + COUNTER_MARGIN_MS
+										? 1
+										: -1];
 
 /* Between the name of a lock and the number of a permit: see permits.h. */
 #define LUA_PERMIT "\001"

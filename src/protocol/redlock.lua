@@ -15,7 +15,8 @@
 --			   to 33 say which request it is of, 34 to 42 which attempt of that, 44 to 59 the
 --			   server on which it was asked for.
 --	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
---			   without leading zeros; expires some more than a day after it was granted
+--			   without leading zeros; expires LUA_COUNTER_KEEP_MS after the time that it stands
+--			   for, or after it was written, whichever is later: see lua.h
 --	 marker    LUA_MARKER, one for each node: see marker.lua
 --	 readers   key || NUL || "readers", a hash, which counts only while the value says LUA_SHARED;
 --			   who makes the key anew drops it.  The value is that of the reader who came last,
@@ -44,7 +45,7 @@
 -- Messages are words, a NUL after each.
 --
 --	 to the channel with the key's name, at a release that says so:
---			   free, and what the release says behind its sixth word
+--			   free, and what the release says from its sixth word on
 --	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
 --	 that host has the key; of a try only where its value says LUA_MAY_STAY:
 --			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
@@ -69,22 +70,21 @@
 --			  the counter as text, or {ttl left in ms, value in the way, how many hosts wait for
 --			  its release}, and of a permit another that is free, or 0.  Who has the barrier is
 --			  told that nobody waits: it asks in time to keep that.
---	 confirm key value counter token keep
+--	 confirm key value counter token ""
 --			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
 --			  there any more.
---	 renew key value ttl bound keep [raise]
---			  Returns 1; or 0: another's key is there; or the counter as text: it is over the
---			  bound, and this value is not there.
---	 release key value last tombstone keep [token [host waited] ...]
+--	 renew key value ttl bound raise
+--			  raise: what the counter becomes at least, the bound or more.  Returns 1; or 0:
+--			  another's key is there; or the counter as text: it is over the bound, and this
+--			  value is not there.
+--	 release key value last tombstone token [host waited] ...
 --			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
 --			  told, LUA_DELETE_AND_TELL_QUEUE: and who waits for any permit,
 --			  LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
 --			  front of who held it; tombstone: what the counter becomes at least, or 0;
---			  token: of the lease that ends; then the hosts whose turn is next, in order,
---			  and for how many us each has waited, by the clock of the one that releases.
---			  Returns 1, or 0: the key was not there.
---
--- "keep" is how long a counter that has to be written lives, in ms.
+--			  token: of the lease that ends, or 0; then the hosts whose turn is next, in
+--			  order, and for how many us each has waited, by the clock of the one that
+--			  releases.  Returns 1, or 0: the key was not there.
 --
 -- Each with " shared" behind its name is the same for a reader: it is there, or not, beside
 -- others.
@@ -106,9 +106,11 @@
 -- whole node, and commands before the one that met it may have been executed.
 --
 -- A node whose memory is full (maxmemory) refuses to write, though not to delete or to
--- shorten a life, until the script has changed something; from then on it refuses nothing to
--- this script.  So the first write of each command is one that such a node takes, or may fail
--- (try), and nothing was done.  All releases are executed there.
+-- shorten a life, until the script has called a command that changes something; from then on it
+-- refuses nothing to this script.  So the first write of each command is one that such a node
+-- takes, or may fail (try), and nothing was done.  All releases are executed there.  So are the
+-- other commands for a name whose counter is there: they call an HDEL before, which deletes
+-- nothing.  A name that the node does not know would add to what it keeps, and is refused.
 --
 -- What it costs
 -- -------------
@@ -157,9 +159,10 @@ for i = 2, #arguments do
 
 			-- The counter follows the clocks of clients, within the bounds of the node's own,
 			-- so that order outlives it.  Proposal and counter are near as long as their first
-			-- six digits are the same, for 2.8 hours: then no clock is needed.
-			local raised, keep = proposal, tostring(LUA_COUNTER_KEEP_MS)
-			local near = counter and #counter == #proposal and sub(counter, 1, 6) == sub(proposal, 1, 6)
+			-- LUA_NEAR_DIGITS are the same: then no clock is needed.
+			local raised = proposal
+			local near = counter and #counter == #proposal
+				and sub(counter, 1, LUA_NEAR_DIGITS) == sub(proposal, 1, LUA_NEAR_DIGITS)
 			if not near then
 				local time = call('TIME')
 				local now = time[1] * 1000000 + time[2]
@@ -173,15 +176,13 @@ for i = 2, #arguments do
 				end
 			end
 
-			-- It is raised by LUA_SPAN at least.  One that runs ahead of time by that is kept
-			-- for that much longer.
+			-- It is raised by LUA_SPAN at least.
 			if counter and raised - counter < LUA_SPAN then
 				local least = counter + LUA_SPAN
 				if least >= LUA_COUNTER_END then
 					reply = redis.error_reply(LUA_AHEAD .. ' of all time: the counter')
 					break
 				end
-				keep = string.format('%.0f', LUA_COUNTER_KEEP_MS + math.max(0, least - proposal) / 1000)
 				raised = string.format('%.0f', least)
 			end
 
@@ -252,6 +253,9 @@ for i = 2, #arguments do
 					break
 				end
 
+				if counter then
+					try('HDEL', readers, '')
+				end
 				local time = call('TIME')
 				local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ttl
 				local reader = sub(value, 34, 59) .. ':' .. raised .. ':' .. string.format('%.0f', ends)
@@ -284,6 +288,10 @@ for i = 2, #arguments do
 			-- is granted once; it takes the place of an earlier attempt of its request.
 			if not for_reader then
 				set = not barred and try('SET', key, value, 'NX', 'PX', ttl)
+				if set and set.err and counter then
+					try('HDEL', key .. '\0readers', '')
+					set = try('SET', key, value, 'NX', 'PX', ttl)
+				end
 			end
 			if not for_reader and (not set or set.err) then
 				local held = try('GET', key)
@@ -359,10 +367,16 @@ for i = 2, #arguments do
 				end
 			end
 
-			-- SETRANGE is cheap and leaves the life of the counter as it was.  Where the counter
-			-- can't be raised (by the node's ACL), the key is taken back.
-			set = near and #raised == #counter and try('SETRANGE', counter_key, 0, raised)
-				or try('SET', counter_key, raised, 'PX', keep)
+			-- SETRANGE is cheap and leaves the life of the counter as it was, so it is for one
+			-- that stays near.  Where the counter can't be raised (by the node's ACL), the key
+			-- is taken back.
+			if near and #raised == #counter and sub(raised, 1, LUA_NEAR_DIGITS) == sub(counter, 1, LUA_NEAR_DIGITS) then
+				set = try('SETRANGE', counter_key, 0, raised)
+			else
+				local time = call('TIME')
+				local ahead = raised / 1000 - time[1] * 1000 - time[2] / 1000
+				set = try('SET', counter_key, raised, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
+			end
 			if set ~= #raised and set.err then
 				if for_reader then
 					call('HDEL', key .. '\0readers', sub(value, 1, 33))
@@ -388,7 +402,7 @@ for i = 2, #arguments do
 
 		-- Takes this attempt and earlier ones of the same request, not later ones.
 		if op == 'release' or op == 'release shared' then
-			local last, tombstone, keep = word4, word5, word6
+			local last, tombstone, told_at = word4, word5, rest_at - #word6 - 1
 			local done = 0
 			local shared -- by others yet
 
@@ -426,7 +440,7 @@ for i = 2, #arguments do
 				elseif done == 1 then
 					call('DEL', key, readers)
 					if last == tostring(LUA_DELETE_AND_TELL) then
-						try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
+						try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
 					end
 				end
 			elseif op == 'release' and held and (held == value
@@ -434,7 +448,7 @@ for i = 2, #arguments do
 				done = 1
 				if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
 					call('DEL', key)
-					try('PUBLISH', key, 'free\0' .. sub(arguments[i], rest_at))
+					try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
 					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
 						local lock, number = match(key, LUA_PERMIT_PATTERN)
 						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. number .. '\0')
@@ -478,7 +492,9 @@ for i = 2, #arguments do
 					if done == 0 then
 						call('DEL', counter_key)
 					end
-					call('SET', counter_key, tombstone, 'PX', keep)
+					local time = call('TIME')
+					local ahead = tombstone / 1000 - time[1] * 1000 - time[2] / 1000
+					call('SET', counter_key, tombstone, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
 				end
 				local since = shared and call('HGET', key .. '\0readers', 'since')
 				if since and (#since < #tombstone or #since == #tombstone and since < tombstone) then
@@ -493,7 +509,7 @@ for i = 2, #arguments do
 		-- Extends, never shortens; a key that is not there is created.  The value is that of
 		-- renewals only, so where it stands nobody was granted anything since it was created.
 		if op == 'renew' or op == 'renew shared' then
-			local ttl, bound, keep = word4, word5, word6
+			local ttl, bound, raise = word4, word5, word6
 
 			local held = try('GET', key)
 			if held and held.err then
@@ -534,6 +550,9 @@ for i = 2, #arguments do
 				end
 
 				-- A full node extends what is there: the first write is one that it takes.
+				if counter then
+					try('HDEL', readers, '')
+				end
 				local time = call('TIME')
 				local now = time[1] * 1000 + math.floor(time[2] / 1000)
 				local ends = now + ttl
@@ -578,6 +597,10 @@ for i = 2, #arguments do
 				-- it is, whose attempt is the one before.  One of an earlier attempt will not
 				-- do: a late release of that may delete it.
 				local set = try('SET', key, value, 'PX', ttl)
+				if set.err and counter then
+					try('HDEL', key .. '\0readers', '')
+					set = try('SET', key, value, 'PX', ttl)
+				end
 				if set.err and not (held and sub(value, 34, 42) - sub(held, 34, 42) == 1) then
 					reply = set
 					break
@@ -597,14 +620,13 @@ for i = 2, #arguments do
 					call('PEXPIRE', lock, call('PTTL', key))
 				end
 			end
-
-			-- The counter becomes the seventh word at least, or the bound.
-			local raise = bound
-			if rest_at <= #arguments[i] then
-				raise = read_words('s', arguments[i], rest_at)
-			end
 			if counter ~= raise and not (counter and (#raise < #counter or #raise == #counter and raise < counter)) then
-				local set = try('SET', counter_key, raise, 'PX', keep)
+				if counter then
+					try('HDEL', key .. '\0readers', '')
+				end
+				local time = call('TIME')
+				local ahead = raise / 1000 - time[1] * 1000 - time[2] / 1000
+				local set = try('SET', counter_key, raise, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
 				if set.err then
 					reply = set
 					break
@@ -615,7 +637,7 @@ for i = 2, #arguments do
 		end
 
 		-- What is left is confirm: if nothing was granted since, and the grant has not ended.
-		local granted, token, keep = word4, word5, word6
+		local granted, token = word4, word5
 
 		local held = try('GET', key)
 		if held and held.err then
@@ -648,7 +670,10 @@ for i = 2, #arguments do
 			reply = 0
 			break
 		end
-		local set = try('SET', counter_key, token, 'PX', keep)
+		try('HDEL', key .. '\0readers', '')
+		local time = call('TIME')
+		local ahead = token / 1000 - time[1] * 1000 - time[2] / 1000
+		local set = try('SET', counter_key, token, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
 		reply = set.err and set or 1
 		break
 	until true

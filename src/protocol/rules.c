@@ -65,15 +65,6 @@ rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_u
 	return us > hold_until_us ? us : hold_until_us;
 }
 
-/* One that ran ahead of time is kept for that much longer. */
-int64_t
-rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us)
-{
-	int64_t ahead_us = counter > wall_clock_us ? counter - wall_clock_us : 0;
-
-	return LUA_COUNTER_KEEP_MS + ahead_us / 1000;
-}
-
 /*
  * Waiters are told of the end of a lease, not of an undone attempt: contenders would wake each
  * other without end.  But they are of one that is out when its request is given up: it may have

@@ -46,9 +46,6 @@ extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
  */
 extern int64_t rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_us);
 
-/* For how long a node keeps a counter that was raised by a host with this clock. */
-extern int64_t rules_keep_counter_ms(int64_t counter, int64_t wall_clock_us);
-
 /*
  * What a release says of the key: the milliseconds for which it is kept, or
  * LUA_DELETE, LUA_DELETE_AND_TELL.  ends: core_ends;

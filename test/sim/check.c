@@ -12,8 +12,8 @@
  *	 clocks of hosts and nodes differ by less than a quarantine lasts, since who
  *	 forgot T does not vote until its own clock is well past T.  And with wrong
  *	 clocks, too, if at the begin of a round each quorum still had a node that had
- *	 counted as far as the last token.  That counters expire after a day is no
- *	 excuse, unless a node's clock is set.
+ *	 counted as far as the last token.  That counters expire is no excuse, unless
+ *	 a node's clock is set.
  *	 A hand-over returns a token of a range that was granted before.  That it is
  *	 the largest by then follows from invariant 1, and is demanded with it; that
  *	 it is unique is demanded with the rest.

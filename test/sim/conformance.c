@@ -64,9 +64,13 @@ static long commands;
 static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
 static long marks[MARKED_LONG_LOST + 1];
-static long kept;                         /* commands that found what was kept after its release */
+static long kept; /* commands that found what was kept after its release */
+#define NEAR_US (COUNTER_NEAR_MS * INT64_C(1000))
+
 static long told;                         /* renewals that were refused for the counter */
 static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
+static long refused_known;                /* ... of a name whose counter is there */
+static long granted_known;                /* by a full node, of such a name */
 static long released_full;                /* keys, where it was full */
 static long heard[TELLS_WANT + 1];        /* messages */
 static int most_readers;                  /* that share the lock */
@@ -151,10 +155,12 @@ main(void)
 	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
 	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
 	   marks[MARKED_LONG_LOST]);
-	ok(refused[CORE_OP_ACQUIRE] > 0 && refused[CORE_OP_CONFIRM] > 0 && refused[CORE_OP_RENEW] > 0 &&
-		   refused[CORE_OP_RELEASE] == 0,
-	   "a full node: %ld acquires, %ld confirms and %ld renewals are refused, and no release",
-	   refused[CORE_OP_ACQUIRE], refused[CORE_OP_CONFIRM], refused[CORE_OP_RENEW]);
+	ok(refused[CORE_OP_ACQUIRE] > 0 && refused[CORE_OP_RENEW] > 0 &&
+		   refused[CORE_OP_CONFIRM] == 0 && refused[CORE_OP_RELEASE] == 0,
+	   "a full node: %ld acquires and %ld renewals are refused, and no confirm or release",
+	   refused[CORE_OP_ACQUIRE], refused[CORE_OP_RENEW]);
+	ok(refused_known == 0 && granted_known > 0,
+	   "none of a name that it knows, of which it grants %ld", granted_known);
 	ok(released_full > 0, "%ld releases there delete a key, or shorten its life", released_full);
 	ok(heard[TELLS_FREE] > 0 && heard[TELLS_WANT] > heard_tries && heard_tries > 0,
 	   "%ld messages of a release, %ld of a host that wants the lock, %ld of these of a try",
@@ -265,7 +271,6 @@ random_command(command *c, bool full)
 	c->attempt = 8 + dice(3); /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
-	c->keep_ms = 100000000 + dice(3) * 50000000;
 	if (dice(3) > 0 && data.secret != 0 && data.secret != PLAIN)
 	{
 		c->secret = data.secret;
@@ -397,8 +402,10 @@ random_meddling(void)
 			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
 								 (long long) data.counter));
 			break;
-		case 6: /* the clock's digits, but of another time */
+		case 6: /* the clock's digits, but of another time; or the last ones of those near it */
 			data.counter = now_us + dice(3) * 3600000000 - 3600000000;
+			if (dice(2) == 0)
+				data.counter = (now_us / NEAR_US + 1) * NEAR_US - 1 - dice(2 * LUA_SPAN);
 			data.counter_end_ms = now_us / 1000 + 300000000;
 			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
 								 (long long) data.counter));
@@ -491,6 +498,7 @@ execute_both(int count)
 	for (int i = 0; i < count; i++)
 	{
 		node_data before = data;
+		bool was_full = full;
 
 		kept += data.secret != 0 && data.kept;
 		random_command(&command[i], full);
@@ -499,6 +507,9 @@ execute_both(int count)
 						 data.secret == command[i].secret && data.attempt == command[i].attempt;
 		node_execute(&data, &its_mark, now_us, &command[i], &full, &answer[i]);
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
+		refused_known += answer[i].error == NODE_FAILED && before.counter != 0;
+		granted_known += was_full && command[i].op == CORE_OP_ACQUIRE && before.counter != 0 &&
+						 answer[i].reply == CORE_REPLY_YES;
 		held_back += command[i].shared && answer[i].reply == CORE_REPLY_NO &&
 					 answer[i].holder == data.barrier && data.barrier != 0;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
@@ -538,7 +549,7 @@ execute_both(int count)
 static size_t
 write_command(char *text, size_t size, const command *c)
 {
-	int64_t number[3] = {c->ttl_ms, c->counter, c->keep_ms};
+	int64_t number[3] = {c->ttl_ms, c->counter, c->token};
 	int len;
 
 	if (c->op == CORE_OP_ACQUIRE)
@@ -557,12 +568,10 @@ write_command(char *text, size_t size, const command *c)
 				   number[0], 0, number[1], 0);
 	if (c->op == CORE_OP_ACQUIRE && c->waited_us < 0)
 		len += snprintf(text + len, size - (size_t) len, "%s%c", LUA_TRY, 0);
+	else if (c->op == CORE_OP_RELEASE)
+		len += (int) write_told(text + len, size - (size_t) len, c);
 	else
 		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", number[2], 0);
-	if (c->op == CORE_OP_RELEASE)
-		len += (int) write_told(text + len, size - (size_t) len, c);
-	if (c->op == CORE_OP_RENEW && c->token > c->counter)
-		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", c->token, 0);
 	return (size_t) len;
 }
 
@@ -570,10 +579,8 @@ write_command(char *text, size_t size, const command *c)
 static size_t
 write_told(char *text, size_t size, const command *c)
 {
-	size_t len = 0;
+	size_t len = (size_t) snprintf(text, size, "%" PRId64 "%c", c->ended, 0);
 
-	if (c->ended != 0)
-		len += (size_t) snprintf(text, size, "%" PRId64 "%c", c->ended, 0);
 	for (int i = 0; i < c->waiting; i++)
 		len += (size_t) snprintf(text + len, size - len, "%016" PRIx64 "%c%" PRId64 "%c",
 								 c->waiter[i].host, 0, c->waiter[i].waited_us, 0);
@@ -631,8 +638,7 @@ plain_acquire(uint32_t attempt)
 					 .secret = 1,
 					 .attempt = attempt,
 					 .ttl_ms = 100000,
-					 .proposal = server_time_us(),
-					 .keep_ms = 100000};
+					 .proposal = server_time_us()};
 }
 
 /* Behind the command goes one on the lock. */

@@ -303,7 +303,6 @@ send_to(int h, lease *lease, core_mask to, core_op op)
 					   .ttl_ms = TTL_US / 1000,
 					   .proposal = WALL_US + now_us,
 					   .marker = mark.text,
-					   .keep_ms = 100000000,
 					   .waited_us = now_us - lease->asked_us,
 					   .host = h,
 					   .shared = is_reader(h),

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "debt.h"
 #include "host.h"
+#include "protocol/lua.h"
 #include "protocol/rules.h"
 #include "session.h"
 #include "story.h"
@@ -232,13 +233,15 @@ suspend(int h, int64_t time_us)
 }
 
 /*
- * Nobody asks for a day or more, so that counters expire.  Time does not pass:
- * all clocks are set, when nothing is under way.
+ * Nobody asks for hours, so that counters expire, or just do not.  Time does not pass: all
+ * clocks are set, when nothing is under way.
  */
 static void
 silence(void)
 {
-	int64_t by_us = 25 * HOUR + dice(30) * HOUR;
+	static const int64_t limits_us[] = {LUA_CLOCK_BOUND_US, LUA_COUNTER_KEEP_MS * MS,
+										LUA_CLOCK_BOUND_US + LUA_COUNTER_KEEP_MS * MS, 30 * HOUR};
+	int64_t by_us = limits_us[dice(4)] + dice_us(240 * SECOND) - 120 * SECOND;
 
 	if (plain.secret != 0 || !host_all_idle())
 		return;
@@ -246,7 +249,7 @@ silence(void)
 		if (w.limbo[i].used)
 			return;
 	seen.fault[FAULT_SILENCE]++;
-	tell("all: nothing happens for %d hours", (int) (by_us / HOUR));
+	tell("all: nothing happens for %d minutes", (int) (by_us / (60 * SECOND)));
 	for (int i = 0; i < w.plan.servers; i++)
 	{
 		w.server[i].saved = w.server[i].data;

@@ -139,7 +139,8 @@ host_begin(void)
 static void
 begin_clocks(host *host)
 {
-	static const int64_t wrong_us[] = {SECOND, 50 * 60 * SECOND, 2 * HOUR, 30 * HOUR, 9000 * HOUR};
+	static const int64_t wrong_us[] = {SECOND,   50 * 60 * SECOND, HOUR - 2 * SECOND,
+									   2 * HOUR, 30 * HOUR,        9000 * HOUR};
 
 	if (may(FAULT_HOST_DRIFT))
 	{
@@ -154,7 +155,7 @@ begin_clocks(host *host)
 	if (may(FAULT_WALL_WRONG) && chance(2))
 	{
 		seen.fault[FAULT_WALL_WRONG]++;
-		host->wall.offset_us = wrong_us[dice(5)] * (chance(2) ? 1 : -1);
+		host->wall.offset_us = wrong_us[dice(6)] * (chance(2) ? 1 : -1);
 		host->wall.offset_us += dice_us(SECOND);
 	}
 	else if (w.plan.faults != 0) /* as NTP leaves them */
@@ -435,12 +436,10 @@ send_to_as(core_mask nodes, int h, int s, core_op op, core_event_type why, uint3
 				break;
 			case CORE_OP_CONFIRM:
 			case CORE_OP_RENEW:
-				command.keep_ms = rules_keep_counter_ms(command.token, wall);
 				break;
 			case CORE_OP_RELEASE:
 				command.ttl_ms = rules_release_ms(core_ends(&slot->core), slot->returned,
 												  slot->keep_until_us, host_now_us(h));
-				command.keep_ms = rules_keep_counter_ms(command.counter, wall);
 				if (command.ttl_ms > 0)
 				{
 					settling_keep(&hosts[h].settling, &slot->core, slot->keep_until_us);

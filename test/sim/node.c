@@ -10,16 +10,16 @@
 #include "protocol/lua.h"
 
 static void acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
-					bool full, answer *answer);
-static void confirm(node_data *data, int64_t now_us, const command *command, bool full,
+					bool *full, answer *answer);
+static void confirm(node_data *data, int64_t now_us, const command *command, bool *full,
 					answer *answer);
 static void renew(node_data *data, int64_t now_us, const command *command, bool *full,
 				  answer *answer);
 static void release(node_data *data, int64_t now_us, const command *command, bool *full,
 					answer *answer);
-static bool acquire_shared(node_data *data, int64_t now_us, const command *command, bool full,
+static bool acquire_shared(node_data *data, int64_t now_us, const command *command, bool *full,
 						   int64_t counter, answer *answer);
-static void confirm_shared(node_data *data, int64_t now_us, const command *command, bool full,
+static void confirm_shared(node_data *data, int64_t now_us, const command *command, bool *full,
 						   answer *answer);
 static bool renew_shared(node_data *data, int64_t now_us, const command *command, bool *full,
 						 answer *answer);
@@ -32,15 +32,15 @@ static void stand_in_the_way(const node_data *data, int64_t now_us, const comman
 							 answer *answer);
 static void stand_in_front(node_data *data, int64_t now_us, const command *command, bool full,
 						   answer *answer);
+static void take_known(const node_data *data, bool *full);
 static void refuse(answer *answer);
 static bool is_near(int64_t counter, int64_t proposal);
 static int digits(int64_t number);
 static bool is_same(const node_data *data, const command *command);
 static bool is_ours(const node_data *data, const command *command);
 static void set_key(node_data *data, int64_t now_us, const command *command);
-static void set_counter(node_data *data, int64_t now_us, int64_t counter, int64_t keep_ms);
+static void set_counter(node_data *data, int64_t now_us, int64_t counter);
 static int64_t ttl_left_ms(const node_data *data, int64_t now_us);
-static int64_t to_ms(int64_t us);
 
 void
 node_execute(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
@@ -51,10 +51,10 @@ node_execute(node_data *data, const node_mark *mark, int64_t now_us, const comma
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			acquire(data, mark, now_us, command, *full, answer);
+			acquire(data, mark, now_us, command, full, answer);
 			break;
 		case CORE_OP_CONFIRM:
-			confirm(data, now_us, command, *full, answer);
+			confirm(data, now_us, command, full, answer);
 			break;
 		case CORE_OP_RENEW:
 			renew(data, now_us, command, full, answer);
@@ -67,12 +67,11 @@ node_execute(node_data *data, const node_mark *mark, int64_t now_us, const comma
 
 /* The clock is looked at only where the counter is not there, or not near. */
 static void
-acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command, bool full,
+acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command, bool *full,
 		answer *answer)
 {
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
-	int64_t keep_ms = LUA_COUNTER_KEEP_MS;
 	bool near = data->counter != 0 && is_near(data->counter, proposal);
 
 	answer->reply = CORE_REPLY_ERROR;
@@ -93,8 +92,6 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		answer->error = NODE_AHEAD;
 		if (counter >= LUA_COUNTER_END)
 			return;
-		if (counter > proposal)
-			keep_ms += to_ms(counter - proposal);
 	}
 	answer->error = NODE_OK;
 	answer->reply = CORE_REPLY_YES;
@@ -105,6 +102,7 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	}
 	else
 	{
+		take_known(data, full);
 		if (is_same(data, command))
 		{
 			answer->token = data->counter;
@@ -114,20 +112,20 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		{
 			stand_in_the_way(data, now_us, command, answer);
 			if (data->shared)
-				stand_in_front(data, now_us, command, full, answer);
+				stand_in_front(data, now_us, command, *full, answer);
 			return;
 		}
-		if (full)
+		if (*full)
 		{
 			refuse(answer);
 			return;
 		}
 		set_key(data, now_us, command);
 	}
-	if (near && digits(counter) == digits(data->counter))
+	if (near && is_near(data->counter, counter))
 		data->counter = counter; /* it expires when it would have */
 	else
-		set_counter(data, now_us, counter, keep_ms);
+		set_counter(data, now_us, counter);
 	answer->token = counter;
 }
 
@@ -172,7 +170,7 @@ stand_in_front(node_data *data, int64_t now_us, const command *command, bool ful
 
 /* The reader is there now, and the counter is to be raised. */
 static bool
-acquire_shared(node_data *data, int64_t now_us, const command *command, bool full, int64_t counter,
+acquire_shared(node_data *data, int64_t now_us, const command *command, bool *full, int64_t counter,
 			   answer *answer)
 {
 	node_reader *mine = reader_of(data, command->secret);
@@ -204,7 +202,8 @@ acquire_shared(node_data *data, int64_t now_us, const command *command, bool ful
 		answer->shared = true;
 		return false;
 	}
-	if (full)
+	take_known(data, full);
+	if (*full)
 	{
 		refuse(answer);
 		return false;
@@ -226,7 +225,7 @@ acquire_shared(node_data *data, int64_t now_us, const command *command, bool ful
 }
 
 static void
-confirm(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
+confirm(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
 	if (command->shared)
 	{
@@ -235,18 +234,14 @@ confirm(node_data *data, int64_t now_us, const command *command, bool full, answ
 	}
 	if (!is_same(data, command) || data->counter == 0 || data->counter != command->counter)
 		return;
-	if (full)
-	{
-		refuse(answer);
-		return;
-	}
-	set_counter(data, now_us, command->token, command->keep_ms);
+	take_known(data, full);
+	set_counter(data, now_us, command->token);
 	answer->reply = CORE_REPLY_YES;
 }
 
 /* Other readers may have raised the counter since. */
 static void
-confirm_shared(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
+confirm_shared(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
 {
 	const node_reader *mine = reader_of(data, command->secret);
 
@@ -255,12 +250,8 @@ confirm_shared(node_data *data, int64_t now_us, const command *command, bool ful
 		return;
 	if (data->counter < command->token)
 	{
-		if (full)
-		{
-			refuse(answer);
-			return;
-		}
-		set_counter(data, now_us, command->token, command->keep_ms);
+		take_known(data, full);
+		set_counter(data, now_us, command->token);
 	}
 	answer->reply = CORE_REPLY_YES;
 }
@@ -290,6 +281,7 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 			answer->token = data->counter;
 			return;
 		}
+		take_known(data, full);
 		if (*full && (data->secret == 0 || data->attempt + 1 != command->attempt))
 		{
 			refuse(answer);
@@ -304,13 +296,15 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 			*full = false;
 		}
 	}
+	if (data->counter < command->token)
+		take_known(data, full);
 	if (*full && data->counter < command->token)
 	{
 		refuse(answer);
 		return;
 	}
 	if (data->counter < command->token)
-		set_counter(data, now_us, command->token, command->keep_ms);
+		set_counter(data, now_us, command->token);
 	answer->reply = CORE_REPLY_YES;
 }
 
@@ -334,6 +328,7 @@ renew_shared(node_data *data, int64_t now_us, const command *command, bool *full
 		answer->token = since;
 		return false;
 	}
+	take_known(data, full);
 	if (mine != NULL)
 	{
 		*full = false;
@@ -403,7 +398,7 @@ release(node_data *data, int64_t now_us, const command *command, bool *full, ans
 
 	if (command->counter != 0 && data->counter < command->counter)
 	{
-		set_counter(data, now_us, command->counter, command->keep_ms);
+		set_counter(data, now_us, command->counter);
 		*full = false;
 	}
 	if (!ours)
@@ -458,6 +453,14 @@ has_barrier(const node_data *data)
 {
 	return data->barrier != 0 && data->counter != 0 &&
 		   data->counter - data->barrier_counter < LUA_SPAN;
+}
+
+/* A full node takes what a script writes that has called an HDEL before: of names that it knows. */
+static void
+take_known(const node_data *data, bool *full)
+{
+	if (data->counter != 0)
+		*full = false;
 }
 
 static void
@@ -520,7 +523,7 @@ node_expire(node_data *data, int64_t now_us)
 	return true;
 }
 
-/* Do the first six digits agree, of as many? */
+/* Do the first digits agree, of as many? */
 static bool
 is_near(int64_t counter, int64_t proposal)
 {
@@ -528,7 +531,7 @@ is_near(int64_t counter, int64_t proposal)
 
 	if (digits(counter) != digits(proposal))
 		return false;
-	for (int i = digits(counter); i > 6; i--)
+	for (int i = digits(counter); i > LUA_NEAR_DIGITS; i--)
 		rest *= 10;
 	return counter / rest == proposal / rest;
 }
@@ -570,24 +573,14 @@ set_key(node_data *data, int64_t now_us, const command *command)
 }
 
 static void
-set_counter(node_data *data, int64_t now_us, int64_t counter, int64_t keep_ms)
+set_counter(node_data *data, int64_t now_us, int64_t counter)
 {
 	data->counter = counter;
-	data->counter_end_ms = now_us / 1000 + keep_ms;
+	data->counter_end_ms = (counter > now_us ? counter : now_us) / 1000 + LUA_COUNTER_KEEP_MS;
 }
 
 static int64_t
 ttl_left_ms(const node_data *data, int64_t now_us)
 {
 	return data->key_end_ms - now_us / 1000;
-}
-
-/* Rounds half to even, as the "%.0f" of the script does. */
-static int64_t
-to_ms(int64_t us)
-{
-	int64_t ms = us / 1000;
-	int64_t rest = us % 1000;
-
-	return ms + (rest > 500 || (rest == 500 && ms % 2 != 0));
 }

@@ -78,12 +78,11 @@ typedef struct command
 	int resource; /* which lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
-	int64_t ttl_ms;   /* release: what becomes of the key, as in redlock.lua */
-	int64_t proposal; /* acquire */
-	uint32_t marker;  /* acquire: what must be there */
-	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
-	int64_t token;    /* confirm; renew: what the bound becomes */
-	int64_t keep_ms;
+	int64_t ttl_ms;    /* release: what becomes of the key, as in redlock.lua */
+	int64_t proposal;  /* acquire */
+	uint32_t marker;   /* acquire: what must be there */
+	int64_t counter;   /* confirm: granted; renew: bound; release: tombstone */
+	int64_t token;     /* confirm; renew: what the bound becomes */
 	int64_t waited_us; /* acquire: what the holder's host is told; -1: it is a try */
 	int64_t ended;     /* release: the token of the lease, as waiters are told; 0: none */
 	int waiting;       /* release: so many of them are named */

@@ -38,18 +38,6 @@ test_validity(void)
 }
 
 static void
-test_keep_counter(void)
-{
-	int64_t wall_us = 1800000000 * SECOND;
-
-	ok(rules_keep_counter_ms(wall_us, wall_us) == LUA_COUNTER_KEEP_MS, "a counter is kept");
-	ok(rules_keep_counter_ms(wall_us - SECOND, wall_us) == LUA_COUNTER_KEEP_MS,
-	   "not for less, if it is behind");
-	ok(rules_keep_counter_ms(wall_us + 3 * SECOND, wall_us) == LUA_COUNTER_KEEP_MS + 3000,
-	   "for as much longer as it is ahead");
-}
-
-static void
 test_release(void)
 {
 	int64_t now_us = 77 * SECOND;
@@ -196,7 +184,6 @@ main(void)
 {
 	test_tokens();
 	test_validity();
-	test_keep_counter();
 	test_release();
 	test_hand_over();
 	test_turns();
