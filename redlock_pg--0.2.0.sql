@@ -362,12 +362,20 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_counter_row() IS
 'Counters since the server started; read them through the view redlock_stats';
 
-CREATE FUNCTION redlock_node_list_rows(OUT node text, OUT list text)
+CREATE FUNCTION redlock_node_list_rows(OUT node text, OUT list text,
+                                       OUT memory_used bigint, OUT memory_limit bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_node_list_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_node_list_rows() IS
-'Which lists the nodes are in; read it through the view redlock_nodes';
+'Which lists the nodes are in, and how full they are; read it through the view redlock_nodes';
+
+CREATE FUNCTION redlock_role_rows(OUT role oid, OUT new_names bigint, OUT refused bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_role_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_role_rows() IS
+'How many new names of locks each role has brought in; read it through the view redlock_roles';
 
 CREATE FUNCTION redlock_unsettled_row(OUT unsettled integer, OUT kept_until timestamptz)
 RETURNS record
@@ -433,7 +441,8 @@ COMMENT ON COLUMN redlock_locks.mode IS
 
 CREATE VIEW redlock_nodes AS
     SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,
-           n.votes_error, n.since, n.quarantine, n.quarantined_for, l.list
+           n.votes_error, n.since, n.quarantine, n.quarantined_for, l.list,
+           l.memory_used, l.memory_limit
       FROM redlock_node_rows() n
       LEFT JOIN redlock_node_list_rows() l ON l.node = n.node;
 COMMENT ON VIEW redlock_nodes IS
@@ -462,6 +471,22 @@ COMMENT ON COLUMN redlock_nodes.rtt_us IS
 'Time from the sending of a command to its reply, in microseconds; smoothed over the last ten or so';
 COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
+COMMENT ON COLUMN redlock_nodes.memory_used IS
+'Bytes of memory that the node uses, looked at every 5 seconds; null: it does not tell';
+COMMENT ON COLUMN redlock_nodes.memory_limit IS
+'maxmemory of the node; null: it has no limit, or does not tell';
+
+CREATE VIEW redlock_roles AS
+    SELECT pg_catalog.pg_get_userbyid(n.role) AS role, n.new_names, n.refused
+      FROM redlock_role_rows() n;
+COMMENT ON VIEW redlock_roles IS
+'How many names of locks that were new to this server each role has brought in';
+COMMENT ON COLUMN redlock_roles.role IS
+'Role of the sessions; at most 128 roles, those that brought in most';
+COMMENT ON COLUMN redlock_roles.new_names IS
+'New names, and new rows of redlock_fences, within the last hour';
+COMMENT ON COLUMN redlock_roles.refused IS
+'Calls that were refused by redlock.max_new_names_per_hour, since the server started';
 
 CREATE VIEW redlock_hosts AS SELECT * FROM redlock_host_rows();
 COMMENT ON VIEW redlock_hosts IS
@@ -537,6 +562,6 @@ COMMENT ON COLUMN redlock_stats.kept_until IS
 
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.
-GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats TO PUBLIC;
+GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats, redlock_roles TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;

@@ -45,6 +45,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/new_names.h"
 #include "shared/node_status.h"
 #include "shared/text.h"
 
@@ -80,6 +81,7 @@ PG_FUNCTION_INFO_V1(redlock_lease_rows);
 PG_FUNCTION_INFO_V1(redlock_lock_rows);
 PG_FUNCTION_INFO_V1(redlock_node_rows);
 PG_FUNCTION_INFO_V1(redlock_node_list_rows);
+PG_FUNCTION_INFO_V1(redlock_role_rows);
 PG_FUNCTION_INFO_V1(redlock_host_rows);
 PG_FUNCTION_INFO_V1(redlock_stats_row);
 PG_FUNCTION_INFO_V1(redlock_unsettled_row);
@@ -1343,16 +1345,45 @@ redlock_node_list_rows(PG_FUNCTION_ARGS)
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		Datum values[2];
-		bool nulls[2] = {0};
+		Datum values[4];
+		bool nulls[4] = {0};
+		int64 used;
+		int64 limit;
 
 		if (!node_status_copy(i, &status))
 			continue;
+		used = (int64) pg_atomic_read_u64(&status.memory_used);
+		limit = (int64) pg_atomic_read_u64(&status.memory_limit);
 		values[0] = CStringGetTextDatum(status.url.address);
 		values[1] = CStringGetTextDatum(status.now && status.next ? "both"
 										: status.now              ? "now"
 										: status.next             ? "next"
 																  : "leaving");
+		values[2] = Int64GetDatum(used);
+		nulls[2] = used == 0;
+		values[3] = Int64GetDatum(limit);
+		nulls[3] = limit == 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+redlock_role_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	NewNames list[NEW_NAMES_ROLES];
+	int count;
+
+	lease_require_preload();
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	count = new_names_list(list);
+	for (int i = 0; i < count; i++)
+	{
+		Datum values[] = {ObjectIdGetDatum(list[i].role), Int64GetDatum(list[i].names),
+						  Int64GetDatum(list[i].refused)};
+		bool nulls[lengthof(values)] = {0};
+
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -58,12 +58,13 @@ RESET ROLE;
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
+SELECT count(*) >= 0 AS readable FROM redlock_roles;
 RESET ROLE;
 
 -- Where new functions are closed to PUBLIC, the views can be read all the same.
@@ -76,6 +77,7 @@ SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
+SELECT count(*) >= 0 AS readable FROM redlock_roles;
 RESET ROLE;
 
 -- as it was

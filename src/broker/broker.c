@@ -44,6 +44,7 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/new_names.h"
 #include "shared/node_status.h"
 
 /* Mean pause between two rounds for a lock that another holds. */
@@ -69,6 +70,10 @@
 
 /* How often an error of a node is logged that is another again and again. */
 #define LOG_ERROR_US INT64CONST(10000000)
+
+/* So full a node is told of; and so full that it is told that there is room again. */
+#define MEMORY_WARN_PERCENT 80
+#define MEMORY_ROOM_PERCENT 75
 
 StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
@@ -123,6 +128,8 @@ static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer
 					   int64 now_us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
+static void on_measure(RedisNode *node);
+static char *most_names_text(void);
 static void show_node(RedisNode *node, NodeState before);
 static bool may_log_error(RedisNode *node, bool ended_duty);
 static void warn_of_praise(RedisNode *node);
@@ -130,7 +137,7 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer,     on_lost,   on_change,
+static const NodeHandler handler = {on_answer,     on_lost,   on_change, on_measure,
 									registry_hear, on_joined, on_hear};
 
 void
@@ -1087,6 +1094,56 @@ on_change(RedisNode *node, NodeState before)
 													  nodes_that(node_can_send)))
 			step_simple(lease, CORE_NODE_READY, node->slot, redlock_clock_us());
 	}
+}
+
+/* For people, and in the log once when little is left, and once when there is room again. */
+static void
+on_measure(RedisNode *node)
+{
+	NodeStatus *status = &node_status[node->slot];
+	int percent =
+		node->memory_limit > 0 ? (int) (100.0 * node->memory_used / node->memory_limit) : 0;
+
+	pg_atomic_write_u64(&status->memory_used, node->memory_used);
+	pg_atomic_write_u64(&status->memory_limit, node->memory_limit);
+	if (node->memory_used == 0)
+		return;
+	if (!node->warned_of_memory && percent >= MEMORY_WARN_PERCENT)
+	{
+		ereport(
+			WARNING,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("redlock node %s has used %d %% of its maxmemory", node->url.address, percent),
+			 errdetail("It uses " INT64_FORMAT " of " INT64_FORMAT " bytes. %s", node->memory_used,
+					   node->memory_limit, most_names_text()),
+			 errhint("Raise its maxmemory, or find out what fills it. A full node grants no "
+					 "lock whose name it does not know.")));
+		node->warned_of_memory = true;
+	}
+	else if (node->warned_of_memory && percent < MEMORY_ROOM_PERCENT)
+	{
+		ereport(LOG, (errmsg("redlock node %s has room again: it has used %d %% of its maxmemory",
+							 node->url.address, percent)));
+		node->warned_of_memory = false;
+	}
+}
+
+/* Names of roles are not known here. */
+static char *
+most_names_text(void)
+{
+	NewNames list[NEW_NAMES_ROLES];
+	int count = new_names_list(list);
+	NewNames most = {0};
+
+	for (int i = 0; i < count; i++)
+		if (list[i].names > most.names)
+			most = list[i];
+	if (most.names == 0)
+		return "No role of this server has brought in a new name within an hour.";
+	return psprintf("Of the roles of this server, the one with OID %u has brought in most new "
+					"names within an hour: " INT64_FORMAT ".",
+					most.role, most.names);
 }
 
 /* For people, and in the log if it is news. */

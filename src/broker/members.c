@@ -342,6 +342,8 @@ assign_slots(const Listed *listed, int *slot, int64 now_us)
 			b->last_error[0] = '\0';
 			memset(&b->guard, 0, sizeof(b->guard));
 			pg_atomic_write_u64(&b->rtt_us, 0);
+			pg_atomic_write_u64(&b->memory_used, 0);
+			pg_atomic_write_u64(&b->memory_limit, 0);
 			pg_atomic_write_u64(&b->votes_yes, 0);
 			pg_atomic_write_u64(&b->votes_no, 0);
 			pg_atomic_write_u64(&b->votes_error, 0);

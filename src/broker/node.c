@@ -122,7 +122,8 @@ static const char *explain_error(Question what, const redisReply *reply);
 static bool begins_with(const char *text, const char *with);
 static void read_fsync(RedisNode *node, const redisReply *reply);
 static const redisReply *configured(const redisReply *reply, const char *name);
-static void read_eviction(RedisNode *node, const redisReply *reply);
+static void read_memory(RedisNode *node, const redisReply *reply);
+static int64 info_number(const redisReply *reply, const char *name);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static void ask_guard(RedisNode *node);
@@ -874,7 +875,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			return NULL;
 
 		case ASK_MEMORY:
-			read_eviction(node, reply);
+			read_memory(node, reply);
 			return NULL;
 
 		case ASK_MARKER:
@@ -972,16 +973,20 @@ configured(const redisReply *reply, const char *name)
 	return NULL;
 }
 
-/* Does it throw keys away when its memory is full?  One that hides it is believed. */
+/*
+ * How full is it?  And does it throw keys away when its memory is full?  One that hides that is
+ * believed.
+ */
 static void
-read_eviction(RedisNode *node, const redisReply *reply)
+read_memory(RedisNode *node, const redisReply *reply)
 {
-	char limit[64];
 	char policy[sizeof(node->eviction)];
 
+	node->memory_used = info_number(reply, "used_memory");
+	node->memory_limit = info_number(reply, "maxmemory");
+	handler->measured(node);
 	node->eviction[0] = '\0';
-	if (info_value(reply, "maxmemory", limit, sizeof(limit)) && strtoll(limit, NULL, 10) > 0 &&
-		info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
+	if (node->memory_limit > 0 && info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
 		strcmp(policy, "noeviction") != 0)
 		strlcpy(node->eviction, policy, sizeof(node->eviction));
 	node->facts.evicts = node->eviction[0] != '\0';
@@ -1022,6 +1027,15 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 			line++;
 	}
 	return false;
+}
+
+/* 0: it is not there, or below. */
+static int64
+info_number(const redisReply *reply, const char *name)
+{
+	char value[64];
+
+	return info_value(reply, name, value, sizeof(value)) ? Max(strtoll(value, NULL, 10), 0) : 0;
 }
 
 static void
@@ -1119,7 +1133,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (first->check)
 	{
 		node->in_flight_head++;
-		read_eviction(node, reply);
+		read_memory(node, reply);
 		if (node->facts.evicts)
 		{
 			guard_distrust(node->guard, MAX_TTL_US, now_us);

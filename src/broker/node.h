@@ -95,6 +95,9 @@ typedef struct RedisNode
 	GuardMemory *guard;              /* what is remembered of it; NULL for a subscriber */
 	GuardFacts facts;                /* what it said when we connected */
 	char eviction[32];               /* how it may throw keys away; empty: it doesn't */
+	int64 memory_used;               /* bytes that it told last; 0: it does not tell */
+	int64 memory_limit;              /* its maxmemory; 0: it has none, or does not tell */
+	bool warned_of_memory;           /* that little is left of it */
 	char forgets[48];                /* what it says by which a restart may lose grants; empty:
 									  * nothing */
 	char untold[48];                 /* what it does not tell of that; empty: all is told */
@@ -147,6 +150,7 @@ typedef struct NodeHandler
 	/* the node is connected to again; at once if it is `replacing` */
 	void (*lost)(RedisNode *node, const InFlight *sent, int64 now_us);
 	void (*changed)(RedisNode *node, NodeState before); /* state or error */
+	void (*measured)(RedisNode *node);                  /* it told of its memory */
 	/* node_call was answered; or it will not be: NULL */
 	void (*called)(RedisNode *node, int call, const redisReply *reply, int64 now_us);
 	/* subscribers only: a channel was joined */

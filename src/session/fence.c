@@ -39,6 +39,7 @@
 
 #include "protocol/permits.h"
 #include "session/fence.h"
+#include "shared/new_names.h"
 
 static SPIPlanPtr plan = NULL;
 static char *plan_schema = NULL;
@@ -93,6 +94,8 @@ fence_share(const char *schema, const char *resource, int64 token)
 						   " VALUES ($1, 0, $3)"
 						   " ON CONFLICT (resource) DO NOTHING",
 						   schema, 3, values, false);
+			if (SPI_processed > 0)
+				new_names_add_row();
 		}
 		PG_FINALLY();
 		{
@@ -290,6 +293,7 @@ static bool
 raise_token(const char *schema, Datum resource, Datum token, Datum passed_at, bool passes)
 {
 	Datum values[] = {resource, token, passed_at, BoolGetDatum(passes)};
+	bool null;
 	int rc = 0;
 
 	if (plan == NULL || strcmp(plan_schema, schema) != 0)
@@ -304,9 +308,14 @@ raise_token(const char *schema, Datum resource, Datum token, Datum passed_at, bo
 		raising = false;
 	}
 	PG_END_TRY();
-	if (rc != SPI_OK_INSERT)
+	if (rc != SPI_OK_INSERT_RETURNING)
 		elog(ERROR, "could not record a fencing token: %s", SPI_result_code_string(rc));
-	return SPI_processed > 0;
+	if (SPI_processed == 0)
+		return false;
+	if (passes &&
+		DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null)))
+		new_names_add_row();
+	return true;
 }
 
 static void
@@ -328,7 +337,9 @@ prepare(const char *schema)
 					 " SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at"
 					 " WHERE f.token OPERATOR(pg_catalog.<) EXCLUDED.token"
 					 " OR f.token OPERATOR(pg_catalog.=) EXCLUDED.token"
-					 " AND ($4 OR f.passed_at OPERATOR(pg_catalog.<) EXCLUDED.passed_at)",
+					 " AND ($4 OR f.passed_at OPERATOR(pg_catalog.<) EXCLUDED.passed_at)"
+					 /* a row that is changed was locked before, and still says by whom */
+					 " RETURNING xmax OPERATOR(pg_catalog.=) 0",
 					 quote_identifier(schema));
 	made = SPI_prepare(sql.data, lengthof(types), types);
 	if (made == NULL)

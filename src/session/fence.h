@@ -12,7 +12,8 @@
  * Record the token in schema.redlock_fences, in the current transaction.  Waits
  * for a transaction that has recorded one for the same resource and is not over.
  * Errors: 40001 a newer token is recorded, or was committed since the snapshot of
- * this transaction; 25006 the transaction is read-only.
+ * this transaction; 25006 the transaction is read-only; 53400 the row is new, and the role brings
+ * in too many new names.
  */
 extern void fence_record(const char *schema, const char *resource, int64 token);
 

@@ -32,6 +32,7 @@
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
+#include "shared/new_names.h"
 #include "shared/node_status.h"
 #include "shared/text.h"
 
@@ -89,6 +90,7 @@ static bool may_await(const LockRequest *request, int name, int64 deadline_us);
 static bool awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
+static void note_new_names(const LockRequest *request, int from, const bool *opened);
 static void reserve_gates(int count);
 static void return_gates(void);
 static void end_wait_at_gate(void);
@@ -424,6 +426,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 {
 	asks_nodes = true;
 	refuse_in_dispute(request);
+	note_new_names(request, from, opened);
 	asked_us = broker_seen_us = redlock_clock_us();
 	if (waits_since_us == 0)
 		waits_since_us = asked_us;
@@ -439,6 +442,19 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		describe_holder(request, lease);
 		lease_ask(lease);
 	}
+}
+
+/* An error if too many of those that are asked for are new. */
+static void
+note_new_names(const LockRequest *request, int from, const bool *opened)
+{
+	uint64 hashes[SEVERAL_MAX];
+	int count = 0;
+
+	for (int i = from; i < asked_count; i++)
+		if (opened[i])
+			hashes[count++] = new_names_hash(request->names[i].utf8, request->names[i].utf8_len);
+	new_names_ask(hashes, count);
 }
 
 /* A try is in vain, or the time is over, and another session of this server has the lock. */

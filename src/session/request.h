@@ -37,8 +37,9 @@ typedef struct LockRequest
  * Ask for leases on all names.  When all are granted, `hold` is called, with `whole`: it takes
  * each of them (request_take), in the order of the names.  Returns false if `once`, and another
  * holds one, or if `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001
- * it was lost right after the grant, 40P01 a deadlock, 53400 the lease table is full, 55000 no
- * broker, or another host with which this one does not agree.
+ * it was lost right after the grant, 40P01 a deadlock, 53400 the lease table is full, or the role
+ * brings in too many new names, 55000 no broker, or another host with which this one does not
+ * agree.
  */
 extern bool request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
 							const LockRequest *whole);

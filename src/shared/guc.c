@@ -26,6 +26,7 @@ char *redlock_key_prefix = NULL;
 int redlock_max_hold_ms = 24 * 60 * 60 * 1000;
 int redlock_max_locks = 1024;
 int redlock_max_locks_per_session = 512;
+int redlock_max_new_names_per_hour = 10000;
 int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
@@ -118,6 +119,14 @@ guc_define(void)
 		"redlock.max_locks_per_session", "Locks that one session can hold at a time.",
 		"So one session can't use up what redlock.max_locks allows for all.",
 		&redlock_max_locks_per_session, 512, 1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.max_new_names_per_hour",
+		"Names of locks that a role can bring in within an hour, and rows of redlock_fences.",
+		"Each name leaves a counter at the nodes for two hours. Those that this server has asked "
+		"for within that time are not new. 0 allows no new names, -1 any number; superusers have "
+		"no limit.",
+		&redlock_max_new_names_per_hour, 10000, -1, 1000000000, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_ttl", "Longest ttl that a lock may be given.",

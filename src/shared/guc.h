@@ -45,6 +45,7 @@ extern char *redlock_key_prefix;
 extern int redlock_max_hold_ms;
 extern int redlock_max_locks;
 extern int redlock_max_locks_per_session;
+extern int redlock_max_new_names_per_hour; /* -1: no limit */
 extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_disagreement;

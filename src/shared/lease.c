@@ -33,6 +33,7 @@
 #include "shared/guc.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
+#include "shared/new_names.h"
 #include "shared/node_status.h"
 #include "shared/run_report.h"
 
@@ -138,6 +139,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
+	new_names_request();
 	run_report_request();
 	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS + 1);
 }
@@ -156,6 +158,7 @@ startup_shmem(void)
 		init_table();
 	node_status_set_up();
 	host_list_set_up();
+	new_names_set_up();
 	run_report_set_up();
 	LWLockRelease(AddinShmemInitLock);
 }

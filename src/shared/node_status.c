@@ -33,6 +33,8 @@ node_status_set_up(void)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
+		pg_atomic_init_u64(&node_status[i].memory_used, 0);
+		pg_atomic_init_u64(&node_status[i].memory_limit, 0);
 		pg_atomic_init_u64(&node_status[i].votes_yes, 0);
 		pg_atomic_init_u64(&node_status[i].votes_no, 0);
 		pg_atomic_init_u64(&node_status[i].votes_error, 0);

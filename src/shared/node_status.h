@@ -33,6 +33,8 @@ typedef struct NodeStatus
 	TimestampTz since; /* of the state */
 	GuardMemory guard;
 	pg_atomic_uint64 rtt_us;
+	pg_atomic_uint64 memory_used;  /* bytes; 0: not told */
+	pg_atomic_uint64 memory_limit; /* maxmemory; 0: none, or not told */
 	pg_atomic_uint64 votes_yes;
 	pg_atomic_uint64 votes_no;
 	pg_atomic_uint64 votes_error;
