@@ -109,8 +109,10 @@
 -- shorten a life, until the script has called a command that changes something; from then on it
 -- refuses nothing to this script.  So the first write of each command is one that such a node
 -- takes, or may fail (try), and nothing was done.  All releases are executed there.  So are the
--- other commands for a name whose counter is there: they call an HDEL before, which deletes
--- nothing.  A name that the node does not know would add to what it keeps, and is refused.
+-- other commands for a name whose key or counter is there: they delete before, as a change, a
+-- key that never is.  A name that the node does not know would add to what it keeps, and is
+-- refused, also behind other commands: a call of several asks first, by writing nothing to the
+-- marker.
 --
 -- What it costs
 -- -------------
@@ -126,6 +128,10 @@ local call, try, arguments = redis.call, redis.pcall, ARGV
 local sub, find, match, read_words = string.sub, string.find, string.match, struct.unpack
 local known_marker = arguments[1]
 local marker -- of this node; read by the first acquire
+
+-- Is the node full?  An error then.  A command in front of an acquire may let all of them write.
+local full = #arguments > 2 and try('SETRANGE', LUA_MARKER, 0, '')
+full = type(full) == 'table' and string.find(full.err, 'OOM', 1, true) and full
 
 for i = 2, #arguments do
 	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
@@ -254,7 +260,10 @@ for i = 2, #arguments do
 				end
 
 				if counter then
-					try('HDEL', readers, '')
+					try('DEL', key .. '\0none')
+				elseif full then
+					reply = full
+					break
 				end
 				local time = call('TIME')
 				local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ttl
@@ -287,9 +296,9 @@ for i = 2, #arguments do
 			-- A full node says who has the lock all the same.  An acquire that was sent twice
 			-- is granted once; it takes the place of an earlier attempt of its request.
 			if not for_reader then
-				set = not barred and try('SET', key, value, 'NX', 'PX', ttl)
+				set = not barred and (not counter and full or try('SET', key, value, 'NX', 'PX', ttl))
 				if set and set.err and counter then
-					try('HDEL', key .. '\0readers', '')
+					try('DEL', key .. '\0none')
 					set = try('SET', key, value, 'NX', 'PX', ttl)
 				end
 			end
@@ -549,9 +558,8 @@ for i = 2, #arguments do
 					break
 				end
 
-				-- A full node extends what is there: the first write is one that it takes.
-				if counter then
-					try('HDEL', readers, '')
+				if held or counter then
+					try('DEL', key .. '\0none')
 				end
 				local time = call('TIME')
 				local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -563,9 +571,6 @@ for i = 2, #arguments do
 				local life = math.max(ttl, shared and call('PTTL', key) or 0)
 				local set
 				if shared then
-					if mine then
-						call('PEXPIRE', key, life)
-					end
 					set = try('HSET', readers, request, reader)
 				else
 					set = try('SET', key, value, 'NX', 'PX', ttl)
@@ -593,15 +598,12 @@ for i = 2, #arguments do
 					break
 				end
 
-				-- A node that has no memory left for the value extends the key of the grant as
-				-- it is, whose attempt is the one before.  One of an earlier attempt will not
-				-- do: a late release of that may delete it.
 				local set = try('SET', key, value, 'PX', ttl)
-				if set.err and counter then
-					try('HDEL', key .. '\0readers', '')
+				if set.err and (held or counter) then
+					try('DEL', key .. '\0none')
 					set = try('SET', key, value, 'PX', ttl)
 				end
-				if set.err and not (held and sub(value, 34, 42) - sub(held, 34, 42) == 1) then
+				if set.err then
 					reply = set
 					break
 				end
@@ -620,10 +622,9 @@ for i = 2, #arguments do
 					call('PEXPIRE', lock, call('PTTL', key))
 				end
 			end
+
 			if counter ~= raise and not (counter and (#raise < #counter or #raise == #counter and raise < counter)) then
-				if counter then
-					try('HDEL', key .. '\0readers', '')
-				end
+				try('DEL', key .. '\0none')
 				local time = call('TIME')
 				local ahead = raise / 1000 - time[1] * 1000 - time[2] / 1000
 				local set = try('SET', counter_key, raise, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
@@ -670,7 +671,7 @@ for i = 2, #arguments do
 			reply = 0
 			break
 		end
-		try('HDEL', key .. '\0readers', '')
+		try('DEL', key .. '\0none')
 		local time = call('TIME')
 		local ahead = token / 1000 - time[1] * 1000 - time[2] / 1000
 		local set = try('SET', counter_key, token, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))

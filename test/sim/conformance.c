@@ -70,6 +70,7 @@ static long kept; /* commands that found what was kept after its release */
 static long told;                         /* renewals that were refused for the counter */
 static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
 static long refused_known;                /* ... of a name whose counter is there */
+static long refused_behind;               /* of a new name, behind what was executed */
 static long granted_known;                /* by a full node, of such a name */
 static long released_full;                /* keys, where it was full */
 static long heard[TELLS_WANT + 1];        /* messages */
@@ -159,6 +160,7 @@ main(void)
 		   refused[CORE_OP_CONFIRM] == 0 && refused[CORE_OP_RELEASE] == 0,
 	   "a full node: %ld acquires and %ld renewals are refused, and no confirm or release",
 	   refused[CORE_OP_ACQUIRE], refused[CORE_OP_RENEW]);
+	ok(refused_behind > 0, "%ld of new names behind others that are executed", refused_behind);
 	ok(refused_known == 0 && granted_known > 0,
 	   "none of a name that it knows, of which it grants %ld", granted_known);
 	ok(released_full > 0, "%ld releases there delete a key, or shorten its life", released_full);
@@ -485,7 +487,7 @@ execute_both(int count)
 {
 	uint32_t known = dice(5) == 0 ? dice(3) : its_mark.text;
 	bool is_full = dice(3) == 0;
-	bool full = is_full;
+	node_memory memory = is_full ? NODE_FULL : NODE_HAS_ROOM;
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
@@ -498,18 +500,19 @@ execute_both(int count)
 	for (int i = 0; i < count; i++)
 	{
 		node_data before = data;
-		bool was_full = full;
+		node_memory before_memory = memory;
 
 		kept += data.secret != 0 && data.kept;
-		random_command(&command[i], full);
+		random_command(&command[i], memory == NODE_FULL);
 		command[i].marker = known;
-		released_full += full && command[i].op == CORE_OP_RELEASE &&
+		released_full += memory == NODE_FULL && command[i].op == CORE_OP_RELEASE &&
 						 data.secret == command[i].secret && data.attempt == command[i].attempt;
-		node_execute(&data, &its_mark, now_us, &command[i], &full, &answer[i]);
+		node_execute(&data, &its_mark, now_us, &command[i], &memory, &answer[i]);
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
+		refused_behind += answer[i].error == NODE_FAILED && before_memory == NODE_WRITES;
 		refused_known += answer[i].error == NODE_FAILED && before.counter != 0;
-		granted_known += was_full && command[i].op == CORE_OP_ACQUIRE && before.counter != 0 &&
-						 answer[i].reply == CORE_REPLY_YES;
+		granted_known += before_memory == NODE_FULL && command[i].op == CORE_OP_ACQUIRE &&
+						 before.counter != 0 && answer[i].reply == CORE_REPLY_YES;
 		held_back += command[i].shared && answer[i].reply == CORE_REPLY_NO &&
 					 answer[i].holder == data.barrier && data.barrier != 0;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);

@@ -561,11 +561,11 @@ static void
 on_arrive(const event *event)
 {
 	said *said = &sayings[event->said];
-	bool full = false;
+	node_memory memory = NODE_HAS_ROOM;
 
 	if (event->node == 0)
 		seen.commands += is_counted();
-	node_execute(&nodes[event->node], &mark, WALL_US + now_us, &said->command, &full,
+	node_execute(&nodes[event->node], &mark, WALL_US + now_us, &said->command, &memory,
 				 &said->answer);
 	if (said->command.op == CORE_OP_ACQUIRE && said->answer.reply == CORE_REPLY_NO)
 		said->answer.waiting = said->answer.in_front ? 0 : count_waiting();

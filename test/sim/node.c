@@ -10,19 +10,19 @@
 #include "protocol/lua.h"
 
 static void acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
-					bool *full, answer *answer);
-static void confirm(node_data *data, int64_t now_us, const command *command, bool *full,
+					node_memory *memory, answer *answer);
+static void confirm(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 					answer *answer);
-static void renew(node_data *data, int64_t now_us, const command *command, bool *full,
+static void renew(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 				  answer *answer);
-static void release(node_data *data, int64_t now_us, const command *command, bool *full,
+static void release(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 					answer *answer);
-static bool acquire_shared(node_data *data, int64_t now_us, const command *command, bool *full,
-						   int64_t counter, answer *answer);
-static void confirm_shared(node_data *data, int64_t now_us, const command *command, bool *full,
-						   answer *answer);
-static bool renew_shared(node_data *data, int64_t now_us, const command *command, bool *full,
-						 answer *answer);
+static bool acquire_shared(node_data *data, int64_t now_us, const command *command,
+						   node_memory *memory, int64_t counter, answer *answer);
+static void confirm_shared(node_data *data, int64_t now_us, const command *command,
+						   node_memory *memory, answer *answer);
+static bool renew_shared(node_data *data, int64_t now_us, const command *command,
+						 node_memory *memory, answer *answer);
 static bool release_shared(node_data *data, int64_t now_us, const command *command, answer *answer);
 static node_reader *reader_of(node_data *data, uint32_t secret);
 static void put_reader(node_data *data, const command *command, int64_t granted, int64_t end_ms);
@@ -32,7 +32,8 @@ static void stand_in_the_way(const node_data *data, int64_t now_us, const comman
 							 answer *answer);
 static void stand_in_front(node_data *data, int64_t now_us, const command *command, bool full,
 						   answer *answer);
-static void take_known(const node_data *data, bool *full);
+static void take_known(const node_data *data, node_memory *memory);
+static void let_write(node_memory *memory);
 static void refuse(answer *answer);
 static bool is_near(int64_t counter, int64_t proposal);
 static int digits(int64_t number);
@@ -44,31 +45,31 @@ static int64_t ttl_left_ms(const node_data *data, int64_t now_us);
 
 void
 node_execute(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
-			 bool *full, answer *answer)
+			 node_memory *memory, answer *answer)
 {
 	*answer = (struct answer){.reply = CORE_REPLY_NO};
 	node_expire(data, now_us);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			acquire(data, mark, now_us, command, full, answer);
+			acquire(data, mark, now_us, command, memory, answer);
 			break;
 		case CORE_OP_CONFIRM:
-			confirm(data, now_us, command, full, answer);
+			confirm(data, now_us, command, memory, answer);
 			break;
 		case CORE_OP_RENEW:
-			renew(data, now_us, command, full, answer);
+			renew(data, now_us, command, memory, answer);
 			break;
 		case CORE_OP_RELEASE:
-			release(data, now_us, command, full, answer);
+			release(data, now_us, command, memory, answer);
 			break;
 	}
 }
 
 /* The clock is looked at only where the counter is not there, or not near. */
 static void
-acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command, bool *full,
-		answer *answer)
+acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
+		node_memory *memory, answer *answer)
 {
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
@@ -97,12 +98,13 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	answer->reply = CORE_REPLY_YES;
 	if (command->shared)
 	{
-		if (!acquire_shared(data, now_us, command, full, counter, answer))
+		if (!acquire_shared(data, now_us, command, memory, counter, answer))
 			return;
 	}
 	else
 	{
-		take_known(data, full);
+		if (data->counter != 0)
+			let_write(memory);
 		if (is_same(data, command))
 		{
 			answer->token = data->counter;
@@ -112,10 +114,10 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		{
 			stand_in_the_way(data, now_us, command, answer);
 			if (data->shared)
-				stand_in_front(data, now_us, command, *full, answer);
+				stand_in_front(data, now_us, command, *memory == NODE_FULL, answer);
 			return;
 		}
-		if (*full)
+		if (*memory != NODE_HAS_ROOM && data->counter == 0)
 		{
 			refuse(answer);
 			return;
@@ -170,8 +172,8 @@ stand_in_front(node_data *data, int64_t now_us, const command *command, bool ful
 
 /* The reader is there now, and the counter is to be raised. */
 static bool
-acquire_shared(node_data *data, int64_t now_us, const command *command, bool *full, int64_t counter,
-			   answer *answer)
+acquire_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
+			   int64_t counter, answer *answer)
 {
 	node_reader *mine = reader_of(data, command->secret);
 	int64_t end_ms = now_us / 1000 + command->ttl_ms;
@@ -202,8 +204,9 @@ acquire_shared(node_data *data, int64_t now_us, const command *command, bool *fu
 		answer->shared = true;
 		return false;
 	}
-	take_known(data, full);
-	if (*full)
+	if (data->counter != 0)
+		let_write(memory);
+	if (*memory != NODE_HAS_ROOM && data->counter == 0)
 	{
 		refuse(answer);
 		return false;
@@ -225,23 +228,25 @@ acquire_shared(node_data *data, int64_t now_us, const command *command, bool *fu
 }
 
 static void
-confirm(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+confirm(node_data *data, int64_t now_us, const command *command, node_memory *memory,
+		answer *answer)
 {
 	if (command->shared)
 	{
-		confirm_shared(data, now_us, command, full, answer);
+		confirm_shared(data, now_us, command, memory, answer);
 		return;
 	}
 	if (!is_same(data, command) || data->counter == 0 || data->counter != command->counter)
 		return;
-	take_known(data, full);
+	take_known(data, memory);
 	set_counter(data, now_us, command->token);
 	answer->reply = CORE_REPLY_YES;
 }
 
 /* Other readers may have raised the counter since. */
 static void
-confirm_shared(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+confirm_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
+			   answer *answer)
 {
 	const node_reader *mine = reader_of(data, command->secret);
 
@@ -250,18 +255,18 @@ confirm_shared(node_data *data, int64_t now_us, const command *command, bool *fu
 		return;
 	if (data->counter < command->token)
 	{
-		take_known(data, full);
+		take_known(data, memory);
 		set_counter(data, now_us, command->token);
 	}
 	answer->reply = CORE_REPLY_YES;
 }
 
 static void
-renew(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+renew(node_data *data, int64_t now_us, const command *command, node_memory *memory, answer *answer)
 {
 	if (command->shared)
 	{
-		if (!renew_shared(data, now_us, command, full, answer))
+		if (!renew_shared(data, now_us, command, memory, answer))
 			return;
 	}
 	else if (is_same(data, command))
@@ -269,7 +274,7 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 		if (ttl_left_ms(data, now_us) < command->ttl_ms)
 		{
 			set_key(data, now_us, command);
-			*full = false;
+			let_write(memory);
 		}
 	}
 	else
@@ -281,36 +286,26 @@ renew(node_data *data, int64_t now_us, const command *command, bool *full, answe
 			answer->token = data->counter;
 			return;
 		}
-		take_known(data, full);
-		if (*full && (data->secret == 0 || data->attempt + 1 != command->attempt))
+		take_known(data, memory);
+		if (*memory == NODE_FULL)
 		{
 			refuse(answer);
 			return;
 		}
-		if (!*full)
-			set_key(data, now_us, command);
-		else if (data->key_end_ms < now_us / 1000 + command->ttl_ms)
-		{
-			/* it extends the key of the grant as it is, not of an earlier attempt */
-			data->key_end_ms = now_us / 1000 + command->ttl_ms;
-			*full = false;
-		}
+		set_key(data, now_us, command);
 	}
 	if (data->counter < command->token)
-		take_known(data, full);
-	if (*full && data->counter < command->token)
 	{
-		refuse(answer);
-		return;
-	}
-	if (data->counter < command->token)
+		let_write(memory);
 		set_counter(data, now_us, command->token);
+	}
 	answer->reply = CORE_REPLY_YES;
 }
 
 /* False: it was not extended. */
 static bool
-renew_shared(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+renew_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
+			 answer *answer)
 {
 	node_reader *mine = reader_of(data, command->secret);
 	int64_t since = data->counter;
@@ -328,18 +323,14 @@ renew_shared(node_data *data, int64_t now_us, const command *command, bool *full
 		answer->token = since;
 		return false;
 	}
-	take_known(data, full);
-	if (mine != NULL)
-	{
-		*full = false;
-		if (mine->attempt == command->attempt && end_ms < mine->end_ms)
-			end_ms = mine->end_ms;
-	}
-	else if (*full)
+	take_known(data, memory);
+	if (*memory == NODE_FULL)
 	{
 		refuse(answer);
 		return false;
 	}
+	if (mine != NULL && mine->attempt == command->attempt && end_ms < mine->end_ms)
+		end_ms = mine->end_ms;
 	if (data->secret != 0 && life_ms < data->key_end_ms)
 		life_ms = data->key_end_ms;
 	if (data->secret == 0)
@@ -383,27 +374,28 @@ release_shared(node_data *data, int64_t now_us, const command *command, answer *
 }
 
 static void
-release(node_data *data, int64_t now_us, const command *command, bool *full, answer *answer)
+release(node_data *data, int64_t now_us, const command *command, node_memory *memory,
+		answer *answer)
 {
 	bool others = command->shared && release_shared(data, now_us, command, answer);
 	bool ours = !command->shared && is_ours(data, command);
 
 	if (answer->reply == CORE_REPLY_YES)
-		*full = false;
+		let_write(memory);
 	if (others && command->counter != 0 && data->since >= 0 && data->since < command->counter)
 	{
 		data->since = command->counter;
-		*full = false;
+		let_write(memory);
 	}
 
 	if (command->counter != 0 && data->counter < command->counter)
 	{
 		set_counter(data, now_us, command->counter);
-		*full = false;
+		let_write(memory);
 	}
 	if (!ours)
 		return;
-	*full = false;
+	let_write(memory);
 	answer->reply = CORE_REPLY_YES;
 	if (command->ttl_ms == 0)
 		answer->tells = TELLS_FREE;
@@ -455,12 +447,20 @@ has_barrier(const node_data *data)
 		   data->counter - data->barrier_counter < LUA_SPAN;
 }
 
-/* A full node takes what a script writes that has called an HDEL before: of names that it knows. */
+/* A script that has changed something may write at a full node: for names that it knows. */
 static void
-take_known(const node_data *data, bool *full)
+take_known(const node_data *data, node_memory *memory)
 {
-	if (data->counter != 0)
-		*full = false;
+	if (data->counter != 0 || data->secret != 0)
+		let_write(memory);
+}
+
+/* The rest of this call of the script, but for new names. */
+static void
+let_write(node_memory *memory)
+{
+	if (*memory == NODE_FULL)
+		*memory = NODE_WRITES;
 }
 
 static void

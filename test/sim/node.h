@@ -133,12 +133,17 @@ typedef struct answer
 	int reader_host[NODE_READERS_MAX];
 } answer;
 
-/*
- * `data`: of the command's lock.  full: the node has no memory left, and refuses what
- * needs some until this call of the script has changed something.
- */
+/* Of a node, to a call of the script. */
+typedef enum node_memory
+{
+	NODE_HAS_ROOM,
+	NODE_WRITES, /* it is full, but the call has changed something: only new names are refused */
+	NODE_FULL
+} node_memory;
+
+/* `data`: of the command's lock. */
 extern void node_execute(node_data *data, const node_mark *mark, int64_t now_us,
-						 const command *command, bool *full, answer *answer);
+						 const command *command, node_memory *memory, answer *answer);
 
 /* Reads the marker, or writes one; `seen`: another was seen before. */
 extern marked node_marker(node_mark *mark, int64_t now_us, uint32_t fresh, bool seen,

@@ -175,7 +175,7 @@ wire_on_arrive(const event *event)
 	{
 		wire->batch = wire->command[at].batch;
 		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
-		wire->full = may(FAULT_FULL) && chance(4);
+		wire->memory = may(FAULT_FULL) && chance(4) ? NODE_FULL : NODE_HAS_ROOM;
 	}
 	if (wire->failing_at == 0)
 	{
@@ -326,7 +326,7 @@ static void
 execute(int node, int s, const command *command, answer *answer, wire *behind)
 {
 	server *server = &w.server[s];
-	bool full = behind != NULL && behind->full;
+	node_memory memory = behind != NULL ? behind->memory : NODE_HAS_ROOM;
 	store before;
 
 	save(server);
@@ -349,9 +349,9 @@ execute(int node, int s, const command *command, answer *answer, wire *behind)
 	wire_expire(s, command->resource);
 	before = server->data;
 	node_execute(&server->data.lock[command->resource], &server->data.mark, server_clock_us(server),
-				 command, &full, answer);
+				 command, &memory, answer);
 	if (behind != NULL)
-		behind->full = full;
+		behind->memory = memory;
 	if (answer->error == NODE_FAILED)
 	{
 		seen.fault[FAULT_FULL]++;

@@ -23,14 +23,14 @@ typedef enum wire_state
 
 typedef struct wire
 {
-	wire_state state; /* as the host sees it */
-	uint32_t epoch;   /* of events about it: a connection that is over has none */
-	bool gone;        /* nothing gets through any more; the host may not know */
-	bool watched;     /* an EVENT_OVERDUE is under way */
-	bool by_text;     /* the node does not know the script any more */
-	uint32_t batch;   /* that is being executed, */
-	int failing_at;   /* at which command it fails; -1: it does not */
-	bool full;        /* ... and the node has no memory left for it */
+	wire_state state;   /* as the host sees it */
+	uint32_t epoch;     /* of events about it: a connection that is over has none */
+	bool gone;          /* nothing gets through any more; the host may not know */
+	bool watched;       /* an EVENT_OVERDUE is under way */
+	bool by_text;       /* the node does not know the script any more */
+	uint32_t batch;     /* that is being executed, */
+	int failing_at;     /* at which command it fails; -1: it does not */
+	node_memory memory; /* ... and what the node has left for it */
 	int64_t to_at_us;
 	int64_t from_at_us;
 	/* a ring: [head, executed) wait for their reply to arrive, [executed, tail) to be executed */
