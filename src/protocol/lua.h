@@ -65,7 +65,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LOCK_PERMITS "slots=%d "
 #define LUA_PERMITS_PATTERN "^%x+:%d+:%x+ slots=(%d%d?%d?%d?) "
 
-#define LUA_SCRIPT_MAX 15000 /* bytes of the one for locks */
+#define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */
 
 /* Before a host's id: the channel of what it is told. */
 #define LUA_HOST "redlock:\0host:"
