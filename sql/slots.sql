@@ -31,7 +31,7 @@ RESET redlock.keep_idle;
 
 -- a fence for each slot
 SELECT redlock_acquire('slots', scope => 'session', slots => 2) = redlock_fence('slots') AS fenced;
-SELECT count(*), bool_and(resource IN ('slots', E'slots\0012')) AS named FROM redlock_fences WHERE resource LIKE 'slots%';
+SELECT count(*), bool_and(resource IN (E'slots\0011', E'slots\0012')) AS named FROM redlock_fences WHERE resource LIKE 'slots%';
 SELECT redlock_release('slots');
 DELETE FROM redlock_fences;
 

@@ -44,13 +44,15 @@ sub counters
 	  grep { $_->answers } @nodes;
 }
 
+# As a node writes a counter: a counter that stays near keeps the expiry that it has.
 sub set_counter
 {
 	my ($node, $name, $counter) = @_;
+	my $keep_ms = int(KEEP_MS + max(0, $counter - now_us()) / 1000);
 
 	die 'not set' if $node->cli('EVAL',
-		q{return redis.call('SET', KEYS[1] .. '\0token', ARGV[1], 'PX', 100000000)},
-		1, "redlock:$name", $counter) ne 'OK';
+		q{return redis.call('SET', KEYS[1] .. '\0token', ARGV[1], 'PX', ARGV[2])},
+		1, "redlock:$name", $counter, $keep_ms) ne 'OK';
 	return;
 }
 
