@@ -1110,20 +1110,21 @@ on_measure(RedisNode *node)
 		return;
 	if (!node->warned_of_memory && percent >= MEMORY_WARN_PERCENT)
 	{
-		ereport(
-			WARNING,
-			(errcode(ERRCODE_OUT_OF_MEMORY),
-			 errmsg("redlock node %s has used %d %% of its maxmemory", node->url.address, percent),
-			 errdetail("It uses " INT64_FORMAT " of " INT64_FORMAT " bytes. %s", node->memory_used,
-					   node->memory_limit, most_names_text()),
-			 errhint("Raise its maxmemory, or find out what fills it. A full node grants no "
-					 "lock whose name it does not know.")));
+		ereport(WARNING,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("redlock node %s has little memory left", node->url.address),
+				 errdetail("It uses " INT64_FORMAT " of " INT64_FORMAT " bytes, %d %%. %s",
+						   node->memory_used, node->memory_limit, percent, most_names_text()),
+				 errhint("Raise its maxmemory, or find out what fills it. A full node grants no "
+						 "lock whose name it does not know.")));
 		node->warned_of_memory = true;
 	}
 	else if (node->warned_of_memory && percent < MEMORY_ROOM_PERCENT)
 	{
-		ereport(LOG, (errmsg("redlock node %s has room again: it has used %d %% of its maxmemory",
-							 node->url.address, percent)));
+		ereport(LOG,
+				(errmsg("redlock node %s has enough memory again", node->url.address),
+				 errdetail("It uses " INT64_FORMAT " bytes, and its maxmemory is " INT64_FORMAT ".",
+						   node->memory_used, node->memory_limit)));
 		node->warned_of_memory = false;
 	}
 }

@@ -218,9 +218,9 @@ in_last_hour(const Role *role, int64 now_us)
 	int64 left_us = HOUR_US - now_us % HOUR_US;
 
 	if (role->hour == hour)
-		return role->names + (int64) ((double) role->before * left_us / HOUR_US);
+		return role->names + (role->before * left_us + HOUR_US - 1) / HOUR_US;
 	if (role->hour == hour - 1)
-		return (int64) ((double) role->names * left_us / HOUR_US);
+		return (role->names * left_us + HOUR_US - 1) / HOUR_US;
 	return 0;
 }
 
@@ -232,11 +232,10 @@ fail(Oid role, int64 used, bool tell)
 	if (name == NULL)
 		name = psprintf("%u", role);
 	if (tell)
-		ereport(LOG, (errmsg("role \"%s\" has brought in " INT64_FORMAT
-							 " new redlock names within an hour, and gets no more for now",
-							 name, used),
-					  errhint("See the view redlock_roles, and redlock_nodes for the memory "
-							  "that the nodes have left.")));
+		ereport(LOG, (errmsg("role \"%s\" gets no more new redlock names for now", name),
+					  errdetail("It has brought in " INT64_FORMAT " within an hour.", used),
+					  errhint("See the view redlock_roles, and redlock_nodes for the memory that "
+							  "the nodes have left.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("role \"%s\" brings in too many new redlock names", name),
