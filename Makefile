@@ -19,12 +19,12 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/slots protocol/waiters protocol/wish \
-	shared/alarm shared/clock shared/guc shared/host_list shared/lease shared/new_names shared/node_status shared/run_report shared/text \
+	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/new_names shared/node_status shared/run_report shared/text \
 	shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
-	session/detached session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
+	session/detached session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
 	session/runs session/session)
 
 EXTENSION = redlock_pg
@@ -110,11 +110,12 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
 test/unit/hearing_test: src/protocol/hearing.c src/protocol/core.c
+test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/joint_test: test/unit/laws.c src/protocol/core.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c

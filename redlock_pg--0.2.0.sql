@@ -385,29 +385,27 @@ COMMENT ON FUNCTION redlock_unsettled_row() IS
 'What does not yet rest on the lists of nodes in force; read it through the view redlock_stats';
 
 CREATE VIEW redlock_locks AS
-    -- a shared lock has a row for each session that is at its gate, and one if there is none
-    SELECT resource, state, scope, coalesce(l.pid, g.pid) AS pid, d.datname AS database, token,
+    -- a shared lock has a row for each session that shares it, or one if no session does
+    WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
+    SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot, l.mode
-      FROM redlock_lock_rows() l
-      LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
-      LEFT JOIN pg_catalog.pg_locks g
-        ON l.mode = 'shared' AND l.pid IS NULL AND l.state IN ('held', 'lost')
-       AND g.classid = l.gate_classid AND g.objid = l.gate_objid
-       AND g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0 AND g.granted
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot, mode
+      FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
-    -- sessions queued behind another session of this server; the first of those that wait
-    -- for the end of a detached lock has its gate; and so have all that wait for the answer to
-    -- one that asks to share it
+    -- sessions queued behind another session of this server.  Some of these have entered the
+    -- gate: the first that waits for the end of a detached lock, and each that waits to share
+    -- a lock
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
            CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
       FROM pg_catalog.pg_locks g
-      JOIN redlock_lock_rows() l
-        ON g.classid = l.gate_classid AND g.objid = l.gate_objid
+      JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
        AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL)
-            OR (l.mode = 'shared' AND l.state = 'waiting' AND l.pid <> g.pid));
+            OR (l.mode = 'shared' AND l.state IN ('waiting', 'held')
+                AND NOT EXISTS (SELECT FROM l reader
+                                 WHERE reader.gate_classid = g.classid
+                                   AND reader.gate_objid = g.objid AND reader.pid = g.pid)));
 COMMENT ON VIEW redlock_locks IS
 'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them, or that are detached';
 COMMENT ON COLUMN redlock_locks.resource IS
@@ -421,7 +419,7 @@ COMMENT ON COLUMN redlock_locks.database IS
 COMMENT ON COLUMN redlock_locks.ttl IS
 'For how long each renewal makes it last';
 COMMENT ON COLUMN redlock_locks.state IS
-'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead, or it waits to share a lock that another host wants for itself); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
 COMMENT ON COLUMN redlock_locks.since IS
 'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock, or waits until another has been told that it may share it';
 COMMENT ON COLUMN redlock_locks.token IS

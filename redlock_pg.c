@@ -36,6 +36,7 @@
 #include "broker/broker.h"
 #include "protocol/permits.h"
 #include "session/detached.h"
+#include "session/encoding.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/list_hosts.h"
@@ -104,6 +105,11 @@ typedef struct RunContext
 /* Of an array of names, in which each may stand more than once. */
 #define ELEMENTS_MAX 10000
 
+/* Columns of redlock_lock_rows, and of redlock_lease_rows, its form in 0.1.0, which ends with the
+ * gate. */
+#define LOCK_COLUMNS 16
+#define LOCK_COLUMNS_0_1 12
+
 static bool is_atomic(FunctionCallInfo fcinfo);
 static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
 static inline bool says(const text *given, const char *word);
@@ -137,7 +143,9 @@ static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static int64 interval_us(const Interval *interval);
 static char *interval_text(Interval *interval);
 static Interval *make_interval_us(int64 us);
-static void lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease);
+static void lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *lease);
+static bool reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *values,
+						bool *nulls);
 static TimestampTz idle_since(Lease *lease);
 static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
@@ -146,7 +154,6 @@ static Datum counter_datum(LeaseCounter counter);
 static void host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list,
 					 const HostRow *host);
 static bool has_next(const HostConfig *ours, const HostConfig *theirs);
-static text *resource_text(const char *utf8);
 
 void
 _PG_init(void)
@@ -1177,7 +1184,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 		if (!lease_table->lease[i].in_use || !lease_copy(&lease_table->lease[i], copy))
 			continue;
 		MemoryContextSwitchTo(row_context);
-		lease_row(rsinfo->setResult, rsinfo->setDesc, copy);
+		lease_row(rsinfo->setResult, rsinfo->setDesc, &lease_table->lease[i], copy);
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(row_context);
 	}
@@ -1192,11 +1199,12 @@ redlock_lock_rows(PG_FUNCTION_ARGS)
 	return redlock_lease_rows(fcinfo);
 }
 
+/* `lease` is the copy of `original`. */
 static void
-lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
+lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *lease)
 {
-	Datum values[16] = {0};
-	bool nulls[16] = {0};
+	Datum values[LOCK_COLUMNS] = {0};
+	bool nulls[LOCK_COLUMNS] = {0};
 	bool idle = lease_stays(lease);
 	int64 until_us =
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
@@ -1207,10 +1215,9 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 		lease->token == 0 && !held && !lease->is_queue ? lease_held_by_text(lease) : NULL;
 	bool by_many = lease->shared && lease->token != 0;
 
-	/* the function of 0.1.0 ends with the gate */
-	Assert(desc->natts == lengthof(values) || desc->natts == 12);
+	Assert(desc->natts == LOCK_COLUMNS || desc->natts == LOCK_COLUMNS_0_1);
 
-	values[0] = PointerGetDatum(resource_text(lease_name(lease)));
+	values[0] = CStringGetTextDatum(encoding_from_utf8(lease_name(lease)));
 	values[1] = CStringGetTextDatum(lease_state_name(lease));
 	values[2] = CStringGetTextDatum(scope_name(lease->scope));
 	values[3] = Int32GetDatum(lease->owner_pid);
@@ -1223,7 +1230,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	nulls[6] = !held;
 	values[7] = IntervalPGetDatum(make_interval_us(lease->ttl_ms * INT64CONST(1000)));
 	values[8] = TimestampTzGetDatum(idle ? idle_since(lease) : lease->since);
-	values[9] = held_by != NULL ? CStringGetTextDatum(held_by) : 0;
+	values[9] = held_by != NULL ? CStringGetTextDatum(encoding_from_utf8(held_by)) : 0;
 	nulls[9] = held_by == NULL;
 	values[10] = ObjectIdGetDatum(GATE_CLASSID(lease->gate));
 	values[11] = ObjectIdGetDatum(GATE_OBJID(lease->gate));
@@ -1233,7 +1240,29 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, Lease *lease)
 	values[14] = Int32GetDatum(permits_number(lease->key, lease->key_len));
 	nulls[14] = lease->permits == 0 || lease->is_queue;
 	values[15] = CStringGetTextDatum(lease->shared ? "shared" : "exclusive");
-	tuplestore_putvalues(rows, desc, values, nulls);
+	if (!by_many || idle || desc->natts == LOCK_COLUMNS_0_1 ||
+		!reader_rows(rows, desc, original, values, nulls))
+		tuplestore_putvalues(rows, desc, values, nulls);
+}
+
+/* A row for each session of this server that shares the lease.  False: none does. */
+static bool
+reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *values, bool *nulls)
+{
+	bool any = false;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		int pid = lease_is_shared_by(lease, i) ? GetPGProcByNumber(i)->pid : 0;
+
+		if (pid == 0)
+			continue;
+		values[3] = Int32GetDatum(pid);
+		nulls[3] = false;
+		tuplestore_putvalues(rows, desc, values, nulls);
+		any = true;
+	}
+	return any;
 }
 
 /* Nobody looked at the wall clock then. */
@@ -1537,41 +1566,4 @@ Datum
 redlock_counter_row(PG_FUNCTION_ARGS)
 {
 	return redlock_stats_row(fcinfo);
-}
-
-/*
- * A name may come from a database of any encoding.  What can't be said in this
- * one's is escaped, so that one name can't make the view unreadable.
- */
-static text *
-resource_text(const char *utf8)
-{
-	int encoding = GetDatabaseEncoding();
-	char converted[(LOCK_NAME_MAX + 1) * MAX_CONVERSION_GROWTH + 1];
-	Oid converter;
-	StringInfoData name;
-
-	if (encoding == PG_UTF8 || encoding == PG_SQL_ASCII)
-		return cstring_to_text(utf8);
-
-	converter = FindDefaultConversionProc(PG_UTF8, encoding);
-	initStringInfo(&name);
-	while (*utf8)
-	{
-		int done = 0;
-
-		if (OidIsValid(converter))
-			done = pg_do_encoding_conversion_buf(
-				converter, PG_UTF8, encoding, (unsigned char *) utf8, strlen(utf8),
-				(unsigned char *) converted, sizeof(converted), true);
-
-		appendBinaryStringInfo(&name, converted, done > 0 ? strlen(converted) : 0);
-		utf8 += done;
-		/* a character that it could not convert */
-		for (int left = pg_utf_mblen((const unsigned char *) utf8); *utf8 && left > 0;
-			 left--, utf8++)
-			appendStringInfo(&name, IS_HIGHBIT_SET(*utf8) ? "\\x%02x" : "%c",
-							 (unsigned char) *utf8);
-	}
-	return cstring_to_text_with_len(name.data, name.len);
 }

@@ -210,7 +210,7 @@ sub queued
 
 {
 	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
-	my $holder = 'host=\S+ database=postgres pid=' . $on_a->pid . ' user=\S+ cluster=a';
+	my $holder = 'cluster="a" host="\S+" database="postgres" pid=' . $on_a->pid . ' user="\S+"';
 
 	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
 	my $result = $ask->();

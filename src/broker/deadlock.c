@@ -118,6 +118,7 @@ static uint64 local_number(PGPROC *process, int64 since_us);
 static bool may_wait(PGPROC *process);
 static bool local_wait(PGPROC *process, LocalWait *wait);
 static bool gate_wait(PGPROC *process, LocalWait *wait);
+static void describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE]);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
@@ -259,7 +260,7 @@ send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	char what[SCRIPT_WHAT_SIZE];
 
-	snprintf(what, sizeof(what), "redlock \"%s\"", lease_name(lease));
+	describe_redlock(lease, what);
 	if (add_step(probe, lease->owner_pid, number_of(lease), true, what))
 		tell_holder(probe, lease, now_us);
 }
@@ -504,7 +505,7 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 		return false;
 	text->pid = pid;
 	strlcpy(text->server, host_list_own_name(), sizeof(text->server));
-	text_to_printable(text->what, sizeof(text->what), what, strlen(what));
+	text_to_utf8(text->what, sizeof(text->what), what, strlen(what));
 	return true;
 }
 
@@ -615,8 +616,20 @@ gate_wait(PGPROC *process, LocalWait *wait)
 	else
 		return false;
 	wait->number = local_number(process, since_us);
-	snprintf(wait->what, sizeof(wait->what), "redlock \"%s\"", lease_name(lease));
+	describe_redlock(lease, wait->what);
 	return true;
+}
+
+/* A long name is cut, with ... behind the quote. */
+static void
+describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE])
+{
+	const char *name = lease_name(lease);
+	char shown[SCRIPT_WHAT_SIZE - sizeof("redlock \"\"...") + 1];
+
+	text_to_utf8(shown, sizeof(shown), name, strlen(name));
+	snprintf(what, SCRIPT_WHAT_SIZE, "redlock \"%s\"%s", shown,
+			 strlen(shown) < strlen(name) ? "..." : "");
 }
 
 /* A gate belongs to the lease whose owner holds it. */
@@ -624,18 +637,21 @@ static void
 describe_lock(const LOCKTAG *tag, LocalWait *wait)
 {
 	Lease *lease = is_gate(tag) ? lease_at_gate(gate_of(tag)) : NULL;
-	StringInfoData text;
 
-	initStringInfo(&text);
 	if (lease != NULL)
-		appendStringInfo(&text, "redlock \"%s\"", lease_name(lease));
+		describe_redlock(lease, wait->what);
 	else
+	{
+		StringInfoData text;
+
+		initStringInfo(&text);
 		DescribeLockTag(&text, tag);
+		strlcpy(wait->what, text.data, sizeof(wait->what));
+	}
 	wait->request = NULL;
 	if (lease != NULL && waits[lease_slot(lease)].timer.at_us != 0 &&
 		lease_state(lease) == LEASE_WAITING)
 		wait->request = lease;
-	strlcpy(wait->what, text.data, sizeof(wait->what));
 }
 
 /* The session is told when its cycle was seen twice. */

@@ -329,7 +329,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 		from += strlen(LUA_KEPT);
 	if (shared)
 		said = strlcpy(answer->text, LOCK_READERS, sizeof(answer->text));
-	text_to_printable(answer->text + said, sizeof(answer->text) - said, from, end - from);
+	text_to_utf8(answer->text + said, sizeof(answer->text) - said, from, end - from);
 }
 
 /* Each as its id and for how many us it has waited. */
@@ -461,7 +461,7 @@ take_text(const char **at, const char *end, char *text, size_t size)
 
 	if (!take_word(at, end, &word, &len))
 		return false;
-	text_to_printable(text, size, word, len);
+	text_to_utf8(text, size, word, len);
 	return true;
 }
 

@@ -71,8 +71,8 @@ typedef struct ScriptAnswer
 	bool by_readers;                /* a refused acquire: hosts share the lock */
 	int free_permit;                /* a refused acquire of a permit: another; 0: none is free */
 	int32 waiting;                  /* a refused acquire: hosts that wait for its release */
-	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text; a refused acquire:
-									 * who holds it; printable ASCII */
+	char text[SCRIPT_TEXT_MAX + 1]; /* error: its text, in printable ASCII; a refused
+									 * acquire: who holds it, in UTF-8 */
 } ScriptAnswer;
 
 /* Writes the value but for its attempt into `value`, returns its length. */

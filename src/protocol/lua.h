@@ -61,8 +61,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 /* Of the key of a permit: the key of the lock, and the number.  Not of that of the queue. */
 #define LUA_PERMIT_PATTERN "^([^\001]*)\001(%d+)$"
 
-/* At the begin of what a holder of a permit says of itself: how many there are. */
-#define LOCK_PERMITS "slots=%d "
+/* Of a value: how many permits there are.  The holder's text begins with it: see holder.h. */
 #define LUA_PERMITS_PATTERN "^%x+:%d+:%x+ slots=(%d%d?%d?%d?) "
 
 #define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */

@@ -14,6 +14,7 @@
 
 #include "commands/dbcommands.h" /* get_database_name, up to 18 */
 #include "common/pg_prng.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
@@ -25,16 +26,17 @@
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
+#include "session/encoding.h"
 #include "session/gate.h"
 #include "session/loss.h"
 #include "session/request.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/holder.h"
 #include "shared/host_list.h"
 #include "shared/new_names.h"
 #include "shared/node_status.h"
-#include "shared/text.h"
 
 /* How often a waiter looks whether there still is a broker. */
 #define BROKER_CHECK_MS 1000
@@ -68,7 +70,7 @@ static int taken_count;     /* of which the caller has taken so many */
 static int waited_for;      /* the last one that was waited for; -1: none */
 static bool asks_nodes;     /* some are not handed over */
 static int64 call_began_us;
-static char skipped[512];      /* of a call that is skipped: who has the lock, */
+static char skipped[1024];     /* of a call that is skipped: who has the lock, */
 static bool skipped_elsewhere; /* ... and this may be another session of that server by now */
 static int64 waits_since_us;   /* for other hosts: through the first gate; 0: not yet */
 static int64 asked_us;         /* last */
@@ -119,6 +121,7 @@ static bool was_asked_long(void);
 static bool is_long(int64 now_us, int64 since_us);
 static char *holder_text(const LockRequest *request, Lease *lease);
 static bool is_elsewhere(const LockRequest *request, Lease *lease);
+static char *held_by_text(Lease *lease);
 static int elsewhere_hint(void);
 static void refuse_other_permits(const LockRequest *request, int name);
 static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
@@ -676,34 +679,45 @@ open_lease(const LockRequest *request, int name, int64 deadline_us)
 static void
 describe_holder(const LockRequest *request, Lease *lease)
 {
-	static char text[256];
+	static char text[LOCK_HOLDER_MAX + 1];
+	static char host[64] = "";
+	static char database[NAMEDATALEN * MAX_CONVERSION_GROWTH];
+	static char user[NAMEDATALEN * MAX_CONVERSION_GROWTH];
 	static Oid described = InvalidOid;
-	static bool described_detached;
+	static HolderWords words;
+	static size_t size = 0; /* for which the text was written */
 	bool detached = request->terms.scope == SCOPE_DETACHED;
 	Oid role = detached ? GetUserId() : GetSessionUserId();
-	char holder[sizeof(text) + 32];
-	int len = 0;
+	int pid = detached ? 0 : MyProcPid;
+	size_t room = lease_text_size(lease);
 
-	if (described != role || described_detached != detached)
+	/* what other hosts show of readers has more in front */
+	if (lease->shared)
+		room = Max(room, 2 * strlen(LOCK_READERS)) - strlen(LOCK_READERS);
+	room = Min(room, (size_t) lease_text_size(lease));
+	if (described != role)
 	{
-		char host[64] = "";
-		char *database = get_database_name(MyDatabaseId);
-		char *user = GetUserNameFromId(role, true);
-		char who[32] = "detached";
+		char *database_name = get_database_name(MyDatabaseId);
+		char *user_name = GetUserNameFromId(role, true);
 
 		gethostname(host, sizeof(host) - 1);
-		if (!detached)
-			snprintf(who, sizeof(who), "pid=%d", MyProcPid);
-		snprintf(text, sizeof(text), "host=%s database=%s %s user=%s%s%s", host,
-				 database ? database : "", who, user ? user : "",
-				 cluster_name[0] != '\0' ? " cluster=" : "", cluster_name);
+		encoding_to_utf8(database, sizeof(database), database_name != NULL ? database_name : "");
+		encoding_to_utf8(user, sizeof(user), user_name != NULL ? user_name : "");
+		words.cluster = cluster_name;
+		words.host = host;
+		words.database = database;
+		words.user = user;
 		described = role;
-		described_detached = detached;
+		size = 0;
 	}
-	if (lease->permits > 0)
-		len = snprintf(holder, sizeof(holder), LOCK_PERMITS, lease->permits);
-	strlcpy(holder + len, text, sizeof(holder) - len);
-	text_to_printable(lease_holder(lease), lease_text_size(lease), holder, strlen(holder));
+	if (size != room || words.pid != pid || words.permits != lease->permits)
+	{
+		size = room;
+		words.pid = pid;
+		words.permits = lease->permits;
+		holder_write(text, size, &words);
+	}
+	strlcpy(lease_holder(lease), text, lease_text_size(lease));
 }
 
 /*
@@ -714,16 +728,15 @@ static void
 refuse_other_permits(const LockRequest *request, int name)
 {
 	char held_by[64];
-	int permits = 1;
+	int permits;
 
-	lease_held_by_head(asked[name].lease, held_by, sizeof(held_by));
-	if (sscanf(held_by, LOCK_PERMITS, &permits) < 1 && strncmp(held_by, "host=", 5) != 0 &&
-		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) != 0)
+	if (!lease_held_by_head(asked[name].lease, held_by, sizeof(held_by)))
 		return;
-	if (permits != Max(request->permits, 1))
-		fail_other_permits(
-			request, name, permits,
-			psprintf("It was granted to: %s.", lease_held_by_text(asked[name].lease)));
+	permits =
+		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) == 0 ? 1 : holder_permits(held_by);
+	if (permits > 0 && permits != Max(request->permits, 1))
+		fail_other_permits(request, name, permits,
+						   psprintf("It was granted to: %s.", held_by_text(asked[name].lease)));
 }
 
 void
@@ -977,7 +990,7 @@ is_long(int64 now_us, int64 since_us)
 static char *
 holder_text(const LockRequest *request, Lease *lease)
 {
-	char *held_by = lease != NULL ? lease_held_by_text(lease) : NULL;
+	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
 
 	if (request->permits > 0)
 		return psprintf(
@@ -995,12 +1008,19 @@ holder_text(const LockRequest *request, Lease *lease)
 static bool
 is_elsewhere(const LockRequest *request, Lease *lease)
 {
-	char *held_by;
+	char held_by[64];
 
-	if (lease == NULL || request->permits > 0 || lease->kept_until != 0)
-		return false;
-	held_by = lease_held_by_text(lease);
-	return held_by != NULL && strncmp(held_by, "host=", 5) == 0;
+	return lease != NULL && request->permits == 0 && lease->kept_until == 0 &&
+		   lease_held_by_head(lease, held_by, sizeof(held_by)) && holder_permits(held_by) > 0;
+}
+
+/* In the encoding of this database; NULL: not known. */
+static char *
+held_by_text(Lease *lease)
+{
+	char *held_by = lease_held_by_text(lease);
+
+	return held_by != NULL ? encoding_from_utf8(held_by) : NULL;
 }
 
 static int
@@ -1054,7 +1074,7 @@ fail_deadlock(const LockRequest *request, int name)
 		ERROR,
 		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[name].name),
-		 errdetail_internal("%s", lease_cycle_text(asked[name].lease)),
+		 errdetail_internal("%s", encoding_from_utf8(lease_cycle_text(asked[name].lease))),
 		 errhint("Roll back, release the locks that are held at session scope, and run the "
 				 "transaction again. Deadlocks do not occur where all take their locks in the "
 				 "same order.")));

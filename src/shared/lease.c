@@ -36,6 +36,7 @@
 #include "shared/new_names.h"
 #include "shared/node_status.h"
 #include "shared/run_report.h"
+#include "shared/text.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
@@ -1652,21 +1653,23 @@ lease_held_by_text(Lease *lease)
 					timestamptz_to_str(copy->kept_until));
 }
 
-void
+bool
 lease_held_by_head(Lease *lease, char *text, size_t size)
 {
 	int tries = 0;
 	uint32 version;
+	bool by_host;
 
 	do
 	{
 		version = seqlock_begin_read(&lease->holder_version);
 		memcpy(text, lease_held_by(lease), Min(size, (size_t) lease_text_size(lease)));
 		text[size - 1] = '\0';
+		by_host = lease->held_by_host;
 		if (seqlock_end_read(&lease->holder_version, version))
-			return;
+			return by_host;
 	} while (seqlock_try_again(&tries));
-	text[0] = '\0';
+	return false;
 }
 
 char *
@@ -1711,10 +1714,11 @@ lease_unanswered(uint64 hash)
 }
 
 void
-lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until)
+lease_tell_holder(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
 {
 	seqlock_begin_write(&lease->holder_version);
-	strlcpy(lease_held_by(lease), held_by, lease_text_size(lease));
+	text_to_utf8(lease_held_by(lease), lease_text_size(lease), held_by, strlen(held_by));
+	lease->held_by_host = by_host;
 	lease->kept_until = kept_until;
 	seqlock_end_write(&lease->holder_version);
 }

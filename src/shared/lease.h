@@ -190,6 +190,7 @@ typedef struct Lease
 
 	/* (m) */
 	SeqLock holder_version;
+	bool held_by_host;      /* a host wrote who holds it, not a plain Redlock client */
 	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
 							 * hold_at_least; 0: it was not */
 
@@ -402,11 +403,12 @@ extern int lease_slots_used(void);
 extern bool lease_unsettled(int *leases, int64 *kept_until_us);
 extern const char *lease_name(const Lease *lease); /* of its lock, in UTF-8; a static text */
 extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
-extern void lease_held_by_head(Lease *lease, char *text, size_t size); /* its first bytes */
-extern const char *lease_cycle_text(Lease *lease);                     /* of a deadlock */
-extern char *lease_missing_nodes(Lease *lease); /* in the last round, and why; palloc'd */
-extern bool lease_is_unasked(uint64 hash);      /* a session waits for the broker to ask for it */
-extern char *lease_unanswered(uint64 hash);     /* so, if most say nothing to who asks; or NULL */
+/* Its first bytes.  False: they are not known, or no host wrote them. */
+extern bool lease_held_by_head(Lease *lease, char *text, size_t size);
+extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
+extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why; palloc'd */
+extern bool lease_is_unasked(uint64 hash);  /* a session waits for the broker to ask for it */
+extern char *lease_unanswered(uint64 hash); /* so, if most say nothing to who asks; or NULL */
 
 /*
  * A copy for those who only look.  False: not in use, or its writer is stopped in
@@ -420,7 +422,8 @@ extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
 
 /* the broker */
-extern void lease_tell_holder(Lease *lease, const char *held_by, TimestampTz kept_until);
+extern void lease_tell_holder(Lease *lease, const char *held_by, bool by_host,
+							  TimestampTz kept_until);
 /* To a queue that is held: this one may be free; 0: some may be. */
 extern void lease_tell_permit(Lease *lease, int permit);
 extern void lease_tell_refused(Lease *lease); /* the owner may be waiting to give others back */
@@ -483,7 +486,7 @@ lease_holder(Lease *lease)
 	return lease->key + lease->key_len + 1;
 }
 
-/* The holder elsewhere, as it wrote itself. */
+/* The holder elsewhere, as it wrote itself; in UTF-8. */
 static inline char *
 lease_held_by(Lease *lease)
 {

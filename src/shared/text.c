@@ -2,6 +2,8 @@
  * text.c
  *		Texts of strangers that people will see; see text.h.
  */
+#include <string.h>
+
 #include "shared/text.h"
 
 const unsigned char *
@@ -11,6 +13,61 @@ text_find_control(const char *utf8)
 		if (*at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f))
 			return at;
 	return NULL;
+}
+
+size_t
+text_utf8_len(const char *text, size_t len)
+{
+	const unsigned char *at = (const unsigned char *) text;
+	/* the second byte is limited where a character would have a shorter form, or be none */
+	unsigned char least = 0x80;
+	unsigned char most = 0xbf;
+	size_t size;
+
+	if (len == 0 || *at < 0x20 || *at == 0x7f)
+		return 0;
+	if (*at < 0x80)
+		return 1;
+	if (*at < 0xc2 || *at > 0xf4)
+		return 0;
+	size = *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+	if (*at == 0xc2 || *at == 0xe0)
+		least = 0xa0; /* after C2, less is a control character */
+	else if (*at == 0xf0)
+		least = 0x90;
+	else if (*at == 0xed)
+		most = 0x9f; /* no surrogates */
+	else if (*at == 0xf4)
+		most = 0x8f;
+	if (len < size || at[1] < least || at[1] > most)
+		return 0;
+	for (size_t i = 2; i < size; i++)
+		if (at[i] < 0x80 || at[i] > 0xbf)
+			return 0;
+	return size;
+}
+
+void
+text_to_utf8(char *out, size_t size, const char *from, size_t len)
+{
+	const char *end = from + len;
+	size_t n = 0;
+
+	while (from < end)
+	{
+		size_t whole = text_utf8_len(from, end - from);
+		size_t wanted = whole > 0 ? whole : 1;
+
+		if (n + wanted >= size)
+			break;
+		if (whole > 0)
+			memcpy(out + n, from, whole);
+		else
+			out[n] = '?';
+		n += wanted;
+		from += wanted;
+	}
+	out[n] = '\0';
 }
 
 void

@@ -254,6 +254,35 @@ test_text(void)
 		const char *text;
 		size_t at;
 	} controls[] = {{"\n", 0}, {"a\x7f", 1}, {"a\033[31m", 1}, {"ab\302\200", 2}, {"\302\237", 0}};
+	/* the first and the last of each length, and what is none */
+	static const struct
+	{
+		const char *text;
+		size_t len;
+	} characters[] = {
+		{" aaa", 1},
+		{"~aaa", 1},
+		{"\037aaa", 0},
+		{"\177aaa", 0},
+		{"\200aaa", 0},
+		{"\302\237aa", 0},
+		{"\302\240aa", 2},
+		{"\301\277aa", 0},
+		{"\337\277aa", 2},
+		{"\337\300aa", 0},
+		{"\340\237\277a", 0},
+		{"\340\240\200a", 3},
+		{"\355\237\277a", 3},
+		{"\355\240\200a", 0},
+		{"\357\277\277a", 3},
+		{"\357\277aa", 0},
+		{"\360\217\277\277", 0},
+		{"\360\220\200\200", 4},
+		{"\364\217\277\277", 4},
+		{"\364\220\200\200", 0},
+		{"\365\200\200\200", 0},
+		{"\360\220\200a", 0},
+	};
 	char out[8];
 
 	for (size_t i = 0; i < sizeof(clean) / sizeof(clean[0]); i++)
@@ -269,6 +298,18 @@ test_text(void)
 	ok(strcmp(out, "1234567") == 0, "what is too long is cut");
 	text_to_printable(out, sizeof(out), "abc", 0);
 	ok(strcmp(out, "") == 0, "nothing is nothing");
+
+	text_to_utf8(out, sizeof(out), "a\nb\303\251~", 6);
+	ok(strcmp(out, "a?b\303\251~") == 0, "UTF-8 stays as it is");
+	text_to_utf8(out, sizeof(out), "123456\303\251", 8);
+	ok(strcmp(out, "123456") == 0, "no character is cut in two");
+	text_to_utf8(out, sizeof(out), "\303\251\303", 3);
+	ok(strcmp(out, "\303\251?") == 0, "one that is cut is none");
+	text_to_utf8(out, sizeof(out), "abc", 0);
+	ok(strcmp(out, "") == 0, "nothing is nothing in UTF-8, too");
+	for (size_t i = 0; i < sizeof(characters) / sizeof(characters[0]); i++)
+		ok(text_utf8_len(characters[i].text, 4) == characters[i].len, "character %d has %d bytes",
+		   (int) i, (int) characters[i].len);
 }
 
 int

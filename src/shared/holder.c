@@ -1,0 +1,172 @@
+/*
+ * holder.c
+ *		How a session that holds a lock describes itself; see holder.h.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "protocol/permits.h"
+#include "shared/holder.h"
+#include "shared/text.h"
+
+/* The word that says how many permits the lock has. */
+#define PERMITS_WORD "slots="
+
+/* Bytes of a value at least, before another word is left out. */
+#define VALUE_MIN 8
+
+#define ESCAPED_MAX 4 /* bytes that one byte takes: \xHH */
+
+typedef enum Word
+{
+	CLUSTER,
+	HOST,
+	DATABASE,
+	PID,
+	USER,
+	WORDS
+} Word;
+
+/* One word, which is left out if its name is NULL. */
+typedef struct Part
+{
+	const char *name;
+	const char *value; /* NULL: the name is the whole word */
+} Part;
+
+static size_t put_parts(char *out, size_t size, const Part parts[WORDS], size_t most);
+static size_t put_value(char *out, size_t size, const char *value, size_t most);
+static size_t escape(const char *at, char escaped[ESCAPED_MAX + 1], size_t *escaped_len);
+static size_t put(char *out, size_t size, size_t at, const char *text, size_t len);
+
+void
+holder_write(char *out, size_t size, const HolderWords *words)
+{
+	bool named = words->cluster != NULL && words->cluster[0] != '\0';
+	char pid[32] = "detached";
+	Part parts[WORDS] = {[CLUSTER] = {named ? "cluster=" : NULL, words->cluster},
+						 [HOST] = {"host=", words->host},
+						 [DATABASE] = {"database=", words->database},
+						 [PID] = {pid, NULL},
+						 [USER] = {"user=", words->user}};
+	const Word dispensable[] = {USER, DATABASE, HOST};
+	size_t dropped = 0;
+	size_t most = size;
+	size_t at = 0;
+
+	for (int i = 0; i < WORDS; i++)
+		if (i != PID && parts[i].value == NULL)
+			parts[i].value = "";
+	if (words->pid != 0)
+		snprintf(pid, sizeof(pid), "pid=%d", words->pid);
+	if (words->permits > 0)
+		at = snprintf(out, size, PERMITS_WORD "%d ", words->permits);
+	if (at >= size)
+		return;
+	while (most > 0 && put_parts(NULL, 0, parts, most) >= size - at)
+	{
+		most--;
+		/* the first word stays: it tells that this is a description */
+		if (most < VALUE_MIN && dropped < (named ? 3 : 2))
+		{
+			parts[dispensable[dropped++]].name = NULL;
+			most = size;
+		}
+	}
+	(void) put_parts(out + at, size - at, parts, most);
+}
+
+/*
+ * Values of up to `most` bytes.  Returns the length of the whole, which is cut where it does not
+ * fit.
+ */
+static size_t
+put_parts(char *out, size_t size, const Part parts[WORDS], size_t most)
+{
+	size_t at = 0;
+
+	for (int i = 0; i < WORDS; i++)
+	{
+		if (parts[i].name == NULL)
+			continue;
+		if (at > 0)
+			at = put(out, size, at, " ", 1);
+		at = put(out, size, at, parts[i].name, strlen(parts[i].name));
+		if (parts[i].value != NULL)
+			at += put_value(at < size ? out + at : NULL, at < size ? size - at : 0, parts[i].value,
+							most);
+	}
+	return at;
+}
+
+static size_t
+put_value(char *out, size_t size, const char *value, size_t most)
+{
+	size_t at = put(out, size, 0, "\"", 1);
+	size_t value_len = 0;
+	char escaped[ESCAPED_MAX + 1];
+	size_t escaped_len;
+
+	while (*value != '\0')
+	{
+		size_t len = escape(value, escaped, &escaped_len);
+
+		if (value_len + escaped_len > most)
+			break;
+		at = put(out, size, at, escaped, escaped_len);
+		value_len += escaped_len;
+		value += len;
+	}
+	return put(out, size, at, *value != '\0' ? "\"..." : "\"", *value != '\0' ? 4 : 1);
+}
+
+/* One character.  Returns how many bytes it is in the value. */
+static size_t
+escape(const char *at, char escaped[ESCAPED_MAX + 1], size_t *escaped_len)
+{
+	size_t len = text_utf8_len(at, strlen(at));
+
+	if (len == 0)
+		*escaped_len = snprintf(escaped, ESCAPED_MAX + 1, "\\x%02x", (unsigned char) *at);
+	else if (*at == '"' || *at == '\\')
+		*escaped_len = snprintf(escaped, ESCAPED_MAX + 1, "\\%c", *at);
+	else
+	{
+		memcpy(escaped, at, len);
+		*escaped_len = len;
+	}
+	return len > 0 ? len : 1;
+}
+
+/* At this place, as far as it fits; there is a NUL behind.  Returns the next place. */
+static size_t
+put(char *out, size_t size, size_t at, const char *text, size_t len)
+{
+	if (at < size)
+	{
+		size_t fits = len < size - at - 1 ? len : size - at - 1;
+
+		memcpy(out + at, text, fits);
+		out[at + fits] = '\0';
+	}
+	return at + len;
+}
+
+int
+holder_permits(const char *text)
+{
+	int permits = 1;
+
+	if (strncmp(text, PERMITS_WORD, strlen(PERMITS_WORD)) == 0)
+	{
+		text += strlen(PERMITS_WORD);
+		permits = 0;
+		while (*text >= '0' && *text <= '9' && permits <= PERMITS_MAX)
+			permits = 10 * permits + (*text++ - '0');
+		if (*text++ != ' ' || permits > PERMITS_MAX)
+			return 0;
+	}
+	/* 0.1.0 wrote no quotes */
+	return strncmp(text, "cluster=\"", 9) == 0 || strncmp(text, "host=", 5) == 0 ? permits : 0;
+}
