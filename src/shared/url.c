@@ -22,6 +22,8 @@
 
 static char problem[256];
 
+static bool is_cut(const char *list, const char *entry, int len, const char *separators);
+static bool begins_url(const char *text);
 static bool parse_url(const char *text, int len, NodeUrl *url);
 static bool parse_credentials(const char *text, int len, NodeUrl *url);
 static bool parse_host(const char *text, int len, NodeUrl *url);
@@ -39,6 +41,7 @@ const char *
 url_parse_list(const char *list, NodeUrls *urls)
 {
 	const char *separators = ", \t\r\n";
+	const char *start = list;
 
 	memset(urls, 0, sizeof(*urls));
 	for (;;)
@@ -62,7 +65,10 @@ url_parse_list(const char *list, NodeUrls *urls)
 			char reason[sizeof(problem)];
 
 			memcpy(reason, problem, sizeof(reason));
-			snprintf(problem, sizeof(problem), "node %d: %.200s", urls->count + 1, reason);
+			snprintf(problem, sizeof(problem), "node %d: %.180s%s", urls->count + 1, reason,
+					 is_cut(start, list, len, separators)
+						 ? "; a comma in a password is written as %2C"
+						 : "");
 			return problem;
 		}
 		for (int i = 0; i < urls->count; i++)
@@ -75,6 +81,32 @@ url_parse_list(const char *list, NodeUrls *urls)
 		urls->count++;
 		list += len;
 	}
+}
+
+/*
+ * Is this entry of the list a part of a URL, which a comma in its password has cut in two?  Then
+ * this entry, or the next one, does not begin as a URL, but has the end of credentials.
+ */
+static bool
+is_cut(const char *list, const char *entry, int len, const char *separators)
+{
+	const char *second = entry;
+	const char *comma = entry - 1;
+
+	if (begins_url(entry))
+	{
+		comma = entry + len;
+		second = comma + strspn(comma, separators);
+	}
+	return second > list && *comma == ',' && !begins_url(second) &&
+		   memchr(second, '@', strcspn(second, separators)) != NULL;
+}
+
+static bool
+begins_url(const char *text)
+{
+	return strncmp(text, "redis://", 8) == 0 || strncmp(text, "rediss://", 9) == 0 ||
+		   strncmp(text, "unix://", 7) == 0;
 }
 
 static bool
