@@ -167,7 +167,8 @@ static bool in_doubt;         /* whether some host does */
 /* While a list is to be left: this host's configuration then, and a host that is apart from it. */
 static HostConfig own_then;
 static HostFacts apart;
-static uint64 apart_id; /* 0: none */
+static bool apart_by_lists; /* ... or only by leases that it holds */
+static uint64 apart_id;     /* 0: none */
 
 static struct
 {
@@ -591,7 +592,7 @@ complain(RedisNode *node, const redisReply *reply)
 		return;
 	told[node->slot].complained = true;
 	if (reply->type == REDIS_REPLY_ERROR)
-		text_to_printable(error, sizeof(error), reply->str, reply->len);
+		text_of_node(error, sizeof(error), reply->str, reply->len);
 	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
 						 error),
 				  errdetail("Hosts that disagree are not told so by this node.")));
@@ -945,15 +946,23 @@ complain_apart(int64 since_us, int64 now_us)
 	told_for_us = since_us;
 	told_of = apart_id;
 	told_us = now_us;
-	ereport(
-		LOG,
-		(errmsg("redlock.nodes is not yet in force"),
-		 errdetail("Host \"%s\" has the nodes alone that are to be left, or leases at these "
-				   "alone: with the others alone this host could get a lock that is held there. "
-				   "Its id is %016" PRIx64 ".",
-				   apart.name, apart_id),
-		 errhint("Give it both lists in redlock.nodes and redlock.nodes_next, and wait until it is "
-				 "settled. Or stop it, and start it only with the nodes that stay.")));
+	ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
+				  apart_by_lists
+					  ? errdetail("Host \"%s\", with the id %016" PRIx64
+								  ", lists only nodes that are to be left. With the nodes that "
+								  "stay, this host could get a lock that is held there.",
+								  apart.name, apart_id)
+					  : errdetail("Host \"%s\", with the id %016" PRIx64
+								  ", lists nodes that stay, but holds locks only at nodes that are "
+								  "to be left. With the nodes that stay, this host could get such "
+								  "a lock.",
+								  apart.name, apart_id),
+				  apart_by_lists
+					  ? errhint("Set redlock.nodes and redlock.nodes_next to both lists on that "
+								"host, and wait until it is settled. Or stop it, and start it only "
+								"with the nodes that stay.")
+					  : errhint("Wait until that host is settled, see redlock_hosts.settled. Or "
+								"release its locks.")));
 }
 
 /*
@@ -1006,6 +1015,7 @@ look_apart(const HostRecord *record, int64 seen_us)
 		return;
 	apart = facts;
 	apart_id = record->id;
+	apart_by_lists = (difference.kinds & HOSTS_NODES) != 0;
 }
 
 static void
