@@ -400,6 +400,8 @@ COMMENT ON COLUMN redlock_nodes.since IS
 'When its state began';
 COMMENT ON COLUMN redlock_nodes.state IS
 'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes or redlock.nodes_next, but some lease was granted by it)';
+COMMENT ON COLUMN redlock_nodes.quarantined_for IS
+'Time until the node votes for new locks again; null if it is not in quarantine, or stays there until its maxmemory-policy is noeviction';
 COMMENT ON COLUMN redlock_nodes.list IS
 'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
 COMMENT ON COLUMN redlock_nodes.memory_used IS

@@ -464,7 +464,7 @@ COMMENT ON COLUMN redlock_nodes.last_error_at IS
 COMMENT ON COLUMN redlock_nodes.quarantine IS
 'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
-'Time until the node votes for new locks again; null if it is not in quarantine';
+'Time until the node votes for new locks again; null if it is not in quarantine, or stays there until its maxmemory-policy is noeviction';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
 'Time from the sending of a command to its reply, in microseconds; smoothed over the last ten or so';
 COMMENT ON COLUMN redlock_nodes.list IS

@@ -105,8 +105,7 @@ typedef struct RunContext
 /* Of an array of names, in which each may stand more than once. */
 #define ELEMENTS_MAX 10000
 
-/* Columns of redlock_lock_rows, and of redlock_lease_rows, its form in 0.1.0, which ends with the
- * gate. */
+/* Columns of redlock_lock_rows; redlock_lease_rows of 0.1.0 had only those up to the gate. */
 #define LOCK_COLUMNS 16
 #define LOCK_COLUMNS_0_1 12
 
@@ -1354,7 +1353,8 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 	values[8] = TimestampTzGetDatum(status->since);
 	values[9] = CStringGetTextDatum(status->guard.reason);
 	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
-	nulls[9] = nulls[10] = quarantine_us <= 0;
+	nulls[9] = quarantine_us <= 0;
+	nulls[10] = quarantine_us <= 0 || status->evicts; /* that has no end */
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

@@ -114,6 +114,7 @@ sub is_foreign
 		'cannot execute redlock_fence() in a read-only transaction',
 		'canceling statement due to conflict with recovery',
 		'could not find function "..." in file "..."',
+		'could not open configuration file',
 		'could not serialize access due to concurrent update',
 		'deadlock detected',
 		'invalid transaction termination',
@@ -303,7 +304,7 @@ sub objects
 		next if $returns eq 'trigger';
 		$functions{ overload($name, $parameters) } = { kind => $kind, parameters => $parameters, returns => $returns };
 	}
-	while ($sql =~ /^CREATE VIEW (\w+) AS\s+SELECT (.*?)\s+FROM (\w+)/msg)
+	while ($sql =~ /^CREATE VIEW (\w+) AS\s+(?:WITH \w+ AS MATERIALIZED [^;]*?\)\)\s+)?SELECT (.*?)\s+FROM (\w+)/msg)
 	{
 		my ($name, $list, $source) = ($1, $2, $3);
 

@@ -60,11 +60,13 @@ RESET redlock.keep_idle;
 -- it is nobody's, so it can't be had again, not by this session either
 SELECT redlock_try('a');
 SELECT redlock_try('a', scope => 'detached', hold_at_most => '1 min');
+\set VERBOSITY terse
 SELECT redlock_acquire('a', wait => '0');
 SELECT redlock_acquire('a', wait => '50 ms');
 SET lock_timeout = '50 ms';
 SELECT redlock_acquire_all(ARRAY['0', 'a'], scope => 'session');
 RESET lock_timeout;
+\set VERBOSITY default
 
 -- the token, and no other
 SELECT redlock_check('a', :token + 1);

@@ -55,7 +55,7 @@ my $value = $nodes[0]->cli('GET', 'redlock:job');
 like($value, qr/^[0-9a-f]{32}/, 'its value starts with a random token');
 my $a_pid = $session_a->pid;
 like($value, qr/\bhost="\S+"/, 'and tells the host');
-like($value, qr/\bdatabase="postgres"\b/, 'the database');
+like($value, qr/\bdatabase="postgres"/, 'the database');
 like($value, qr/\bpid=$a_pid\b/, 'the process');
 like($value, qr/\buser=\S+/, 'and the user who holds it');
 

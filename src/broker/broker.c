@@ -1155,29 +1155,34 @@ show_node(RedisNode *node, NodeState before)
 	/* not only connected again, as for a new password: its last error was told then */
 	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
 	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
+	/* it stays refused until it has answered otherwise */
+	bool is_looked_at_again = node->state == NODE_RESOLVING || node->state == NODE_CONNECTING ||
+							  node->state == NODE_HANDSHAKE;
 
 	seqlock_begin_write(&status->version);
-	if (strcmp(status->state, node_state_name(node->state)) != 0)
+	if (strcmp(status->state, node_state_name(node->state)) != 0 &&
+		!(is_looked_at_again && strcmp(status->state, node_state_name(NODE_REFUSED)) == 0))
 	{
 		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
 		status->since = GetCurrentTimestamp();
 	}
+	status->evicts = node->state == NODE_QUARANTINED && node->facts.evicts;
 	strlcpy(status->last_error, node->error, sizeof(status->last_error));
 	status->last_error_at = node->error_at;
 	seqlock_end_write(&status->version);
 
 	if (node->state == NODE_READY && before != NODE_READY)
 		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED && node->facts.evicts)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks: %s", node->url.address,
+							 node->error),
+					  errhint("Set maxmemory-policy to noeviction on that node, also in its "
+							  "configuration file. It votes again redlock.max_ttl after that.")));
 	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
 		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
 							 node->url.address,
 							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
-							 node->error),
-					  !node->facts.evicts
-						  ? 0
-						  : errhint("Set maxmemory-policy to noeviction on that node, also in its "
-									"configuration file. It votes again redlock.max_ttl after "
-									"that.")));
+							 node->error)));
 	else
 	{
 		if (fails && may_log_error(node, was_on_duty && !node_is_on_duty(node)))

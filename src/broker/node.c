@@ -216,7 +216,11 @@ node_close(RedisNode *node, int64 now_us)
 void
 node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 {
-	fail(node, NODE_BACKING_OFF, NULL, now_us);
+	/* an answer to the former user or password explains nothing any more */
+	bool is_same_user = strcmp(node->url.user, url->user) == 0 &&
+						strcmp(node->url.password, url->password) == 0 && node->url.tls == url->tls;
+
+	fail(node, NODE_BACKING_OFF, is_same_user ? NULL : "", now_us);
 	node->url = *url;
 	node->failures = 0;
 	start(node, now_us);
@@ -713,7 +717,8 @@ on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (fault != NULL)
 	{
-		bool passing = strncmp(fault, "LOADING", 7) == 0;
+		bool passing = begins_with(fault, "LOADING") || begins_with(fault, "BUSY") ||
+					   begins_with(fault, "ERR max number of clients");
 
 		fail(node, passing ? NODE_BACKING_OFF : NODE_REFUSED, fault, now_us);
 		return;
@@ -919,7 +924,7 @@ explain_error(Question what, const redisReply *reply)
 	if (begins_with(reply->str, "NOPERM") || begins_with(reply->str, "ERR ACL failure") ||
 		begins_with(reply->str, "ERR The user executing the script can't"))
 		snprintf(end, sizeof(end), "; grant %s", needs[what].rights);
-	text_to_printable(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
+	text_of_node(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
 	strlcat(fault, end, sizeof(fault));
 	return fault;
 }
@@ -1132,8 +1137,12 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	}
 	if (first->check)
 	{
+		bool evicted = node->facts.evicts;
+
 		node->in_flight_head++;
 		read_memory(node, reply);
+		if (evicted && !node->facts.evicts)
+			set_state(node, node->state, NULL); /* its quarantine has an end now */
 		if (node->facts.evicts)
 		{
 			guard_distrust(node->guard, MAX_TTL_US, now_us);
@@ -1178,7 +1187,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 		char error[SCRIPT_TEXT_MAX + 1];
 
 		/* a host that may not subscribe waits by asking */
-		text_to_printable(error, sizeof(error), reply->str, reply->len);
+		text_of_node(error, sizeof(error), reply->str, reply->len);
 		fail(node, NODE_REFUSED, error, now_us);
 		return;
 	}

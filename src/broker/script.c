@@ -286,7 +286,10 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
 		answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
 		answer->demoted = strstr(reply->str, "READONLY ") != NULL; /* older ones begin otherwise */
-		text_to_printable(answer->text, sizeof(answer->text), reply->str, reply->len);
+		if (answer->forgot)
+			strlcpy(answer->text, "its data was lost; connecting again", sizeof(answer->text));
+		else
+			text_of_node(answer->text, sizeof(answer->text), reply->str, reply->len);
 	}
 	else
 	{

@@ -119,7 +119,8 @@ static void note_skipped(const LockRequest *request, int name);
 static Lease *lease_of(int name);
 static bool was_asked_long(void);
 static bool is_long(int64 now_us, int64 since_us);
-static char *holder_text(const LockRequest *request, Lease *lease);
+static char *holder_text(const LockRequest *request, int name);
+static char *here_text(uint64 hash);
 static bool is_elsewhere(const LockRequest *request, Lease *lease);
 static char *held_by_text(Lease *lease);
 static int elsewhere_hint(void);
@@ -909,7 +910,7 @@ fail_held(const LockRequest *request, int name)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					errmsg("redlock \"%s\" is held by another", request->names[name].name),
-					errdetail_internal("%s", holder_text(request, lease_of(name))),
+					errdetail_internal("%s", holder_text(request, name)),
 					is_elsewhere(request, lease_of(name)) ? elsewhere_hint() : 0));
 }
 
@@ -941,7 +942,7 @@ time_out(const LockRequest *request, int name)
 			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
 					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
 					by_lock_timeout ? "lock_timeout" : "wait"),
-			 errdetail_internal("%s", holder_text(request, lease)),
+			 errdetail_internal("%s", holder_text(request, name)),
 			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
 }
 
@@ -951,7 +952,7 @@ note_skipped(const LockRequest *request, int name)
 {
 	Lease *lease = lease_of(name);
 
-	strlcpy(skipped, holder_text(request, lease), sizeof(skipped));
+	strlcpy(skipped, holder_text(request, name), sizeof(skipped));
 	skipped_elsewhere = is_elsewhere(request, lease);
 }
 
@@ -988,8 +989,9 @@ is_long(int64 now_us, int64 since_us)
 
 /* A sentence. */
 static char *
-holder_text(const LockRequest *request, Lease *lease)
+holder_text(const LockRequest *request, int name)
 {
+	Lease *lease = lease_of(name);
 	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
 
 	if (request->permits > 0)
@@ -998,10 +1000,37 @@ holder_text(const LockRequest *request, Lease *lease)
 			"one.",
 			request->permits);
 	if (lease == NULL)
-		return "It is held on this server, or another of its sessions is before this one; see "
-			   "the view redlock_locks.";
+		return here_text(request->names[name].hash);
 	return held_by != NULL ? psprintf("It was granted to: %s.", held_by)
 						   : "The nodes have not told who holds it.";
+}
+
+/* The session of this server that holds the lock, or asks for it, before this session; a sentence.
+ */
+static char *
+here_text(uint64 hash)
+{
+	Lease *lease = lease_find(hash);
+	Lease *copy = palloc(sizeof(Lease));
+	const char *since;
+
+	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
+		pg_atomic_read_u32(&copy->wish) != WISH_HOLD)
+		return "Another session of this server is before this one; see the view redlock_locks.";
+	since = timestamptz_to_str(copy->since);
+	if (lease_state(copy) != LEASE_HELD)
+		return psprintf("Process %d of this server is before this one, and has asked for it since "
+						"%s.",
+						copy->owner_pid, since);
+	if (copy->shared)
+		return psprintf("Sessions of this server have shared it since %s; see the view "
+						"redlock_locks.",
+						since);
+	if (copy->owner_pid == 0)
+		return psprintf("It has been a detached lock of this server since %s; see the view "
+						"redlock_locks.",
+						since);
+	return psprintf("Process %d of this server has held it since %s.", copy->owner_pid, since);
 }
 
 /* In a hand-over, or by keep_idle, another session of its server may have it by now. */
@@ -1049,6 +1078,10 @@ fail_lost(const LockRequest *request, int name)
 static void
 fail_unreachable(const LockRequest *request, int name, char *nodes)
 {
+	Lease *lease = lease_of(name);
+	core_mask silent = lease != NULL ? pg_atomic_read_u32(&lease->silent_nodes) : PG_UINT32_MAX;
+	char *advice = nodes[0] != '\0' ? node_status_advise(silent) : "";
+
 	lease_count(COUNT_UNREACHABLE);
 	if (!node_status_listed())
 		ereport(ERROR,
@@ -1062,8 +1095,11 @@ fail_unreachable(const LockRequest *request, int name, char *nodes)
 					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
 									 : errdetail("The answers came too late for a ttl of %d ms.",
 												 request->terms.ttl_ms),
-					errhint("See the view redlock_nodes. A quorum is a majority of all nodes in "
-							"redlock.nodes, and of all in redlock.nodes_next while that is set.")));
+					advice[0] != '\0'
+						? errhint("%s See the view redlock_nodes.", advice)
+						: errhint("See the view redlock_nodes. A quorum is a majority of all nodes "
+								  "in redlock.nodes, and of all in redlock.nodes_next while that "
+								  "is set.")));
 }
 
 static void

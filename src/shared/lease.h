@@ -403,7 +403,7 @@ extern int lease_slots_used(void);
 extern bool lease_unsettled(int *leases, int64 *kept_until_us);
 extern const char *lease_name(const Lease *lease); /* of its lock, in UTF-8; a static text */
 extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
-/* Its first bytes.  False: they are not known, or no host wrote them. */
+/* The first bytes.  False: a plain Redlock client wrote the text, or nobody did. */
 extern bool lease_held_by_head(Lease *lease, char *text, size_t size);
 extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
 extern char *lease_missing_nodes(Lease *lease);    /* in the last round, and why; palloc'd */

@@ -10,8 +10,48 @@
 #include "shared/clock.h"
 #include "shared/node_status.h"
 
+#define PASSWORD_STEP "Correct the user and password in redlock.nodes, and reload."
+#define SERVER_STEP                                                                                \
+	"Name a server of its own in redlock.nodes, neither a replica nor part of a cluster."
+
 NodeStatus *node_status = NULL;
 
+/* Steps against errors of a node, by the beginning of the error. */
+static const struct
+{
+	const char *error;
+	const char *step;
+} steps[] = {
+	{"WRONGPASS", PASSWORD_STEP},
+	{"NOAUTH", PASSWORD_STEP},
+	{"ERR invalid password", PASSWORD_STEP},
+	{"ERR AUTH <password>", PASSWORD_STEP},
+	{"NOPERM", "Grant the user in the URL the rights that redlock_nodes.last_error names."},
+	{"ERR The user executing the script",
+	 "Grant the user in the URL the rights that it lacks; ACL LOG on the node shows these."},
+	{"ERR ACL failure",
+	 "Grant the user in the URL the rights that it lacks; ACL LOG on the node shows these."},
+	{"DENIED", "Set a password on the node, and in its URL."},
+	{"ERR DB index is out of range",
+	 "Name a database in redlock.nodes that the node has, on all hosts, and reload."},
+	{"it is a replica", SERVER_STEP},
+	{"READONLY", SERVER_STEP},
+	{"it runs in ", SERVER_STEP},
+	{"it is a server without Lua", SERVER_STEP},
+	{"it has no command", SERVER_STEP},
+	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
+	{"OOM", "Raise maxmemory of the node, or remove what else it stores."},
+	{"MISCONF", "See the node's log for why it can't write to its disk."},
+	{"NOREPLICAS", "Start the replicas of the node, or set its min-replicas-to-write to 0."},
+	{"ERR max number of clients",
+	 "Raise maxclients of the node, or close other connections to it."},
+	{"BUSY", "Wait until the slow script on the node has ended, or end it by SCRIPT KILL there."},
+	{"AHEAD of the clock", "Correct the clock of this host or of the node."},
+	{"its maxmemory-policy",
+	 "Set maxmemory-policy to noeviction on the node; it votes again redlock.max_ttl after that."},
+};
+
+static const char *find_step(const NodeStatus *status);
 static bool explains_silence(const NodeStatus *status);
 
 Size
@@ -100,10 +140,49 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(&text,
 								   explains_silence(&status) ? status.last_error : "no answer yet");
 			quarantine_us = status.guard.until_us - redlock_clock_us();
-			if (quarantine_us > 0)
+			if (quarantine_us > 0 && status.evicts)
+				appendStringInfoString(&text, " (in quarantine until that is changed)");
+			else if (quarantine_us > 0)
 				appendStringInfo(&text, " (in quarantine for another %d s)",
 								 (int) (quarantine_us / 1000000) + 1);
 		}
 	}
 	return text.data;
+}
+
+char *
+node_status_advise(core_mask silent)
+{
+	StringInfoData text;
+	bool is_quarantined = false;
+
+	initStringInfo(&text);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus status;
+		const char *step;
+
+		if (!(silent & CORE_BIT(i)) || !node_status_copy(i, &status))
+			continue;
+		step = find_step(&status);
+		if (step != NULL && strstr(text.data, step) == NULL)
+			appendStringInfo(&text, "%s%s", text.len > 0 ? " " : "", step);
+		is_quarantined =
+			is_quarantined || (!status.evicts && status.guard.until_us > redlock_clock_us());
+	}
+	if (is_quarantined)
+		appendStringInfo(&text, "%sTry again when the quarantine is over.",
+						 text.len > 0 ? " " : "");
+	return text.data;
+}
+
+/* NULL: none is known. */
+static const char *
+find_step(const NodeStatus *status)
+{
+	if (explains_silence(status))
+		for (int i = 0; i < lengthof(steps); i++)
+			if (strncmp(status->last_error, steps[i].error, strlen(steps[i].error)) == 0)
+				return steps[i].step;
+	return NULL;
 }

@@ -28,6 +28,7 @@ typedef struct NodeStatus
 	NodeUrl url; /* how to reach it; its address is its identity, and all
 				  * that may be shown: the rest has passwords */
 	char state[16];
+	bool evicts; /* in quarantine as long as it has an eviction policy */
 	char last_error[160];
 	TimestampTz last_error_at;
 	TimestampTz since; /* of the state */
@@ -61,5 +62,9 @@ extern bool node_status_listed(void);
  * sentence; palloc'd.  Empty: there are none.
  */
 extern char *node_status_explain(core_mask yes, core_mask denying, core_mask silent);
+
+/* Steps by which a person gets answers from silent nodes, in sentences; palloc'd.  Empty: no step
+ * is known. */
+extern char *node_status_advise(core_mask silent);
 
 #endif /* REDLOCK_NODE_STATUS_H */

@@ -79,3 +79,35 @@ text_to_printable(char *out, size_t size, const char *from, size_t len)
 		out[i] = from[i] >= ' ' && from[i] <= '~' ? from[i] : '?';
 	out[n] = '\0';
 }
+
+void
+text_of_node(char *out, size_t size, const char *from, size_t len)
+{
+	/* Redis 6 has the place in front, later versions have it behind */
+	static const char in_front[] = "ERR Error running script (call to f_";
+	char text[512];
+	char *at = text;
+	char *end;
+
+	text_to_printable(text, sizeof(text), from, len);
+	if (strncmp(text, in_front, strlen(in_front)) == 0)
+		for (char *next = text; (next = strchr(next, ':')) != NULL; next++)
+			if (next[1] == ' ')
+			{
+				/* behind the number of a line is the error, or the place once more */
+				if (next[2] == '-' || (next[2] >= 'A' && next[2] <= 'Z'))
+				{
+					at = next + 2 + (next[2] == '-');
+					break;
+				}
+			}
+	end = strstr(at, " script: ");
+	if (end != NULL && strstr(end, ", on @user_script:") != NULL)
+		*end = '\0';
+	end = strstr(at, ". ");
+	if (end != NULL)
+		*end = '\0';
+	for (end = at + strlen(at); end > at && (end[-1] == '.' || end[-1] == ' '); end--)
+		end[-1] = '\0';
+	text_to_printable(out, size, at, strlen(at));
+}

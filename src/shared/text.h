@@ -24,6 +24,12 @@ extern size_t text_utf8_len(const char *text, size_t len);
  */
 extern void text_to_utf8(char *out, size_t size, const char *from, size_t len);
 
+/*
+ * The text of an error that a node answered, as printable ASCII, cut to fit: its first sentence,
+ * without a full stop, and without the place in a script where it was met.
+ */
+extern void text_of_node(char *out, size_t size, const char *from, size_t len);
+
 /* Copies `len` bytes as printable ASCII, cut to fit. */
 extern void text_to_printable(char *out, size_t size, const char *from, size_t len);
 

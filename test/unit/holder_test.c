@@ -67,7 +67,8 @@ test_cutting(void)
 	   "the longest values are cut, not the words at the end");
 	words.host = words.user = long_name;
 	is(written(130, &words),
-	   "cluster=\"long_long_long_l\"... host=\"long_long_long_l\"... database=\"long_long_long_l\"... "
+	   "cluster=\"long_long_long_l\"... host=\"long_long_long_l\"... "
+	   "database=\"long_long_long_l\"... "
 	   "pid=1234567 user=\"long_long_long_l\"...",
 	   "all are long");
 	words.cluster = "";

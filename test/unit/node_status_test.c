@@ -144,6 +144,16 @@ test_explanation(void)
 	}
 
 	begin();
+	strcpy(node_status[0].last_error, "its maxmemory-policy, allkeys-lru, may throw away leases");
+	strcpy(node_status[0].state, "quarantined");
+	node_status[0].evicts = true;
+	node_status[0].guard.until_us = NOW_US + 2500000;
+	explains(0, 0, CORE_BIT(0),
+			 "h0:1: its maxmemory-policy, allkeys-lru, may throw away leases (in quarantine until "
+			 "that is changed)",
+			 "a quarantine that has no end by itself");
+
+	begin();
 	explains(0, 0, 0, "", "nobody was asked");
 	snprintf(expected, sizeof(expected), "h1:1: no answer yet; h2:1: yes; h4:1: %s; h%d:1: yes",
 			 denied, last);
@@ -155,10 +165,62 @@ test_explanation(void)
 	explains(0, 0, CORE_BIT(1), "", "nor alone");
 }
 
+/* ---- what to do ---- */
+
+static void
+advises(core_mask silent, const char *expected, const char *what)
+{
+	char *text = node_status_advise(silent);
+
+	ok(strcmp(text, expected) == 0, "%s: \"%s\"", what, text);
+	pfree(text);
+}
+
+static void
+refused(int node, const char *error)
+{
+	strcpy(node_status[node].state, "refused");
+	strcpy(node_status[node].last_error, error);
+}
+
+static void
+test_advice(void)
+{
+	static const char password[] = "Correct the user and password in redlock.nodes, and reload.";
+	static const char wait[] = "Try again when the quarantine is over.";
+	char both[256];
+
+	begin();
+	advises(CORE_BIT(0) | CORE_BIT(1), "", "nothing is known");
+	refused(1, "could not connect: Connection refused");
+	advises(CORE_BIT(1), "", "nor of a node that is down");
+	refused(0, "WRONGPASS invalid username-password pair or user is disabled");
+	refused(1, "NOAUTH Authentication required");
+	advises(CORE_BIT(0) | CORE_BIT(1), password, "one step for two nodes is said once");
+	advises(CORE_BIT(2), "", "of others it is not said");
+
+	strcpy(node_status[2].state, "quarantined");
+	node_status[2].guard.until_us = NOW_US + 2500000;
+	advises(CORE_BIT(2), wait, "a quarantine ends");
+	snprintf(both, sizeof(both), "%s %s", password, wait);
+	advises(CORE_BIT(1) | CORE_BIT(2), both, "two steps");
+	node_status[2].evicts = true;
+	strcpy(node_status[2].last_error, "its maxmemory-policy, allkeys-lru, may throw away leases");
+	advises(CORE_BIT(2),
+			"Set maxmemory-policy to noeviction on the node; it votes again redlock.max_ttl after "
+			"that.",
+			"one that does not end by itself");
+
+	strcpy(node_status[0].state, "ready");
+	node_status[0].last_error_at = node_status[0].since - 1;
+	advises(CORE_BIT(0), "", "an error of before it was ready tells nothing");
+}
+
 int
 main(void)
 {
 	test_copy();
 	test_explanation();
+	test_advice();
 	return tap_done();
 }

@@ -90,6 +90,15 @@ static const struct
 	{"rediss://", "node 1: the host is missing"},
 	{"redis://", "node 1: the host is missing"},
 	{"redis://:1", "node 1: the host is missing"},
+	{"redis://:pa,ss@h", "node 1: the host is missing; a comma in a password is written as %2C"},
+	{"redis://a,redis://u:pa,ss@h",
+	 "node 2: the port must be a number from 1 to 65535; a comma in a password is written as %2C"},
+	{"redis://u:12,ss@h",
+	 "node 2: a URL starts with redis://, rediss:// or unix://; a comma in a password is written "
+	 "as %2C"},
+	{"redis://:1,redis://u:p@h", "node 1: the host is missing"},
+	{"redis://:1,h", "node 1: the host is missing"},
+	{"redis://:1 ss@h", "node 1: the host is missing"},
 	{"redis://[]", "node 1: the host is missing"},
 	{"redis://[::1", "node 1: the bracket of an IPv6 address is not closed"},
 	{"redis://[[::1]]", "node 1: brackets stand around an IPv6 address only"},
@@ -254,6 +263,37 @@ test_text(void)
 		const char *text;
 		size_t at;
 	} controls[] = {{"\n", 0}, {"a\x7f", 1}, {"a\033[31m", 1}, {"ab\302\200", 2}, {"\302\237", 0}};
+	static const struct
+	{
+		const char *error;
+		const char *text;
+	} errors[] = {
+		{"NOAUTH Authentication required.", "NOAUTH Authentication required"},
+		{"ERR AUTH <password> called without any password configured for the default user. Are you "
+		 "sure your configuration is correct?",
+		 "ERR AUTH <password> called without any password configured for the default user"},
+		{"OOM command not allowed when used memory > 'maxmemory'. script: "
+		 "0123456789012345678901234567890123456789, on @user_script:86.",
+		 "OOM command not allowed when used memory > 'maxmemory'"},
+		{"NOREPLICAS Not enough good replicas to write. script: "
+		 "0123456789012345678901234567890123456789, on @user_script:86.",
+		 "NOREPLICAS Not enough good replicas to write"},
+		{"ERR The user executing the script can't run this command or subcommand script: "
+		 "0123456789012345678901234567890123456789, on @user_script:86.",
+		 "ERR The user executing the script can't run this command or subcommand"},
+		{"ERR Error running script (call to f_0123456789012345678901234567890123456789): "
+		 "@user_script:86: @user_script: 86: -NOREPLICAS Not enough good slaves to write.",
+		 "NOREPLICAS Not enough good slaves to write"},
+		{"ERR Error running script (call to f_0123456789012345678901234567890123456789): "
+		 "@user_script:86: user_script:86: attempt to index a nil value",
+		 "ERR Error running script (call to f_0123456789012345678901234567890123456789): "
+		 "@user_script:86: user_script:86: attempt to index a nil value"},
+		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+		 "BUSY Redis is busy running a script"},
+		{"ERR a\nb", "ERR a?b"},
+		{"ERR 10.0.0.1 says ...", "ERR 10.0.0.1 says"},
+		{"", ""},
+	};
 	/* the first and the last of each length, and what is none */
 	static const struct
 	{
@@ -298,6 +338,16 @@ test_text(void)
 	ok(strcmp(out, "1234567") == 0, "what is too long is cut");
 	text_to_printable(out, sizeof(out), "abc", 0);
 	ok(strcmp(out, "") == 0, "nothing is nothing");
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+	{
+		char text[160];
+
+		text_of_node(text, sizeof(text), errors[i].error, strlen(errors[i].error));
+		ok(strcmp(text, errors[i].text) == 0, "an error of a node: %s", text);
+	}
+	text_of_node(out, sizeof(out), "123456789.", 10);
+	ok(strcmp(out, "1234567") == 0, "one that is cut");
 
 	text_to_utf8(out, sizeof(out), "a\nb\303\251~", 6);
 	ok(strcmp(out, "a?b\303\251~") == 0, "UTF-8 stays as it is");
