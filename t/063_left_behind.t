@@ -76,6 +76,9 @@ $_->resume foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 6);
 
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
+like(slurp_file($host{a}->logfile),
+	qr/DETAIL:  Host "b" \(id [0-9a-f]{16}\) lists only nodes that are to be left\..*\n.*HINT:  Set redlock\.nodes and redlock\.nodes_next to both lists on that host/,
+	'its log says that b has the old list alone, and what to do');
 excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');
 is($host{a}->safe_psql('postgres', 'SELECT unsettled FROM redlock_stats'), '', 'the change is not done, as is told');

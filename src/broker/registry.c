@@ -946,23 +946,25 @@ complain_apart(int64 since_us, int64 now_us)
 	told_for_us = since_us;
 	told_of = apart_id;
 	told_us = now_us;
-	ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
-				  apart_by_lists
-					  ? errdetail("Host \"%s\", with the id %016" PRIx64
-								  ", lists only nodes that are to be left. With the nodes that "
-								  "stay, this host could get a lock that is held there.",
-								  apart.name, apart_id)
-					  : errdetail("Host \"%s\", with the id %016" PRIx64
-								  ", lists nodes that stay, but holds locks only at nodes that are "
-								  "to be left. With the nodes that stay, this host could get such "
-								  "a lock.",
-								  apart.name, apart_id),
-				  apart_by_lists
-					  ? errhint("Set redlock.nodes and redlock.nodes_next to both lists on that "
-								"host, and wait until it is settled. Or stop it, and start it only "
-								"with the nodes that stay.")
-					  : errhint("Wait until that host is settled, see redlock_hosts.settled. Or "
-								"release its locks.")));
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 apart_by_lists
+			 ? errdetail("Host \"%s\" (id %016" PRIx64
+						 ") lists only nodes that are to be left. With the nodes that "
+						 "stay, this host could get a lock that is held there.",
+						 apart.name, apart_id)
+			 : errdetail("Host \"%s\" (id %016" PRIx64
+						 ") lists nodes that stay, but holds or keeps locks only at nodes "
+						 "that are to be left. With the nodes that stay, this host could get such "
+						 "a lock.",
+						 apart.name, apart_id),
+		 apart_by_lists
+			 ? errhint("Set redlock.nodes and redlock.nodes_next to both lists on that "
+					   "host, and wait until it is settled. Or stop it, and start it only "
+					   "with the nodes that stay.")
+			 : errhint("Wait until that host is settled, see redlock_hosts.settled. Or "
+					   "release its locks.")));
 }
 
 /*
