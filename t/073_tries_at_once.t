@@ -35,22 +35,28 @@ my @sessions = map {
 		. join(', ', map { "redis://127.0.0.1:" . ($_ == $near ? $nodes[$_]->port : $ports[$_]) } 0 .. 2) . "'");
 	session($host)
 } 0 .. 2;
-my %winners = (0 => 0);
-
-foreach my $round (1 .. $ROUNDS)
+# one lock; or several, of which each host may get some and refuse them to the others
+foreach my $locks (1, 4)
 {
-	my $instant = $sessions[0]->query("SELECT clock_timestamp() + '20 ms'");
-	my @won;
+	my %winners = (0 => 0);
 
-	$_->send("SELECT redlock_try('cron $round', scope => 'session') FROM pg_sleep(extract(epoch FROM '$instant' - clock_timestamp()))")
-	  foreach @sessions;
-	@won = grep { $_->result->{out} eq 't' } @sessions;
-	$winners{ scalar @won }++;
-	$_->query("SELECT redlock_release('cron $round')") foreach @won;
+	foreach my $round (1 .. $ROUNDS)
+	{
+		my @names = map { "'cron $locks $round $_'" } 1 .. $locks;
+		my $names = $locks > 1 ? 'ARRAY[' . join(', ', @names) . ']' : $names[0];
+		my $instant = $sessions[0]->query("SELECT clock_timestamp() + '20 ms'");
+		my @won;
+
+		$_->send("SELECT redlock_try($names, scope => 'session') FROM pg_sleep(extract(epoch FROM '$instant' - clock_timestamp()))")
+		  foreach @sessions;
+		@won = grep { $_->result->{out} eq 't' } @sessions;
+		$winners{ scalar @won }++;
+		$_->query('SELECT redlock_release_all()') foreach @won;
+	}
+	is_deeply([ grep { $_ > 1 } keys %winners ], [], "$locks: never do two hosts get the locks");
+	cmp_ok($winners{0}, '<=', $ROUNDS / 10, "$locks: one of the hosts that try at the same instant gets them");
+	diag(explain(\%winners));
 }
-is_deeply([ grep { $_ > 1 } keys %winners ], [], 'never do two get the lock');
-cmp_ok($winners{0}, '<=', $ROUNDS / 10, 'one of those who try at the same instant gets it');
-diag(explain(\%winners));
 $_->quit foreach @sessions;
 $proxy->kill_kill;
 

@@ -43,6 +43,12 @@ several_next(const several_state *state, int asked, int count, int *from)
 	return first == asked - 1 ? SEVERAL_WAIT_FOR_LAST : SEVERAL_WAIT;
 }
 
+bool
+several_try_again(int granted, int again)
+{
+	return granted > 0 && again < SEVERAL_AGAIN_MAX;
+}
+
 /*
  * What is given back before its answer is there may have been granted at the nodes, and has
  * refused others: they would have to be told, and ask.  The answer is there in a moment.

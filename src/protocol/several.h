@@ -14,9 +14,13 @@
 #ifndef REDLOCK_SEVERAL_H
 #define REDLOCK_SEVERAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define SEVERAL_MAX 64
+
+/* So often a try asks again. */
+#define SEVERAL_AGAIN_MAX 2
 
 /* The order: as memcmp, a name before those that begin with it. */
 extern int several_compare(const char *one, size_t one_len, const char *other, size_t other_len);
@@ -39,5 +43,15 @@ typedef enum several_step
 
 /* Of `count` names the first `asked` were asked for; state: theirs.  All in the order. */
 extern several_step several_next(const several_state *state, int asked, int count, int *from);
+
+/*
+ * A try is refused a name, and has those before it, so many.  May it give back what it has behind
+ * that name, and ask once more from there on?  `again`: how often it has done so.
+ *
+ * Hosts that try for the same names at one instant may get some of them each, and refuse each
+ * other.  The host that has the first name asks again.  The others were refused that name, and give
+ * back the rest.  So one host gets them all.
+ */
+extern bool several_try_again(int granted, int again);
 
 #endif /* REDLOCK_SEVERAL_H */

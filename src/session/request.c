@@ -85,6 +85,8 @@ static uint32 wait_event = 0;
 static bool watching = false; /* whether there still is a client */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
+static void let_others_give_back(const LockRequest *request, int from, int times,
+								 int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
@@ -232,6 +234,8 @@ return_gates(void)
 static bool
 acquire_all(const LockRequest *request, int64 deadline_us)
 {
+	int again = 0;
+
 	for (;;)
 	{
 		several_state state[SEVERAL_MAX];
@@ -246,10 +250,16 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 			state[i] = look_at(request, i);
 			if (state[i] != SEVERAL_GRANTED)
 				first = i;
-			if (state[i] != SEVERAL_REFUSED || !request->terms.once)
-				continue;
-			fail_held(request, i);
-			return false;
+		}
+		if (request->terms.once && first < asked_count && state[first] == SEVERAL_REFUSED)
+		{
+			if (!several_try_again(first, again++))
+			{
+				fail_held(request, first);
+				return false;
+			}
+			let_others_give_back(request, first, again, deadline_us);
+			continue;
 		}
 		next = several_next(state, asked_count, request->count, &from);
 		switch (next)
@@ -274,6 +284,21 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				break;
 		}
 	}
+}
+
+/*
+ * A try of several, which has those before this one.  Hosts that were refused these need about as
+ * long to give back the others as this one needed to be refused.
+ */
+static void
+let_others_give_back(const LockRequest *request, int from, int times, int64 deadline_us)
+{
+	int64 now_us = redlock_clock_us();
+	int64 until_us = Min(now_us + times * (now_us - asked_us), deadline_us);
+
+	give_back(request, from);
+	while (redlock_clock_us() < until_us)
+		wait_a_moment(until_us, BROKER_CHECK_MS);
 }
 
 static several_state

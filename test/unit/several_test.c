@@ -83,10 +83,23 @@ test_steps(void)
 	}
 }
 
+/* A try. */
+static void
+test_again(void)
+{
+	int again = 0;
+
+	ok(!several_try_again(0, 0), "a try that is refused its first name has failed");
+	while (again < 10 && several_try_again(1, again))
+		again++;
+	ok(again == SEVERAL_AGAIN_MAX, "one that has the first asks again %d times", again);
+}
+
 int
 main(void)
 {
 	test_order();
 	test_steps();
+	test_again();
 	return tap_done();
 }
