@@ -1030,8 +1030,7 @@ holder_text(const LockRequest *request, int name)
 						   : "The nodes have not told who holds it.";
 }
 
-/* The session of this server that holds the lock, or asks for it, before this session; a sentence.
- */
+/* A sentence on the session of this server that is before this one. */
 static char *
 here_text(uint64 hash)
 {
