@@ -151,6 +151,8 @@ sub calls_work
 		redlock_node_rows    => [ 'SELECT count(*) FROM redlock_node_rows()', '3' ],
 		redlock_node_list_rows => [ "SELECT count(*) FROM redlock_node_list_rows() WHERE list = 'now'", '3' ],
 		redlock_hosts        => [ 'SELECT prefix, nodes, agrees FROM redlock_hosts', 'redlock:|3|t' ],
+		redlock_roles        => [ 'SELECT new_names > 0 FROM redlock_roles', 't' ],
+		redlock_role_rows    => [ 'SELECT new_names > 0 FROM redlock_role_rows()', 't' ],
 		redlock_host_rows    => [ 'SELECT nodes FROM redlock_host_rows()', '3' ],
 		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
 		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
@@ -190,7 +192,7 @@ sub calls_work
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
-	  redlock_shared_fences redlock_shared_fences_merge);
+	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
