@@ -24,6 +24,7 @@
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/text.h"
 
 /*
@@ -62,7 +63,10 @@ typedef enum Question
 	ASK_FSYNC,
 	ASK_MARKER,
 	ASK_SCRIPT,
-	ASK_EVALSHA
+	ASK_EVALSHA,
+	TELL_NAME,
+	TELL_LIBRARY,
+	TELL_VERSION
 } Question;
 
 /* What it takes to answer, for people: a command, and what an ACL has to allow. */
@@ -84,6 +88,9 @@ static const struct
 	[ASK_SCRIPT] = {"SCRIPT LOAD", "+script|load", true},
 	[ASK_EVALSHA] = {"EVALSHA", "+evalsha", true},
 };
+
+/* In the list of a node's clients, with the host's name behind it. */
+#define CLIENT_NAME "redlock_pg/"
 
 /* Of a script that no node has. */
 #define NO_SHA "0000000000000000000000000000000000000000"
@@ -112,6 +119,8 @@ static void limit_replies(redisReader *reader);
 static void *create_short_array(const redisReadTask *task, RedlockElements elements);
 static void begin_handshake(RedisNode *node, int64 now_us);
 static void ask_voter(RedisNode *node);
+static void tell_name(RedisNode *node);
+static bool is_optional(Question what);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 static void append(RedisNode *node, int argc, const char **argv, const size_t *argvlen);
 REDLOCK_NORETURN static void out_of_memory(const RedisNode *node);
@@ -651,6 +660,7 @@ begin_handshake(RedisNode *node, int64 now_us)
 		ask(node, ASK_PING, 1, (const char *[]){"PING"});
 	else
 		ask_voter(node);
+	tell_name(node);
 	Assert(node->questions <= lengthof(node->question));
 
 	node->flush_wanted = true;
@@ -685,6 +695,32 @@ ask_voter(RedisNode *node)
 		(const char *[]){"EVAL", lua_marker_script, "0", random, node->guard->marker, max_ttl});
 	ask(node, ASK_SCRIPT, 3, (const char *[]){"SCRIPT", "LOAD", lua_script});
 	ask(node, ASK_EVALSHA, 3, (const char *[]){"EVALSHA", NO_SHA, "0"});
+}
+
+/*
+ * For people who list the node's clients.  It must come behind all questions: answers to it are
+ * ignored, and the first answer of a node may say why the node refuses us.
+ */
+static void
+tell_name(RedisNode *node)
+{
+	char name[sizeof(CLIENT_NAME) + HOSTS_NAME_MAX];
+
+	strlcpy(name, CLIENT_NAME, sizeof(name));
+	strlcat(name, host_list_own_name(), sizeof(name));
+	for (char *c = name; *c != '\0'; c++)
+		if (*c <= ' ' || *c > '~')
+			*c = '_'; /* a node takes no others */
+	ask(node, TELL_NAME, 3, (const char *[]){"CLIENT", "SETNAME", name});
+	ask(node, TELL_LIBRARY, 4, (const char *[]){"CLIENT", "SETINFO", "LIB-NAME", "redlock_pg"});
+	ask(node, TELL_VERSION, 4, (const char *[]){"CLIENT", "SETINFO", "LIB-VER", REDLOCK_VERSION});
+}
+
+/* Some nodes lack the command, or forbid it by their ACL. */
+static bool
+is_optional(Question what)
+{
+	return what >= TELL_NAME;
 }
 
 static void
@@ -834,6 +870,8 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 		read_fsync(node, reply); /* not all who are fit may be asked */
 		return NULL;
 	}
+	if (is_optional(what))
+		return NULL;
 	if (what == ASK_EVALSHA && reply->type == REDIS_REPLY_ERROR &&
 		begins_with(reply->str, "NOSCRIPT"))
 		return NULL; /* it looked for the script, so it may */
@@ -896,6 +934,9 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			return "it executes scripts that it was not given";
 
 		case ASK_FSYNC:
+		case TELL_NAME:
+		case TELL_LIBRARY:
+		case TELL_VERSION:
 			break; /* above */
 	}
 	return NULL;

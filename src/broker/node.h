@@ -6,8 +6,8 @@
  *	 UNUSED      the slot belongs to no node
  *	 RESOLVING   waits for the address of its host name
  *	 CONNECTING  the socket is not yet open
- *	 HANDSHAKE    AUTH, SELECT, the facts, and the loading of scripts are out; where
- *				 there is TLS, when its own handshake is over
+ *	 HANDSHAKE    AUTH, SELECT, the facts, the loading of scripts and our name are out;
+ *				 where there is TLS, when its own handshake is over
  *	 READY       takes commands
  *	 QUARANTINED takes all commands but acquires, until guard->until_us: it may
  *				 have forgotten leases, or forget them (see guard.h)
