@@ -70,6 +70,7 @@ static void assign_nodes_next(const char *newval, void *extra);
 static const char *show_nodes_next(void);
 static bool check_urls(const char *setting, char **newval, void **extra);
 static const char *show_urls(const NodeUrls *urls);
+static bool check_runs_keep(int *newval, void **extra, GucSource source);
 static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
 static bool check_tls_cert_file(char **newval, void **extra, GucSource source);
 static bool check_tls_key_file(char **newval, void **extra, GucSource source);
@@ -171,10 +172,10 @@ guc_define(void)
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
-		"redlock.runs_keep", "How long rows of redlock_runs are kept.",
-		"Older ones are deleted when a run is recorded in that database. 0: for ever.",
-		&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, NULL,
-		NULL, NULL);
+		"redlock.runs_keep", "How long rows of redlock_runs are kept; at least a day.",
+		"Older ones are deleted when runs are recorded in that database. 0: for ever.",
+		&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S,
+		check_runs_keep, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.tls_ca_file", "Certificates of the authorities that nodes with TLS must have.",
@@ -340,6 +341,17 @@ show_urls(const NodeUrls *urls)
 							 url->durable == URL_DURABLE ? "yes" : "no");
 	}
 	return text;
+}
+
+/* A number that was meant as days counts seconds, and would delete what is to be kept. */
+static bool
+check_runs_keep(int *newval, void **extra, GucSource source)
+{
+	if (*newval == 0 || *newval >= RUNS_KEEP_MIN_S)
+		return true;
+	GUC_check_errdetail("It is %d seconds. Rows are kept for a day at least.", *newval);
+	GUC_check_errhint("Write a unit, for example \"30 d\"; 0 keeps the rows for ever.");
+	return false;
 }
 
 static bool

@@ -16,6 +16,7 @@
 #define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
 
 #define RUNS_KEEP_DEFAULT_S (30 * 24 * 60 * 60)
+#define RUNS_KEEP_MIN_S (24 * 60 * 60)
 #define RUNS_KEEP_MAX_S (3650 * 24 * 60 * 60)
 
 typedef enum OnLoss
