@@ -495,6 +495,7 @@ CREATE TABLE redlock_runs (
     token bigint,
     pid integer NOT NULL,
     server bigint NOT NULL,
+    host_id text NOT NULL,
     session bigint NOT NULL,
     started timestamptz NOT NULL,
     ended timestamptz,
@@ -504,7 +505,7 @@ CREATE TABLE redlock_runs (
 CREATE INDEX redlock_runs_started ON redlock_runs (started);
 CREATE INDEX redlock_runs_running ON redlock_runs (server) WHERE status = 'running';
 COMMENT ON TABLE redlock_runs IS
-'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when a run is recorded. Each role sees its own';
+'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when other runs are recorded. Each role sees its own';
 COMMENT ON COLUMN redlock_runs.id IS
 'Random: rows of several servers may meet by replication';
 COMMENT ON COLUMN redlock_runs.resource IS
@@ -514,7 +515,7 @@ COMMENT ON COLUMN redlock_runs.database IS
 COMMENT ON COLUMN redlock_runs.role IS
 'The role that called, which sees the row';
 COMMENT ON COLUMN redlock_runs.started IS
-'By the clock of the server, after the wait for the lock';
+'By the clock of the server, after the wait for the lock; of a run that failed before it had begun, the time of the call';
 COMMENT ON COLUMN redlock_runs.ended IS
 'Null while it runs, and where nobody knows when it ended';
 COMMENT ON COLUMN redlock_runs.command IS
@@ -522,17 +523,19 @@ COMMENT ON COLUMN redlock_runs.command IS
 COMMENT ON COLUMN redlock_runs.host IS
 'cluster_name of the server, or the name of its machine';
 COMMENT ON COLUMN redlock_runs.token IS
-'The fencing token of the lock; null if the run was skipped';
+'The fencing token of the lock; null if the run was skipped, or failed before it had begun';
 COMMENT ON COLUMN redlock_runs.pid IS
 'Process of the session';
 COMMENT ON COLUMN redlock_runs.server IS
-'System identifier of the server''s data directory';
+'System identifier of the server''s data directory; a standby and a copy have the same';
+COMMENT ON COLUMN redlock_runs.host_id IS
+'That of the server in redlock_hosts: another each time that the server starts';
 COMMENT ON COLUMN redlock_runs.session IS
-'Random, for the life of the session: by it the server knows which runs are over without a word';
+'Random, for the life of the session: by it the server knows which runs tell nothing any more';
 COMMENT ON COLUMN redlock_runs.status IS
 'running; succeeded; failed (see message); skipped (another session held the lock or asked for it, or it was kept by hold_at_least); lost (it failed, and its session knew that its lock had been lost)';
 COMMENT ON COLUMN redlock_runs.message IS
-'The error of a run that failed';
+'The error of a run that failed; of a lost one, also why the lock was lost; of a skipped one, which session had the lock';
 ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;

@@ -114,9 +114,11 @@ static bool acquire_without_snapshot(const LockRequest *request, bool atomic);
 static inline bool says(const text *given, const char *word);
 static void get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
+static bool acquire_and_run(const LockRequest *request, const char *command, bool atomic,
+							const char *fences, Run *record);
 static void begin_record(void);
 static void run_command(const char *command, bool atomic);
-static void run_recorded(const LockName *name, const char *command, Oid schema);
+static void run_recorded(const LockName *name, const char *command, Run *record);
 static void check_command(const char *command);
 static void explain_run(void *arg);
 static bool wants_own_statement(void);
@@ -513,10 +515,11 @@ redlock_run(PG_FUNCTION_ARGS)
 	LockRequest request = {.names = &name, .count = 1};
 	bool atomic = is_atomic(fcinfo);
 	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	MemoryContext context = CurrentMemoryContext;
 	bool fence;
 	bool record;
-	ErrorContextCallback context;
-	RunContext run;
+	bool ran;
+	Run run;
 	char *command;
 
 	get_name(fcinfo, &name);
@@ -540,45 +543,74 @@ redlock_run(PG_FUNCTION_ARGS)
 						errmsg("a run can't be recorded in a transaction block or a function"),
 						errdetail("Its row in redlock_runs is committed before the command."),
 						errhint("Call redlock_run in a statement of its own, or without record.")));
-	if (record)
-		runs_require(schema);
 	request.terms.scope = SCOPE_CALL;
 	request.skip = true;
 	request.commits = record;
+	if (!IsPostmasterEnvironment)
+		request_fail_no_broker(); /* nor is there a process that would record it */
 
-	context.callback = explain_run;
-	context.arg = &run;
-	run.name = name.name;
-	run.command = command;
+	if (!record)
+		ran = acquire_and_run(&request, command, atomic, fence ? get_namespace_name(schema) : NULL,
+							  NULL);
+	else
+	{
+		runs_prepare(&run, schema, name.name, name.utf8, command);
+		PG_TRY();
+		{
+			ran = acquire_and_run(&request, command, false,
+								  fence ? get_namespace_name(schema) : NULL, &run);
+		}
+		PG_CATCH();
+		{
+			runs_fail(&run, session_loss_reason(name.hash, name.name),
+					  session_is_cancelled_by_loss(), context);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+	}
+	if (!ran)
+		request_tell_skipped(&request);
+	return (Datum) 0;
+}
+
+/*
+ * Returns false if the run was skipped.  fences: schema of redlock_fences, or NULL for a run
+ * without fence.  record: NULL for a run without record.
+ */
+static bool
+acquire_and_run(const LockRequest *request, const char *command, bool atomic, const char *fences,
+				Run *record)
+{
+	const LockName *name = request->names;
+	RunContext run = {.name = name->name, .command = command};
+	ErrorContextCallback context = {.callback = explain_run, .arg = &run};
 
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 	check_command(command);
 	error_context_stack = context.previous;
 
-	if (!acquire_without_snapshot(&request, atomic))
+	if (!acquire_without_snapshot(request, atomic))
 	{
-		if (record)
+		if (record != NULL)
 		{
 			SPI_connect_ext(SPI_OPT_NONATOMIC);
 			begin_record();
-			runs_skip(schema, name.name, command);
+			runs_skip(record, request_skipped());
 			SPI_commit(); /* the caller's next transaction is none of ours */
 			SPI_finish();
 		}
-		request_tell_skipped(&request);
-		return (Datum) 0;
+		return false;
 	}
 
-	context.previous = error_context_stack;
 	error_context_stack = &context;
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
-	if (record)
+	if (record != NULL)
 		begin_record();
-	if (fence)
-		session_fence(name.hash, name.name, get_namespace_name(schema));
-	if (record)
-		run_recorded(&name, command, schema);
+	if (fences != NULL)
+		session_fence(name->hash, name->name, fences);
+	if (record != NULL)
+		run_recorded(name, command, record);
 	else
 	{
 		if (!atomic)
@@ -587,7 +619,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	}
 	SPI_finish();
 	error_context_stack = context.previous;
-	return (Datum) 0;
+	return true;
 }
 
 /*
@@ -629,29 +661,15 @@ begin_record(void)
 
 /* Its last commit is ours, so that one which fails is recorded, too. */
 static void
-run_recorded(const LockName *name, const char *command, Oid schema)
+run_recorded(const LockName *name, const char *command, Run *record)
 {
-	MemoryContext context = CurrentMemoryContext;
-	RunRow row;
-
-	runs_begin(schema, name->name, command, session_token(name->hash, name->name), &row);
+	runs_begin(record, session_token(name->hash, name->name));
 	SPI_commit();
-	runs_enter();
-	PG_TRY();
-	{
-		run_command(command, false);
-		runs_succeed(schema, &row);
-		SPI_commit();
-	}
-	PG_CATCH();
-	{
-		runs_leave();
-		runs_fail(schema, &row.id, name->name, session_is_lost(name->hash, name->name),
-				  session_is_cancelled_by_loss(), context);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	runs_leave();
+	runs_enter(record);
+	run_command(command, false);
+	runs_succeed(record);
+	SPI_commit();
+	runs_leave(record);
 }
 
 Datum

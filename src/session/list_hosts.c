@@ -22,8 +22,15 @@
 /* The broker keeps an answer for some seconds: who comes too late so often was stopped. */
 #define TRIES 5
 
+typedef enum Wait
+{
+	ANSWERED,
+	NO_BROKER,
+	SILENT
+} Wait;
+
 static HostList *ask(void);
-static void wait_for(uint64 number, HostListAnswer *answer);
+static Wait wait_for(uint64 number, HostListAnswer *answer);
 static void fail_silent(void);
 static void fail(const HostListAnswer *answer);
 
@@ -39,26 +46,49 @@ list_hosts(void)
 	return list;
 }
 
+HostList *
+list_hosts_if_possible(void)
+{
+	HostListAnswer answer;
+
+	if (wait_for(host_list_ask(), &answer) != ANSWERED || answer.state != HOST_LIST_MADE)
+		return NULL;
+	return host_list_copy(&answer);
+}
+
 /* NULL: the answer was gone when we came. */
 static HostList *
 ask(void)
 {
 	HostListAnswer answer;
 
-	wait_for(host_list_ask(), &answer);
+	switch (wait_for(host_list_ask(), &answer))
+	{
+		case ANSWERED:
+			break;
+		case NO_BROKER:
+			request_fail_no_broker();
+			break;
+		case SILENT:
+			fail_silent();
+			break;
+	}
 	if (answer.state != HOST_LIST_MADE)
 		fail(&answer);
 	return host_list_copy(&answer);
 }
 
 /* As long as the broker makes steps. */
-static void
+static Wait
 wait_for(uint64 number, HostListAnswer *answer)
 {
+	Wait end = ANSWERED;
 	int64 since_us = redlock_clock_us();
 	int64 broker_seen_us = since_us;
 	uint64 steps = host_list_steps();
 
+	if (!IsPostmasterEnvironment)
+		return NO_BROKER; /* none will come */
 	while (!host_list_answered(number, answer))
 	{
 		int64 now_us = redlock_clock_us();
@@ -66,17 +96,20 @@ wait_for(uint64 number, HostListAnswer *answer)
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
 		if (now_us - broker_seen_us > PATIENCE_US)
-			request_fail_no_broker();
+			end = NO_BROKER;
 		if (host_list_steps() != steps)
 		{
 			steps = host_list_steps();
 			since_us = now_us;
 		}
 		if (now_us - since_us > PATIENCE_US)
-			fail_silent();
+			end = SILENT;
+		if (end != ANSWERED)
+			break;
 		host_list_wait(LOOK_MS);
 	}
 	host_list_end_wait();
+	return end;
 }
 
 static void

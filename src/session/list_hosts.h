@@ -10,4 +10,7 @@
 /* Palloc'd.  An error if there is no broker, or no quorum. */
 extern HostList *list_hosts(void);
 
+/* The same, but NULL in place of an error. */
+extern HostList *list_hosts_if_possible(void);
+
 #endif /* REDLOCK_LIST_HOSTS_H */

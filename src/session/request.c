@@ -977,8 +977,18 @@ note_skipped(const LockRequest *request, int name)
 {
 	Lease *lease = lease_of(name);
 
-	strlcpy(skipped, holder_text(request, name), sizeof(skipped));
+	char *text = holder_text(request, name);
+	int len = pg_mbcliplen(text, strlen(text), sizeof(skipped) - 1);
+
+	memcpy(skipped, text, len);
+	skipped[len] = '\0';
 	skipped_elsewhere = is_elsewhere(request, lease);
+}
+
+const char *
+request_skipped(void)
+{
+	return skipped;
 }
 
 void
@@ -1155,6 +1165,12 @@ fail_silent_broker(const LockRequest *request, int name)
 void
 request_fail_no_broker(void)
 {
+	if (!IsPostmasterEnvironment)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlocks can't be used in single-user mode"),
+						errdetail("The broker, which talks to the nodes, is a background worker, "
+								  "and single-user mode has none."),
+						errhint("Start the server as usual, and try again.")));
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),
 					errhint("The server restarts it by itself. If it does not come up, see the "

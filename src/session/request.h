@@ -44,7 +44,10 @@ typedef struct LockRequest
 extern bool request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
 							const LockRequest *whole);
 
-/* A notice, when that returned false: why, if `skip`. */
+/* When that returned false, if `skip`: why, a sentence; a static text. */
+extern const char *request_skipped(void);
+
+/* The same as a notice. */
 extern void request_tell_skipped(const LockRequest *request);
 
 /* The next lease that was granted, and the gate that was entered for it, are the caller's now. */

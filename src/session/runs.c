@@ -4,11 +4,14 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -24,31 +27,67 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "session/list_hosts.h"
 #include "session/loss.h"
 #include "session/runs.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
+#include "shared/lease.h"
 #include "shared/run_report.h"
 
-#define COMMAND_MAX 1024 /* bytes of a command that are written down */
+/*
+ * Limit of old rows that a run deletes.  A run adds one row, so the table shrinks while more than
+ * one in PRUNE_MAX runs prunes.
+ */
+#define PRUNE_MAX 1000
+
+/* One in so many skipped runs prunes: some hosts never get the lock, and only add rows. */
+#define SKIPS_A_PRUNE 100
+
+/* Said of a run that tells nothing any more. */
+#define SESSION_GONE                                                                               \
+	"the session ended before the run did, or the end of the run could not be written"
+#define SERVER_GONE                                                                                \
+	"the server stopped, crashed or lost the nodes, and nobody knows how the run ended"
+
+/* A new row; the columns about this server are filled in by insert_row. */
+typedef struct NewRow
+{
+	const char *resource;
+	const char *command;
+	const char *role;
+	int64 token; /* 0: none */
+	int pid;
+	int64 session;
+	TimestampTz started;
+	TimestampTz ended; /* 0: not yet */
+	const char *status;
+	const char *message; /* or NULL */
+} NewRow;
 
 static int runs_under_way = 0; /* of this session: they nest */
 static uint64 writer;          /* number of this process, if it is one */
 
-static void write_row(Oid schema, const char *resource, const char *command, const char *status,
-					  int64 token, RunRow *row);
-static void tidy(Oid schema);
-static Datum *gone_sessions(Oid schema, int *count);
-static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values);
+static void require_table(Oid schema);
+static void insert_row(Oid schema, const NewRow *row, Run *run);
+static void end_left_runs(Oid schema);
+static bool is_listed(const HostList *hosts, uint64 id);
+static void end_runs_of(Oid schema, Datum *sessions, int count, const char *message);
+static void prune(Oid schema);
+static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values,
+				   const char *nulls);
 static void become_owner(Oid schema, Oid *user, int *context);
 static Oid find_table(Oid schema);
+static const char *explain_failure(const Run *run, const ErrorData *error, const char *loss,
+								   bool cancelled);
+static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
 static void write_end(const RunReport *report);
 static void end_writer(int code, Datum arg);
 static void explain_writer(void *arg);
 
-void
-runs_require(Oid schema)
+static void
+require_table(Oid schema)
 {
 	char *name = get_namespace_name(schema);
 
@@ -64,138 +103,222 @@ runs_require(Oid schema)
 }
 
 void
-runs_begin(Oid schema, const char *resource, const char *command, int64 token, RunRow *row)
+runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8, const char *command)
 {
-	tidy(schema);
-	write_row(schema, resource, command, "running", token, row);
+	require_table(schema);
+	*run = (Run){
+		.schema = schema,
+		.resource = resource,
+		.utf8 = utf8,
+		.command = pnstrdup(command, pg_mbcliplen(command, strlen(command), RUN_COMMAND_SIZE - 1)),
+		.role = GetUserNameFromId(GetUserId(), false),
+		.session = run_report_session(),
+		.called = GetCurrentTimestamp()};
 }
 
 void
-runs_skip(Oid schema, const char *resource, const char *command)
+runs_begin(Run *run, int64 token)
 {
-	RunRow row;
+	NewRow row = {.resource = run->resource,
+				  .command = run->command,
+				  .role = run->role,
+				  .token = token,
+				  .pid = MyProcPid,
+				  .session = run->session,
+				  .status = "running"};
 
-	tidy(schema);
-	write_row(schema, resource, command, "skipped", 0, &row);
+	SPI_connect();
+	end_left_runs(run->schema);
+	prune(run->schema);
+	row.started = GetCurrentTimestamp();
+	insert_row(run->schema, &row, run);
+	SPI_finish();
 }
 
-static void
-write_row(Oid schema, const char *resource, const char *command, const char *status, int64 token,
-		  RunRow *row)
+void
+runs_skip(Run *run, const char *message)
 {
-	int len = pg_mbcliplen(command, strlen(command), COMMAND_MAX);
-	bool skipped = token == 0;
-	Oid types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID,
-				   INT4OID, INT8OID, INT8OID, TEXTOID, BOOLOID};
-	Datum values[] = {CStringGetTextDatum(resource),
-					  PointerGetDatum(cstring_to_text_with_len(command, len)),
-					  CStringGetTextDatum(host_list_own_name()),
-					  CStringGetTextDatum(GetUserNameFromId(GetUserId(), false)),
-					  Int64GetDatum(token),
-					  Int32GetDatum(MyProcPid),
-					  Int64GetDatum((int64) GetSystemIdentifier()),
-					  Int64GetDatum(run_report_session()),
-					  CStringGetTextDatum(status),
-					  BoolGetDatum(skipped)};
+	NewRow row = {.resource = run->resource,
+				  .command = run->command,
+				  .role = run->role,
+				  .pid = MyProcPid,
+				  .session = run->session,
+				  .status = "skipped",
+				  .message = message};
+
+	SPI_connect();
+	if (pg_prng_uint32(&pg_global_prng_state) % SKIPS_A_PRUNE == 0)
+		prune(run->schema);
+	row.started = row.ended = GetCurrentTimestamp();
+	insert_row(run->schema, &row, NULL);
+	SPI_finish();
+}
+
+/* Within SPI.  `run`, unless NULL, is told where the row is. */
+static void
+insert_row(Oid schema, const NewRow *row, Run *run)
+{
+	Oid types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID,        INT4OID,       INT8OID,
+				   TEXTOID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Datum values[] = {
+		CStringGetTextDatum(row->resource),
+		CStringGetTextDatum(row->command),
+		CStringGetTextDatum(host_list_own_name()),
+		CStringGetTextDatum(row->role),
+		Int64GetDatum(row->token),
+		Int32GetDatum(row->pid),
+		Int64GetDatum((int64) GetSystemIdentifier()),
+		CStringGetTextDatum(psprintf("%016" PRIx64, lease_table->host_id)),
+		Int64GetDatum(row->session),
+		CStringGetTextDatum(row->status),
+		row->message != NULL ? CStringGetTextDatum(row->message) : (Datum) 0,
+		TimestampTzGetDatum(row->started),
+		TimestampTzGetDatum(row->ended),
+	};
+	char nulls[lengthof(types) + 1] = "             ";
 	bool null;
 
-	SPI_connect();
+	nulls[4] = row->token == 0 ? 'n' : ' ';
+	nulls[10] = row->message == NULL ? 'n' : ' ';
+	nulls[12] = row->ended == 0 ? 'n' : ' ';
 	if (execute(schema,
 				"INSERT INTO %1$s.redlock_runs (resource, command, host, database, role, token,"
-				" pid, server, session, started, ended, status)"
-				" VALUES ($1, $2, $3, pg_catalog.current_database(), $4,"
-				" CASE WHEN $10 THEN NULL ELSE $5 END, $6, $7, $8, pg_catalog.clock_timestamp(),"
-				" CASE WHEN $10 THEN pg_catalog.clock_timestamp() END, $9) RETURNING id, ctid",
-				lengthof(types), types, values) != SPI_OK_INSERT_RETURNING ||
+				" pid, server, host_id, session, status, message, started, ended)"
+				" VALUES ($1, $2, $3, pg_catalog.current_database(), $4, $5, $6, $7, $8, $9, $10,"
+				" $11, $12, $13) RETURNING id, ctid",
+				lengthof(types), types, values, nulls) != SPI_OK_INSERT_RETURNING ||
 		SPI_processed != 1)
 		elog(ERROR, "could not record a run");
-	row->id = *DatumGetUUIDP(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
-	row->place = *(ItemPointer) DatumGetPointer(
+	if (run == NULL)
+		return;
+	run->id = *DatumGetUUIDP(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
+	run->place = *(ItemPointer) DatumGetPointer(
 		SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &null));
-	SPI_finish();
 }
 
 /*
- * Runs whose sessions have gone end; nobody knows when they did.  Old rows go.  Another
- * session may be at the same, or a transaction of the owner's keep a row: who records a run
- * waits for neither, and the next one comes by.
+ * End the runs that tell nothing any more.  Nobody knows when they ended.
+ *
+ * Of the runs since this server started, those are over whose sessions are gone.  The rows are
+ * read before the sessions, since a session is known as living before its first row is there.
+ * This session is gone in this sense if it has no recorded run under way: its report was lost.
+ *
+ * A row of another start, with our system identifier, is of a former start of this server, or of
+ * a server that shares the identifier: a standby or a copy, and the server that it was made from.
+ * No file tells them apart, as a copy has each file.  The nodes do: a server that lives is in
+ * their list of hosts.  So a run of another start goes on as long as the list has its host, and as
+ * long as there is no list.
  */
 static void
-tidy(Oid schema)
-{
-	int count;
-	Datum *gone;
-	Oid types[] = {INT8OID, INT8ARRAYOID};
-	Datum values[2] = {Int64GetDatum((int64) GetSystemIdentifier())};
-	Oid keep_types[] = {INT4OID};
-	Datum keep_values[] = {Int32GetDatum(redlock_runs_keep_s)};
-
-	SPI_connect();
-	gone = gone_sessions(schema, &count);
-	values[1] = PointerGetDatum(
-		construct_array(gone, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	if (count > 0)
-		(void) execute(
-			schema,
-			"UPDATE %1$s.redlock_runs"
-			" SET status = 'failed', message = 'it ended without a word'"
-			" WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
-			" WHERE status OPERATOR(pg_catalog.=) 'running'"
-			" AND server OPERATOR(pg_catalog.=) $1"
-			" AND session OPERATOR(pg_catalog.=) ANY ($2) FOR UPDATE SKIP LOCKED))",
-			lengthof(types), types, values);
-	if (redlock_runs_keep_s > 0)
-		(void) execute(
-			schema,
-			"DELETE FROM %1$s.redlock_runs"
-			" WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
-			" WHERE started OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp()"
-			" OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $1))"
-			" AND status OPERATOR(pg_catalog.<>) 'running' FOR UPDATE SKIP LOCKED))",
-			lengthof(keep_types), keep_types, keep_values);
-	SPI_finish();
-}
-
-/*
- * With runs that are said to be running on this server.  A session is known as living before
- * its first row is there, so the rows are read first.  This one is among the gone if it has
- * no recorded run under way: the report of that one was lost.
- */
-static Datum *
-gone_sessions(Oid schema, int *count)
+end_left_runs(Oid schema)
 {
 	Oid types[] = {INT8OID};
 	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier())};
-	Datum *gone;
+	HostList *hosts = NULL;
+	bool asked = false;
+	Datum *without_session;
+	Datum *without_server;
+	int sessions = 0;
+	int servers = 0;
+	SPITupleTable *rows;
+	uint64 count;
 
 	(void) execute(schema,
-				   "SELECT session FROM %1$s.redlock_runs"
+				   "SELECT session, host_id FROM %1$s.redlock_runs"
 				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
 				   " AND server OPERATOR(pg_catalog.=) $1",
-				   lengthof(types), types, values);
-	gone = palloc(SPI_processed * sizeof(Datum));
-	*count = 0;
-	for (uint64 i = 0; i < SPI_processed; i++)
+				   lengthof(types), types, values, NULL);
+	rows = SPI_tuptable;
+	count = SPI_processed;
+	without_session = palloc(count * sizeof(Datum));
+	without_server = palloc(count * sizeof(Datum));
+	for (uint64 i = 0; i < count; i++)
 	{
 		bool null;
-		Datum session = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &null);
+		Datum session = SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &null);
+		uint64 id = strtoull(SPI_getvalue(rows->vals[i], rows->tupdesc, 2), NULL, 16);
 		bool own = DatumGetInt64(session) == run_report_session();
 
-		if (own ? runs_under_way == 0 : !run_report_lives(DatumGetInt64(session)))
-			gone[(*count)++] = session;
+		if (id == lease_table->host_id)
+		{
+			if (own ? runs_under_way == 0 : !run_report_lives(DatumGetInt64(session)))
+				without_session[sessions++] = session;
+			continue;
+		}
+		if (!asked)
+			hosts = list_hosts_if_possible();
+		asked = true;
+		if (hosts != NULL && !is_listed(hosts, id))
+			without_server[servers++] = session;
 	}
-	return gone;
+	end_runs_of(schema, without_session, sessions, SESSION_GONE);
+	end_runs_of(schema, without_server, servers, SERVER_GONE);
+}
+
+static bool
+is_listed(const HostList *hosts, uint64 id)
+{
+	for (int i = 0; i < hosts->count; i++)
+		if (hosts->row[i].id == id)
+			return true;
+	return false;
+}
+
+/* Another session may be at the same: wait for no row. */
+static void
+end_runs_of(Oid schema, Datum *sessions, int count, const char *message)
+{
+	Oid types[] = {INT8OID, INT8ARRAYOID, TEXTOID};
+	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier()), 0,
+					  CStringGetTextDatum(message)};
+
+	if (count == 0)
+		return;
+	values[1] = PointerGetDatum(
+		construct_array(sessions, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	(void) execute(schema,
+				   "UPDATE %1$s.redlock_runs SET status = 'failed', message = $3"
+				   " WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
+				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
+				   " AND server OPERATOR(pg_catalog.=) $1"
+				   " AND session OPERATOR(pg_catalog.=) ANY ($2) FOR UPDATE SKIP LOCKED))",
+				   lengthof(types), types, values, NULL);
+}
+
+/*
+ * Delete the oldest of the rows that are too old.  The bound is computed here, once: the index
+ * serves no bound that is volatile.  A transaction of the owner's may keep a row: wait for no row.
+ */
+static void
+prune(Oid schema)
+{
+	Oid types[] = {TIMESTAMPTZOID, INT4OID};
+	Datum values[] = {
+		TimestampTzGetDatum(GetCurrentTimestamp() - redlock_runs_keep_s * USECS_PER_SEC),
+		Int32GetDatum(PRUNE_MAX)};
+
+	if (redlock_runs_keep_s == 0)
+		return;
+	(void) execute(schema,
+				   "DELETE FROM %1$s.redlock_runs"
+				   " WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
+				   " WHERE started OPERATOR(pg_catalog.<) $1"
+				   " AND status OPERATOR(pg_catalog.<>) 'running'"
+				   " ORDER BY started LIMIT $2 FOR UPDATE SKIP LOCKED))",
+				   lengthof(types), types, values, NULL);
 }
 
 void
-runs_enter(void)
+runs_enter(Run *run)
 {
+	run->begun = true;
 	runs_under_way++;
 }
 
 void
-runs_leave(void)
+runs_leave(Run *run)
 {
+	run->begun = false;
 	runs_under_way--;
 }
 
@@ -206,33 +329,34 @@ runs_leave(void)
  * place, if it has not been moved meanwhile.
  */
 void
-runs_succeed(Oid schema, const RunRow *row)
+runs_succeed(const Run *run)
 {
 	Oid types[] = {UUIDOID, TIDOID};
-	Datum values[] = {UUIDPGetDatum(&row->id), PointerGetDatum(&row->place)};
+	Datum values[] = {UUIDPGetDatum(&run->id), PointerGetDatum(&run->place)};
 
 	SPI_connect();
-	(void) execute(schema,
+	(void) execute(run->schema,
 				   "UPDATE %1$s.redlock_runs"
 				   " SET status = 'succeeded', ended = pg_catalog.clock_timestamp()"
 				   " WHERE ctid OPERATOR(pg_catalog.=) $2 AND id OPERATOR(pg_catalog.=) $1",
-				   lengthof(types), types, values);
+				   lengthof(types), types, values, NULL);
 	if (SPI_processed == 0)
-		(void) execute(schema,
+		(void) execute(run->schema,
 					   "UPDATE %1$s.redlock_runs"
 					   " SET status = 'succeeded', ended = pg_catalog.clock_timestamp()"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
-					   1, types, values);
+					   1, types, values, NULL);
 	SPI_finish();
 }
 
 /*
  * Its table, written with the rights of its owner; %1$s is the schema.  Nothing may be looked up
  * where the caller says: each name in the statement is qualified, and the path is ours.  However
- * small the table is, it is not read as a whole; see runs_succeed.
+ * small the table is, it is not read as a whole; see runs_succeed.  Without sequential scans a plan
+ * may seem to cost enough for JIT, which would take longer than the statement.
  */
 static int
-execute(Oid schema, const char *sql, int count, Oid *types, Datum *values)
+execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const char *nulls)
 {
 	bool read_only = XactReadOnly;
 	char *text;
@@ -241,7 +365,7 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values)
 	int context;
 	int rc;
 
-	runs_require(schema);
+	require_table(schema);
 	become_owner(schema, &user, &context);
 	text = psprintf(sql, quote_identifier(get_namespace_name(schema)));
 	nest_level = NewGUCNestLevel();
@@ -249,9 +373,11 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 							 true, 0, false);
+	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+							 false);
 	if (!RecoveryInProgress())
 		XactReadOnly = false; /* the command may have set it */
-	rc = SPI_execute_with_args(text, count, types, values, NULL, false, 0);
+	rc = SPI_execute_with_args(text, count, types, values, nulls, false, 0);
 	XactReadOnly = read_only;
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);
@@ -320,7 +446,7 @@ runs_merge(TriggerData *trigger)
 		SPI_connect();
 		(void) execute(RelationGetNamespace(trigger->tg_relation),
 					   "SELECT FROM %1$s.redlock_runs WHERE id OPERATOR(pg_catalog.=) $1",
-					   lengthof(types), types, values);
+					   lengthof(types), types, values, NULL);
 		known = SPI_processed > 0;
 		SPI_finish();
 	}
@@ -332,39 +458,77 @@ runs_merge(TriggerData *trigger)
  */
 
 void
-runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost, bool cancelled,
-		  MemoryContext context)
+runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
 	RunReport report = {.database = MyDatabaseId,
-						.schema = schema,
-						.id = *id,
-						.lost = lost,
-						.ended = GetCurrentTimestamp()};
-	/* as the client is told */
-	char *message = lost && cancelled ? loss_message(true, resource) : error->message;
+						.schema = run->schema,
+						.id = run->id,
+						.begun = run->begun,
+						.lost = loss != NULL,
+						.ended = GetCurrentTimestamp(),
+						.called = run->called,
+						.pid = MyProcPid,
+						.session = run->session};
 	RunReportFate fate;
 
-	memcpy(report.message, message, pg_mbcliplen(message, strlen(message), RUN_MESSAGE_SIZE - 1));
+	copy_text(report.message, explain_failure(run, error, loss, cancelled), RUN_MESSAGE_SIZE);
+	if (run->begun)
+		runs_leave(run);
+	strlcpy(report.resource, run->utf8, sizeof(report.resource));
+	strlcpy(report.command, run->command, sizeof(report.command));
+	strlcpy(report.role, run->role, sizeof(report.role));
 	fate = run_report_put(&report, start_writer);
 	if (fate != RUN_REPORT_TOLD)
 		ereport(
 			WARNING,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("could not record that this run of redlock \"%s\" failed", resource),
-			 errdetail("%s It stays \"running\" in redlock_runs until this session records "
-					   "another run, or, after its end, another of this server does.",
+			 errmsg("could not record that this run of redlock \"%s\" failed", run->resource),
+			 errdetail("%s %s",
 					   fate == RUN_REPORT_NO_PLACE
 						   ? "Reports of other runs that failed wait to be written."
 						   : "No process could be started that writes it; the next "
-							 "one for this database will."),
+							 "one for this database will.",
+					   report.begun
+						   ? "It stays \"running\" in redlock_runs until this session records "
+							 "another run, or, after its end, another of this server does."
+						   : "The run had not begun, so until then it is not in redlock_runs."),
 			 fate == RUN_REPORT_NO_PLACE
 				 ? errhint("See in pg_stat_activity what the process \"redlock run\" waits for, "
 						   "and its errors in the server log.")
 				 : errhint("Raise max_worker_processes, now %d.", max_worker_processes)));
 	FreeErrorData(error);
 	MemoryContextSwitchTo(error_context);
+}
+
+/*
+ * What the client is told, and why the lease was lost; before the command has begun with the
+ * detail, which is ours.
+ */
+static const char *
+explain_failure(const Run *run, const ErrorData *error, const char *loss, bool cancelled)
+{
+	if (loss == NULL && (run->begun || error->detail == NULL))
+		return error->message;
+	if (loss == NULL)
+		return psprintf("%s. %s", error->message, error->detail);
+	if (cancelled)
+		return psprintf("%s. %s", loss_message(true, run->resource), loss);
+	if (error->detail != NULL && strcmp(error->detail, loss) == 0)
+		return psprintf("%s. %s", error->message, loss);
+	return psprintf("%s. The lease on redlock \"%s\" was lost. %s", error->message, run->resource,
+					loss);
+}
+
+/* As many whole characters as there is room for. */
+static void
+copy_text(char *to, const char *text, size_t size)
+{
+	int len = pg_mbcliplen(text, strlen(text), size - 1);
+
+	memcpy(to, text, len);
+	to[len] = '\0';
 }
 
 static bool
@@ -425,6 +589,7 @@ redlock_runs_main(Datum unused)
 static void
 write_end(const RunReport *report)
 {
+	const char *status = report->lost ? "lost" : "failed";
 	Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
 	Datum values[4];
 
@@ -433,15 +598,33 @@ write_end(const RunReport *report)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 	values[0] = UUIDPGetDatum(&report->id);
-	values[1] = CStringGetTextDatum(report->lost ? "lost" : "failed");
+	values[1] = CStringGetTextDatum(status);
 	values[2] = CStringGetTextDatum(report->message);
 	values[3] = TimestampTzGetDatum(report->ended);
-	if (OidIsValid(find_table(report->schema))) /* the extension may have gone meanwhile */
+	if (!OidIsValid(find_table(report->schema)))
+		; /* the extension has gone meanwhile */
+	else if (report->begun)
 		(void) execute(report->schema,
 					   "UPDATE %1$s.redlock_runs"
 					   " SET status = $2, ended = $4, message = $3"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
-					   lengthof(types), types, values);
+					   lengthof(types), types, values, NULL);
+	else
+	{
+		NewRow row = {.resource =
+						  pg_any_to_server(report->resource, strlen(report->resource), PG_UTF8),
+					  .command = report->command,
+					  .role = report->role,
+					  .pid = report->pid,
+					  .session = report->session,
+					  .started = report->called,
+					  .ended = report->ended,
+					  .status = status,
+					  .message = report->message};
+
+		prune(report->schema);
+		insert_row(report->schema, &row, NULL);
+	}
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -458,6 +641,10 @@ explain_writer(void *arg)
 {
 	const RunReport *report = arg;
 
-	errcontext("writing to redlock_runs that run %s failed",
-			   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&report->id))));
+	if (report->begun)
+		errcontext("writing to redlock_runs that run %s failed",
+				   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&report->id))));
+	else
+		errcontext("writing to redlock_runs that a run of process %d failed before it began",
+				   report->pid);
 }

@@ -2,50 +2,65 @@
  * runs.h
  *		The table redlock_runs: what became of the recorded runs of redlock_run.
  *
- * A run has a row, committed before the command begins.  Who ends well writes that into it
- * with its last commit; for one that fails a process of its own does, when the session's
- * transaction has no say any more.
+ * A run has a row, committed before the command begins.  A run that succeeds writes so into the
+ * row with its last commit.  Of a run that fails a process of its own writes it, since the
+ * session's transaction is rolled back; that process adds the row if the run failed before it had
+ * one.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
 
 #include "commands/trigger.h"
 #include "storage/itemptr.h"
+#include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-/* Of a run that is not over. */
-typedef struct RunRow
+/* A call of redlock_run that is recorded. */
+typedef struct Run
 {
+	Oid schema; /* of redlock_runs */
+	const char *resource;
+	const char *utf8; /* the same in UTF-8 */
+	const char *command;
+	const char *role;
+	int64 session;
+	TimestampTz called;
+	bool begun; /* it is under way, and has this row: */
 	pg_uuid_t id;
-	ItemPointerData place; /* where it was written */
-} RunRow;
-
-/* An error, 42P01, if there is no such table in this schema. */
-extern void runs_require(Oid schema);
+	ItemPointerData place; /* where the row was written */
+} Run;
 
 /*
- * All in the schema of redlock_runs, with the rights of its owner.  The row of a run that
- * begins; the caller commits it at once.  Runs of this server whose sessions have
- * gone without a word end here, and those are deleted that began before redlock.runs_keep.
+ * Call it first; its arguments must outlast the run.  Fails with 42P01 if the schema has no table
+ * redlock_runs.
  */
-extern void runs_begin(Oid schema, const char *resource, const char *command, int64 token,
-					   RunRow *row);
-/*
- * Around a run, between its begin and its end, by an error too: others that this session begins
- * meanwhile must not end it.
- */
-extern void runs_enter(void);
-extern void runs_leave(void);
-
-extern void runs_skip(Oid schema, const char *resource, const char *command);
-extern void runs_succeed(Oid schema, const RunRow *row);
+extern void runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8,
+						 const char *command);
 
 /*
- * In PG_CATCH: the error of this run.  lost: its lease was; cancelled: for that.  A WARNING if it
- * can't be told.
+ * Write the row of a run that begins, with the rights of the owner of redlock_runs; the caller
+ * commits it at once.  Runs of this server that tell nothing any more end here, and some rows are
+ * deleted that began before redlock.runs_keep.
  */
-extern void runs_fail(Oid schema, const pg_uuid_t *id, const char *resource, bool lost,
-					  bool cancelled, MemoryContext context);
+extern void runs_begin(Run *run, int64 token);
+
+/*
+ * Around the command, when its row is committed, and until its end is: other runs that this
+ * session begins meanwhile must not end it.  runs_fail leaves by itself.
+ */
+extern void runs_enter(Run *run);
+extern void runs_leave(Run *run);
+
+/* Write the row of a skipped run, with the reason; the caller commits it at once. */
+extern void runs_skip(Run *run, const char *message);
+
+extern void runs_succeed(const Run *run);
+
+/*
+ * In PG_CATCH: the error of this run, or of what comes before its command.  loss: why its lease
+ * was lost, or NULL; cancelled: for that.  A WARNING if it can't be told.
+ */
+extern void runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context);
 
 /* Trigger of the table, for what logical replication brings. */
 extern Datum runs_merge(TriggerData *trigger);

@@ -388,6 +388,8 @@ start_session(void)
 static void
 check_ready(void)
 {
+	if (!IsPostmasterEnvironment)
+		request_fail_no_broker(); /* at once: none will come */
 	/* the server waits for walsenders after the broker, and the broker for locks */
 	if (am_walsender)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -736,12 +738,12 @@ session_check(uint64 hash, const char *name)
 	return validity_us(find_valid(hash, name));
 }
 
-bool
-session_is_lost(uint64 hash, const char *name)
+char *
+session_loss_reason(uint64 hash, const char *name)
 {
 	Holding *holding = find_holding(hash, name);
 
-	return holding != NULL && !is_valid(holding, 0);
+	return holding != NULL && !is_valid(holding, 0) ? reason_of(holding) : NULL;
 }
 
 int64

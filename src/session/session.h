@@ -47,8 +47,8 @@ extern bool session_release_detached(const LockName *name, int64 token);
 /* Validity left in microseconds; an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);
 
-/* Is it held, but lost? */
-extern bool session_is_lost(uint64 hash, const char *name);
+/* A sentence: why the lease was lost, if this session holds a lost one; else NULL. */
+extern char *session_loss_reason(uint64 hash, const char *name);
 
 /* In PG_CATCH: is that why the client will be told of this error? */
 extern bool session_is_cancelled_by_loss(void);

@@ -14,17 +14,29 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "protocol/lua.h"
+
 #define RUN_REPORT_LASTS_US INT64CONST(60000000)
 #define RUN_MESSAGE_SIZE 1024
+#define RUN_COMMAND_SIZE 1025 /* bytes of a command that are written down, and a NUL */
 
 typedef struct RunReport
 {
 	Oid database;
 	Oid schema;   /* of redlock_runs */
-	pg_uuid_t id; /* of the run */
-	bool lost;    /* the lease was, in this run */
+	pg_uuid_t id; /* of the row, if the run had begun */
+	bool begun;
+	bool lost; /* the lease was, in this run */
 	TimestampTz ended;
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
+
+	/* for the row of a run that had not begun */
+	TimestampTz called;
+	int pid;
+	int64 session;
+	char role[NAMEDATALEN];
+	char resource[LOCK_NAME_MAX + 1]; /* in UTF-8 */
+	char command[RUN_COMMAND_SIZE];
 } RunReport;
 
 typedef enum RunReportFate
