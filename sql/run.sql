@@ -190,11 +190,11 @@ TABLE gates;
 -- rows that the table refuses are refused by the table
 \set VERBOSITY terse
 SET session_replication_role = replica;
-INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, session, started, status)
-VALUES (NULL, 'job', 'SELECT', 'h', 'd', 'r', 1, 1, 1, now(), 'running');
+INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, host_id, session, started, status)
+VALUES (NULL, 'job', 'SELECT', 'h', 'd', 'r', 1, 1, '1', 1, now(), 'running');
 BEGIN;
-INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, session, started, status)
-VALUES (gen_random_uuid(), 'job', 'SELECT', 'h', 'd', 'r', 1, 1, 1, now(), 'running');
+INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, host_id, session, started, status)
+VALUES (gen_random_uuid(), 'job', 'SELECT', 'h', 'd', 'r', 1, 1, '1', 1, now(), 'running');
 UPDATE redlock_runs SET status = NULL;
 ROLLBACK;
 RESET session_replication_role;
