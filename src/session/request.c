@@ -976,7 +976,6 @@ static void
 note_skipped(const LockRequest *request, int name)
 {
 	Lease *lease = lease_of(name);
-
 	char *text = holder_text(request, name);
 	int len = pg_mbcliplen(text, strlen(text), sizeof(skipped) - 1);
 
