@@ -24,7 +24,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
-	session/detached session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
+	session/detached session/effects session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
 	session/runs session/session)
 
 EXTENSION = redlock_pg

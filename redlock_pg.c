@@ -116,6 +116,8 @@ static void get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request);
 static bool get_flag(FunctionCallInfo fcinfo, int arg, const char *name);
 static bool acquire_and_run(const LockRequest *request, const char *command, bool atomic,
 							const char *fences, Run *record);
+static void run_locked(const LockName *name, const char *command, bool atomic, const char *fences,
+					   Run *record);
 static void begin_record(void);
 static void run_command(const char *command, bool atomic);
 static void run_recorded(const LockName *name, const char *command, Run *record);
@@ -604,6 +606,23 @@ acquire_and_run(const LockRequest *request, const char *command, bool atomic, co
 	}
 
 	error_context_stack = &context;
+	session_begin_run(name->hash, name->name);
+	PG_TRY();
+	{
+		run_locked(name, command, atomic, fences, record);
+	}
+	PG_FINALLY();
+	{
+		session_end_run(name->hash, name->name);
+	}
+	PG_END_TRY();
+	error_context_stack = context.previous;
+	return true;
+}
+
+static void
+run_locked(const LockName *name, const char *command, bool atomic, const char *fences, Run *record)
+{
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
 	if (record != NULL)
 		begin_record();
@@ -618,8 +637,6 @@ acquire_and_run(const LockRequest *request, const char *command, bool atomic, co
 		run_command(command, atomic);
 	}
 	SPI_finish();
-	error_context_stack = context.previous;
-	return true;
 }
 
 /*

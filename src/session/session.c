@@ -55,6 +55,7 @@
 
 #include "protocol/permits.h"
 #include "session/detached.h"
+#include "session/effects.h"
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
@@ -100,6 +101,7 @@ typedef struct Holding
 	char *fences;         /* the schema of redlock_fences, if commits of the call record
 						   * the token */
 	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
+	int runs;             /* redlock_run runs under it; each relies on an acquisition */
 	bool loss_signalled;  /* the timer has seen it */
 	dlist_node link;      /* in holdings */
 	char name[FLEXIBLE_ARRAY_MEMBER]; /* of the resource, in the server encoding */
@@ -139,6 +141,7 @@ static int xact_hold_total = 0;
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
 static volatile TimestampTz loss_statement;  /* in the statement that began then */
 static int call_depth = 0;
+static bool guarded = false;         /* this commit, when it had all its effects */
 static bool call_ended = false;      /* some ended_count is not zero */
 static TimestampTz warned_statement; /* began then */
 
@@ -176,6 +179,7 @@ static void fail_same_hash(const char *name, const char *other);
 static void fail_other_permits(const Holding *holding, int permits);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
+static int64 relied_on(const Holding *holding);
 static void warn_of_loss(const char *name, const char *reason);
 static int64 validity_us(const Holding *holding);
 static bool is_valid(const Holding *holding, int64 margin_us);
@@ -184,7 +188,8 @@ static char *reason_of(const Holding *holding);
 static void fail_lost(const Holding *holding, const char *when);
 static bool record_fences(void);
 static void end_fence(Holding *holding);
-static void guard_commit(void);
+static void guard_commit(bool effects);
+static void refuse_lost(void);
 static void restore_gates(void);
 static void refuse_prepare(void);
 static void end_transaction(void);
@@ -376,8 +381,8 @@ start_session(void)
 	alarm_set_up(ALARM_LOSS, on_alarm);
 	gate_set_up();
 	index = holding_index_create(TopMemoryContext, 16, NULL);
-	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
+	effects_watch(refuse_lost, on_xact);
 	before_shmem_exit(release_at_exit, (Datum) 0);
 	prev_emit_log = emit_log_hook;
 	emit_log_hook = explain_loss;
@@ -480,11 +485,16 @@ hold_all(const LockRequest *request)
 /*
  * Others of the role may have been granted some meanwhile, and may be just now: one of them after
  * the other.  The lease first: the gate is for who comes next.
+ *
+ * A lease may have ended since its grant: this process may have waited or been stopped, or the
+ * server stops.  A caller must not get its token, and nobody would release the others.
  */
 static void
 detach_all(const LockRequest *request)
 {
+	DetachedLease detached[SEVERAL_MAX];
 	int held;
+	int ended = -1;
 
 	lease_begin_detaching();
 	held = lease_count_detached(GetUserId());
@@ -501,10 +511,18 @@ detach_all(const LockRequest *request)
 		begin_turn(lease);
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
-		lease_detach(lease);
+		lease_detach(lease, &detached[i]);
 		gate_leave(gate, false, false);
 	}
 	lease_end_detaching();
+	for (int i = 0; i < request->count && ended < 0; i++)
+		if (lease_detached_validity_us(&detached[i]) == 0)
+			ended = i;
+	if (ended < 0)
+		return;
+	for (int i = 0; i < request->count; i++)
+		(void) lease_release_detached(&detached[i]);
+	loss_fail(request->names[ended].name, detached_reason(&detached[ended]), "");
 }
 
 /* Of a lease that was granted, handed over or joined. */
@@ -570,6 +588,7 @@ enter_holding(const LockName *held)
 	holding->xact_holds = NULL;
 	holding->fences = NULL;
 	holding->gate_era = 0;
+	holding->runs = 0;
 	holding->loss_signalled = false;
 	return holding;
 }
@@ -691,6 +710,16 @@ session_release(uint64 hash, const char *name)
 		return false;
 	}
 	valid = is_valid(holding, 0);
+	if (lasting(holding) <= relied_on(holding))
+	{
+		if (!valid)
+			fail_lost(holding, "");
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("redlock \"%s\" can't be released while redlock_run relies on it", name),
+				 errdetail("The rest of the run would go on without the lock."),
+				 errhint("Let the run end: the lock is released with it.")));
+	}
 	if (!valid)
 		warn_of_loss(name, reason_of(holding));
 
@@ -702,6 +731,25 @@ session_release(uint64 hash, const char *name)
 		holding->ended_count--;
 	release_holding(holding);
 	return valid;
+}
+
+/* Acquisitions that stay until the runs of redlock_run have ended, and their last transaction. */
+static int64
+relied_on(const Holding *holding)
+{
+	return Max(holding->runs, holding->fences != NULL ? 1 : 0);
+}
+
+void
+session_begin_run(uint64 hash, const char *name)
+{
+	find_holding(hash, name)->runs++;
+}
+
+void
+session_end_run(uint64 hash, const char *name)
+{
+	find_holding(hash, name)->runs--;
 }
 
 static void
@@ -721,11 +769,14 @@ session_release_all(void)
 	dlist_foreach_modify(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
-		int64 count = lasting(holding);
+		int64 stays = Min(relied_on(holding), holding->call_count + holding->ended_count);
+		int64 count = lasting(holding) - stays;
 
 		if (count == 0)
 			continue;
-		holding->session_count = holding->call_count = holding->ended_count = 0;
+		holding->session_count = 0;
+		holding->call_count = Min(holding->call_count, stays);
+		holding->ended_count = stays - holding->call_count;
 		release_holding(holding);
 		released += count;
 	}
@@ -1008,25 +1059,35 @@ session_release_detached(const LockName *name, int64 token)
  * Transaction end
  */
 
+/*
+ * It may be registered several times (effects.c).  The first to be called comes before other
+ * extensions commit elsewhere.  If their callbacks are the first to have effects, a later one
+ * looks again.
+ */
 static void
 on_xact(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			if (guarded)
+				break;
+			guarded = effects_are_there();
 			restore_gates();
-			guard_commit();
-			if (record_fences())
-				guard_commit(); /* it may have waited */
+			guard_commit(guarded);
+			if (guarded && record_fences())
+				guard_commit(true); /* it may have waited */
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
 			restore_gates();
-			guard_commit();
+			guard_commit(effects_are_there());
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			guarded = false;
+			effects_end_transaction();
 			end_transaction();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
@@ -1037,9 +1098,8 @@ on_xact(XactEvent event, void *arg)
 }
 
 /*
- * A transaction that wrote nothing needs no fence.  The others record the token as they
- * commit: a newer holder has recorded its own before its work, so who is not the newest does
- * not commit.
+ * A transaction with effects records the token as it commits: a newer holder has recorded its
+ * own before its work, so an older holder does not commit.
  */
 static bool
 record_fences(void)
@@ -1048,8 +1108,6 @@ record_fences(void)
 	bool recorded = false;
 	dlist_iter iter;
 
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		return false;
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
@@ -1076,19 +1134,18 @@ end_fence(Holding *holding)
 
 /*
  * A lost session-scope lease must not keep a session from looking around and
- * releasing it, so where the transaction wrote nothing it does not fail.
+ * releasing it, so a transaction without effects does not fail.
  */
 static void
-guard_commit(void)
+guard_commit(bool effects)
 {
-	bool wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
 	dlist_iter iter;
 
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !wrote)
+		if (holding->xact_holds == NULL && lasting(holding) == holding->session_count && !effects)
 			continue;
 		if (is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
 			continue;
@@ -1100,6 +1157,21 @@ guard_commit(void)
 				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",
 						   redlock_commit_margin_ms),
 				 errhint("Start the work over. A longer ttl leaves more time.")));
+	}
+}
+
+/* Before an effect that the end of the transaction may come too late for. */
+static void
+refuse_lost(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!is_valid(holding, 0))
+			fail_lost(holding, "");
 	}
 }
 
@@ -1395,8 +1467,9 @@ explain_loss(ErrorData *error)
  */
 
 /*
- * Counts how deep CALL and DO are nested, and sees DISCARD ALL.  All other statements
- * pass by: nothing is pushed, so nothing can be left behind.
+ * Counts how deep CALL and DO are nested, sees DISCARD ALL, and, where the session has taken a
+ * lock, statements with effects.  All other statements pass by: nothing is pushed, so nothing
+ * can be left behind.
  */
 static void
 run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -1404,6 +1477,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			DestReceiver *dest, QueryCompletion *qc)
 {
 	Node *statement = pstmt->utilityStmt;
+	List *foreign = effects_begin_utility(statement);
 
 	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
 	{
@@ -1430,6 +1504,8 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+	if (foreign != NIL)
+		effects_end_utility(foreign);
 }
 
 /*

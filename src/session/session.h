@@ -20,15 +20,27 @@ extern bool session_acquire(const LockRequest *request);
 
 /*
  * Records the fencing token of a lock that is held at call scope, and again before each commit
- * of a transaction that wrote, until the call has ended.  Errors: those of fence_record.
+ * of a transaction with effects, until the call has ended.  Errors: those of fence_record.
  */
 extern void session_fence(uint64 hash, const char *name, const char *schema);
 
-/* Give back one acquisition of session scope, or else of call scope.  Returns whether it was valid.
+/*
+ * A run of redlock_run relies on a lock that it has acquired at call scope, until the run ends.
+ * The second never fails.
+ */
+extern void session_begin_run(uint64 hash, const char *name);
+extern void session_end_run(uint64 hash, const char *name);
+
+/*
+ * Give back one acquisition of session scope, or else of call scope.  Returns whether it was
+ * valid.  Errors, where a run relies on it: 55006; 40001 it was lost.
  */
 extern bool session_release(uint64 hash, const char *name);
 
-/* Give back all acquisitions of session and call scope; returns how many. */
+/*
+ * Give back all acquisitions of session and call scope, except those on which a run relies;
+ * returns how many.
+ */
 extern int64 session_release_all(void);
 
 /*

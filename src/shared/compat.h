@@ -66,6 +66,15 @@
 #define REDLOCK_NORETURN pg_attribute_noreturn()
 #endif
 
+/* pg_logical_emit_message got an argument in 17, and its macros of utils/fmgroids.h other names */
+#if PG_VERSION_NUM >= 170000
+#define REDLOCK_F_EMIT_MESSAGE_TEXT F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_TEXT_BOOL
+#define REDLOCK_F_EMIT_MESSAGE_BYTEA F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_BYTEA_BOOL
+#else
+#define REDLOCK_F_EMIT_MESSAGE_TEXT F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_TEXT
+#define REDLOCK_F_EMIT_MESSAGE_BYTEA F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_BYTEA
+#endif
+
 /* number of an array's elements, for hiredis's callback, since 1.0 */
 #if HIREDIS_MAJOR >= 1
 typedef size_t RedlockElements;

@@ -1336,7 +1336,7 @@ lease_count_detached(Oid role)
 
 /* At the end of the server, or after a loss that its broker has seen, it is over at once. */
 void
-lease_detach(Lease *lease)
+lease_detach(Lease *lease, DetachedLease *detached)
 {
 	bool over;
 
@@ -1344,6 +1344,8 @@ lease_detach(Lease *lease)
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	seqlock_begin_write(&lease->version);
+	*detached =
+		(DetachedLease){lease, lease->hash, lease->generation, lease->token, lease->owner_role};
 	lease->owner_pid = 0;
 	seqlock_end_write(&lease->version);
 	/* it sees that the lease is detached, or we see the loss: see lease_give_up_detached */

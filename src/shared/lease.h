@@ -365,7 +365,7 @@ extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never f
 extern void lease_release_idle(uint64 hash);
 
 /* Of a lease that was granted: its owner has no more to do with it than others. */
-extern void lease_detach(Lease *lease);
+extern void lease_detach(Lease *lease, DetachedLease *detached);
 /* One session after the other counts those of its role, and detaches some; lease_detach. */
 extern void lease_begin_detaching(void);
 extern void lease_end_detaching(void);

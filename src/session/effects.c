@@ -1,0 +1,337 @@
+/*
+ * effects.c
+ *		Effects of a transaction; see effects.h.
+ *
+ * A transaction id shows that a transaction changed this database.  It does not show:
+ *
+ *	 NOTIFY						gets its id when the commit is under way
+ *	 foreign tables				the remote server has the transaction
+ *	 functions in other			do as they like
+ *	 languages than SQL and PL/pgSQL
+ *	 messages outside of transactions, files on the server, ALTER SYSTEM
+ *
+ * So three hooks note such effects.  The first acquire of a session sets them: backends that
+ * take no lock do not pay.  Nothing is pushed, so no path leaves anything behind.
+ *
+ * Functions are seen by the hook of object access: the executor calls it when it prepares an
+ * expression, PL/pgSQL for its simple expressions, too, so do CALL and the fast path.  Functions
+ * in SQL and PL/pgSQL have the effects of their statements, which pass the same hooks.  A function
+ * that is STABLE or IMMUTABLE promises that it has none.
+ *
+ * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL calls
+ * the callback first that was registered last.  So ours is registered once more when this session
+ * has first written by a wrapper.  It is never unregistered: another extension's callback may run
+ * statements, and PostgreSQL is reading the list at that moment.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "commands/defrem.h"
+#include "commands/proclang.h"
+#include "executor/executor.h"
+#include "foreign/fdwapi.h"
+#include "nodes/parsenodes.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "session/effects.h"
+#include "shared/compat.h"
+
+/* As the extension's script names our library. */
+#define OUR_LIBRARY "$libdir/redlock_pg"
+
+static void (*refuse_lost)(void) = NULL;
+static XactCallback xact_callback = NULL;
+static bool noted = false;        /* in this transaction */
+static List *wrappers = NIL;      /* of foreign data, by a function of each: written by */
+static bool callback_due = false; /* a wrapper may have registered its callback after ours */
+
+static ExecutorStart_hook_type next_ExecutorStart = NULL;
+static ExecutorEnd_hook_type next_ExecutorEnd = NULL;
+static object_access_hook_type next_object_access = NULL;
+
+static void start_statement(QueryDesc *query, int eflags);
+static void end_statement(QueryDesc *query);
+static bool names_foreign_table(const PlannedStmt *plan);
+static void note_results(List *results);
+static void access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg);
+static bool has_effect(Oid function);
+static bool builtin_has_effect(Oid function);
+static bool is_ours(HeapTuple function);
+static bool is_procedural(Oid language);
+static void note_at_once(void);
+static bool is_other_language(const DoStmt *statement);
+static List *foreign_tables(const RangeVar *name, List *tables);
+static void note_wrapper(FdwRoutine *wrapper);
+static void register_callback(void);
+
+void
+effects_watch(void (*refuse)(void), XactCallback callback)
+{
+	RegisterXactCallback(callback, NULL);
+	xact_callback = callback;
+	refuse_lost = refuse;
+	noted = true; /* nobody has looked at what this transaction did before */
+	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
+	ExecutorStart_hook = start_statement;
+	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
+	ExecutorEnd_hook = end_statement;
+	next_object_access = object_access_hook;
+	object_access_hook = access_object;
+}
+
+bool
+effects_are_there(void)
+{
+	return noted || TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
+void
+effects_end_transaction(void)
+{
+	noted = false;
+}
+
+/*
+ * Statements
+ */
+
+/* Not each wrapper can roll back, so a foreign table is refused before it is written. */
+static void
+start_statement(QueryDesc *query, int eflags)
+{
+	const PlannedStmt *plan = query->plannedstmt;
+
+	if ((plan->commandType != CMD_SELECT || plan->hasModifyingCTE) &&
+		(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && names_foreign_table(plan))
+		note_at_once();
+	next_ExecutorStart(query, eflags);
+}
+
+static bool
+names_foreign_table(const PlannedStmt *plan)
+{
+	ListCell *cell;
+
+	foreach (cell, plan->rtable)
+		if (lfirst_node(RangeTblEntry, cell)->relkind == RELKIND_FOREIGN_TABLE)
+			return true;
+	return false;
+}
+
+/* Partitions that rows were routed to are known only now. */
+static void
+end_statement(QueryDesc *query)
+{
+	if (query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE)
+	{
+		note_results(query->estate->es_opened_result_relations);
+		note_results(query->estate->es_tuple_routing_result_relations);
+	}
+	next_ExecutorEnd(query);
+	register_callback();
+}
+
+static void
+note_results(List *results)
+{
+	ListCell *cell;
+
+	foreach (cell, results)
+	{
+		ResultRelInfo *result = lfirst(cell);
+
+		if (result->ri_FdwRoutine == NULL)
+			continue;
+		noted = true;
+		note_wrapper(result->ri_FdwRoutine);
+	}
+}
+
+/*
+ * Functions
+ */
+
+static void
+access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg)
+{
+	if (next_object_access != NULL)
+		next_object_access(access, class, object, sub, arg);
+	if (access == OAT_FUNCTION_EXECUTE && has_effect(object))
+		note_at_once();
+}
+
+static bool
+has_effect(Oid function)
+{
+	HeapTuple tuple;
+	Form_pg_proc form;
+	bool has;
+
+	if (function < FirstUnpinnedObjectId)
+		return builtin_has_effect(function);
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (!HeapTupleIsValid(tuple))
+		return false; /* it was dropped: whoever calls it will say so */
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	has = form->provolatile == PROVOLATILE_VOLATILE &&
+		  (form->prolang == ClanguageId ? !is_ours(tuple) : !is_procedural(form->prolang));
+	ReleaseSysCache(tuple);
+	return has;
+}
+
+/* Those of PostgreSQL that have effects without a transaction id. */
+static bool
+builtin_has_effect(Oid function)
+{
+	switch (function)
+	{
+		case F_PG_NOTIFY:
+		case F_LO_EXPORT:
+		case REDLOCK_F_EMIT_MESSAGE_TEXT:
+		case REDLOCK_F_EMIT_MESSAGE_BYTEA:
+			return true;
+	}
+	return false;
+}
+
+static bool
+is_ours(HeapTuple function)
+{
+	bool null;
+	Datum library = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_probin, &null);
+
+	return !null && strcmp(TextDatumGetCString(library), OUR_LIBRARY) == 0;
+}
+
+/* Its statements pass the hooks one by one. */
+static bool
+is_procedural(Oid language)
+{
+	return language == SQLlanguageId || language == get_language_oid("plpgsql", true);
+}
+
+static void
+note_at_once(void)
+{
+	noted = true;
+	refuse_lost();
+}
+
+/*
+ * Utility statements
+ */
+
+List *
+effects_begin_utility(Node *statement)
+{
+	List *foreign = NIL;
+	ListCell *cell;
+
+	if (xact_callback == NULL)
+		return NIL;
+	switch (nodeTag(statement))
+	{
+		case T_NotifyStmt:
+		case T_AlterSystemStmt:
+			note_at_once();
+			break;
+		case T_DoStmt:
+			if (is_other_language((DoStmt *) statement))
+				note_at_once();
+			break;
+		case T_CopyStmt:
+			if (((CopyStmt *) statement)->is_from)
+				foreign = foreign_tables(((CopyStmt *) statement)->relation, NIL);
+			else if (((CopyStmt *) statement)->filename != NULL)
+				note_at_once();
+			break;
+		case T_TruncateStmt:
+			foreach (cell, ((TruncateStmt *) statement)->relations)
+				foreign = foreign_tables(lfirst_node(RangeVar, cell), foreign);
+			break;
+		default:
+			break;
+	}
+	if (foreign != NIL)
+		note_at_once();
+	return foreign;
+}
+
+void
+effects_end_utility(List *foreign)
+{
+	ListCell *cell;
+
+	foreach (cell, foreign)
+		note_wrapper(GetFdwRoutineByRelId(lfirst_oid(cell)));
+	register_callback();
+}
+
+static bool
+is_other_language(const DoStmt *statement)
+{
+	ListCell *cell;
+
+	foreach (cell, statement->args)
+	{
+		DefElem *element = lfirst_node(DefElem, cell);
+
+		if (strcmp(element->defname, "language") == 0)
+			return strcmp(strVal(element->arg), "plpgsql") != 0;
+	}
+	return false;
+}
+
+/* Adds the relation and its partitions or children, as far as they are foreign tables. */
+static List *
+foreign_tables(const RangeVar *name, List *tables)
+{
+	Oid relation = RangeVarGetRelid(name, NoLock, true);
+	ListCell *cell;
+
+	if (!OidIsValid(relation))
+		return tables; /* PostgreSQL will say so */
+	foreach (cell, find_all_inheritors(relation, NoLock, NULL))
+		if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
+			tables = lappend_oid(tables, lfirst_oid(cell));
+	return tables;
+}
+
+/*
+ * Callbacks
+ */
+
+/* Each wrapper must have this function. */
+static void
+note_wrapper(FdwRoutine *wrapper)
+{
+	void *identity = (void *) (uintptr_t) wrapper->GetForeignRelSize;
+	MemoryContext context;
+
+	if (list_member_ptr(wrappers, identity))
+		return;
+	context = MemoryContextSwitchTo(TopMemoryContext);
+	wrappers = lappend(wrappers, identity);
+	MemoryContextSwitchTo(context);
+	callback_due = true;
+}
+
+/* When the statement that first wrote by a wrapper is over, the wrapper has registered its own. */
+static void
+register_callback(void)
+{
+	if (!callback_due)
+		return;
+	RegisterXactCallback(xact_callback, NULL);
+	callback_due = false;
+}

@@ -1,0 +1,157 @@
+# A lost lease, and an overtaken fence, stop each effect of a commit.
+#
+# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions that a
+# session gets through although it has lost its lock, or a newer holder has passed the fence;
+# a remote transaction that commits before the guard looks; a session that can't read and
+# release what it has lost; a release of a run's own lock inside of the run.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes  = redis_nodes(3);
+my $host   = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nredlock.on_loss = 'error'");
+my $remote = PostgreSQL::Test::Cluster->new('remote');
+
+$remote->init;
+$remote->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+$remote->start;
+$remote->safe_psql('postgres', 'CREATE TABLE work (what text)');
+
+my $there = sprintf "host '%s', port '%s', dbname 'postgres'", $remote->host, $remote->port;
+my $dsn = sprintf "host=%s port=%s dbname=postgres", $remote->host, $remote->port;
+my $rows = PostgreSQL::Test::Utils::tempdir() . '/rows';
+append_to_file($rows, "a row\n");
+$host->safe_psql('postgres', <<"SQL");
+CREATE EXTENSION postgres_fdw;
+CREATE EXTENSION dblink;
+CREATE SERVER remote FOREIGN DATA WRAPPER postgres_fdw OPTIONS ($there);
+CREATE USER MAPPING FOR CURRENT_USER SERVER remote;
+CREATE FOREIGN TABLE far (what text) SERVER remote OPTIONS (table_name 'work');
+CREATE TABLE parts (what text) PARTITION BY LIST (what);
+CREATE FOREIGN TABLE part PARTITION OF parts DEFAULT SERVER remote OPTIONS (table_name 'work');
+CREATE TABLE near (what text);
+SQL
+
+my $hears = session($host);
+$hears->query('LISTEN told');
+
+my %effects = (
+	'NOTIFY' => 'NOTIFY told',
+	'pg_notify' => "SELECT pg_notify('told', '')",
+	'pg_notify in an expression of PL/pgSQL' => "DO \$\$ DECLARE x text; BEGIN x := pg_notify('told', ''); END \$\$",
+	'a foreign table' => "INSERT INTO far VALUES ('insert')",
+	'a foreign partition' => "INSERT INTO parts VALUES ('partition')",
+	'a data-modifying WITH' => "WITH w AS (INSERT INTO far VALUES ('with') RETURNING 1) SELECT * FROM w",
+	'COPY FROM' => "COPY far FROM '$rows'",
+	'COPY FROM to a partition' => "COPY parts FROM '$rows'",
+	'TRUNCATE' => 'TRUNCATE far',
+	'dblink_exec' => "SELECT dblink_exec('$dsn', 'INSERT INTO work VALUES (''dblink'')')",
+	'dblink_exec in an expression of PL/pgSQL' =>
+	  "DO \$\$ DECLARE x text; BEGIN x := dblink_exec('$dsn', 'INSERT INTO work VALUES (''dblink'')'); END \$\$",
+	'COPY TO a file' => "COPY (SELECT 1) TO '$rows.out'",
+	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
+	'a table' => "INSERT INTO near VALUES ('row')",
+);
+
+sub traces
+{
+	return $remote->safe_psql('postgres', "SELECT coalesce(string_agg(what, ' '), '') FROM work WHERE what <> 'before'") . ' '
+	  . $host->safe_psql('postgres', 'SELECT count(*) FROM near') . ' ' . (-e "$rows.out" ? 'file' : 'no file');
+}
+
+sub lose
+{
+	my ($session, $name) = @_;
+
+	$session->query("SELECT redlock_acquire('$name', scope => 'session', hold_at_most => '300 ms')");
+	wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'lost' },
+		'a session-scope lease is lost');
+	return;
+}
+
+# ---- a lost lease ----
+
+$remote->safe_psql('postgres', "INSERT INTO work VALUES ('before')");
+my $session = session($host);
+lose($session, 'lost');
+foreach my $effect (sort keys %effects)
+{
+	my $result = $session->run($effects{$effect});
+	is($result->{state}, '40001', "after a loss: $effect");
+	like($result->{message}, qr/^the lease on redlock "lost" was lost/, '... which is told');
+	is(traces(), ' 0 no file', '... and leaves no trace');
+}
+is($remote->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = 'before'"), '1', 'TRUNCATE neither');
+$session->query(qq(SELECT count(*) FROM $_)) foreach qw(near far pg_class redlock_locks redlock_nodes);
+is($session->run('BEGIN; SELECT random(), now(), nextval(\'s\') FROM (SELECT 1) x; COMMIT')->{state}, '42P01', 'an error is its own');
+$session->query('ROLLBACK');
+is($session->run('SELECT redlock_check(\'lost\')')->{state}, '40001', 'the session can look');
+is($session->run("SELECT redlock_release('lost')")->{out}, 'f', 'and release');
+is($session->run($effects{$_})->{state}, '', "afterwards: $_") foreach 'NOTIFY', 'a foreign table', 'COPY FROM', 'dblink_exec';
+isnt(traces(), ' 0 no file', 'has its effect');
+$remote->safe_psql('postgres', 'DELETE FROM work');
+$session->quit;
+
+# The wrapper's callback was registered after ours; the lease is lost after the write.
+foreach my $more ('', "INSERT INTO near VALUES ('row');")
+{
+	my $v = session($host);
+	$v->query("SELECT redlock_acquire('first', scope => 'session')");
+	$v->query("BEGIN; SELECT redlock_acquire('late', scope => 'session', hold_at_most => '1 s'); INSERT INTO far VALUES ('late'); $more");
+	wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'late'") eq 'lost' }, 'lost after the write');
+	my $result = $v->run('COMMIT');
+	is("$result->{state} $result->{message}", '40001 the lease on redlock "late" was lost before the commit', 'the commit fails');
+	is(traces(), ' 0 no file', 'before the remote commit');
+	$v->quit;
+}
+
+# ---- an overtaken fence ----
+
+my $gate = session($host);
+foreach my $effect ('NOTIFY', 'a foreign table', 'a foreign partition', 'COPY FROM', 'TRUNCATE', 'a table')
+{
+	my $v = session($host);
+	my $statement = $effects{$effect} =~ s/'/''/gr;
+
+	$gate->query('SELECT pg_advisory_lock(1)');
+	$v->send("CALL redlock_run('job', 'DO \$x\$ BEGIN COMMIT; PERFORM pg_advisory_lock_shared(1); $statement; COMMIT; END \$x\$', fence => true)");
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $v->pid) eq 'advisory' }, 'a run waits');
+	$host->safe_psql('postgres', 'UPDATE redlock_fences SET token = token + 1');
+	$gate->query('SELECT pg_advisory_unlock(1)');
+	my $result = $v->result;
+	is("$result->{state} $result->{message}", '40001 a newer holder of redlock "job" has passed the fence', "an overtaken run: $effect");
+	is(traces(), ' 0 no file', '... leaves no trace');
+	$v->quit;
+	$host->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
+}
+
+# ---- the lock of a run ----
+
+$session = session($host);
+foreach my $options ('', ', fence => true')
+{
+	my $result = $session->run("CALL redlock_run('own', 'SELECT redlock_release(''own'')'$options)");
+	is("$result->{state} $result->{message}", '55006 redlock "own" can\'t be released while redlock_run relies on it', "a run releases its lock$options");
+	is($session->run("CALL redlock_run('own', 'INSERT INTO near SELECT redlock_release_all()'$options)")->{state}, '', 'redlock_release_all leaves it');
+	is($host->safe_psql('postgres', 'DELETE FROM near RETURNING what'), '0', '... and does not count it');
+	is($session->run("CALL redlock_run('own', 'SELECT redlock_acquire(''own'', scope => ''session''), redlock_release(''own'')'$options)")->{state}, '',
+		'another acquisition may be released');
+	is($session->run("CALL redlock_run('own', 'CALL redlock_run(''own'', ''SELECT 1''); SELECT redlock_release(''own'')'$options)")->{state}, '',
+		'so may that of a run that has ended');
+	is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'own' AND state = 'held'"), '0', 'all end with the run');
+}
+$session->run("DO \$\$ BEGIN BEGIN CALL redlock_run('own', 'SELECT 1 / 0'); EXCEPTION WHEN division_by_zero THEN NULL; END; PERFORM redlock_release('own'); END \$\$");
+is($session->run("SELECT redlock_try('own', scope => 'session') AND redlock_release('own')")->{out}, 't', 'a run that failed relies on nothing');
+
+# A release keeps the fence of a run whose last transaction is not over.
+is($session->run("BEGIN; CALL redlock_run('own', 'SELECT 1', fence => true); SELECT redlock_release('own')")->{state}, '55006', 'nor before the commit');
+$session->query('ROLLBACK');
+
+unlike($hears->run('SELECT 1')->{err} // '', qr/overtaken/, 'nobody was told');
+$_->quit foreach $session, $gate, $hears;
+done_testing();

@@ -1,0 +1,93 @@
+# A detached lock whose lease ended before the caller has its token.
+#
+# Protects from: a token of a lock that another host may hold already, given to a session that
+# stalled between grant and detach, or while the server stops; detached locks that such a call
+# for several leaves behind.
+#
+# Preloads test/hostile/stall.c into the server: the session stalls when it notes the time of
+# the grant.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes   = redis_nodes(3);
+my $library = preload('stall') // die 'no stall';
+my $file    = PostgreSQL::Test::Utils::tempdir() . '/who';
+my ($host, $session);
+
+write_mapped($file, 0, 0);
+{
+	local $ENV{LD_PRELOAD} = $library;
+	local $ENV{STALL_FILE} = $file;
+	$host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+}
+my $other = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+my $b     = session($other);
+
+sub stalls
+{
+	open my $in, '<:raw', $file or die "$file: $!";
+	read $in, my $numbers, 2 * length pack('l!', 0);
+	close $in;
+	return (unpack 'l!2', $numbers)[1] == 1;
+}
+
+# The session waits for a lock that the other host holds, and stalls at its grant.
+sub stall_at_grant
+{
+	my ($name, $call) = @_;
+
+	$b->query("SELECT redlock_acquire('$name', scope => 'session')");
+	$session = session($host);
+	$session->send("SELECT $call");
+	wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = '$name'") eq 'waiting' },
+		'the session waits');
+	write_mapped($file, $session->pid, 0);
+	$b->query("SELECT redlock_release('$name')");
+	wait_until(\&stalls, 'and stalls when it is granted the lock');
+	return;
+}
+
+stall_at_grant('one', "redlock_acquire('one', scope => 'detached', hold_at_most => '1 s')");
+wait_until(sub { $b->query("SELECT redlock_try('one', ttl => '2 s')") eq 't' }, 'another host gets the lock');
+write_mapped($file, 0, 0);
+my $result = $session->result;
+is("$result->{state} $result->{message}", '40001 the lease on redlock "one" was lost', 'the session gets an error, and no token');
+is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE scope = 'detached' AND state = 'held'"), 0, 'nothing is left behind');
+is($session->query("SELECT redlock_acquire('one', scope => 'detached', hold_at_most => '10 min') > 0"), 't', 'the session goes on');
+$session->quit;
+
+# Only one of them is over: a first call has lost it, the other lock's terms are its own.
+stall_at_grant('c', "redlock_acquire(ARRAY['c', 'd'], scope => 'detached', hold_at_most => '1 s')");
+wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource IN ('c', 'd') AND state = 'lost'") > 0 },
+	'one of several is over');
+write_mapped($file, 0, 0);
+is($session->result->{state}, '40001', 'the call for several fails');
+wait_until(sub { key_count('redlock:c', @nodes) + key_count('redlock:d', @nodes) == 0 }, 'and leaves none of them at the nodes');
+$session->quit;
+
+# ---- the server stops ----
+
+stall_at_grant('stop', "redlock_acquire(ARRAY['stop', 'stop too'], scope => 'detached', hold_at_most => '10 min')");
+my $broker = broker_pid($host);
+kill 'TERM', $host->{_pid};
+wait_until(
+	sub {
+		my @status = split /\n/, slurp_file($host->data_dir . '/postmaster.pid');
+		return ($status[7] // '') =~ /stopping/;
+	},
+	'the server begins a smart shutdown');
+kill 'TERM', $broker;
+wait_until(sub { $b->query("SELECT count(*) FROM redlock_hosts WHERE NOT self AND leases > 2") eq '0' }, 'others see it');
+wait_until(sub { slurp_file($host->logfile) =~ /redlock broker.*(stop|shut)/i || kill(0, $broker) }, 'its broker stops');
+write_mapped($file, 0, 0);
+$result = $session->result;
+is("$result->{state} $result->{message}", '40001 the lease on redlock "stop" was lost', 'the session gets an error, and no token');
+wait_until(sub { key_count('redlock:stop', @nodes) + key_count('redlock:stop too', @nodes) == 0 }, 'the locks are released at the nodes');
+$session->quit;
+$b->quit;
+done_testing();

@@ -1,0 +1,49 @@
+/*
+ * stall.c
+ *		A process that stalls when it looks at the wall clock.
+ *
+ *	 cc -shared -fPIC -o stall.so stall.c -ldl
+ *	 LD_PRELOAD=./stall.so STALL_FILE=/path/who postgres ...
+ *
+ * The file has two longs: a process id, and where that process says by 1 that it stalls.  It
+ * goes on when the file has no process id any more.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile long *who;
+
+__attribute__((constructor)) static void
+map_file(void)
+{
+	const char *path = getenv("STALL_FILE");
+	int fd = path != NULL ? open(path, O_RDWR | O_CLOEXEC) : -1;
+
+	if (fd >= 0)
+	{
+		void *at = mmap(NULL, 2 * sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+		if (at != MAP_FAILED)
+			who = at;
+		close(fd);
+	}
+}
+
+int
+gettimeofday(struct timeval *restrict at, void *restrict zone)
+{
+	struct timespec pause = {.tv_nsec = 1000000};
+
+	while (who != NULL && who[0] == getpid())
+	{
+		who[1] = 1;
+		(void) syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
+	}
+	return syscall(SYS_gettimeofday, at, zone);
+}
