@@ -364,7 +364,10 @@ extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never f
 																	   * one: by one session */
 extern void lease_release_idle(uint64 hash);
 
-/* Of a lease that was granted: its owner has no more to do with it than others. */
+/*
+ * Of a lease that was granted: its owner has no more to do with it than others.  Fills in
+ * *detached; the lease may have ended already: see lease_detached_validity_us.
+ */
 extern void lease_detach(Lease *lease, DetachedLease *detached);
 /* One session after the other counts those of its role, and detaches some; lease_detach. */
 extern void lease_begin_detaching(void);
