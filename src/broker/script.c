@@ -46,6 +46,10 @@
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE > VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
 
+StaticAssertDecl(SCRIPT_VALUE_SIZE <= LUA_HELD_MAX + 1, "a node must return a lock's value whole");
+StaticAssertDecl(VALUE_HEAD + 1 + sizeof(LUA_KEPT) + SCRIPT_TEXT_MAX <= LUA_HELD_MAX,
+				 "where a node cuts a value must not be seen");
+
 /* What goes before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 

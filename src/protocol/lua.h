@@ -33,6 +33,9 @@
 /* Counters are less than this: Lua counts in doubles. */
 #define LUA_COUNTER_END 9007199254740992
 
+/* Digits of the largest of them. */
+#define LUA_COUNTER_DIGITS 16
+
 /*
  * A node need not look at its clock where a counter and a proposal have the same first digits:
  * then they are less than COUNTER_NEAR_MS apart.
@@ -94,6 +97,9 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_DELETE_AND_TELL 0
 #define LUA_DELETE_AND_TELL_QUEUE -2
 #define LUA_DELETE -1
+
+/* Bytes that a node returns of a value at most.  One of ours fits, and each text that is shown. */
+#define LUA_HELD_MAX 255
 
 /* In the value of a key that is kept after its release. */
 #define LUA_KEPT "kept "

@@ -24,4 +24,4 @@ if not marker then
 end
 
 local lost_at = tonumber(string.match(marker, ' lost (%d+)$'))
-return {marker, not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2}
+return {string.sub(marker, 1, LUA_HELD_MAX), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2}

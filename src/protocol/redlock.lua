@@ -34,6 +34,9 @@
 --			   as long as the longest of the permits: its value is that of the permit which was
 --			   written last.  It says how many permits there are, holds the lock for nobody, and
 --			   keeps out every caller who says another number, or none.
+-- A key of another type under the lock's name (Redisson's are hashes) is like a plain client's
+-- string: the lock is held.  The other keys are ours alone.  One of another type there is a fault of
+-- that node, which can't tell what it granted: commands that need that key fail.
 --
 -- No name has a NUL in it, so counters and markers are not in the way of locks.  For the key
 -- the semantics are those of SET NX PX and of compare-and-delete, so plain Redlock clients
@@ -54,6 +57,9 @@
 --	 LUA_MAY_STAY: the same
 --	 to the channel with the name of a queue's key, at the release of a permit:
 --			   permit, and its number
+--
+-- A node returns LUA_HELD_MAX bytes of a value at most: values of ours are shorter, and people see
+-- less of others.
 --
 -- Who may not publish can ask and release all the same.
 --
@@ -132,25 +138,29 @@ local marker -- of this node; read by the first acquire
 -- Is the node full?  An error then.  A command in front of an acquire may let all of them write.
 local full = #arguments > 2 and try('SETRANGE', LUA_MARKER, 0, '')
 full = type(full) == 'table' and string.find(full.err, 'OOM', 1, true) and full
+-- A value of ours matches one of these as far as its 61st or 60th character, and has a colon at
+-- 33 and at 43.  Then the other characters are where they belong.
+local shared_form, exclusive_form = '^[%da-f]+:%d+:[%da-f]+=[ ~]()', '^[%da-f]+:%d+:[%da-f]+[ ~]()'
 
 for i = 2, #arguments do
 	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
 	local reply
+	local other_key -- of another type: another program holds the lock that is asked for
 
 	-- What follows is executed once; "break" ends the command.  The most frequent come first.
 	repeat
 		if op == 'acquire' or op == 'acquire shared' then
 			local ttl, proposal = word4, word5
 
-			-- A key that is not a string was made by another, and the reply is a table with
-			-- "err".  A string has no "err" either.
+			-- A counter that is not a string was made by another program, and the reply is a
+			-- table with "err".  A string has no "err" either.
 			local counter_key = key .. '\0token'
 			local counter = try('GET', counter_key)
 			if counter and counter.err then
 				reply = counter
 				break
 			end
-			if counter and not tonumber(counter) then
+			if counter and (#counter > LUA_COUNTER_DIGITS or not tonumber(counter)) then
 				reply = redis.error_reply('ERR the counter is not a number')
 				break
 			end
@@ -200,8 +210,12 @@ for i = 2, #arguments do
 				lock = match(key, '^([^' .. LUA_PERMIT .. ']*)')
 				lock_held = try('GET', lock)
 				if lock_held and lock_held.err then
-					reply = lock_held
-					break
+					other_key = match(lock_held.err, '^WRONGTYPE') and lock
+					if not other_key then
+						reply = lock_held
+						break
+					end
+					lock_held = ''
 				end
 				queue = lock .. LUA_PERMIT
 				local queued = try('GET', queue)
@@ -221,25 +235,31 @@ for i = 2, #arguments do
 				local readers, request = key .. '\0readers', sub(value, 1, 33)
 				local held = try('GET', key)
 				if held and held.err then
-					reply = held
-					break
+					other_key = match(held.err, '^WRONGTYPE') and key
+					if not other_key then
+						reply = held
+						break
+					end
+					held = ''
 				end
-				was_shared = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+				was_shared = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
+					and match(held, shared_form) == 62
 				local mine = was_shared and try('HGET', readers, request)
 				if mine and mine.err then
 					reply = mine
 					break
 				end
 				if mine and sub(mine, 1, 9) == sub(value, 34, 42) then
-					reply = match(mine, ':(%d+):%d+$')
+					reply = sub(match(mine, ':(%d+):%d+$') or '0', 1, LUA_HELD_MAX)
 					break
 				end
 				if held and not was_shared then
-					if sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
+					if sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':' and match(held, exclusive_form) == 61
+							and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
 							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
 					end
-					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 
@@ -250,12 +270,12 @@ for i = 2, #arguments do
 					since, waiter = match(barrier, '^(%d+):(.+)$')
 				end
 				if since and counter and counter - since < LUA_SPAN then
-					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61),
+					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61, LUA_HELD_MAX),
 						try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 				if mine and sub(mine, 1, 9) > sub(value, 34, 42) then
-					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 
@@ -305,11 +325,15 @@ for i = 2, #arguments do
 			if not for_reader and (not set or set.err) then
 				local held = try('GET', key)
 				if held and held.err then
-					reply = held
-					break
+					other_key = match(held.err, '^WRONGTYPE') and key
+					if not other_key then
+						reply = held
+						break
+					end
+					held = ''
 				end
 				if barred and not held then
-					reply = {call('PTTL', bar), barred, 0, 0}
+					reply = {call('PTTL', bar), sub(barred, 1, LUA_HELD_MAX), 0, 0}
 					break
 				end
 				if held == value then
@@ -319,7 +343,8 @@ for i = 2, #arguments do
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
 					local want = 'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0'
 					local in_front = false -- of those who wait for readers
-					if sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED then
+					local maybe_ours = sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
+					if maybe_ours and match(held, shared_form) == 62 then
 						local barrier = try('GET', key .. '\0barrier')
 						local since, waiter
 						if barrier and not barrier.err then
@@ -352,10 +377,11 @@ for i = 2, #arguments do
 						if #over > 0 then
 							try('HDEL', readers, unpack(over))
 						end
-					elseif sub(held, 43, 43) == ':' and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
+					elseif maybe_ours and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY)
+							and match(held, exclusive_form) == 61 then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59), want)
 					end
-					reply = {call('PTTL', key), held, not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					if permits > 0 then
 						local other = match(key, LUA_PERMIT .. '(%d+)$')
 						reply[4] = 0
@@ -417,10 +443,14 @@ for i = 2, #arguments do
 
 			local held = try('GET', key)
 			if held and held.err then
-				reply = held
-				break
+				if not match(held.err, '^WRONGTYPE') then
+					reply = held
+					break
+				end
+				held = ''
 			end
-			if op ~= 'release' and held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED then
+			if op ~= 'release' and held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
+					and match(held, shared_form) == 62 then
 				local readers, request = key .. '\0readers', sub(value, 1, 33)
 				local found = try('HGETALL', readers)
 				if found.err then
@@ -522,8 +552,11 @@ for i = 2, #arguments do
 
 			local held = try('GET', key)
 			if held and held.err then
-				reply = held
-				break
+				if not match(held.err, '^WRONGTYPE') then
+					reply = held
+					break
+				end
+				held = ''
 			end
 			local counter_key = key .. '\0token'
 			local counter = try('GET', counter_key)
@@ -533,7 +566,8 @@ for i = 2, #arguments do
 			end
 			if op ~= 'renew' then
 				local readers, request = key .. '\0readers', sub(value, 1, 33)
-				local shared = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+				local shared = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
+					and match(held, shared_form) == 62
 				if held and not shared then
 					reply = 0
 					break
@@ -554,7 +588,7 @@ for i = 2, #arguments do
 				end
 				if not (mine and sub(mine, 1, 9) == sub(value, 34, 42))
 						and (#bound < #since or #bound == #since and bound < since) then
-					reply = since
+					reply = sub(since, 1, LUA_HELD_MAX)
 					break
 				end
 
@@ -594,7 +628,7 @@ for i = 2, #arguments do
 					break
 				end
 				if counter and (#bound < #counter or #bound == #counter and bound < counter) then
-					reply = counter
+					reply = sub(counter, 1, LUA_HELD_MAX)
 					break
 				end
 
@@ -642,8 +676,11 @@ for i = 2, #arguments do
 
 		local held = try('GET', key)
 		if held and held.err then
-			reply = held
-			break
+			if not match(held.err, '^WRONGTYPE') then
+				reply = held
+				break
+			end
+			held = ''
 		end
 		local counter_key = key .. '\0token'
 		local counter = try('GET', counter_key)
@@ -652,7 +689,8 @@ for i = 2, #arguments do
 			break
 		end
 		if op ~= 'confirm' then
-			local mine = held and sub(held, 43, 43) == ':' and sub(held, 60, 60) == LUA_SHARED
+			local mine = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
+				and match(held, shared_form) == 62
 				and try('HGET', key .. '\0readers', sub(value, 1, 33))
 			if mine and mine.err then
 				reply = mine
@@ -678,6 +716,19 @@ for i = 2, #arguments do
 		reply = set.err and set or 1
 		break
 	until true
+
+	-- The refusal tells people the type, and of a lock of Redisson its client.  Without the
+	-- rights for that the lock is refused all the same.
+	if other_key and type(reply) == 'table' and not reply.err then
+		local kind = try('TYPE', other_key).ok
+		local found = kind == 'hash' and try('HSCAN', other_key, 0)[2] or {}
+		local client
+		for j = 1, #found, 2 do
+			client = client or match(found[j], '^%x+%-%x+%-%x+%-%x+%-%x+:%d+')
+		end
+		reply[2] = client and 'a Redisson lock of ' .. sub(client, 1, LUA_HELD_MAX)
+			or kind and 'a key of type ' .. kind or 'a key that is not a string'
+	end
 
 	-- Replies take the places of commands.
 	arguments[i - 1] = reply

@@ -5,13 +5,16 @@
  * Random sequences of commands are executed by redlock.lua and marker.lua of
  * src/protocol in a redis-server and by node.c, with small sets of values, attempts,
  * counters and times to live.  Some go as one call of the script; at some calls the
- * memory of the nodes is full.  After each the replies, the key, the counter, the marker,
+ * memory of the nodes is full.  In half of the sequences the lock has permits, and a queue.
+ * Other programs put keys of other types there, long values, and values that look like ours.
+ * After each the replies, the key, the counter, the marker,
  * what is left of the times to live and what subscribers were told must be the same.
  * Times to live are long, so that nothing expires by itself; PEXPIRE 0 and DEL do that.
  *
  * The server is started here, with a socket in a directory of its own under
  * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
- * SEED and SEQUENCES choose others.
+ * SEED and SEQUENCES choose others.  SCRIPT names a file whose text takes the place of
+ * redlock.lua; with --script the program writes that text, and does nothing else.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -34,7 +37,8 @@
 #include "protocol/lua.h"
 
 #define KEY "redlock:the \xc3\xa4 lock"
-#define PLAIN 9     /* the secret of a plain client */
+#define PLAIN 9     /* the secret of a plain client; the following ones are of FOREIGN, too */
+#define PERMITS 3   /* of the lock */
 #define COMMANDS 60 /* of a sequence */
 #define BATCH_MAX 4 /* of one call */
 #define HOSTS 2     /* that ask */
@@ -43,9 +47,60 @@
 #define SLACK_MS 10000
 #define SLACK_US (SLACK_MS * INT64_C(1000))
 
-static const char counter_key[] = KEY "\0token";
-static const char readers_key[] = KEY "\0readers";
-static const char barrier_key[] = KEY "\0barrier";
+/* One of the lock's permits, or the queue for them. */
+typedef struct lock_keys
+{
+	char key[64];
+	char counter[80];
+	char readers[80];
+	char barrier[80];
+	size_t counter_len;
+	size_t readers_len;
+	size_t barrier_len;
+} lock_keys;
+
+/* What other programs put under a lock's name, and what a refusal says of it. */
+typedef struct foreign
+{
+	const char *type; /* NULL: a string, `held` and then `padding` characters */
+	const char *held;
+	int padding;
+} foreign;
+
+#define HEX "0123456789abcdef"
+
+static const foreign foreigners[] = {
+	{NULL, HEX HEX ":000000000", 0},
+	{NULL, "", 0},
+	{NULL, "long \xc3\xa4", 100000},
+	{"RPUSH %b element", "a key of type list", 0},
+	{"SADD %b member", "a key of type set", 0},
+	{"HSET %b mode read", "a key of type hash", 0},
+	{"HSET %b mode read 8743c9c0-0795-4907-87fd-6c719a6b4586:58 2",
+	 "a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:58", 0},
+	/* like ours, but for one thing */
+	{NULL, HEX HEX ":000000008:0000000000000001=", 0},
+	{NULL, HEX HEX ":000000008:0000000000000001=-a", 0},
+	{NULL, HEX HEX ":000000008:0000000000000001== a", 0},
+	{NULL, HEX HEX ":000000008:000000000000000x= a", 0},
+	{NULL, HEX HEX ":000000008:0000000000000001-a", 0},
+	{NULL, HEX HEX ":000000008:000000000000000x~a", 0},
+	{NULL, HEX HEX ":00000000x:0000000000000001= a", 0},
+	{NULL, HEX HEX ":00000000x:0000000000000001~a", 0},
+	{NULL, HEX HEX "-000000008:0000000000000001= a", 0},
+	{NULL, HEX HEX "0000000000:0000000000000001= a", 0},
+	{NULL, HEX HEX "0000000000:0000000000000001~a", 0},
+	{NULL, "x" HEX HEX "0000000000:000000000000001= a", 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001= a", 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001~a", 0},
+	{NULL, HEX HEX ":00000008:00000000000000001= a", 0},
+	{NULL, HEX HEX ":00000008:00000000000000001~a", 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001= a", 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001~a", 0},
+};
+
+#define FOREIGNERS ((int) (sizeof(foreigners) / sizeof(foreigners[0])))
+
 static const char marker_key[] = LUA_MARKER;
 static char dir[] = "/tmp/redlock_sim.XXXXXX";
 static char socket_path[64];
@@ -53,7 +108,12 @@ static pid_t server;
 static redisContext *redis;
 static redisContext *subscriber; /* to the lock's channel and those of the hosts */
 
-static node_data data;
+static lock_keys lock[1 + PERMITS]; /* [0]: the queue; [1]: the lock itself */
+static node_data lock_data[1 + PERMITS];
+static lock_keys *keys; /* of the one that a command is for, and what is there */
+static node_data *data;
+static int permits; /* of this sequence; 0: the lock has none */
+static const char *script = lua_script;
 static node_mark its_mark;
 static int64_t now_us;
 
@@ -76,14 +136,24 @@ static long released_full;                /* keys, where it was full */
 static long heard[TELLS_WANT + 1];        /* messages */
 static int most_readers;                  /* that share the lock */
 static long held_back;                    /* readers, by a barrier */
+static long foreign_met;                  /* refusals for what another program put there */
+static long queued;                       /* ... for the queue alone */
+static long named;                        /* ... of a permit, that name another */
+static long heard_permits;                /* messages to the queue */
 static long heard_tries;                  /* of these, that a host tried to have the lock */
 
+static void name_keys(void);
+static size_t name_companion(char *to, const char *key, const char *kind);
+static void choose(int permit);
+static void read_script(const char *file);
 static bool start_server(void);
 static void stop_server(void);
 static void on_signal(int signal);
 static void run_sequence(int sequence);
 static void random_command(command *command, bool full);
 static void random_meddling(void);
+static void put_foreign(int number);
+static bool is_foreign(const redisReply *reply, uint32_t secret);
 static void set_marker(uint32_t marker, int64_t lost_us);
 static void meet_both(void);
 static void execute_both(int count);
@@ -96,8 +166,10 @@ static bool fails_alone(const char *key, int shared, int op, const char *error);
 static bool half_done_is_undone(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void subscribe(void);
-static void compare_messages(const command *command, const answer *answer, int count);
+static void compare_messages(const command *command, const answer *answer, const int *permit,
+							 int count);
 static redisReply *hear(void);
+static void differ_unless_permit(int permit);
 static void differ_unless_told(const command *command, const answer *answer, int host);
 static size_t write_told(char *text, size_t size, const command *command);
 static void compare_data(const char *after);
@@ -111,12 +183,21 @@ static redisReply *must_reply(redisReply *reply);
 static int64_t server_time_us(void);
 
 int
-main(void)
+main(int argc, char **argv)
 {
+	const char *file = getenv("SCRIPT");
 	const char *sequences = getenv("SEQUENCES");
 	const char *seed = getenv("SEED");
 	int count = sequences ? atoi(sequences) : 400;
 
+	if (argc > 1 && strcmp(argv[1], "--script") == 0)
+	{
+		fputs(lua_script, stdout);
+		return 0;
+	}
+	if (file != NULL)
+		read_script(file);
+	name_keys();
 	dice_state = seed ? strtoull(seed, NULL, 10) : 20240607;
 	printf("# SEED=%" PRIu64 " SEQUENCES=%d\n", dice_state, count);
 	dice_begin(dice_state);
@@ -169,9 +250,60 @@ main(void)
 	   heard[TELLS_FREE], heard[TELLS_WANT], heard_tries);
 	ok(most_readers == 3 && held_back > 0, "%d share the lock, and %ld are held back by a barrier",
 	   most_readers, held_back);
-	ok(other_types_fail_alone(), "a key or counter of another type fails its own commands only");
+	ok(foreign_met > 0, "%ld acquires meet what another program put there", foreign_met);
+	ok(queued > 0 && named > 0 && heard_permits > 0,
+	   "%ld are refused since another host waits for a permit, %ld hear of another permit, and "
+	   "%ld releases tell the queue",
+	   queued, named, heard_permits);
+	ok(other_types_fail_alone(),
+	   "a counter or queue of another type, or a long one, fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
 	return tap_done();
+}
+
+static void
+name_keys(void)
+{
+	for (int n = 0; n <= PERMITS; n++)
+	{
+		lock_keys *k = &lock[n];
+
+		strcpy(k->key, n == 1 ? KEY : KEY LUA_PERMIT);
+		if (n > 1)
+			snprintf(k->key + strlen(k->key), 4, "%d", n);
+		k->counter_len = name_companion(k->counter, k->key, "token");
+		k->readers_len = name_companion(k->readers, k->key, "readers");
+		k->barrier_len = name_companion(k->barrier, k->key, "barrier");
+	}
+	choose(1);
+}
+
+static size_t
+name_companion(char *to, const char *key, const char *kind)
+{
+	return (size_t) snprintf(to, sizeof(lock->counter), "%s%c%s", key, 0, kind);
+}
+
+static void
+choose(int permit)
+{
+	keys = &lock[permit];
+	data = &lock_data[permit];
+}
+
+static void
+read_script(const char *file)
+{
+	static char text[2 * LUA_SCRIPT_MAX];
+	FILE *in = fopen(file, "r");
+
+	if (in == NULL || fread(text, 1, sizeof(text) - 1, in) == 0)
+	{
+		printf("Bail out! %s can't be read\n", file);
+		exit(1);
+	}
+	fclose(in);
+	script = text;
 }
 
 static bool
@@ -201,7 +333,11 @@ start_server(void)
 	{
 		redis = redisConnectUnix(socket_path);
 		if (redis != NULL && redis->err == 0)
+		{
+			/* a script that does not end is a difference */
+			redisSetTimeout(redis, (struct timeval){5, 0});
 			return true;
+		}
 		if (redis != NULL)
 			redisFree(redis);
 		redis = NULL;
@@ -237,7 +373,9 @@ run_sequence(int sequence)
 {
 	freeReplyObject(call("FLUSHALL"));
 	now_us = server_time_us();
-	memset(&data, 0, sizeof(data));
+	permits = dice(2) == 0 ? 0 : 2 + (int) dice(PERMITS - 1);
+	choose(1);
+	memset(lock_data, 0, sizeof(lock_data));
 	memset(&its_mark, 0, sizeof(its_mark));
 	if (dice(8) != 0)
 	{
@@ -245,6 +383,7 @@ run_sequence(int sequence)
 	}
 	for (int i = 0; i < COMMANDS && differences == 0; i++)
 	{
+		choose(permits > 0 ? (int) dice(PERMITS + 1) : 1);
 		if (dice(8) == 0)
 		{
 			random_meddling();
@@ -265,7 +404,8 @@ static void
 random_command(command *c, bool full)
 {
 	static const int64_t ttls_ms[] = {100000, 200000, 400000};
-	static const int64_t terms_ms[] = {0, -1, 150000};
+	static const int64_t terms_ms[] = {LUA_DELETE_AND_TELL, LUA_DELETE, LUA_DELETE_AND_TELL_QUEUE,
+									   150000};
 
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
@@ -273,33 +413,38 @@ random_command(command *c, bool full)
 	c->attempt = 8 + dice(3); /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
-	if (dice(3) > 0 && data.secret != 0 && data.secret != PLAIN)
+	if (dice(3) > 0 && data->secret != 0 && data->secret < PLAIN)
 	{
-		c->secret = data.secret;
+		c->secret = data->secret;
 		if (dice(2) == 0)
-			c->attempt = data.attempt;
-		if (data.shared && data.readers > 0 && dice(3) > 0)
+			c->attempt = data->attempt;
+		if (data->shared && data->readers > 0 && dice(3) > 0)
 		{
-			const node_reader *reader = &data.reader[dice((uint32_t) data.readers)];
+			const node_reader *reader = &data->reader[dice((uint32_t) data->readers)];
 
 			c->secret = reader->secret;
 			if (dice(4) > 0)
 				c->attempt = reader->attempt;
 		}
 	}
-	c->shared = c->secret > 2;
+	/* one request is of one mode, and permits are exclusive */
+	c->shared = c->secret > 2 && (permits == 0 || data == lock_data);
 	c->host = (int) (c->secret % HOSTS);
 	c->may_stay = c->secret % 2 == 1;
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
 			c->waited_us = dice(3) == 0 ? -1 : (int64_t) dice(100000);
+			c->permit = (int) (data - lock_data);
+			c->permit_data = lock_data;
+			if (permits > 0 && c->permit != 0)
+				c->permits = permits;
 			break;
 		case CORE_OP_CONFIRM:
-			c->counter = dice(3) == 0 ? some_counter() : data.counter;
-			for (int i = 0; c->shared && dice(4) > 0 && i < data.readers; i++)
-				if (data.reader[i].secret == c->secret)
-					c->counter = data.reader[i].granted;
+			c->counter = dice(3) == 0 ? some_counter() : data->counter;
+			for (int i = 0; c->shared && dice(4) > 0 && i < data->readers; i++)
+				if (data->reader[i].secret == c->secret)
+					c->counter = data->reader[i].granted;
 			c->token = some_counter();
 			break;
 		case CORE_OP_RENEW:
@@ -307,12 +452,14 @@ random_command(command *c, bool full)
 			if (dice(2) == 0)
 				c->token += 1 + dice(2 * LUA_SPAN);
 			/* a full node takes the counter if the life could be extended by a millisecond */
-			if (full && data.secret != 0 &&
+			if (full && data->secret != 0 &&
 				llabs((long long) (ttl_left_ms() - c->ttl_ms)) < SLACK_MS)
 				c->ttl_ms += 5 * SLACK_MS;
 			break;
 		case CORE_OP_RELEASE:
-			c->ttl_ms = terms_ms[dice(3)];
+			c->ttl_ms = terms_ms[dice(4)];
+			if (c->shared && c->ttl_ms == LUA_DELETE_AND_TELL_QUEUE)
+				c->ttl_ms = LUA_DELETE;
 			c->counter = dice(2) == 0 ? 0 : some_counter();
 			c->ended = dice(3) == 0 ? 0 : some_counter();
 			c->waiting = c->ended == 0 ? 0 : (int) dice(WAITERS_MAX + 1);
@@ -321,15 +468,15 @@ random_command(command *c, bool full)
 			break;
 	}
 	/* what hangs on the microsecond at which the node looks at its clock */
-	if (data.counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
-		now_us - LUA_CLOCK_BOUND_US - data.counter < SLACK_US)
+	if (data->counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
+		now_us - LUA_CLOCK_BOUND_US - data->counter < SLACK_US)
 		c->proposal = now_us;
 }
 
 static int64_t
 ttl_left_ms(void)
 {
-	return data.key_end_ms - now_us / 1000;
+	return data->key_end_ms - now_us / 1000;
 }
 
 /* The client's clock: right, or wrong by much or little. */
@@ -346,7 +493,7 @@ proposal(void)
 static int64_t
 some_counter(void)
 {
-	int64_t base = data.counter != 0 && dice(4) > 0 ? data.counter : proposal();
+	int64_t base = data->counter != 0 && dice(4) > 0 ? data->counter : proposal();
 
 	switch (dice(6))
 	{
@@ -370,25 +517,25 @@ random_meddling(void)
 	switch (dice(10))
 	{
 		case 8:
-			freeReplyObject(call("DEL %b", readers_key, sizeof(readers_key) - 1));
-			data.readers = 0;
-			data.since = -1;
+			freeReplyObject(call("DEL %b", keys->readers, keys->readers_len));
+			data->readers = 0;
+			data->since = -1;
 			break;
 		case 9:
-			freeReplyObject(call("PEXPIRE %b 0", barrier_key, sizeof(barrier_key) - 1));
-			data.barrier = 0;
+			freeReplyObject(call("PEXPIRE %b 0", keys->barrier, keys->barrier_len));
+			data->barrier = 0;
 			break;
 		case 0:
-			freeReplyObject(call("DEL %b", KEY, strlen(KEY)));
-			data.secret = 0;
+			freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
+			data->secret = 0;
 			break;
 		case 1:
-			freeReplyObject(call("PEXPIRE %b 0", KEY, strlen(KEY)));
-			data.secret = 0;
+			freeReplyObject(call("PEXPIRE %b 0", keys->key, strlen(keys->key)));
+			data->secret = 0;
 			break;
 		case 2:
-			freeReplyObject(call("PEXPIRE %b 0", counter_key, sizeof(counter_key) - 1));
-			data.counter = 0;
+			freeReplyObject(call("PEXPIRE %b 0", keys->counter, keys->counter_len));
+			data->counter = 0;
 			break;
 		case 3:
 			freeReplyObject(call("DEL %b", marker_key, sizeof(marker_key) - 1));
@@ -399,27 +546,62 @@ random_meddling(void)
 			set_marker(1 + dice(2), dice(2) ? 0 : now_us + (int64_t) dice(300000000) - 150000000);
 			break;
 		case 5: /* near the end of all counters */
-			data.counter = LUA_COUNTER_END - 1 - dice(3 * LUA_SPAN);
-			data.counter_end_ms = now_us / 1000 + 300000000;
-			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
-								 (long long) data.counter));
+			data->counter = LUA_COUNTER_END - 1 - dice(3 * LUA_SPAN);
+			data->counter_end_ms = now_us / 1000 + 300000000;
+			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
+								 (long long) data->counter));
 			break;
 		case 6: /* the clock's digits, but of another time; or the last ones of those near it */
-			data.counter = now_us + dice(3) * 3600000000 - 3600000000;
+			data->counter = now_us + dice(3) * 3600000000 - 3600000000;
 			if (dice(2) == 0)
-				data.counter = (now_us / NEAR_US + 1) * NEAR_US - 1 - dice(2 * LUA_SPAN);
-			data.counter_end_ms = now_us / 1000 + 300000000;
-			freeReplyObject(call("SET %b %lld PX 300000000", counter_key, sizeof(counter_key) - 1,
-								 (long long) data.counter));
+				data->counter = (now_us / NEAR_US + 1) * NEAR_US - 1 - dice(2 * LUA_SPAN);
+			data->counter_end_ms = now_us / 1000 + 300000000;
+			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
+								 (long long) data->counter));
 			break;
-		case 7: /* a plain client */
-			if (data.secret == 0)
-				freeReplyObject(call("SET %b %032x:%09u NX PX 100000", KEY, strlen(KEY), PLAIN, 0));
-			node_plain_set(&data, now_us, PLAIN, 100000);
+		case 7: /* another program */
+			put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
 			break;
 	}
 	now_us = server_time_us();
 	compare_data("meddling");
+}
+
+static void
+put_foreign(int number)
+{
+	const foreign *f = &foreigners[number];
+
+	/* the queue is ours alone; another type in its place is an error: fails_alone */
+	if (data->secret != 0 || (data == lock_data && number > 0))
+		return;
+	if (f->type != NULL)
+		freeReplyObject(call(f->type, keys->key, strlen(keys->key)));
+	else
+	{
+		size_t len = strlen(f->held);
+		char *value = malloc(len + (size_t) f->padding + 1);
+
+		strcpy(value, f->held);
+		memset(value + len, '.', (size_t) f->padding);
+		freeReplyObject(
+			call("SET %b %b", keys->key, strlen(keys->key), value, len + (size_t) f->padding));
+		free(value);
+	}
+	freeReplyObject(call("PEXPIRE %b 100000", keys->key, strlen(keys->key)));
+	node_plain_set(data, now_us, PLAIN + (uint32_t) number, 100000);
+}
+
+/* Is that what it is in a refusal, or in its key? */
+static bool
+is_foreign(const redisReply *reply, uint32_t secret)
+{
+	const foreign *f = &foreigners[secret - PLAIN];
+	size_t len = strlen(f->held) + (size_t) f->padding;
+
+	if (len > LUA_HELD_MAX)
+		len = LUA_HELD_MAX;
+	return reply->len == len && strncmp(reply->str, f->held, strlen(f->held)) == 0;
 }
 
 static void
@@ -491,6 +673,7 @@ execute_both(int count)
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
+	int permit[BATCH_MAX];
 	char text[BATCH_MAX][600];
 	size_t len[BATCH_MAX];
 	char what[BATCH_MAX][300];
@@ -499,22 +682,29 @@ execute_both(int count)
 	snprintf(marker, sizeof(marker), "m%u", known);
 	for (int i = 0; i < count; i++)
 	{
-		node_data before = data;
+		node_data before;
 		node_memory before_memory = memory;
 
-		kept += data.secret != 0 && data.kept;
+		permit[i] = permits > 0 ? (int) dice(PERMITS + 1) : 1;
+		choose(permit[i]);
+		before = *data;
+
+		kept += data->secret != 0 && data->kept;
 		random_command(&command[i], memory == NODE_FULL);
 		command[i].marker = known;
 		released_full += memory == NODE_FULL && command[i].op == CORE_OP_RELEASE &&
-						 data.secret == command[i].secret && data.attempt == command[i].attempt;
-		node_execute(&data, &its_mark, now_us, &command[i], &memory, &answer[i]);
+						 data->secret == command[i].secret && data->attempt == command[i].attempt;
+		node_execute(data, &its_mark, now_us, &command[i], &memory, &answer[i]);
+		foreign_met += answer[i].holder >= PLAIN;
+		queued += answer[i].holder != 0 && data->secret == 0 && command[i].permits > 0;
+		named += answer[i].free_permit > 0;
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
 		refused_behind += answer[i].error == NODE_FAILED && before_memory == NODE_WRITES;
 		refused_known += answer[i].error == NODE_FAILED && before.counter != 0;
 		granted_known += before_memory == NODE_FULL && command[i].op == CORE_OP_ACQUIRE &&
 						 before.counter != 0 && answer[i].reply == CORE_REPLY_YES;
 		held_back += command[i].shared && answer[i].reply == CORE_REPLY_NO &&
-					 answer[i].holder == data.barrier && data.barrier != 0;
+					 answer[i].holder == data->barrier && data->barrier != 0;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
 		snprintf(what[i], sizeof(what[i]),
 				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
@@ -540,12 +730,17 @@ execute_both(int count)
 		differ("no array of %d", count);
 	for (int i = 0; i < count && differences == 0; i++)
 	{
+		choose(permit[i]);
 		compare_reply(&command[i], reply->element[i], &answer[i]);
 		if (differences > 0)
 			differ("%s", what[i]);
 	}
-	compare_messages(command, answer, count);
-	compare_data(what[count - 1]);
+	compare_messages(command, answer, permit, count);
+	for (int i = 0; i < count && differences == 0; i++)
+	{
+		choose(permit[i]);
+		compare_data(what[i]);
+	}
 	freeReplyObject(reply);
 }
 
@@ -566,7 +761,7 @@ write_command(char *text, size_t size, const command *c)
 		number[1] = c->token;
 	}
 	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%s%sa holder%c%" PRId64 "%c%" PRId64 "%c",
-				   lua_command_name[c->shared][c->op], 0, KEY, 0, c->secret, c->attempt,
+				   lua_command_name[c->shared][c->op], 0, keys->key, 0, c->secret, c->attempt,
 				   c->host + 1, c->shared ? LUA_SHARED : "", c->may_stay ? LUA_MAY_STAY : " ", 0,
 				   number[0], 0, number[1], 0);
 	if (c->op == CORE_OP_ACQUIRE && c->waited_us < 0)
@@ -593,8 +788,8 @@ write_told(char *text, size_t size, const command *c)
 static redisReply *
 call_script(const char *marker, char text[][600], const size_t *len, int count)
 {
-	const char *argv[4 + BATCH_MAX] = {"EVAL", lua_script, "0", marker};
-	size_t argvlen[4 + BATCH_MAX] = {4, strlen(lua_script), 1, strlen(marker)};
+	const char *argv[4 + BATCH_MAX] = {"EVAL", script, "0", marker};
+	size_t argvlen[4 + BATCH_MAX] = {4, strlen(script), 1, strlen(marker)};
 
 	for (int i = 0; i < count; i++)
 	{
@@ -614,24 +809,28 @@ follows_clock(const command *c, const answer *a)
 		   behind - a->token < SLACK_US;
 }
 
-/* A list is where a lock should be, or its counter; or that is no number. */
+/* A list is where a lock's counter or queue should be, or the counter is no number, or long. */
 static bool
 other_types_fail_alone(void)
 {
-	static const char list[] = "redlock:list";
+	static const char queue[] = "redlock:queued" LUA_PERMIT;
+	static const char long_counter[] = "redlock:long";
+	char digits[] = "00000000000000001";
 	static const char counted[] = "redlock:counted";
 	static const char scribbled[] = "redlock:scribbled";
 	bool good = true;
 
 	freeReplyObject(call("FLUSHALL"));
 	set_marker(1, 0);
-	freeReplyObject(call("RPUSH %s element", list));
+	freeReplyObject(call("RPUSH %s element", queue));
+	freeReplyObject(call("SET %s%b %s", long_counter, "\0token", (size_t) 6, digits));
 	freeReplyObject(call("RPUSH %s%b element", counted, "\0token", (size_t) 6));
 	freeReplyObject(call("SET %s%b scribble", scribbled, "\0token", (size_t) 6));
 	for (int i = 0; i < 2 * (CORE_OP_RELEASE + 1); i++)
-		good = fails_alone(list, i / 4, i % 4, "WRONGTYPE") &&
-			   fails_alone(counted, i / 4, i % 4, "WRONGTYPE") && good;
-	return fails_alone(scribbled, 0, CORE_OP_ACQUIRE, "ERR the counter is not a number") && good;
+		good = fails_alone(counted, i / 4, i % 4, "WRONGTYPE") && good;
+	return fails_alone(scribbled, 0, CORE_OP_ACQUIRE, "ERR the counter is not a number") &&
+		   fails_alone(long_counter, 0, CORE_OP_ACQUIRE, "ERR the counter is not a number") &&
+		   fails_alone("redlock:queued", 0, CORE_OP_ACQUIRE, "WRONGTYPE") && good;
 }
 
 static command
@@ -655,8 +854,8 @@ fails_alone(const char *key, int shared, int op, const char *error)
 	redisReply *reply;
 	bool good;
 
-	len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c",
-							   lua_command_name[shared][op], 0, key, 0, 0, 0, 0, 0);
+	len[0] = (size_t) snprintf(text[0], sizeof(text[0]), "%s%c%s%cvalue%c1000%c1%c1000%c3%c",
+							   lua_command_name[shared][op], 0, key, 0, 0, 0, 0, 0, 0);
 	len[1] = write_command(text[1], sizeof(text[1]), &own);
 	reply = call_script(marker_text, text, len, 2);
 	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
@@ -682,7 +881,7 @@ half_done_is_undone(void)
 	freeReplyObject(call("FLUSHALL"));
 	set_marker(1, 0);
 	freeReplyObject(
-		call("SET %b %lld", counter_key, sizeof(counter_key) - 1, (long long) own.proposal - 2000));
+		call("SET %b %lld", keys->counter, keys->counter_len, (long long) own.proposal - 2000));
 	freeReplyObject(call("ACL SETUSER default -setrange"));
 	len[0] = write_command(text[0], sizeof(text[0]), &own);
 	reply = call_script(marker_text, text, len, 1);
@@ -690,7 +889,7 @@ half_done_is_undone(void)
 		   reply->element[0]->type == REDIS_REPLY_ERROR;
 	freeReplyObject(reply);
 	freeReplyObject(call("ACL SETUSER default +@all"));
-	reply = call("EXISTS %b", KEY, strlen(KEY));
+	reply = call("EXISTS %b", keys->key, strlen(keys->key));
 	good = good && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0;
 	freeReplyObject(reply);
 	return good;
@@ -728,7 +927,8 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 
 		if (reply->type != REDIS_REPLY_STRING)
 		{
-			differ("no grant");
+			differ("no grant but %s",
+				   reply->type == REDIS_REPLY_ARRAY ? reply->element[1]->str : "no");
 			return;
 		}
 		token = strtoll(reply->str, NULL, 10);
@@ -737,22 +937,28 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 			now_us - token - LUA_CLOCK_BOUND_US < SLACK_US &&
 			token - now_us + LUA_CLOCK_BOUND_US < SLACK_US)
 		{
-			for (int i = 0; i < data.readers; i++)
-				if (data.reader[i].granted == a->token)
-					data.reader[i].granted = token;
-			data.counter = a->token = token;
+			for (int i = 0; i < data->readers; i++)
+				if (data->reader[i].granted == a->token)
+					data->reader[i].granted = token;
+			data->counter = a->token = token;
 		}
 		if (token != a->token)
 			differ("the counter %s, not %" PRId64, reply->str, a->token);
 	}
-	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (c->permits > 0 ? 4 : 3) ||
 			 reply->element[0]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[1]->type != REDIS_REPLY_STRING ||
-			 strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
+			 (a->holder >= PLAIN ? !is_foreign(reply->element[1], a->holder)
+								 : strtoul(reply->element[1]->str, NULL, 16) != a->holder) ||
 			 reply->element[2]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[2]->integer != !a->in_front ||
 			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)
-		differ("another holder, time to live or number of waiters");
+		differ("another holder, time to live or number of waiters: %s",
+			   reply->type == REDIS_REPLY_ARRAY && reply->elements > 1 ? reply->element[1]->str
+																	   : "none");
+	else if (c->permits > 0 && (reply->element[3]->type != REDIS_REPLY_INTEGER ||
+								reply->element[3]->integer != a->free_permit))
+		differ("another free permit: %lld, not %d", reply->element[3]->integer, a->free_permit);
 }
 
 static void
@@ -761,8 +967,9 @@ subscribe(void)
 	char channel[64];
 
 	subscriber = redisConnectUnix(socket_path);
-	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s end", KEY)));
-	freeReplyObject(hear());
+	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE end")));
+	for (int n = 0; n <= PERMITS; n++)
+		freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s", lock[n].key)));
 	for (int h = 1; h <= HOSTS; h++)
 	{
 		int len = snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0, h);
@@ -784,18 +991,23 @@ hear(void)
 
 /* In the order of the commands, and no others. */
 static void
-compare_messages(const command *c, const answer *a, int count)
+compare_messages(const command *c, const answer *a, const int *permit, int count)
 {
 	redisReply *last;
 
 	freeReplyObject(call("PUBLISH end end"));
 	for (int i = 0; i < count && differences == 0; i++)
+	{
+		choose(permit[i]);
 		for (int told_host = 0; told_host < (a[i].tells == TELLS_NOTHING ? 0
 											 : a[i].shared               ? a[i].readers
 																		 : 1);
 			 told_host++)
 			differ_unless_told(&c[i], &a[i],
 							   a[i].shared ? a[i].reader_host[told_host] : a[i].holder_host);
+		if (a[i].tells_queue)
+			differ_unless_permit(permit[i] == 0 ? 1 : permit[i]);
+	}
 	if (differences > 0)
 		return;
 	last = hear();
@@ -804,11 +1016,26 @@ compare_messages(const command *c, const answer *a, int count)
 	freeReplyObject(last);
 }
 
+/* The queue is told that this permit is free. */
+static void
+differ_unless_permit(int permit)
+{
+	char text[20];
+	size_t len = (size_t) snprintf(text, sizeof(text), "permit%c%d%c", 0, permit, 0);
+	redisReply *message = hear();
+
+	heard_permits++;
+	if (message->elements != 3 || strcmp(message->element[1]->str, lock[0].key) != 0 ||
+		message->element[2]->len != len || memcmp(message->element[2]->str, text, len) != 0)
+		differ("another message: %s", message->elements == 3 ? message->element[2]->str : "");
+	freeReplyObject(message);
+}
+
 static void
 differ_unless_told(const command *c, const answer *a, int host)
 {
-	char channel[64] = KEY;
-	size_t channel_len = strlen(KEY);
+	char channel[64];
+	size_t channel_len = (size_t) snprintf(channel, sizeof(channel), "%s", keys->key);
 	char text[600] = "free";
 	size_t len = 5;
 	redisReply *message = hear();
@@ -820,7 +1047,7 @@ differ_unless_told(const command *c, const answer *a, int host)
 	{
 		channel_len =
 			(size_t) snprintf(channel, sizeof(channel), "redlock:%chost:%016x", 0, (unsigned) host);
-		len = (size_t) snprintf(text, sizeof(text), "want%c%s%c%016x%c", 0, KEY, 0,
+		len = (size_t) snprintf(text, sizeof(text), "want%c%s%c%016x%c", 0, keys->key, 0,
 								(unsigned) c->host + 1, 0);
 		len += (size_t) (c->waited_us < 0
 							 ? snprintf(text + len, sizeof(text) - len, "%s%c", LUA_TRY, 0)
@@ -838,34 +1065,43 @@ differ_unless_told(const command *c, const answer *a, int host)
 static void
 compare_data(const char *after)
 {
-	redisReply *value = call("GET %b", KEY, strlen(KEY));
-	redisReply *counter = call("GET %b", counter_key, sizeof(counter_key) - 1);
+	redisReply *value = call("GET %b", keys->key, strlen(keys->key));
+	redisReply *counter = call("GET %b", keys->counter, keys->counter_len);
 	redisReply *mark = call("GET %b", marker_key, sizeof(marker_key) - 1);
-	redisReply *value_ttl = call("PTTL %b", KEY, strlen(KEY));
-	redisReply *counter_ttl = call("PTTL %b", counter_key, sizeof(counter_key) - 1);
+	redisReply *value_ttl = call("PTTL %b", keys->key, strlen(keys->key));
+	redisReply *counter_ttl = call("PTTL %b", keys->counter, keys->counter_len);
 
-	if ((value->type == REDIS_REPLY_STRING) != (data.secret != 0))
-		differ("a key that is %sthere after %s", value->type == REDIS_REPLY_STRING ? "" : "not ",
-			   after);
-	else if (data.secret != 0 &&
-			 (strtoul(value->str, NULL, 16) != data.secret ||
-			  strtoul(value->str + 33, NULL, 10) != data.attempt ||
-			  (strstr(value->str, LUA_KEPT "a holder") != NULL) != data.kept ||
-			  (value->len > 60 && value->str[59 + data.shared] == LUA_MAY_STAY[0]) !=
-				  data.may_stay ||
-			  llabs(value_ttl->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS))
+	bool there = value->type == REDIS_REPLY_STRING;
+	bool foreign = data->secret >= PLAIN;
+
+	if (foreign && foreigners[data->secret - PLAIN].type != NULL)
+		there = value->type == REDIS_REPLY_ERROR;
+	if (there != (data->secret != 0))
+		differ("a key that is %sthere after %s", there ? "" : "not ", after);
+	else if (foreign && value->type == REDIS_REPLY_STRING &&
+			 strncmp(value->str, foreigners[data->secret - PLAIN].held,
+					 strlen(foreigners[data->secret - PLAIN].held)) != 0)
+		differ("the key %.100s after %s", value->str, after);
+	else if (data->secret != 0 && !foreign &&
+			 (strtoul(value->str, NULL, 16) != data->secret ||
+			  strtoul(value->str + 33, NULL, 10) != data->attempt ||
+			  (strstr(value->str, LUA_KEPT "a holder") != NULL) != data->kept ||
+			  (value->len > 60 && value->str[59 + data->shared] == LUA_MAY_STAY[0]) !=
+				  data->may_stay ||
+			  llabs(value_ttl->integer - (long long) (data->key_end_ms - now_us / 1000)) >
+				  SLACK_MS))
 		differ("the key %s with %lld ms after %s", value->str, value_ttl->integer, after);
 
-	if ((counter->type == REDIS_REPLY_STRING) != (data.counter != 0))
+	if ((counter->type == REDIS_REPLY_STRING) != (data->counter != 0))
 		differ("a counter that is %sthere after %s",
 			   counter->type == REDIS_REPLY_STRING ? "" : "not ", after);
-	else if (data.counter != 0 &&
-			 (strtoll(counter->str, NULL, 10) != data.counter ||
-			  llabs(counter_ttl->integer - (long long) (data.counter_end_ms - now_us / 1000)) >
+	else if (data->counter != 0 &&
+			 (strtoll(counter->str, NULL, 10) != data->counter ||
+			  llabs(counter_ttl->integer - (long long) (data->counter_end_ms - now_us / 1000)) >
 				  SLACK_MS))
 		differ("the counter %s with %lld ms, not %" PRId64 " with %" PRId64 ", after %s",
-			   counter->str, counter_ttl->integer, data.counter,
-			   data.counter_end_ms - now_us / 1000, after);
+			   counter->str, counter_ttl->integer, data->counter,
+			   data->counter_end_ms - now_us / 1000, after);
 
 	if (its_mark.text == 0
 			? mark->type != REDIS_REPLY_NIL
@@ -884,26 +1120,25 @@ compare_data(const char *after)
 static void
 compare_readers(const char *after)
 {
-	redisReply *barrier = call("GET %b", barrier_key, sizeof(barrier_key) - 1);
-	redisReply *life = call("PTTL %b", readers_key, sizeof(readers_key) - 1);
-	redisReply *since = call("HGET %b since", readers_key, sizeof(readers_key) - 1);
-	redisReply *count = call("HLEN %b", readers_key, sizeof(readers_key) - 1);
-	bool shared = data.secret != 0 && data.shared;
+	redisReply *barrier = call("GET %b", keys->barrier, keys->barrier_len);
+	redisReply *life = call("PTTL %b", keys->readers, keys->readers_len);
+	redisReply *since = call("HGET %b since", keys->readers, keys->readers_len);
+	redisReply *count = call("HLEN %b", keys->readers, keys->readers_len);
+	bool shared = data->secret != 0 && data->shared;
 
-	if (shared && count->integer != data.readers + (data.since >= 0))
-		differ("%lld readers, not %d, after %s", count->integer, data.readers, after);
-	if (shared && data.since >= 0 &&
-		(since->type != REDIS_REPLY_STRING || strtoll(since->str, NULL, 10) != data.since))
+	if (shared && count->integer != data->readers + (data->since >= 0))
+		differ("%lld readers, not %d, after %s", count->integer, data->readers, after);
+	if (shared && data->since >= 0 &&
+		(since->type != REDIS_REPLY_STRING || strtoll(since->str, NULL, 10) != data->since))
 		differ("readers since %s, not %" PRId64 ", after %s", since->str ? since->str : "(none)",
-			   data.since, after);
-	if (shared && data.readers > 0 &&
-		llabs(life->integer - (long long) (data.key_end_ms - now_us / 1000)) > SLACK_MS)
+			   data->since, after);
+	if (shared && data->readers > 0 &&
+		llabs(life->integer - (long long) (data->key_end_ms - now_us / 1000)) > SLACK_MS)
 		differ("readers for %lld ms after %s", life->integer, after);
-	for (int i = 0; shared && i < data.readers; i++)
+	for (int i = 0; shared && i < data->readers; i++)
 	{
-		const node_reader *r = &data.reader[i];
-		redisReply *reader =
-			call("HGET %b %032x:", readers_key, sizeof(readers_key) - 1, r->secret);
+		const node_reader *r = &data->reader[i];
+		redisReply *reader = call("HGET %b %032x:", keys->readers, keys->readers_len, r->secret);
 		char text[100];
 		size_t len = (size_t) snprintf(text, sizeof(text), "%09u:%016x:%" PRId64 ":", r->attempt,
 									   (unsigned) r->host, r->granted);
@@ -912,14 +1147,14 @@ compare_readers(const char *after)
 			llabs(strtoll(reader->str + len, NULL, 10) - (long long) r->end_ms) > SLACK_MS)
 			differ("the reader %s, not %s, after %s", reader->str ? reader->str : "(none)", text,
 				   after);
-		most_readers = data.readers > most_readers ? data.readers : most_readers;
+		most_readers = data->readers > most_readers ? data->readers : most_readers;
 		freeReplyObject(reader);
 	}
-	if ((barrier->type == REDIS_REPLY_STRING) != (data.barrier != 0))
-		differ("a barrier that is %sthere after %s", data.barrier != 0 ? "not " : "", after);
-	else if (data.barrier != 0 &&
-			 (strtoll(barrier->str, NULL, 10) != data.barrier_counter ||
-			  strtoul(strchr(barrier->str, ':') + 1, NULL, 16) != data.barrier))
+	if ((barrier->type == REDIS_REPLY_STRING) != (data->barrier != 0))
+		differ("a barrier that is %sthere after %s", data->barrier != 0 ? "not " : "", after);
+	else if (data->barrier != 0 &&
+			 (strtoll(barrier->str, NULL, 10) != data->barrier_counter ||
+			  strtoul(strchr(barrier->str, ':') + 1, NULL, 16) != data->barrier))
 		differ("the barrier %s after %s", barrier->str, after);
 	freeReplyObject(barrier);
 	freeReplyObject(life);

@@ -28,6 +28,8 @@ static node_reader *reader_of(node_data *data, uint32_t secret);
 static void put_reader(node_data *data, const command *command, int64_t granted, int64_t end_ms);
 static void drop_reader(node_data *data, node_reader *reader);
 static bool has_barrier(const node_data *data);
+static bool is_queued(const command *command);
+static int another_permit(const command *command);
 static void stand_in_the_way(const node_data *data, int64_t now_us, const command *command,
 							 answer *answer);
 static void stand_in_front(node_data *data, int64_t now_us, const command *command, bool full,
@@ -71,6 +73,7 @@ static void
 acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
 		node_memory *memory, answer *answer)
 {
+	bool queued = is_queued(command);
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
 	bool near = data->counter != 0 && is_near(data->counter, proposal);
@@ -110,11 +113,21 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 			answer->token = data->counter;
 			return;
 		}
+		if (data->secret == 0 && queued)
+		{
+			answer->reply = CORE_REPLY_NO;
+			answer->busy_ms = ttl_left_ms(&command->permit_data[0], now_us);
+			answer->holder = command->permit_data[0].secret;
+			answer->in_front = true;
+			return;
+		}
 		if (data->secret != 0 && !is_ours(data, command))
 		{
 			stand_in_the_way(data, now_us, command, answer);
 			if (data->shared)
 				stand_in_front(data, now_us, command, *memory == NODE_FULL, answer);
+			if (!queued)
+				answer->free_permit = another_permit(command);
 			return;
 		}
 		if (*memory != NODE_HAS_ROOM && data->counter == 0)
@@ -129,6 +142,29 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	else
 		set_counter(data, now_us, counter);
 	answer->token = counter;
+}
+
+/* Another host waits for any permit. */
+static bool
+is_queued(const command *command)
+{
+	return command->permits > 0 && command->permit_data[0].secret != 0 &&
+		   command->permit_data[0].host != command->host + 1;
+}
+
+/* The next one that is free, beginning behind the one that is refused; 0: there is none. */
+static int
+another_permit(const command *command)
+{
+	int other = command->permit;
+
+	for (int i = 1; i < command->permits; i++)
+	{
+		other = other % command->permits + 1;
+		if (command->permit_data[other].secret == 0)
+			return other;
+	}
+	return 0;
 }
 
 /* Whose key is in the way, and who is told. */
@@ -397,7 +433,8 @@ release(node_data *data, int64_t now_us, const command *command, node_memory *me
 		return;
 	let_write(memory);
 	answer->reply = CORE_REPLY_YES;
-	if (command->ttl_ms == 0)
+	answer->tells_queue = command->ttl_ms == LUA_DELETE_AND_TELL_QUEUE;
+	if (command->ttl_ms == LUA_DELETE_AND_TELL || answer->tells_queue)
 		answer->tells = TELLS_FREE;
 	if (command->ttl_ms <= 0)
 		data->secret = 0;

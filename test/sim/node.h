@@ -78,14 +78,17 @@ typedef struct command
 	int resource; /* which lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
-	int64_t ttl_ms;    /* release: what becomes of the key, as in redlock.lua */
-	int64_t proposal;  /* acquire */
-	uint32_t marker;   /* acquire: what must be there */
-	int64_t counter;   /* confirm: granted; renew: bound; release: tombstone */
-	int64_t token;     /* confirm; renew: what the bound becomes */
-	int64_t waited_us; /* acquire: what the holder's host is told; -1: it is a try */
-	int64_t ended;     /* release: the token of the lease, as waiters are told; 0: none */
-	int waiting;       /* release: so many of them are named */
+	int64_t ttl_ms;   /* release: what becomes of the key, as in redlock.lua */
+	int64_t proposal; /* acquire */
+	uint32_t marker;  /* acquire: what must be there */
+	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
+	int64_t token;    /* confirm; renew: what the bound becomes */
+	int64_t waited_us;            /* acquire: what the holder's host is told; -1: it is a try */
+	int permits;                  /* acquire: the key is of one of so many; 0: it is not */
+	int permit;                   /* ... of this one */
+	const node_data *permit_data; /* ... the node's: [0] of the queue, [n] of permit n */
+	int64_t ended; /* release: the token of the lease, as waiters are told; 0: none */
+	int waiting;   /* release: so many of them are named */
 	told_waiter waiter[WAITERS_MAX];
 	/* what the shell remembers of it */
 	int host;      /* its id, less one, is in the value */
@@ -120,15 +123,17 @@ typedef struct answer
 {
 	core_reply reply;
 	node_error error;
-	int64_t token;   /* a granted acquire; a renewal that the counter refuses */
-	int64_t busy_ms; /* a refused acquire */
-	uint32_t holder; /* a refused acquire: the secret in the way */
-	bool may_stay;   /* a refused acquire: of what is in the way */
-	int waiting;     /* a refused acquire: as many hosts wait for the release */
-	tells tells;     /* it publishes */
-	int holder_host; /* ... to this one, by its id */
-	bool in_front;   /* a refused acquire: it is told that nobody waits */
-	bool shared;     /* a refused acquire: readers are in the way; ... to all of these: */
+	int64_t token;    /* a granted acquire; a renewal that the counter refuses */
+	int64_t busy_ms;  /* a refused acquire */
+	uint32_t holder;  /* a refused acquire: the secret in the way */
+	bool may_stay;    /* a refused acquire: of what is in the way */
+	int waiting;      /* a refused acquire: as many hosts wait for the release */
+	tells tells;      /* it publishes */
+	int holder_host;  /* ... to this one, by its id */
+	bool tells_queue; /* ... also to those who wait for any permit */
+	int free_permit;  /* a refused acquire of a permit: another; 0: none is free */
+	bool in_front;    /* a refused acquire: it is told that nobody waits */
+	bool shared;      /* a refused acquire: readers are in the way; ... to all of these: */
 	int readers;
 	int reader_host[NODE_READERS_MAX];
 } answer;
