@@ -179,7 +179,7 @@ TABLE held;
 SELECT redlock_release('job');
 TABLE held;
 TABLE work;
--- the command may give it back, or take it for longer
+-- the command can't release the lock of the run; it may take it for longer
 CALL redlock_run('job', 'SELECT redlock_release(''job'')');
 TABLE held;
 CALL redlock_run('job', 'SELECT redlock_acquire(''job'', scope => ''session'')');
