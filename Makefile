@@ -8,6 +8,7 @@
 #   make deadlock           sessions of many hosts that wait for each other
 #   make together           sessions that acquire several locks at once
 #   make permits            sessions that want one of several permits of a lock
+#   make changes            hosts whose settings differ, or change: do they exclude each other?
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make installcheck       regression and isolation tests; needs a server that
@@ -18,7 +19,7 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
-	protocol/slots protocol/waiters protocol/wish \
+	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/new_names shared/node_status shared/run_report shared/text \
 	shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
@@ -65,7 +66,7 @@ ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
 endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/permits test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) test/sim/sim test/sim/crowd test/sim/deadlock test/sim/together test/sim/permits test/sim/changes test/sim/conformance
 
 # No query gains from bitcode, and what is inlined by it could not call what the library keeps to
 # itself.
@@ -110,7 +111,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots standing steps url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
@@ -128,6 +129,8 @@ test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_t
 test/unit/settling_test: src/protocol/settling.c src/protocol/core.c
 test/unit/several_test: src/protocol/several.c
 test/unit/slots_test: src/protocol/slots.c
+test/unit/standing_test: src/protocol/standing.c
+test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
@@ -171,6 +174,9 @@ test/sim/together: test/sim/together.c src/protocol/several.c src/protocol/sever
 test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits.h src/protocol/lua.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
+test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,core hosts overlap standing steps) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps) test/sim/invariant.h test/unit/dice.h
+	$(SIM_CC) -o $@ $(filter %.c,$^)
+
 test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
@@ -189,10 +195,13 @@ together: test/sim/together
 permits: test/sim/permits
 	prove -e '' test/sim/permits
 
+changes: test/sim/changes
+	prove -e '' test/sim/changes
+
 mutants:
 	prove test/sim/mutants.pl :: --cc "$(CC)"
 
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim crowd deadlock together permits mutants conformance
+.PHONY: sim crowd deadlock together permits changes mutants conformance

@@ -46,13 +46,9 @@ enum
 	SAME_STEP /* in which they disagree if in all */
 };
 
-static char *put_word(char *at, const char *word);
-static char *put_number(char *at, int64_t number);
-static bool take_word(const char **at, const char *end, char *word, size_t size);
-static bool take_number(const char **at, const char *end, int64_t most, int64_t *number);
+static bool take_text(const char **at, const char *end, char *word, size_t size);
 static bool take_bytes(const char **at, const char *end, int64_t most, const char **bytes,
 					   size_t *len);
-static bool take_host(const char **at, const char *end, uint64_t *id);
 static bool take_node(const char **at, const char *end, HostNode *node);
 static bool is_printable(const char *text, char first);
 static bool is_id(const char *text);
@@ -81,12 +77,13 @@ hosts_write_facts(const HostFacts *facts, char *text)
 {
 	char *at = text;
 
-	at = put_word(at, facts->name);
-	at = put_word(at, facts->version);
-	at = put_word(at, facts->postgres);
-	at = put_number(at, facts->leases);
-	at = put_number(at, facts->settled);
-	at = put_number(at, facts->up_for_s);
+	at = hosts_put_word(at, facts->name);
+	at = hosts_put_word(at, facts->version);
+	at = hosts_put_word(at, facts->postgres);
+	at = hosts_put_number(at, facts->leases);
+	at = hosts_put_number(at, facts->settled);
+	at = hosts_put_number(at, facts->up_for_s);
+	at = hosts_put_number(at, facts->takes_for_s);
 	return (size_t) (at - text);
 }
 
@@ -97,14 +94,15 @@ hosts_read_facts(HostFacts *facts, const char *text, size_t len)
 	int64_t leases;
 	int64_t settled;
 
-	if (!take_word(&text, end, facts->name, sizeof(facts->name)) ||
+	if (!take_text(&text, end, facts->name, sizeof(facts->name)) ||
 		!is_printable(facts->name, ' ') ||
-		!take_word(&text, end, facts->version, sizeof(facts->version)) ||
+		!take_text(&text, end, facts->version, sizeof(facts->version)) ||
 		!is_printable(facts->version, ' ') ||
-		!take_word(&text, end, facts->postgres, sizeof(facts->postgres)) ||
-		!is_printable(facts->postgres, ' ') || !take_number(&text, end, INT32_MAX, &leases) ||
-		!take_number(&text, end, 1, &settled) ||
-		!take_number(&text, end, UINT32_MAX, &facts->up_for_s))
+		!take_text(&text, end, facts->postgres, sizeof(facts->postgres)) ||
+		!is_printable(facts->postgres, ' ') || !hosts_take_number(&text, end, INT32_MAX, &leases) ||
+		!hosts_take_number(&text, end, 1, &settled) ||
+		!hosts_take_number(&text, end, UINT32_MAX, &facts->up_for_s) ||
+		!hosts_take_number(&text, end, UINT32_MAX, &facts->takes_for_s))
 		return false;
 	facts->leases = (int32_t) leases;
 	facts->settled = settled == 1;
@@ -116,18 +114,20 @@ hosts_write_config(const HostConfig *config, char *text)
 {
 	char *at = text;
 
-	at = put_word(at, config->prefix);
-	at = put_number(at, config->max_ttl_ms);
-	at = put_number(at, config->count);
+	at = hosts_put_word(at, config->prefix);
+	at = hosts_put_number(at, config->max_ttl_ms);
+	at = hosts_put_number(at, config->count);
 	for (int i = 0; i < config->count; i++)
 	{
 		const HostNode *node = &config->node[i];
 
-		at = put_number(at, node->now + 2 * node->next + 4 * node->held);
-		at = put_number(at, node->db);
-		at = put_word(at, node->address);
-		at = put_word(at, node->process);
+		at = hosts_put_number(at, node->now + 2 * node->next + 4 * node->held);
+		at = hosts_put_number(at, node->db);
+		at = hosts_put_word(at, node->address);
+		at = hosts_put_word(at, node->process);
 	}
+	at = hosts_put_number(at, config->standing);
+	at = hosts_put_number(at, config->step);
 	return (size_t) (at - text);
 }
 
@@ -136,15 +136,22 @@ hosts_read_config(HostConfig *config, const char *text, size_t len)
 {
 	const char *end = text + len;
 	int64_t count;
+	int64_t standing;
+	int64_t step;
 
-	if (!take_word(&text, end, config->prefix, sizeof(config->prefix)) ||
-		!take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
-		!take_number(&text, end, HOSTS_NODES_MAX, &count))
+	if (!take_text(&text, end, config->prefix, sizeof(config->prefix)) ||
+		!hosts_take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
+		!hosts_take_number(&text, end, HOSTS_NODES_MAX, &count))
 		return false;
 	config->count = (int) count;
 	for (int i = 0; i < config->count; i++)
 		if (!take_node(&text, end, &config->node[i]))
 			return false;
+	if (!hosts_take_number(&text, end, HOST_WARNS, &standing) ||
+		!hosts_take_number(&text, end, HOST_GOES_BACK, &step))
+		return false;
+	config->standing = (HostStanding) standing;
+	config->step = (HostStep) step;
 	return true;
 }
 
@@ -154,10 +161,11 @@ take_node(const char **at, const char *end, HostNode *node)
 	int64_t lists;
 	int64_t db;
 
-	if (!take_number(at, end, 255, &lists) || lists == 0 || !take_number(at, end, INT32_MAX, &db) ||
-		!take_word(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
+	if (!hosts_take_number(at, end, 255, &lists) || lists == 0 ||
+		!hosts_take_number(at, end, INT32_MAX, &db) ||
+		!take_text(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
 		!is_printable(node->address, ' ') ||
-		!take_word(at, end, node->process, sizeof(node->process)) || !is_id(node->process))
+		!take_text(at, end, node->process, sizeof(node->process)) || !is_id(node->process))
 		return false;
 	node->now = lists % 2 == 1;
 	node->next = lists / 2 % 2 == 1;
@@ -185,10 +193,10 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 {
 	int64_t number;
 
-	if (!take_host(at, end, &record->id) ||
-		!take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
+	if (!hosts_take_hex(at, end, &record->id) ||
+		!hosts_take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
 		!take_bytes(at, end, LUA_FACTS_MAX, &record->facts, &record->facts_len) ||
-		!take_number(at, end, LUA_RECORDS_MAX, &number))
+		!hosts_take_number(at, end, LUA_RECORDS_MAX, &number))
 		return false;
 	record->number = (int32_t) number;
 	if (!take_bytes(at, end, LUA_CONFIG_MAX, &record->config, &record->config_len))
@@ -198,8 +206,8 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 	return true;
 }
 
-static char *
-put_word(char *at, const char *word)
+char *
+hosts_put_word(char *at, const char *word)
 {
 	size_t len = strlen(word) + 1;
 
@@ -207,8 +215,8 @@ put_word(char *at, const char *word)
 	return at + len;
 }
 
-static char *
-put_number(char *at, int64_t number)
+char *
+hosts_put_number(char *at, int64_t number)
 {
 	char digits[24];
 	int i = (int) sizeof(digits);
@@ -217,12 +225,12 @@ put_number(char *at, int64_t number)
 	do
 		digits[--i] = (char) ('0' + number % 10);
 	while ((number /= 10) > 0);
-	return put_word(at, digits + i);
+	return hosts_put_word(at, digits + i);
 }
 
 /* One that has no room is none. */
 static bool
-take_word(const char **at, const char *end, char *word, size_t size)
+take_text(const char **at, const char *end, char *word, size_t size)
 {
 	for (size_t i = 0; i < size && *at + i < end; i++)
 	{
@@ -236,13 +244,13 @@ take_word(const char **at, const char *end, char *word, size_t size)
 	return false;
 }
 
-static bool
-take_number(const char **at, const char *end, int64_t most, int64_t *number)
+bool
+hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number)
 {
 	char word[12];
 	unsigned digit;
 
-	if (!take_word(at, end, word, sizeof(word)) || word[0] == '\0')
+	if (!take_text(at, end, word, sizeof(word)) || word[0] == '\0')
 		return false;
 	*number = 0;
 	for (int i = 0; word[i] != '\0'; i++)
@@ -254,13 +262,30 @@ take_number(const char **at, const char *end, int64_t most, int64_t *number)
 	return *number <= most;
 }
 
+char *
+hosts_put_hex(char *at, uint64_t number)
+{
+	char digits[LOCK_HOST_DIGITS + 1];
+
+	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
+		digits[i] = "0123456789abcdef"[number >> 4 * (LOCK_HOST_DIGITS - 1 - i) & 15];
+	digits[LOCK_HOST_DIGITS] = '\0';
+	return hosts_put_word(at, digits);
+}
+
+bool
+hosts_take_word(const char **at, const char *end, char *word, size_t size)
+{
+	return take_text(at, end, word, size) && is_printable(word, ' ');
+}
+
 /* Behind the number of them. */
 static bool
 take_bytes(const char **at, const char *end, int64_t most, const char **bytes, size_t *len)
 {
 	int64_t number;
 
-	if (!take_number(at, end, most, &number) || number > end - *at)
+	if (!hosts_take_number(at, end, most, &number) || number > end - *at)
 		return false;
 	*bytes = *at;
 	*len = (size_t) number;
@@ -268,14 +293,14 @@ take_bytes(const char **at, const char *end, int64_t most, const char **bytes, s
 	return true;
 }
 
-static bool
-take_host(const char **at, const char *end, uint64_t *id)
+bool
+hosts_take_hex(const char **at, const char *end, uint64_t *id)
 {
 	char word[LOCK_HOST_DIGITS + 1];
 	unsigned digit;
 
 	*id = 0;
-	if (!take_word(at, end, word, sizeof(word)) || strlen(word) != LOCK_HOST_DIGITS)
+	if (!take_text(at, end, word, sizeof(word)) || strlen(word) != LOCK_HOST_DIGITS)
 		return false;
 	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
 	{
@@ -545,7 +570,7 @@ bool
 hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 {
 	if (strcmp(one->prefix, other->prefix) != 0 || one->max_ttl_ms != other->max_ttl_ms ||
-		one->count != other->count)
+		one->standing != other->standing || one->step != other->step || one->count != other->count)
 		return false;
 	for (int i = 0; i < one->count; i++)
 		if (strcmp(one->node[i].address, other->node[i].address) != 0 ||
@@ -553,4 +578,18 @@ hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 			one->node[i].next != other->node[i].next || one->node[i].held != other->node[i].held)
 			return false;
 	return true;
+}
+
+/* Nodes that it leaves stay, without a list, as those of which only leases are. */
+void
+hosts_take_step(HostConfig *config)
+{
+	for (int i = 0; i < config->count && config->step != HOST_STAYS; i++)
+	{
+		HostNode *node = &config->node[i];
+
+		node->now = config->step == HOST_GOES_ON ? node->next : node->now;
+		node->next = false;
+	}
+	config->step = HOST_STAYS;
 }

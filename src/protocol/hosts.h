@@ -24,15 +24,34 @@
 #define HOSTS_VERSION_MAX 31
 #define HOSTS_AFTER_MAX 64 /* bytes of where a page ends */
 
-/* What changes, and is for people. */
+/* Whether a host takes locks: see standing.h. */
+typedef enum HostStanding
+{
+	HOST_ASKS,    /* not yet: it has taken none by these settings */
+	HOST_TAKES,   /* it does, or is about to */
+	HOST_REFUSES, /* it takes none, and has none that it took by these settings */
+	HOST_HOLDS,   /* it takes none, but still has some */
+	HOST_WARNS    /* it does, whatever others say: redlock.on_disagreement is warn */
+} HostStanding;
+
+/* From two lists of nodes to one: see steps.h. */
+typedef enum HostStep
+{
+	HOST_STAYS,
+	HOST_GOES_ON,  /* to the next list */
+	HOST_GOES_BACK /* to the first one */
+} HostStep;
+
+/* What changes, and is for people; but takes_for_s. */
 typedef struct HostFacts
 {
 	char name[HOSTS_NAME_MAX + 1];        /* these three in printable ASCII */
 	char version[HOSTS_VERSION_MAX + 1];  /* of redlock_pg */
 	char postgres[HOSTS_VERSION_MAX + 1]; /* of PostgreSQL */
 	int32_t leases;
-	bool settled;     /* all its leases are on each of its lists */
-	int64_t up_for_s; /* since its shared memory was made */
+	bool settled;        /* all its leases are on each of its lists */
+	int64_t up_for_s;    /* since its shared memory was made */
+	int64_t takes_for_s; /* it has taken locks for so long; 0: it takes none */
 } HostFacts;
 
 /* A node as a host sees it.  What it does not know is empty. */
@@ -55,6 +74,8 @@ typedef struct HostConfig
 {
 	char prefix[LOCK_PREFIX_MAX + 1];
 	int64_t max_ttl_ms;
+	HostStanding standing;
+	HostStep step; /* that it is about to take */
 	int count;
 	HostNode node[HOSTS_NODES_MAX]; /* those that are only of `held` come last */
 } HostConfig;
@@ -65,6 +86,15 @@ extern size_t hosts_write_config(const HostConfig *config, char *text);
 
 extern bool hosts_read_facts(HostFacts *facts, const char *text, size_t len);
 extern bool hosts_read_config(HostConfig *config, const char *text, size_t len);
+
+/* Words of such texts, with the NUL after each.  What they take must be there, and printable ASCII.
+ */
+extern char *hosts_put_word(char *at, const char *word);
+extern char *hosts_put_number(char *at, int64_t number);
+extern char *hosts_put_hex(char *at, uint64_t number);
+extern bool hosts_take_word(const char **at, const char *end, char *word, size_t size);
+extern bool hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number);
+extern bool hosts_take_hex(const char **at, const char *end, uint64_t *number);
 
 /* An id, as far as it goes into a HostNode. */
 extern void hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text);
@@ -119,5 +149,8 @@ extern bool hosts_is_listed(const HostNode *node);
 
 /* Do they say the same, whatever is known of their nodes? */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
+
+/* As the host's configuration is after the step that it is about to take. */
+extern void hosts_take_step(HostConfig *config);
 
 #endif /* REDLOCK_HOSTS_H */

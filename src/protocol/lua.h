@@ -88,6 +88,9 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_FACTS_MAX 256
 #define LUA_CONFIG_MAX 6000
 
+/* Bytes of a mark: by which list of nodes another one was replaced. */
+#define LUA_MARK_MAX 800
+
 /* Configurations that a host is told of, hosts in an answer, and its bytes: with one more. */
 #define LUA_CONFIGS_MAX 16
 #define LUA_RECORDS_MAX 100

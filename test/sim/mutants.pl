@@ -6,8 +6,8 @@
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
 # A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, one of
-# "program: together" for together.c, one of "program: permits" for permits.c, the others are for
-# the simulator.
+# "program: together" for together.c, one of "program: permits" for permits.c, one of "program: changes" for
+# changes.c, the others are for the simulator.
 #
 # Works in a temporary directory with copies; the table is mutants.txt.  A mutant
 # is compiled without the assertions of core and guard, so that it is the
@@ -32,7 +32,8 @@ my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$s
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
   guard hearing release_queue rules settling slots waiters wish);
 my %program = (crowd => [qw(crowd node core hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
-  permits => [qw(permits protocol/permits)]); # two have this name
+  permits => [qw(permits protocol/permits)], # two have this name
+  changes => [qw(changes core hosts overlap standing steps)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 

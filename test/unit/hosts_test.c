@@ -390,7 +390,7 @@ reads_config(const char *text, size_t len)
 static void
 test_facts(void)
 {
-	HostFacts facts = {"name of it", "0.2.0", "15.4", 7, true, 4000000000};
+	HostFacts facts = {"name of it", "0.2.0", "15.4", 7, true, 4000000000, 3};
 	HostFacts read;
 	char text[LUA_FACTS_MAX];
 	size_t len = hosts_write_facts(&facts, text);
@@ -398,7 +398,7 @@ test_facts(void)
 
 	ok(hosts_read_facts(&read, text, len) && strcmp(read.name, "name of it") == 0 &&
 		   strcmp(read.version, "0.2.0") == 0 && strcmp(read.postgres, "15.4") == 0 &&
-		   read.leases == 7 && read.settled && read.up_for_s == 4000000000,
+		   read.leases == 7 && read.settled && read.up_for_s == 4000000000 && read.takes_for_s == 3,
 	   "facts are read as they were written");
 	for (size_t i = 0; i < len; i++)
 		shorter += reads_facts(text, i);
@@ -408,25 +408,29 @@ test_facts(void)
 		facts.postgres[HOSTS_VERSION_MAX] = '\0';
 	facts.leases = INT32_MAX;
 	facts.settled = true;
-	facts.up_for_s = UINT32_MAX;
+	facts.up_for_s = facts.takes_for_s = UINT32_MAX;
 	len = hosts_write_facts(&facts, text);
 	ok(len <= LUA_FACTS_MAX && reads_facts(text, len), "the longest have room");
-	ok(FACTS("n\0001\00015\0000\0000\0000\0more\0and more\0"), "a later version may say more");
-	ok(!FACTS("n\0001\00015\0-1\0000\0000\0"), "no negative number");
-	ok(!FACTS("n\0001\00015\0002147483648\0000\0000\0"), "nor one that is too large");
-	ok(!FACTS("n\0001\00015\00099999999999999999999\0000\0000\0"), "by far");
-	ok(!FACTS("n\0001\00015\0000\0002\0000\0") && !FACTS("n\0001\00015\0\0000\0000\0") &&
-		   !FACTS("n\0001\00015\000a\0000\0000\0"),
+	ok(FACTS("n\0001\00015\0000\0000\0000\0000\0more\0and more\0"), "a later version may say more");
+	ok(!FACTS("n\0001\00015\0-1\0000\0000\0000\0"), "no negative number");
+	ok(!FACTS("n\0001\00015\0002147483648\0000\0000\0000\0"), "nor one that is too large");
+	ok(!FACTS("n\0001\00015\00099999999999999999999\0000\0000\0000\0"), "by far");
+	ok(!FACTS("n\0001\00015\0000\0002\0000\0000\0") && !FACTS("n\0001\00015\0\0000\0000\0000\0") &&
+		   !FACTS("n\0001\00015\000a\0000\0000\0000\0"),
 	   "nor what is none");
-	ok(!FACTS("\033[31m\0001\00015\0000\0000\0000\0") &&
-		   !FACTS("\xc3\xa4\0001\00015\0000\0000\0000\0"),
+	ok(!FACTS("\033[31m\0001\00015\0000\0000\0000\0000\0") &&
+		   !FACTS("\xc3\xa4\0001\00015\0000\0000\0000\0000\0"),
 	   "nor a name that does something to a terminal");
 }
 
 static void
 test_configs(void)
 {
-	HostConfig full = {.prefix = "redlock:", .max_ttl_ms = 60000, .count = HOSTS_NODES_MAX};
+	HostConfig full = {.prefix = "redlock:",
+					   .max_ttl_ms = 60000,
+					   .count = HOSTS_NODES_MAX,
+					   .standing = HOST_WARNS,
+					   .step = HOST_GOES_BACK};
 	static HostConfig read;
 	char text[LUA_CONFIG_MAX];
 	size_t len;
@@ -445,22 +449,27 @@ test_configs(void)
 	}
 	len = hosts_write_config(&full, text);
 	ok(len <= LUA_CONFIG_MAX && hosts_read_config(&read, text, len) &&
-		   memcmp(&read.node[14], &full.node[14], sizeof(HostNode)) == 0,
+		   memcmp(&read.node[14], &full.node[14], sizeof(HostNode)) == 0 &&
+		   read.standing == HOST_WARNS && read.step == HOST_GOES_BACK,
 	   "the longest configuration has room, and is read as it was written (%d bytes)", (int) len);
 	for (size_t i = 0; i < len; i++)
 		shorter += reads_config(text, i);
 	ok(shorter == 0, "and not if it is cut");
 
-	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0\0"), "of a node that is not connected");
-	ok(READS("p\00060000\0000\0") && READS("p\00060000\0000\0later\0"), "without nodes");
-	ok(!READS("p\00060000\00017\0"), "more nodes than there may be");
-	ok(!READS("p\00060000\0001\0000\0000\0a\0\0\0"), "a node in no list");
-	ok(!READS("p\00060000\0001\000256\0000\0a\0\0\0"), "or in another");
-	ok(!READS("p\00060000\0001\0001\0000\0\0\0\0"), "a node without address");
-	ok(!READS("p\00060000\0001\0001\0000\0a\nb\0\0\0"), "an address with a control character");
-	ok(!READS("p\00060000\0001\0001\0000\0a\00012345678901234567\0\0"),
+	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0001\0000\0"), "of a node that is not connected");
+	ok(READS("p\00060000\0000\0001\0000\0") && READS("p\00060000\0000\0001\0000\0later\0"),
+	   "without nodes");
+	ok(!READS("p\00060000\00017\0001\0000\0"), "more nodes than there may be");
+	ok(!READS("p\00060000\0001\0000\0000\0a\0\0001\0000\0"), "a node in no list");
+	ok(!READS("p\00060000\0001\000256\0000\0a\0\0001\0000\0"), "or in another");
+	ok(!READS("p\00060000\0001\0001\0000\0\0\0001\0000\0"), "a node without address");
+	ok(!READS("p\00060000\0001\0001\0000\0a\nb\0\0001\0000\0"),
+	   "an address with a control character");
+	ok(!READS("p\00060000\0001\0001\0000\0a\00012345678901234567\0001\0000\0"),
 	   "a process that is too long");
-	ok(!READS("p\00060000\0001\0001\0000\0a\000p q\0\0"), "or has a blank");
+	ok(!READS("p\00060000\0001\0001\0000\0a\000p q\0001\0000\0"), "or has a blank");
+	ok(!READS("p\00060000\0000\0005\0000\0") && !READS("p\00060000\0000\0001\0003\0"),
+	   "another standing, or step");
 	ok(!READS("") && !READS("\0") && !READS("p\0") && !READS("p\00060000"), "less than that");
 }
 

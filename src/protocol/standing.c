@@ -1,0 +1,144 @@
+/*
+ * standing.c
+ *		Which of several hosts with different settings takes locks; see standing.h.
+ */
+#include "protocol/standing.h"
+
+static void say(Standing *standing, HostStanding says);
+static void give_way(Standing *standing, bool has_leases);
+static bool is_senior(const Standing *standing, const StandingOther *other, int64_t now_us);
+static bool has_locks(const StandingOther *other);
+
+/* Locks that were taken while all agreed are excluded by what the others say of their settings. */
+void
+standing_reset(Standing *standing, bool has_leases)
+{
+	if (standing->says == HOST_WARNS)
+		return;
+	if (standing->says == HOST_TAKES && standing->begun && !standing->stopped)
+		standing->took = false;
+	say(standing, standing->took && has_leases ? HOST_HOLDS : HOST_ASKS);
+}
+
+void
+standing_warn(Standing *standing, bool warns, bool has_leases, int64_t now_us)
+{
+	if (warns == (standing->says == HOST_WARNS))
+		return;
+	standing->took = true;
+	say(standing, warns ? HOST_WARNS : has_leases ? HOST_HOLDS : HOST_ASKS);
+	standing->begun_us = now_us;
+}
+
+bool
+standing_has_lapsed(Standing *standing, int64_t now_us)
+{
+	if (now_us - standing->heard_us <= STANDING_LAPSE_US)
+		return false;
+	standing->begun = false;
+	return true;
+}
+
+bool
+standing_stops(const Standing *standing, const StandingOther *other)
+{
+	if (standing->says == HOST_WARNS)
+		return false;
+	return has_locks(other) || (other->says == HOST_ASKS && standing->says != HOST_TAKES);
+}
+
+void
+standing_look(Standing *standing, uint64_t id, bool has_leases, const StandingOther *others,
+			  int count, int64_t asked_us, int64_t now_us)
+{
+	bool others_take = false;
+	bool others_ask = false;
+	bool asked_first = true;
+	bool senior = true;
+
+	if (!has_leases && !standing->begun)
+		standing->took = false;
+	standing->heard_us = asked_us;
+	standing->stopped = false;
+	for (int i = 0; i < count; i++)
+	{
+		const StandingOther *other = &others[i];
+
+		standing->stopped = standing->stopped || standing_stops(standing, other);
+		others_take = others_take || other->says == HOST_TAKES || other->says == HOST_HOLDS ||
+					  other->says == HOST_WARNS;
+		others_ask = others_ask || other->says == HOST_ASKS;
+		asked_first = asked_first && !(other->says == HOST_ASKS && other->id < id);
+		senior = senior && (other->says != HOST_TAKES || is_senior(standing, other, now_us));
+	}
+	switch (standing->says)
+	{
+		case HOST_ASKS:
+			if (others_take || !asked_first)
+				say(standing, HOST_REFUSES);
+			else if (!standing->stopped)
+				say(standing, HOST_TAKES);
+			break;
+		case HOST_TAKES:
+			if (standing->begun ? !senior : others_take)
+				give_way(standing, has_leases);
+			else if (!standing->begun && !standing->stopped)
+			{
+				standing->begun = standing->took = true;
+				if (standing->begun_us == 0)
+					standing->begun_us = now_us;
+			}
+			break;
+		case HOST_REFUSES:
+			if (!standing->stopped)
+				say(standing, HOST_ASKS);
+			break;
+		case HOST_HOLDS:
+			if (!standing->took)
+				say(standing, HOST_REFUSES);
+			else if (!others_take && !others_ask && !standing->stopped)
+				say(standing, HOST_TAKES);
+			break;
+		case HOST_WARNS:
+			break;
+	}
+}
+
+bool
+standing_may_take(const Standing *standing, int64_t now_us)
+{
+	return standing->says == HOST_WARNS ||
+		   (standing->says == HOST_TAKES && standing->begun && !standing->stopped &&
+			now_us - standing->heard_us <= STANDING_LAPSE_US);
+}
+
+static void
+say(Standing *standing, HostStanding says)
+{
+	standing->says = says;
+	standing->begun = false;
+	standing->begun_us = 0;
+	standing->number++;
+}
+
+static void
+give_way(Standing *standing, bool has_leases)
+{
+	say(standing, standing->took && has_leases ? HOST_HOLDS : HOST_REFUSES);
+	standing->stopped = true;
+}
+
+/* Two hosts can't both be: durations are told late by less than the margin. */
+static bool
+is_senior(const Standing *standing, const StandingOther *other, int64_t now_us)
+{
+	return now_us - standing->begun_us >= other->takes_for_us + STANDING_MARGIN_US;
+}
+
+/* ... or may take some. */
+static bool
+has_locks(const StandingOther *other)
+{
+	return other->says == HOST_TAKES || other->says == HOST_HOLDS || other->says == HOST_WARNS ||
+		   other->holds;
+}

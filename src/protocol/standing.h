@@ -1,0 +1,87 @@
+/*
+ * standing.h
+ *		Which of several hosts with different settings takes locks: the one that was there
+ *		first.
+ *
+ * Each host says in its entry at the nodes whether it takes locks (HostStanding).  A host that
+ * starts, or gets other settings, takes none before it has written two entries, and has looked at
+ * the other hosts after each: first that it asks, then that it takes locks.
+ *
+ *		ASKS --nobody disagrees--> TAKES --nobody disagrees--> TAKES, and begun
+ *		 ^ |                        |                           |
+ *		 | +--another takes locks---+                           | another takes locks for longer
+ *		 |                v                                     v
+ *		 +--all others- REFUSES <----its last lock has ended-- HOLDS
+ *			refuse
+ *
+ * Why no two hosts that disagree take locks at a time, if both reach one node: a node writes an
+ * entry and tells of the others in one step.  Take the two last entries TAKES that came before the
+ * hosts began.  The later one at that node was answered with the earlier one, so its host did not
+ * begin.  A host that has begun disregards ASKS and REFUSES alone, whose hosts must write TAKES,
+ * and look, before they begin.
+ *
+ * Two hosts that began while they could not see each other both say TAKES.  Then the one that has
+ * taken locks for longer stays, and takes none until the other one's have ended.
+ *
+ * Pure, like the core.
+ */
+#ifndef REDLOCK_STANDING_H
+#define REDLOCK_STANDING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "protocol/hosts.h"
+
+/* A host stays established beside another that has taken locks for so much less. */
+#define STANDING_MARGIN_US INT64_C(5000000)
+
+/*
+ * A host takes no locks if a quorum has not answered its entry for so long: it may be forgotten
+ * soon, and a newcomer could begin.
+ */
+#define STANDING_LAPSE_US INT64_C(30000000)
+
+/* What a host remembers as long as it runs, zero at first. */
+typedef struct Standing
+{
+	HostStanding says; /* in its entries from now on */
+	bool begun;        /* it may take locks, if nobody stops it */
+	bool stopped;      /* ... but somebody does */
+	bool took;         /* the locks that it has may be such that others don't exclude */
+	int64_t begun_us;  /* it has taken locks since then; 0: it takes none */
+	int64_t heard_us;  /* what a quorum has answered last was sent then */
+	uint64_t number;   /* of what it says: entries with an earlier one say something else */
+} Standing;
+
+/* Another host, with which this one disagrees. */
+typedef struct StandingOther
+{
+	uint64_t id;
+	HostStanding says;
+	int64_t takes_for_us; /* it has taken locks for so long */
+	bool holds;           /* it has locks by other lists of nodes than it asks by */
+} StandingOther;
+
+/* This host has got other settings.  has_leases: it has locks, or asks for some. */
+extern void standing_reset(Standing *standing, bool has_leases);
+
+/* redlock.on_disagreement is warn, or is no more. */
+extern void standing_warn(Standing *standing, bool warns, bool has_leases, int64_t now_us);
+
+/* Must it look once more before it takes locks, as a newcomer?  To be asked before a look. */
+extern bool standing_has_lapsed(Standing *standing, int64_t now_us);
+
+/* Is it in the way of this host's locks? */
+extern bool standing_stops(const Standing *standing, const StandingOther *other);
+
+/*
+ * Entries with the present number were answered by a quorum, and by each node that is there, and
+ * told of these others.  asked_us: the first of them was sent then.
+ */
+extern void standing_look(Standing *standing, uint64_t id, bool has_leases,
+						  const StandingOther *others, int count, int64_t asked_us, int64_t now_us);
+
+extern bool standing_may_take(const Standing *standing, int64_t now_us);
+
+#endif /* REDLOCK_STANDING_H */

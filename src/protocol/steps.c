@@ -1,0 +1,210 @@
+/*
+ * steps.c
+ *		How a host leaves one of two lists of nodes; see steps.h.
+ */
+#include "protocol/steps.h"
+
+#include <string.h>
+
+#include "protocol/overlap.h"
+
+#define ALL (~(core_mask) 0)
+
+static const StepMark *latest_before(const StepMarks *marks, int64_t version);
+static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
+static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
+					 const StepMarks *marks);
+static bool counts(core_lists lists, const StepMark *mark, const StepMarks *marks);
+static bool meets(core_lists lists, const StepMark *latest, const StepMarks *marks,
+				  core_mask likely);
+
+StepAct
+step_next(const StepView *view)
+{
+	if (!view->clear || (view->rival && view->goes_first))
+		return view->announced ? STEP_WITHDRAW : STEP_WAIT;
+	if (!view->announced)
+		return view->rival ? STEP_WAIT : STEP_ANNOUNCE;
+	if (view->rival || !view->heard)
+		return STEP_WAIT;
+	return view->marked ? STEP_TAKE : STEP_MARK;
+}
+
+bool
+steps_are_rivals(const HostConfig *ours, const HostConfig *theirs)
+{
+	HostConfig we = *ours;
+	HostConfig they = *theirs;
+	HostsDifference difference;
+
+	if (theirs->step == HOST_STAYS)
+		return false;
+	hosts_take_step(&we);
+	hosts_take_step(&they);
+	hosts_compare(&we, &they, HOSTS_AT_ANY_TIME, &difference);
+	return (difference.kinds & HOSTS_NODES) != 0;
+}
+
+const StepMark *
+steps_latest(const StepMarks *marks)
+{
+	return latest_before(marks, INT64_MAX);
+}
+
+/* Of those with a smaller version; NULL: there is none. */
+static const StepMark *
+latest_before(const StepMarks *marks, int64_t version)
+{
+	const StepMark *latest = NULL;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > 0 &&
+			marks->mark[i].version < version &&
+			(latest == NULL || marks->mark[i].version > latest->version))
+			latest = &marks->mark[i];
+	return latest;
+}
+
+bool
+steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks)
+{
+	const StepMark *mark = mark_of(lists, marks);
+
+	return mark != NULL && is_apart(lists, now, next, mark, marks);
+}
+
+/* The latest mark that was written for these lists; NULL: there is none. */
+static const StepMark *
+mark_of(core_lists lists, const StepMarks *marks)
+{
+	const StepMark *mark = steps_latest(marks);
+
+	while (mark != NULL && !counts(lists, mark, marks))
+		mark = latest_before(marks, mark->version);
+	return mark;
+}
+
+static bool
+is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
+		 const StepMarks *marks)
+{
+	return lists.now != 0 && mark->list != now && !(lists.next != 0 && mark->list == next) &&
+		   !meets(lists, mark, marks, lists.next) && !meets(lists, mark, marks, lists.now);
+}
+
+/*
+ * Who left one of these lists has marked a majority of it.  So a mark that a majority lacks was
+ * written for others, or by a host with a wrong list that has some of these nodes.
+ */
+static bool
+counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
+{
+	core_mask lacking = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version < mark->version)
+			lacking |= CORE_BIT(i);
+	return !core_has_quorum((core_lists){lists.now, 0}, lacking) ||
+		   (lists.next != 0 && !core_has_quorum((core_lists){lists.next, 0}, lacking));
+}
+
+bool
+steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list,
+				 bool left_asked, const StepMarks *marks)
+{
+	const StepMark *mark[] = {mark_of(to, marks), mark_of(left, marks)};
+
+	for (int i = 0; i < 2; i++)
+		if (mark[i] != NULL && is_apart(to, to_list, 0, mark[i], marks) &&
+			!(left_asked && !is_apart(left, left_list, 0, mark[i], marks)))
+			return false;
+	return true;
+}
+
+/*
+ * Do they, if a node that does not tell is one of those that the mark names, as far as there are
+ * some?  It has no vote.  One that tells, and lacks the mark, was out of reach when others got it;
+ * it is the one with the same address, or none.  likely: of those that don't tell the first.
+ */
+static bool
+meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask likely)
+{
+	core_mask all = lists.now | lists.next;
+	core_mask unknown = all & ~marks->told;
+	core_mask place[HOSTS_NODES_MAX] = {0};
+	core_lists target = {0};
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		const StepMark *mark = &marks->mark[i];
+
+		if (!(all & marks->told & CORE_BIT(i)))
+			continue;
+		if (mark->version == latest->version && mark->list == latest->list)
+		{
+			if (mark->place > 0)
+				place[mark->place - 1] = CORE_BIT(i);
+		}
+		else if (mark->version == latest->version && mark->place > 0)
+			unknown |= CORE_BIT(i); /* a host wrote it that has other names for the nodes */
+		else
+			for (int j = 0; j < latest->count; j++)
+				if (latest->address[j] == marks->address[i])
+					place[j] = CORE_BIT(i);
+	}
+	for (int j = 0; j < latest->count; j++)
+	{
+		core_mask first = (unknown & likely) != 0 ? unknown & likely : unknown;
+
+		if (place[j] == 0)
+			place[j] = first & -first;
+		unknown &= ~place[j];
+		/* one that this host does not have: a bit that stands for no node of its own */
+		target.now |= place[j] != 0 ? place[j] : CORE_BIT(CORE_NODES_MAX + j);
+	}
+	return quorums_meet(lists, ALL, target, ALL);
+}
+
+size_t
+steps_write_mark(const StepMark *mark, char *text)
+{
+	char *at = text;
+
+	at = hosts_put_number(at, mark->version);
+	at = hosts_put_hex(at, mark->list);
+	at = hosts_put_number(at, mark->count);
+	at = hosts_put_number(at, mark->place);
+	at = hosts_put_word(at, mark->host);
+	at = hosts_put_word(at, mark->nodes);
+	for (int j = 0; j < mark->count; j++)
+		at = hosts_put_hex(at, mark->address[j]);
+	return (size_t) (at - text);
+}
+
+bool
+steps_read_mark(StepMark *mark, const char *text, size_t len)
+{
+	const char *end = text + len;
+	int64_t version;
+	int64_t count;
+	int64_t place;
+
+	StepMark read = {0};
+
+	memset(mark, 0, sizeof(*mark));
+	if (!hosts_take_number(&text, end, INT32_MAX, &version) || version == 0 ||
+		!hosts_take_hex(&text, end, &read.list) ||
+		!hosts_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
+		!hosts_take_number(&text, end, count, &place) ||
+		!hosts_take_word(&text, end, read.host, sizeof(read.host)) ||
+		!hosts_take_word(&text, end, read.nodes, sizeof(read.nodes)))
+		return false;
+	read.count = (int32_t) count;
+	read.place = (int32_t) place;
+	read.version = version;
+	for (int j = 0; j < read.count; j++)
+		if (!hosts_take_hex(&text, end, &read.address[j]))
+			return false;
+	*mark = read;
+	return true;
+}

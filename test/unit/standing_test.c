@@ -1,0 +1,248 @@
+/*
+ * standing_test.c
+ *		Unit tests of src/protocol/standing.c: which of several hosts with different settings takes
+ *		locks.
+ *
+ * Protects from: a host that takes locks before it has said so and looked at others; a newcomer
+ * that stops hosts which were there before; two hosts that wait for each other for ever; a host
+ *that goes on beside one that holds locks, or takes some.
+ */
+#include <string.h>
+
+#include "protocol/standing.h"
+
+#include "tap.h"
+
+#define SECOND INT64_C(1000000)
+
+/* This host's id is 5. */
+static void
+look(Standing *standing, bool has_leases, const StandingOther *other, int64_t now_us)
+{
+	standing_look(standing, 5, has_leases, other, other != NULL ? 1 : 0, now_us, now_us);
+}
+
+static bool
+may_take(const Standing *standing)
+{
+	return standing_may_take(standing, standing->heard_us);
+}
+
+static Standing
+begun(int64_t now_us)
+{
+	Standing standing = {0};
+
+	look(&standing, false, NULL, now_us);
+	look(&standing, false, NULL, now_us);
+	return standing;
+}
+
+static StandingOther
+other(HostStanding says, uint64_t id)
+{
+	return (StandingOther){.id = id, .says = says};
+}
+
+static void
+test_alone(void)
+{
+	Standing standing = {0};
+
+	ok(standing.says == HOST_ASKS && !may_take(&standing), "a host asks at first");
+	look(&standing, false, NULL, 0);
+	ok(standing.says == HOST_TAKES && !may_take(&standing), "then says that it takes locks");
+	look(&standing, false, NULL, 0);
+	ok(standing.says == HOST_TAKES && may_take(&standing), "and takes them");
+	standing_reset(&standing, true);
+	ok(standing.says == HOST_ASKS && !may_take(&standing),
+	   "with other settings it asks again, whatever it holds");
+	ok(standing.number == 2, "entries with what it said before are told from later ones");
+}
+
+static void
+test_newcomer(void)
+{
+	Standing standing = {0};
+	StandingOther they = other(HOST_TAKES, 9);
+
+	look(&standing, false, &they, 0);
+	ok(standing.says == HOST_REFUSES && !may_take(&standing),
+	   "one that comes while another takes locks refuses");
+	look(&standing, false, &they, 0);
+	ok(standing.says == HOST_REFUSES, "as long as that one does");
+	look(&standing, false, NULL, 0);
+	ok(standing.says == HOST_ASKS, "then it asks");
+
+	for (int says = HOST_TAKES; says <= HOST_WARNS; says++)
+	{
+		standing = (Standing){.says = HOST_TAKES};
+		they = other((HostStanding) says, 9);
+		look(&standing, false, &they, 0);
+		ok(says == HOST_REFUSES ? may_take(&standing) : standing.says == HOST_REFUSES,
+		   "before it begins it looks once more: %d", says);
+	}
+	standing = (Standing){.says = HOST_TAKES};
+	they = other(HOST_REFUSES, 9);
+	they.holds = true;
+	look(&standing, false, &they, 0);
+	ok(!may_take(&standing), "and waits for locks of former nodes");
+}
+
+static void
+test_two_newcomers(void)
+{
+	Standing standing = {0};
+	StandingOther before = other(HOST_ASKS, 4);
+	StandingOther after = other(HOST_ASKS, 6);
+
+	look(&standing, false, &after, 0);
+	ok(standing.says == HOST_ASKS && !may_take(&standing),
+	   "of two that ask the one with the smaller id waits for the other");
+	after.says = HOST_REFUSES;
+	look(&standing, false, &after, 0);
+	ok(standing.says == HOST_TAKES, "which gives way");
+	after.says = HOST_ASKS;
+	look(&standing, false, &after, 0);
+	ok(may_take(&standing), "and must look again before it takes locks");
+
+	standing = (Standing){0};
+	look(&standing, false, &before, 0);
+	ok(standing.says == HOST_REFUSES, "the one with the larger id gives way");
+	look(&standing, false, &before, 0);
+	ok(standing.says == HOST_REFUSES, "while the other asks");
+	before.says = HOST_REFUSES;
+	look(&standing, false, &before, 0);
+	ok(standing.says == HOST_ASKS, "and asks when all others refuse");
+}
+
+static void
+test_established(void)
+{
+	Standing standing = begun(0);
+	StandingOther they = other(HOST_ASKS, 4);
+
+	look(&standing, true, &they, 0);
+	ok(may_take(&standing), "a host goes on beside one that asks");
+	they.says = HOST_REFUSES;
+	look(&standing, true, &they, 0);
+	ok(may_take(&standing), "and beside one that refuses");
+	they.holds = true;
+	look(&standing, true, &they, 0);
+	ok(!may_take(&standing) && standing.says == HOST_TAKES,
+	   "not while that one has locks of former nodes");
+	they = other(HOST_HOLDS, 4);
+	look(&standing, true, &they, 0);
+	ok(!may_take(&standing) && standing.says == HOST_TAKES, "nor while it holds some");
+	they = other(HOST_WARNS, 4);
+	look(&standing, true, &they, 0);
+	ok(!may_take(&standing) && standing.says == HOST_TAKES,
+	   "nor while it takes locks all the same");
+	look(&standing, true, NULL, 0);
+	ok(may_take(&standing), "and goes on when nobody disagrees");
+}
+
+static void
+test_two_established(void)
+{
+	Standing standing = begun(0);
+	StandingOther they = other(HOST_TAKES, 4);
+
+	they.takes_for_us = 10 * SECOND;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_TAKES && !may_take(&standing),
+	   "of two that take locks the one that did so for longer stays, and waits");
+	they.says = HOST_HOLDS;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(!may_take(&standing), "for the other one's locks");
+	they.says = HOST_REFUSES;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(may_take(&standing), "and goes on");
+
+	they = other(HOST_TAKES, 4);
+	they.takes_for_us = 58 * SECOND;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_HOLDS && !may_take(&standing),
+	   "if they began at about the same time both give way");
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_HOLDS, "it says that it holds locks while it has some");
+	they.says = HOST_HOLDS;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_HOLDS && !may_take(&standing), "beside another that does");
+	look(&standing, false, &they, 60 * SECOND);
+	ok(standing.says == HOST_REFUSES, "and refuses then");
+
+	standing = begun(0);
+	they = other(HOST_TAKES, 4);
+	they.takes_for_us = 90 * SECOND;
+	look(&standing, false, &they, 60 * SECOND);
+	ok(standing.says == HOST_REFUSES, "one without locks refuses at once");
+
+	standing = begun(0);
+	look(&standing, true, &they, 60 * SECOND);
+	standing_reset(&standing, true);
+	ok(standing.says == HOST_HOLDS,
+	   "what it took beside another is not forgotten with its settings");
+	look(&standing, true, NULL, 60 * SECOND);
+	ok(standing.says == HOST_TAKES && !may_take(&standing),
+	   "one that holds locks says that it takes");
+	they = other(HOST_WARNS, 4);
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_HOLDS, "and holds them again, when another does");
+}
+
+static void
+test_warns(void)
+{
+	Standing standing = begun(0);
+	StandingOther they = other(HOST_TAKES, 4);
+
+	standing_warn(&standing, true, true, 0);
+	they.takes_for_us = 90 * SECOND;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_WARNS && may_take(&standing), "one that only warns takes locks");
+	standing_reset(&standing, true);
+	ok(standing.says == HOST_WARNS, "whatever its settings");
+	standing_warn(&standing, false, true, 60 * SECOND);
+	ok(standing.says == HOST_HOLDS && !may_take(&standing), "until it does not any more");
+	standing_warn(&standing, true, false, 60 * SECOND);
+	standing_warn(&standing, false, false, 60 * SECOND);
+	ok(standing.says == HOST_ASKS, "without locks it asks");
+}
+
+static void
+test_lapse(void)
+{
+	Standing standing = begun(60 * SECOND);
+	StandingOther they = other(HOST_TAKES, 9);
+
+	ok(standing_may_take(&standing, 60 * SECOND + STANDING_LAPSE_US) &&
+		   !standing_has_lapsed(&standing, 60 * SECOND + STANDING_LAPSE_US),
+	   "what the nodes answered counts for a while");
+	ok(!standing_may_take(&standing, 61 * SECOND + STANDING_LAPSE_US), "not longer");
+	ok(standing_has_lapsed(&standing, 61 * SECOND + STANDING_LAPSE_US),
+	   "it looks again, as a newcomer");
+	look(&standing, true, &they, 100 * SECOND);
+	ok(standing.says == HOST_HOLDS, "and gives way to one that came meanwhile");
+
+	standing = begun(60 * SECOND);
+	(void) standing_has_lapsed(&standing, 100 * SECOND);
+	look(&standing, true, NULL, 100 * SECOND);
+	ok(may_take(&standing) && standing.begun_us == 60 * SECOND,
+	   "if nobody came it goes on, and was there all the time");
+	standing_look(&standing, 5, true, NULL, 0, 60 * SECOND, 100 * SECOND);
+	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
+}
+
+int
+main(void)
+{
+	test_alone();
+	test_newcomer();
+	test_two_newcomers();
+	test_established();
+	test_two_established();
+	test_warns();
+	test_lapse();
+	return tap_done();
+}

@@ -1,0 +1,269 @@
+/*
+ * steps_test.c
+ *		Unit tests of src/protocol/steps.c: how a host leaves one of two lists of nodes.
+ *
+ * Protects from: a step that is taken before it was announced and answered, beside another host's
+ * step, or without marks; two hosts that wait for each other's steps for ever; nodes that were left
+ * and are not known as such, and nodes that are in use and said to be left; a mark of a stranger
+ * that is read past its end (with sanitizers, scripts/lint.sh).
+ */
+#include <string.h>
+
+#include "protocol/steps.h"
+
+#include "tap.h"
+
+static void
+test_next(void)
+{
+	StepView view = {0};
+
+	ok(step_next(&view) == STEP_WAIT, "no step while it is not clear");
+	view.clear = true;
+	ok(step_next(&view) == STEP_ANNOUNCE, "then it is announced");
+	view.announced = true;
+	ok(step_next(&view) == STEP_WAIT, "until that was heard");
+	view.heard = true;
+	ok(step_next(&view) == STEP_MARK, "then the nodes are marked");
+	view.marked = true;
+	ok(step_next(&view) == STEP_TAKE, "and it is taken");
+	view.heard = false;
+	ok(step_next(&view) == STEP_WAIT, "not when what was heard is old");
+	view.heard = true;
+	view.clear = false;
+	ok(step_next(&view) == STEP_WITHDRAW, "it is withdrawn when it is not clear any more");
+}
+
+static void
+test_rivals(void)
+{
+	StepView view = {.clear = true, .rival = true};
+
+	ok(step_next(&view) == STEP_WAIT, "while another host has announced a step this one does not");
+	view.announced = view.heard = view.marked = true;
+	ok(step_next(&view) == STEP_WAIT, "of two the one with the smaller id waits");
+	view.goes_first = true;
+	ok(step_next(&view) == STEP_WITHDRAW, "and the other withdraws");
+	view.announced = false;
+	ok(step_next(&view) == STEP_WAIT, "and waits");
+}
+
+/* lists: for each node a digit: 1 now, 2 next, 3 both. */
+static HostConfig
+host(const char *lists, HostStep step)
+{
+	HostConfig config = {.prefix = "redlock:", .max_ttl_ms = 60000, .step = step};
+
+	for (; *lists != '\0'; lists++)
+	{
+		HostNode *node = &config.node[config.count];
+
+		if (*lists != '0')
+		{
+			node->address[0] = node->process[0] = (char) ('a' + config.count);
+			node->now = (*lists - '0') % 2 == 1;
+			node->next = (*lists - '0') / 2 == 1;
+		}
+		config.count++;
+	}
+	return config;
+}
+
+static bool
+rivals(HostConfig one, HostConfig other)
+{
+	return steps_are_rivals(&one, &other);
+}
+
+static void
+test_which_are_rivals(void)
+{
+	ok(rivals(host("111222", HOST_GOES_ON), host("111222", HOST_GOES_BACK)),
+	   "one goes on, the other goes back");
+	ok(rivals(host("111222", HOST_GOES_BACK), host("111222", HOST_GOES_ON)), "and the other way");
+	ok(!rivals(host("111222", HOST_GOES_ON), host("111222", HOST_GOES_ON)), "both go on");
+	ok(!rivals(host("111222", HOST_GOES_ON), host("111222", HOST_STAYS)), "one stays");
+	ok(!rivals(host("1113", HOST_GOES_ON), host("1113", HOST_GOES_ON)), "both go to one node");
+	ok(rivals(host("111222000", HOST_GOES_ON), host("000111222", HOST_GOES_ON)),
+	   "the next change has begun");
+}
+
+/* ---- marks ---- */
+
+static StepMarks known;
+
+/* Node by node: the place in the list that took over; '.' no mark. */
+static core_mask
+mark(const char *places, int count, int64_t version)
+{
+	core_mask told = 0;
+
+	memset(&known, 0, sizeof(known));
+	for (int i = 0; places[i] != '\0'; i++)
+	{
+		if (places[i] == '?')
+			continue;
+		told |= CORE_BIT(i);
+		if (places[i] == '.')
+			continue;
+		known.mark[i].version = version;
+		known.mark[i].list = 7;
+		known.mark[i].count = count;
+		known.mark[i].place = places[i] - '0';
+		for (int j = 0; j < count; j++)
+			known.mark[i].address[j] = 30 + (uint64_t) j;
+	}
+	known.told = told;
+	return told;
+}
+
+static bool
+left(core_mask now, core_mask next, core_mask told)
+{
+	known.told = told;
+	return steps_left((core_lists){now, next}, 1, 2, &known);
+}
+
+static void
+test_left(void)
+{
+	core_mask told = mark("...", 0, 0);
+
+	ok(!left(7, 0, told), "no marks");
+	told = mark("000123", 3, 1);
+	ok(left(7, 0, told), "the former nodes alone were left");
+	ok(!left(070, 0, told), "the new ones were not");
+	ok(!left(7, 070, told), "nor were both lists");
+	ok(!left(070, 7, told), "in either order");
+	ok(steps_left((core_lists){7, 0}, 1, 0, &known) &&
+		   !steps_left((core_lists){7, 0}, 7, 0, &known) &&
+		   !steps_left((core_lists){7, 0700}, 1, 7, &known),
+	   "the list that the mark names was not, whatever the nodes have");
+	told = mark("000...123", 3, 1);
+	ok(left(7, 070, told), "other new nodes are not those that the mark names");
+	ok(!left(7, 0700, told), "these are");
+	told = mark("00012.", 3, 1);
+	ok(left(070, 0, told), "a node that lacks the mark is none that it names");
+	known.address[5] = 32;
+	ok(!left(070, 0, told), "but for the one with the same address");
+	told = mark("0001??", 3, 1);
+	ok(!left(070, 0, told), "one that does not tell may be any");
+	told = mark("00????", 3, 1);
+	ok(left(7, 0, told), "one node does not tell");
+	ok(!left(7, 070, told), "nor do the new ones");
+	told = mark("0??", 3, 1);
+	ok(left(7, 0, told), "a majority does not tell");
+	told = mark("120", 3, 1);
+	ok(left(7, 0, told), "one of three nodes was replaced");
+	told = mark("12?", 3, 1);
+	ok(!left(7, 0, told), "if that does not tell, the others are enough to exclude");
+	told = mark("1234", 4, 1);
+	ok(!left(7, 0, told), "a node was added");
+	told = mark("1203", 3, 1);
+	ok(!left(15, 0, told), "one of four was removed");
+	told = mark("12003", 3, 1);
+	ok(left(7, 0, told), "what is in another list only does not count");
+
+	told = mark("0..", 3, 1);
+	ok(!left(7, 0, told), "a mark that a majority lacks was not written for this list");
+	told = mark("00.", 3, 1);
+	ok(left(7, 0, told), "a minority may lack it");
+	told = mark("000123", 3, 1);
+	known.mark[0].version = 2;
+	known.mark[0].list = 9;
+	ok(left(7, 0, told) && !left(070, 0, told), "it does not hide the one before");
+
+	told = mark("000123", 3, 1);
+	for (int i = 0; i < 3; i++)
+	{
+		known.mark[i].version = 2;
+		known.mark[i].place = i + 1;
+	}
+	ok(!left(7, 0, told), "back at the former nodes");
+	ok(!left(070, 0, told & 070), "while nobody knows of the way back");
+	for (int i = 3; i < 6; i++)
+		known.mark[i] = (StepMark){.version = 2, .list = 7, .count = 3};
+	ok(left(070, 0, told), "the others were left");
+	known.mark[0] = (StepMark){.version = 1, .list = 7, .count = 3};
+	known.address[0] = 50;
+	for (int i = 1; i < 6; i++)
+		known.mark[i].address[0] = 50;
+	ok(!left(7, 0, told), "a node that was away then has an outdated mark");
+
+	told = mark("000", 3, 1);
+	known.mark[1].list = 8;
+	known.mark[2].list = 9;
+	ok(left(7, 0, told), "hosts that call the nodes by other names");
+}
+
+static bool
+may_follow(core_mask to, core_mask leave, bool asked, core_mask told)
+{
+	known.told = told;
+	return steps_may_follow((core_lists){to, 0}, 1, (core_lists){leave, 0}, 2, asked, &known);
+}
+
+static void
+test_follow(void)
+{
+	core_mask told = mark("......", 3, 0);
+
+	ok(may_follow(7, 070, false, told), "without marks each list may follow");
+	told = mark("000123", 3, 1);
+	ok(may_follow(070, 7, true, told), "the list that the mark names may");
+	ok(may_follow(7, 070, true, told),
+	   "back to one that was left, if the other one's nodes were asked");
+	ok(!may_follow(7, 070, false, told), "not if they were not");
+	told = mark("000123...", 3, 1);
+	ok(!may_follow(7, 0700, true, told), "nor if the mark names a third list");
+}
+
+#define TEXT(version, count, place, host)                                                          \
+	version "0123456789abcdef\0" count place host "a:1\0"                                          \
+			"0123456789abcdef\0"
+#define READS(...) steps_read_mark(&after, TEXT(__VA_ARGS__), sizeof(TEXT(__VA_ARGS__)) - 1)
+
+static void
+test_marks_text(void)
+{
+	StepMark before = {.version = 12,
+					   .list = UINT64_C(0xfedcba9876543210),
+					   .count = 3,
+					   .place = 2,
+					   .address = {1, 2, UINT64_MAX},
+					   .host = "berlin",
+					   .nodes = "a:1, b:1"};
+	StepMark after;
+	char text[LUA_MARK_MAX];
+	size_t len = steps_write_mark(&before, text);
+	int wrong = 0;
+
+	ok(steps_read_mark(&after, text, len) && memcmp(&before, &after, sizeof(after)) == 0,
+	   "a mark is read as it was written");
+	for (size_t some = 0; some < len; some++)
+		wrong += steps_read_mark(&after, text, some);
+	ok(wrong == 0, "none is read of a part");
+	memset(before.host, 'h', HOSTS_NAME_MAX);
+	memset(before.nodes, 'n', STEPS_NODES_TEXT_MAX);
+	before.version = INT32_MAX;
+	before.count = HOSTS_NODES_MAX - 1;
+	ok(steps_write_mark(&before, text) <= LUA_MARK_MAX, "the longest has room");
+	ok(READS("1\0", "1\0", "1\0", "h\0"), "a short one is read");
+	ok(!READS("0\0", "1\0", "1\0", "h\0"), "not with version 0");
+	ok(!READS("1\0", "0\0", "0\0", "h\0"), "without nodes");
+	ok(!READS("1\0", "1\0", "2\0", "h\0"), "with a place of none");
+	ok(!READS("1\0", "16\0", "0\0", "h\0"), "with too many nodes");
+	ok(!READS("1\0", "1\0", "1\0", "h\33\0"), "or with control characters");
+}
+
+int
+main(void)
+{
+	test_next();
+	test_rivals();
+	test_which_are_rivals();
+	test_left();
+	test_follow();
+	test_marks_text();
+	return tap_done();
+}
