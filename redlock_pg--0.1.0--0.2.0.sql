@@ -441,14 +441,19 @@ CREATE FUNCTION redlock_host_rows(OUT name text, OUT host_id text, OUT version t
                                   OUT postgres text, OUT prefix text, OUT leases integer,
                                   OUT since timestamptz, OUT last_seen timestamptz,
                                   OUT nodes integer, OUT settled boolean,
-                                  OUT agrees boolean, OUT disagreement text, OUT self boolean)
+                                  OUT agrees boolean, OUT disagreement text, OUT self boolean,
+                                  OUT standing text, OUT step text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_host_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_host_rows() IS
 'The servers that share the nodes, as these know them; read it through the view redlock_hosts';
 
-CREATE VIEW redlock_hosts AS SELECT * FROM redlock_host_rows();
+CREATE VIEW redlock_hosts AS
+    SELECT h.name, h.host_id, h.version, h.postgres, h.prefix, h.leases, h.since, h.last_seen, h.nodes,
+           h.settled, h.agrees, h.disagreement, h.self, h.standing, h.step,
+           count(*) OVER (PARTITION BY h.name) > 1 AS same_name
+      FROM redlock_host_rows() h;
 COMMENT ON VIEW redlock_hosts IS
 'The servers that share the nodes, as these know them; read from a majority of the nodes, or it is an error';
 COMMENT ON COLUMN redlock_hosts.name IS
@@ -477,6 +482,12 @@ COMMENT ON COLUMN redlock_hosts.disagreement IS
 'In what they differ, and what to change; null unless agrees is false';
 COMMENT ON COLUMN redlock_hosts.self IS
 'It is this server';
+COMMENT ON COLUMN redlock_hosts.standing IS
+'takes: it takes new locks; asks: it is about to, when no other host disagrees; refuses: it takes none, since another host disagrees; holds: the same, and it still holds some; warns: it takes locks whatever others say, by redlock.on_disagreement';
+COMMENT ON COLUMN redlock_hosts.step IS
+'on: it is about to leave redlock.nodes for redlock.nodes_next; back: the other way; null: neither';
+COMMENT ON COLUMN redlock_hosts.same_name IS
+'Another server of this list has the same name';
 
 GRANT SELECT ON redlock_hosts TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_host_rows TO PUBLIC;

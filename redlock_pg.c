@@ -1503,8 +1503,13 @@ static void
 host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host)
 {
 	const HostConfig *ours = &list->own;
-	Datum values[13] = {0};
-	bool nulls[13] = {0};
+	static const char *const standings[] = {[HOST_ASKS] = "asks",
+											[HOST_TAKES] = "takes",
+											[HOST_REFUSES] = "refuses",
+											[HOST_HOLDS] = "holds",
+											[HOST_WARNS] = "warns"};
+	Datum values[15] = {0};
+	bool nulls[15] = {0};
 	HostFacts facts;
 	HostConfig theirs;
 	HostsDifference difference;
@@ -1540,6 +1545,9 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	nulls[11] = nulls[10] || DatumGetBool(values[10]);
 	values[11] = CStringGetTextDatum(disagreement.data);
 	values[12] = BoolGetDatum(host->id == lease_table->host_id);
+	values[13] = CStringGetTextDatum(standings[theirs.standing]);
+	nulls[14] = theirs.step == HOST_STAYS;
+	values[14] = CStringGetTextDatum(theirs.step == HOST_GOES_ON ? "on" : "back");
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 

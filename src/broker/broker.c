@@ -80,8 +80,9 @@ StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place 
 static Timer *timers; /* one for each slot of the lease table */
 static pairingheap *timer_heap;
 static ReleaseQueue releases;
-static bool settled = false; /* each node was tried once: acquires may begin */
-static int64 settle_by_us;
+static bool tried = false;   /* each node was tried once */
+static bool settled = false; /* ... and told of other hosts: acquires may begin */
+static int64 settle_by_us;   /* ... then in any case */
 
 static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
@@ -108,6 +109,7 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, const char
 static void ask_again(Lease *lease);
 static void wake(Lease *lease, int64 retry_us, int64 not_before_us, int64 now_us);
 static void set_masks(core_event *event, const Lease *lease);
+static core_mask voters(int64 now_us);
 static void publish_votes(Lease *lease);
 static void set_timer(Lease *lease);
 static void init_releases(void);
@@ -241,7 +243,14 @@ make_pass(int64 now_us)
 
 	/* also while the nodes settle: what is given back must not be renewed */
 	take_queue(now_us);
-	if (!settled && (members_settled() || now_us >= settle_by_us))
+	if (!tried && (members_settled() || now_us >= settle_by_us))
+	{
+		tried = true;
+		settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	}
+	if (tried && !settled &&
+		((registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) ||
+		 registry_is_stopped() || now_us >= settle_by_us))
 		begin_to_serve(now_us);
 	forget_debts(now_us);
 	if (now_us >= members_due_us())
@@ -258,7 +267,7 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, begin_releases(now_us));
 	wake_at_us = Min(wake_at_us, deadlock_on_time(now_us));
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
-	if (settled)
+	if (tried)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	for (int i = 0; i < NODE_SLOTS; i++)
 		if (!node_flush(node_at(i), now_us))
@@ -765,8 +774,15 @@ static void
 set_masks(core_event *event, const Lease *lease)
 {
 	event->can_send = nodes_that(node_can_send);
-	event->can_vote = nodes_that(node_can_vote);
+	event->can_vote = voters(event->now_us);
 	event->can_release = release_queue_can_release(&releases, lease_slot(lease), event->can_send);
+}
+
+/* None, while another host is in the way of new locks, or may be; none that may know of one. */
+static core_mask
+voters(int64 now_us)
+{
+	return registry_may_ask(now_us) ? nodes_that(node_can_vote) & registry_told() : 0;
 }
 
 /* For the messages of the owner: which nodes the last round lacked, and why. */
@@ -917,9 +933,13 @@ adopt_leases(int64 now_us)
 static void
 configure_nodes(int64 now_us)
 {
+	bool in_force;
+
 	pg_atomic_write_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	registry_changed();
-	if (!members_configure(now_us, registry_may_leave))
+	in_force = members_configure(now_us, registry_may_leave, registry_stay);
+	registry_configured(now_us);
+	if (!in_force)
 		return;
 	move_askers(now_us);
 	relist(now_us);
@@ -981,8 +1001,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 
 	if (needs_text &&
 		release_queue_may_repeat(&releases, sent->lease_slot, &lease->core, node->slot, sent->op,
-								 sent->round, now_us, nodes_that(node_can_send),
-								 nodes_that(node_can_vote)))
+								 sent->round, now_us, nodes_that(node_can_send), voters(now_us)))
 	{
 		/* node.c sends the script along */
 		send_to(CORE_BIT(node->slot), lease, sent->op, sent->why, now_us);

@@ -121,7 +121,8 @@ adopt_file(int64 now_us)
 
 bool
 members_configure(int64 now_us,
-				  bool (*may_leave)(core_lists to, bool back, int64 since_us, int64 now_us))
+				  bool (*may_leave)(core_lists to, bool back, int64 since_us, int64 now_us),
+				  void (*stay)(void))
 {
 	static bool short_of_slots = false;
 	static Step wanted = STEP_NONE;
@@ -161,7 +162,10 @@ members_configure(int64 now_us,
 					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
 					 "warn.")));
 	if (step != wanted)
+	{
 		wanted_us = now_us;
+		stay();
+	}
 	wanted = step;
 	if (step == STEP_ASIDE || ((step == STEP_ON || step == STEP_BACK) &&
 							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))

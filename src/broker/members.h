@@ -32,11 +32,13 @@ extern void members_adopt(int64 now_us);
 /*
  * Put both lists into force; members_close_left is to follow, when what moves has moved.
  * False: not yet, since too many nodes that have left still serve leases, or one of two lists
- * would be left and may_leave says no; or not at all, since they are too many, or neither those two
- * nor one of them.
+ * would be left and may_leave says no (stay: none is to be left any more); or not at all, since
+ * they are too many, or neither those two nor one of them.
  */
-extern bool members_configure(int64 now_us, bool (*may_leave)(core_lists to, bool back,
-															  int64 since_us, int64 now_us));
+extern bool members_configure(int64 now_us,
+							  bool (*may_leave)(core_lists to, bool back, int64 since_us,
+												int64 now_us),
+							  void (*stay)(void));
 extern void members_close_left(int64 now_us);
 
 /*

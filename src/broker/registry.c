@@ -14,6 +14,8 @@
 #include "broker/members.h"
 #include "broker/registry.h"
 #include "protocol/hosts.h"
+#include "protocol/standing.h"
+#include "protocol/steps.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
@@ -37,8 +39,11 @@
  */
 #define OUTDATED_US INT64CONST(1000000)
 
-/* No sooner after the one before, whatever has changed. */
+/* No sooner after the one before, whatever has changed, */
 #define BEAT_LEAST_US INT64CONST(1000000)
+
+/* ... or while this host does not know yet whether it may take locks. */
+#define BEAT_UNKNOWN_US INT64CONST(20000)
 
 /*
  * A dispute is told when all beats have found it for so long.  A host that has noticed a
@@ -68,7 +73,8 @@ enum
 	CALL_LOAD = 1,
 	CALL_BEAT,
 	CALL_LEAVE,
-	CALL_LIST
+	CALL_LIST,
+	CALL_MARK
 };
 
 /* What a node told at its last beat. */
@@ -83,6 +89,13 @@ typedef struct Told
 	int64 beat_us;                       /* ... and what it told answers what was asked then, */
 	int64 at_us;                         /* ... and was heard then; 0: it has not told anything */
 	int64 new_us;                        /* it did not know this host then, as it should have */
+	uint64 said;                         /* Standing.number, when it was asked, */
+	uint64 answered;                     /* ... and of what it answered, be it with an error */
+	int64 answered_us;                   /* ... which was sent then */
+	bool has_mark;                       /* marks[] has its mark, or tells that there is none */
+	StepMark marking;                    /* what it is told of that; version 0: nothing */
+	int64 marked;                        /* version of the mark that it has taken from this host */
+	uint64 namesake;                     /* another host with this one's name; 0: none */
 	char *records;
 	size_t len;
 } Told;
@@ -98,6 +111,7 @@ typedef struct Dispute
 	int64 sure_us;   /* the last beat found it by what was known, */
 	int64 found_us;  /* ... or there was a doubt of the contrary, */
 	int64 agreed_us; /* ... or the host agrees */
+	int64 seen_us;   /* the host wrote what it says then */
 	int64 since_us;  /* all beats since then have found it, or may have missed it */
 	bool told;
 	uint64 words; /* hash of those that the log has */
@@ -166,9 +180,22 @@ static bool in_doubt;         /* whether some host does */
 
 /* While a list is to be left: this host's configuration then, and a host that is apart from it. */
 static HostConfig own_then;
+static HostConfig own_announced; /* ... and now, with that step */
 static HostFacts apart;
 static bool apart_by_lists; /* ... or only by leases that it holds */
 static uint64 apart_id;     /* 0: none */
+static uint64 apart_id; /* 0: none */
+static HostFacts rival;
+static uint64 rival_id; /* has announced another step; 0: none */
+static HostStep announced = HOST_STAYS;
+static int64 announced_us;
+
+/* What nodes tell of lists that were replaced. */
+static StepMarks marks;
+static bool is_left = false;      /* those in force were */
+static core_mask those_told;      /* nodes that have told of others, or can't */
+static bool step_in_way;          /* another host is about to take a step away from this one */
+static core_mask marked_list = 0; /* the nodes have their marks for it, or need none */
 
 static struct
 {
@@ -190,6 +217,8 @@ static void describe_self(void);
 static void describe_config(HostConfig *config, core_lists lists);
 static void describe_held(HostConfig *config, core_lists lists);
 static bool find_held(core_lists held[HOSTS_HELD_MAX]);
+static bool takes_locks(void);
+static bool is_asked_or_held(const core_lease *lease);
 static bool is_of_held(const core_lists held[HOSTS_HELD_MAX], int node);
 static void describe_node(HostNode *node, const RedisNode *from, core_lists lists);
 static void send_beat(RedisNode *node, int64 now_us);
@@ -197,15 +226,24 @@ static void call(RedisNode *node, int what, int argc, const char **argv, const s
 				 int64 now_us);
 static void hear_load(RedisNode *node, const redisReply *reply, int64 now_us);
 static void hear_beat(RedisNode *node, const redisReply *reply, int64 now_us);
-static bool is_answer(const redisReply *reply);
+static bool is_answer(const redisReply *reply, size_t elements);
+static uint64 read_id(const redisReply *text);
 static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void complain(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void find_disputes(int64 now_us);
 static void pass_on_inherited(bool complete);
 static bool is_found(void);
-static int first_told(void);
 static void log_end(const char *name);
+static void look_at_standing(int64 now_us);
+static bool is_answered(int64 *asked_us);
+static bool is_ripe(const Dispute *dispute);
+static bool has_leases(int64 now_us);
+static int describe_others(StandingOther *others, bool all);
+static void find_other(const Dispute *dispute, StandingOther *other);
+static bool takes_or_holds(const Dispute *dispute);
+static bool stops(const Dispute *dispute);
+static int first_stopping(void);
 static bool all_have_told(int64 now_us);
 static bool has_told(int node, int64 now_us);
 static bool has_told_all(int node);
@@ -219,6 +257,20 @@ static bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts
 					   HostConfig *theirs);
 static void look_at(const HostRecord *record, int64 seen_us);
 static bool have_told(core_lists left, int64 since_us, int64 now_us);
+static const StepMarks *known_marks(void);
+static int sort_nodes(core_mask nodes, int *slot);
+static void describe_mark(StepMark *mark, core_mask nodes);
+static bool have_answered(core_lists lists, int64 since_us);
+static uint64 hash_of_list(core_mask nodes);
+static uint64 hash_of_address(int node);
+static bool is_marked(core_lists to, core_lists asked);
+static void mark_nodes(core_lists to, core_mask at, int64 now_us);
+static void hear_mark(RedisNode *node, const redisReply *reply);
+static void mark_present_list(int64 now_us);
+static void complain_rival(int64 since_us);
+static void tell_namesake(int64 now_us);
+static void explain_left(HostDispute *words);
+static void tell_left(void);
 static void complain_untold(int64 since_us, int64 now_us);
 static void complain_apart(int64 since_us, int64 now_us);
 static void look_apart(const HostRecord *record, int64 seen_us);
@@ -251,19 +303,32 @@ registry_init(void)
 	in_dispute = before.name[0] != '\0';
 	inherited = in_dispute ? before.host : 0;
 	inherited_us = redlock_clock_us();
+	is_left = in_dispute && before.left;
 }
 
+/* A node that could not be reached tells once more before it votes. */
 void
 registry_changed(void)
 {
 	changed = true;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!node_can_send(node_at(i)))
+		{
+			told[i].answered = 0;
+			those_told &= ~CORE_BIT(i);
+		}
+		else if ((members() & CORE_BIT(i)) && !(those_told & CORE_BIT(i)) && !told[i].out)
+			beat_at_us = Min(beat_at_us, beat_us + BEAT_UNKNOWN_US);
+	}
 }
 
 int64
 registry_on_time(int64 now_us)
 {
 	if (changed)
-		beat_at_us = Min(beat_at_us, beat_us + BEAT_LEAST_US);
+		beat_at_us =
+			Min(beat_at_us, beat_us + (registry_may_ask(now_us) ? BEAT_LEAST_US : BEAT_UNKNOWN_US));
 	if (!left && now_us >= beat_at_us)
 		beat(now_us);
 	if (begun && reading.number == 0 && host_list_asked() > answered)
@@ -290,6 +355,9 @@ registry_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 			break;
 		case CALL_LIST:
 			hear_page(node, reply, now_us);
+			break;
+		case CALL_MARK:
+			hear_mark(node, reply);
 			break;
 	}
 }
@@ -348,6 +416,8 @@ meet(const RedisNode *node)
 	if (from->records != NULL)
 		pfree(from->records);
 	memset(from, 0, sizeof(*from));
+	those_told &= ~CORE_BIT(node->slot);
+	memset(&marks.mark[node->slot], 0, sizeof(marks.mark[0]));
 	strlcpy(from->address, node->url.address, sizeof(from->address));
 }
 
@@ -365,6 +435,8 @@ describe_self(void)
 					kept_until_us == 0 &&
 					core_has_quorum(members_lists(), nodes_that(node_is_on_duty));
 	facts.up_for_s = host_list_up_for_us() / 1000000;
+	if (lease_table->standing.begun)
+		facts.takes_for_s = (redlock_clock_us() - lease_table->standing.begun_us) / 1000000;
 	facts_len = hosts_write_facts(&facts, facts_text);
 }
 
@@ -375,6 +447,8 @@ describe_config(HostConfig *config, core_lists lists)
 	memset(config, 0, sizeof(*config));
 	strlcpy(config->prefix, redlock_key_prefix, sizeof(config->prefix));
 	config->max_ttl_ms = redlock_max_ttl_ms;
+	config->standing = lease_table->standing.says;
+	config->step = announced;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
 			describe_node(&config->node[config->count++], node_at(i), lists);
@@ -383,7 +457,8 @@ describe_config(HostConfig *config, core_lists lists)
 
 /*
  * While leases are not held by the lists in force: also the lists by which they are, and
- * the nodes of these that were left.
+ * the nodes of these that were left.  While this host takes no locks: those by which it has
+ * some, whichever they are, as others disregard the lists in force then.
  */
 static void
 describe_held(HostConfig *config, core_lists lists)
@@ -398,7 +473,7 @@ describe_held(HostConfig *config, core_lists lists)
 	/* keys that are kept were granted when the first list was the only one */
 	if (kept_until_us != 0 && lists.next != 0)
 		held[0].now = lists.now;
-	if ((all_settled && held[0].now == 0) || !find_held(held))
+	if ((all_settled && held[0].now == 0 && takes_locks()) || !find_held(held))
 		return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
@@ -429,7 +504,8 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 		core_lists lists = lease->lists;
 		int at = 0;
 
-		if (!lease_at(i)->in_use || settling_has(&lease_table->settling, lease))
+		if (!lease_at(i)->in_use || (settling_has(&lease_table->settling, lease) &&
+									 (takes_locks() || !is_asked_or_held(lease))))
 			continue;
 		if (!lease->settled)
 			lists.next = 0; /* that list does not have it yet */
@@ -442,6 +518,21 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 			held[count++] = lists;
 	}
 	return count > 0;
+}
+
+/* ... as its entries say */
+static bool
+takes_locks(void)
+{
+	HostStanding says = lease_table->standing.says;
+
+	return says == HOST_TAKES || says == HOST_HOLDS || says == HOST_WARNS;
+}
+
+static bool
+is_asked_or_held(const core_lease *lease)
+{
+	return lease->state == CORE_ASKING || lease->state == CORE_BUSY || lease->state == CORE_HELD;
 }
 
 static bool
@@ -487,6 +578,7 @@ send_beat(RedisNode *node, int64 now_us)
 	else
 	{
 		told[node->slot].asked_us = now_us;
+		told[node->slot].said = lease_table->standing.number;
 		call(node, CALL_BEAT, lengthof(argv), argv, len, now_us);
 	}
 }
@@ -496,7 +588,7 @@ static void
 call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen, int64 now_us)
 {
 	static const char *const names[] = {
-		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list"};
+		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list", [CALL_MARK] = "mark"};
 	char id[LOCK_HOST_DIGITS + 1];
 	const char *all[8] = {"EVALSHA", told[node->slot].sha, "0", names[what]};
 	size_t len[lengthof(all)];
@@ -536,7 +628,11 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 		}
 	}
 	else if (reply != NULL)
+	{
 		complain(node, reply);
+		told[node->slot].answered = lease_table->standing.number; /* it never will */
+		told[node->slot].answered_us = now_us;
+	}
 	end_beat(node, now_us);
 }
 
@@ -547,8 +643,14 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (reply != NULL && lacks_script(node, reply))
 		changed = true; /* soon again */
-	else if (reply != NULL && !is_answer(reply))
+	else if (reply != NULL &&
+			 !(is_answer(reply, 4) && reply->element[2]->type == REDIS_REPLY_STRING &&
+			   reply->element[3]->type == REDIS_REPLY_STRING))
+	{
 		complain(node, reply);
+		from->answered = from->said;
+		from->answered_us = from->asked_us;
+	}
 	else if (reply != NULL)
 	{
 		if (from->records != NULL)
@@ -561,15 +663,30 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 			from->new_us = now_us;
 		from->beat_us = from->asked_us;
 		from->at_us = now_us;
+		from->answered = from->said;
+		from->answered_us = from->asked_us;
 		from->complained = false;
+		from->has_mark = true;
+		(void) steps_read_mark(&marks.mark[node->slot], reply->element[2]->str,
+							   reply->element[2]->len);
+		from->namesake = read_id(reply->element[3]);
 	}
 	end_beat(node, now_us);
 }
 
-static bool
-is_answer(const redisReply *reply)
+static uint64
+read_id(const redisReply *text)
 {
-	return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+	const char *at = text->str;
+	uint64 id;
+
+	return hosts_take_hex(&at, text->str + text->len + 1, &id) ? id : 0;
+}
+
+static bool
+is_answer(const redisReply *reply, size_t elements)
+{
+	return reply->type == REDIS_REPLY_ARRAY && reply->elements == elements &&
 		   reply->element[0]->type == REDIS_REPLY_STRING &&
 		   reply->element[1]->type == REDIS_REPLY_STRING;
 }
@@ -602,6 +719,8 @@ static void
 end_beat(RedisNode *node, int64 now_us)
 {
 	told[node->slot].out = false;
+	if (told[node->slot].answered != 0)
+		those_told |= CORE_BIT(node->slot);
 	if (beat_out == 0)
 		return;
 	beat_out &= ~CORE_BIT(node->slot);
@@ -623,6 +742,7 @@ find_disputes(int64 now_us)
 	looked_us = now_us;
 	inherited_agrees = false;
 	in_doubt = false;
+	step_in_way = false;
 	describe_config(&own, members_lists()); /* what was heard of its nodes meanwhile */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
@@ -638,18 +758,195 @@ find_disputes(int64 now_us)
 				log_end(dispute->facts.name);
 			continue;
 		}
-		if (dispute->sure_us == looked_us && now_us - dispute->since_us >= DISPUTE_US &&
-			!dispute->told)
-			tell(dispute);
 		if (kept != i)
 			disputes[kept] = *dispute;
 		kept++;
 	}
 	dispute_count = kept;
+	look_at_standing(now_us);
+	for (int i = 0; i < dispute_count; i++)
+		if (is_ripe(&disputes[i]) && !disputes[i].told)
+			tell(&disputes[i]);
 	pass_on_inherited(complete);
 	publish();
-	if (in_dispute || dispute_count > 0)
+	if (in_dispute || dispute_count > 0 || !registry_may_ask(now_us))
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
+	mark_present_list(now_us);
+	tell_namesake(now_us);
+}
+
+/* Takes the next step to locks, or from them, if the nodes have answered the last one. */
+static void
+look_at_standing(int64 now_us)
+{
+	static StandingOther others[LUA_CONFIGS_MAX + 1];
+	Standing *standing = &lease_table->standing;
+	uint64 number = standing->number;
+	int64 asked_us;
+	bool had_begun = standing->begun;
+
+	if (steps_latest(known_marks()) != NULL)
+		is_left = steps_left(members_lists(), hash_of_list(members_lists().now),
+							 hash_of_list(members_lists().next), &marks);
+	else if (core_has_quorum(members_lists(), marks.told))
+		is_left = false;
+	if (is_left && standing->says != HOST_WARNS)
+		tell_left();
+	if (!is_answered(&asked_us) || (!standing->begun && (step_in_way || inherited != 0)))
+	{
+		if (!standing->begun)
+			beat_at_us = Min(beat_at_us, now_us + BEAT_LEAST_US);
+		return;
+	}
+	(void) standing_has_lapsed(standing, now_us);
+	standing_look(standing, lease_table->host_id, has_leases(now_us), others,
+				  describe_others(others, !standing->begun), asked_us, now_us);
+	if (standing->number != number)
+		beat_at_us = now_us;
+	else if (standing->begun && !had_begun)
+		changed = true;
+}
+
+/*
+ * Has each node that is there answered what this host says now, and a quorum of them?  asked_us:
+ * the first was asked then.
+ */
+static bool
+is_answered(int64 *asked_us)
+{
+	core_mask those = 0;
+
+	*asked_us = redlock_clock_us();
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(members() & CORE_BIT(i)))
+			continue;
+		if (told[i].answered == lease_table->standing.number &&
+			strcmp(told[i].address, node_at(i)->url.address) == 0 &&
+			redlock_clock_us() - told[i].answered_us <= STANDING_LAPSE_US)
+		{
+			those |= CORE_BIT(i);
+			*asked_us = Min(*asked_us, told[i].answered_us);
+		}
+		else if (node_can_send(node_at(i)))
+			return false;
+	}
+	return core_has_quorum(members_lists(), those);
+}
+
+/* A dispute that is there for a moment is none, where this host takes locks. */
+static bool
+is_ripe(const Dispute *dispute)
+{
+	return dispute->told ||
+		   (dispute->sure_us == looked_us && looked_us - dispute->since_us >= DISPUTE_US);
+}
+
+/* ... or asks for some, or has left a key to be kept. */
+static bool
+has_leases(int64 now_us)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && is_asked_or_held(&lease_at(i)->core))
+			return true;
+	return lease_table->settling.kept_until_us > now_us;
+}
+
+/* Returns how many. */
+static int
+describe_others(StandingOther *others, bool all)
+{
+	int count = 0;
+
+	for (int i = 0; i < dispute_count; i++)
+		if (all || is_ripe(&disputes[i]))
+			find_other(&disputes[i], &others[count++]);
+	if (is_left)
+		others[count++] = (StandingOther){
+			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
+	return count;
+}
+
+static void
+find_other(const Dispute *dispute, StandingOther *other)
+{
+	bool differs = (dispute->difference.kinds & ~HOSTS_HELD) != 0;
+
+	other->id = dispute->host;
+	other->says = differs ? dispute->config.standing : HOST_REFUSES;
+	other->takes_for_us =
+		dispute->facts.takes_for_s * INT64CONST(1000000) + looked_us - dispute->seen_us;
+	other->holds = (dispute->difference.kinds & HOSTS_HELD) != 0;
+}
+
+static bool
+takes_or_holds(const Dispute *dispute)
+{
+	StandingOther other;
+
+	find_other(dispute, &other);
+	return other.holds || (other.says != HOST_ASKS && other.says != HOST_REFUSES);
+}
+
+static bool
+stops(const Dispute *dispute)
+{
+	StandingOther other;
+
+	find_other(dispute, &other);
+	return standing_stops(&lease_table->standing, &other);
+}
+
+bool
+registry_may_ask(int64 now_us)
+{
+	return standing_may_take(&lease_table->standing, now_us) &&
+		   (!in_dispute || lease_table->standing.says == HOST_WARNS);
+}
+
+core_mask
+registry_told(void)
+{
+	return those_told;
+}
+
+bool
+registry_is_stopped(void)
+{
+	return in_dispute;
+}
+
+void
+registry_configured(int64 now_us)
+{
+	static HostConfig settings;
+	static char text[LUA_CONFIG_MAX];
+	uint64 hash;
+	int count = 0;
+
+	describe_config(&settings, members_lists());
+	settings.standing = HOST_ASKS;
+	settings.step = HOST_STAYS;
+	for (int i = 0; i < settings.count; i++)
+	{
+		if (!hosts_is_listed(&settings.node[i]))
+			continue;
+		settings.node[count] = settings.node[i];
+		settings.node[count].process[0] = '\0';
+		settings.node[count++].held = 0;
+	}
+	settings.count = count;
+	hash =
+		hash_bytes_extended((const unsigned char *) text, hosts_write_config(&settings, text), 2);
+	standing_warn(&lease_table->standing, redlock_on_disagreement == ON_DISAGREEMENT_WARN,
+				  has_leases(now_us), now_us);
+	if (hash == lease_table->settings)
+		return;
+	lease_table->settings = hash;
+	standing_reset(&lease_table->standing, has_leases(now_us));
+	is_left = false;
+	beat_at_us = now_us;
 }
 
 /*
@@ -659,7 +956,7 @@ find_disputes(int64 now_us)
 static void
 pass_on_inherited(bool complete)
 {
-	bool replaced = first_told() < dispute_count;
+	bool replaced = first_stopping() < dispute_count;
 	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
 	bool over =
 		complete && dispute_count == 0 && !in_doubt && (inherited_agrees || !was_seen(inherited));
@@ -801,6 +1098,16 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(&own, &theirs, seen_us, &difference);
+	if (theirs.step != HOST_STAYS)
+	{
+		static HostConfig then;
+		HostsDifference apart_then;
+
+		then = theirs;
+		hosts_take_step(&then);
+		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
+		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
+	}
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
@@ -833,6 +1140,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->own = own;
 	dispute->config = theirs;
 	dispute->sure_us = looked_us;
+	dispute->seen_us = seen_us;
 	dispute->facts = facts;
 	dispute->host = record->id;
 	dispute->difference = difference;
@@ -887,26 +1195,305 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	static int64 in_doubt_us = 0; /* until then one was apart, or some had not told */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
+	core_lists asked; /* whose nodes must tell */
 	bool all_told;
+	StepView view = {0};
 
 	left.now = back ? members_lists().next : members_lists().now;
-	if (back && !core_has_quorum(left, on_duty))
-		return true;
+	asked = back && !core_has_quorum(left, on_duty) ? to : members_lists();
 	describe_config(&own_then, to);
-	apart_id = 0;
-	all_told = !read_all_told(now_us, look_apart) && have_told(left, since_us, now_us) &&
-			   (back || core_has_quorum(to, on_duty)); /* an unknown node might be any host's */
+	describe_config(&own_announced, members_lists());
+	own_announced.step = back ? HOST_GOES_BACK : HOST_GOES_ON;
+	apart_id = rival_id = 0;
+	/* an unknown node might be any host's */
+	all_told = !read_all_told(now_us, look_apart) && core_has_quorum(asked, on_duty) &&
+			   have_told(asked.next != 0 ? left : to, since_us, now_us);
+	if (!steps_may_follow(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
+						  known_marks()))
+		all_told = false; /* a host may have others alone */
 	if (apart_id != 0 || !all_told)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
 		complain_apart(since_us, now_us);
 	else if (!all_told)
 		complain_untold(since_us, now_us);
-	else if (now_us - Max(since_us, in_doubt_us) >= leases_outlive_us())
-		return true;
-	else
+	else if (asked.next != 0 && now_us - Max(since_us, in_doubt_us) < leases_outlive_us())
 		complain_forgotten(since_us);
+	else
+		view.clear = true;
+	view.announced = announced == own_announced.step;
+	view.heard = have_answered(asked, Max(announced_us, now_us - STEPS_FRESH_US));
+	view.rival = rival_id != 0;
+	view.goes_first = rival_id < lease_table->host_id;
+	view.marked = is_marked(to, asked);
+	if (view.clear && view.rival)
+		complain_rival(since_us);
+	switch (step_next(&view))
+	{
+		case STEP_WAIT:
+			return false;
+		case STEP_ANNOUNCE:
+			announced = own_announced.step;
+			announced_us = now_us;
+			beat_at_us = now_us;
+			return false;
+		case STEP_WITHDRAW:
+			registry_stay();
+			return false;
+		case STEP_MARK:
+			mark_nodes(to, members(), now_us);
+			return false;
+		case STEP_TAKE:
+			announced = HOST_STAYS;
+			return true;
+	}
 	return false;
+}
+
+void
+registry_stay(void)
+{
+	changed = changed || announced != HOST_STAYS;
+	announced = HOST_STAYS;
+}
+
+/* Majorities of these lists, asked after that. */
+static bool
+have_answered(core_lists lists, int64 since_us)
+{
+	core_mask those = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told[i].at_us != 0 && told[i].beat_us >= since_us &&
+			strcmp(told[i].address, node_at(i)->url.address) == 0)
+			those |= CORE_BIT(i);
+	return core_has_quorum(lists, those);
+}
+
+/*
+ * Marks
+ */
+
+static const StepMarks *
+known_marks(void)
+{
+	marks.told = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(members() & CORE_BIT(i)) || !told[i].has_mark ||
+			strcmp(told[i].address, node_at(i)->url.address) != 0)
+			continue;
+		marks.told |= CORE_BIT(i);
+		marks.address[i] = hash_of_address(i);
+	}
+	return &marks;
+}
+
+static uint64
+hash_of_address(int node)
+{
+	const char *address = node_at(node)->url.address;
+
+	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
+}
+
+/* Of these nodes, in the order of their addresses: all hosts that name them so get the same. */
+static int
+sort_nodes(core_mask nodes, int *slot)
+{
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int at = count;
+
+		if (!(nodes & CORE_BIT(i)))
+			continue;
+		for (; at > 0 && strcmp(node_at(slot[at - 1])->url.address, node_at(i)->url.address) > 0;
+			 at--)
+			slot[at] = slot[at - 1];
+		slot[at] = i;
+		count++;
+	}
+	return count;
+}
+
+/* Describes the list that takes the place of others; its version and place are for the caller. */
+static void
+describe_mark(StepMark *mark, core_mask nodes)
+{
+	int slot[CORE_NODES_MAX];
+	StringInfoData text;
+
+	memset(mark, 0, sizeof(*mark));
+	mark->count = sort_nodes(nodes, slot);
+	initStringInfo(&text);
+	for (int i = 0; i < mark->count; i++)
+	{
+		appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", node_at(slot[i])->url.address);
+		mark->address[i] = hash_of_address(slot[i]);
+	}
+	mark->list = hash_bytes_extended((const unsigned char *) text.data, text.len, 3);
+	text_to_printable(mark->nodes, sizeof(mark->nodes), text.data, text.len);
+	strlcpy(mark->host, host_list_own_name(), sizeof(mark->host));
+	pfree(text.data);
+}
+
+static uint64
+hash_of_list(core_mask nodes)
+{
+	StepMark mark;
+
+	describe_mark(&mark, nodes);
+	return mark.list;
+}
+
+/* Has a majority of each list that is asked, and of the one that stays, the latest mark, for it? */
+static bool
+is_marked(core_lists to, core_lists asked)
+{
+	const StepMark *latest = steps_latest(known_marks());
+	StepMark wanted;
+	core_mask those = 0;
+
+	describe_mark(&wanted, to.now);
+	if (latest == NULL || latest->list != wanted.list)
+		return false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told[i].marked == latest->version)
+			those |= CORE_BIT(i);
+	return core_has_quorum(asked, those) && core_has_quorum(to, those);
+}
+
+/* At these nodes. */
+static void
+mark_nodes(core_lists to, core_mask at, int64 now_us)
+{
+	const StepMark *latest = steps_latest(known_marks());
+	int slot[CORE_NODES_MAX];
+	int count = sort_nodes(to.now, slot);
+	StepMark mark;
+
+	describe_mark(&mark, to.now);
+	mark.version = latest == NULL ? 1 : latest->version + (latest->list != mark.list);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		char text[LUA_MARK_MAX];
+		const char *argv[] = {redlock_key_prefix, text};
+		size_t len[] = {strlen(redlock_key_prefix), 0};
+
+		if (!(at & CORE_BIT(i)) || !node_can_send(node_at(i)) || told[i].sha[0] == '\0')
+			continue;
+		mark.place = 0;
+		for (int j = 0; j < count; j++)
+			if (slot[j] == i)
+				mark.place = j + 1;
+		len[1] = steps_write_mark(&mark, text);
+		told[i].marking = mark;
+		call(node_at(i), CALL_MARK, lengthof(argv), argv, len, now_us);
+	}
+}
+
+static void
+hear_mark(RedisNode *node, const redisReply *reply)
+{
+	Told *from = &told[node->slot];
+
+	if (reply == NULL || reply->type != REDIS_REPLY_INTEGER || from->marking.version == 0)
+		return;
+	marks.mark[node->slot] = from->marking;
+	from->marked = from->marking.version;
+	from->marking.version = 0;
+}
+
+/*
+ * Where lists have been marked, this host's says so when it has changed in another way, too; and
+ * nodes that lack the mark of this list get it.
+ */
+static void
+mark_present_list(int64 now_us)
+{
+	const StepMark *latest = steps_latest(known_marks());
+	core_lists lists = members_lists();
+	core_mask lacking = 0;
+	bool is_own;
+
+	if (latest == NULL || lists.next != 0 || lease_table->standing.says != HOST_TAKES ||
+		!registry_may_ask(now_us) || dispute_count > 0)
+		return;
+	is_own = latest->list == hash_of_list(lists.now);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((marks.told & CORE_BIT(i)) && marks.mark[i].version != latest->version)
+			lacking |= CORE_BIT(i);
+	if (is_own ? lacking != 0 : marked_list != lists.now)
+		mark_nodes(lists, is_own ? lacking : lists.now, now_us);
+	marked_list = lists.now;
+}
+
+static void
+explain_left(HostDispute *words)
+{
+	const StepMark *latest = steps_latest(known_marks());
+
+	if (latest == NULL)
+	{
+		host_list_dispute(words); /* what the former broker told */
+		return;
+	}
+	memset(words, 0, sizeof(*words));
+	words->left = true;
+	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
+	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left them for: %s.",
+			 words->name, latest->nodes);
+	strlcpy(words->hint, "Set redlock.nodes to these nodes.", sizeof(words->hint));
+}
+
+static void
+tell_left(void)
+{
+	static uint64 told_of = 0;
+	HostDispute words;
+	uint64 hash;
+
+	explain_left(&words);
+	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 4) ^
+		   lease_table->settings;
+	if (hash == told_of)
+		return;
+	told_of = hash;
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errdetail_internal("%s", words.detail),
+		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
+				 "docs/replacing_nodes.md.",
+				 words.hint)));
+}
+
+/* Once, as long as there is one. */
+static void
+tell_namesake(int64 now_us)
+{
+	static int64 known_us = 0;
+	static bool known = false;
+	uint64 id = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (has_told(i, now_us) && told[i].namesake != 0)
+			id = told[i].namesake;
+	if (id != 0 && !known)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("another redlock host is called \"%s\", too", host_list_own_name()),
+				 errdetail("Its id is %016" PRIx64 ". Records of runs, details of deadlocks and "
+						   "redlock_hosts name hosts in this way.",
+						   id),
+				 errhint("Set cluster_name to a name of its own on each host, and restart the "
+						 "server.")));
+	if (id != 0)
+		known_us = now_us;
+	known = id != 0 || (known && now_us - known_us <= HOST_LIVES_US);
 }
 
 /* So long after a host was forgotten its sessions may have locks, though it can't be reached. */
@@ -967,6 +1554,23 @@ complain_apart(int64 since_us, int64 now_us)
 					   "release its locks.")));
 }
 
+static void
+complain_rival(int64 since_us)
+{
+	static int64 told_for_us = 0;
+
+	if (told_for_us == since_us)
+		return;
+	told_for_us = since_us;
+	ereport(LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail(
+				 "Host \"%s\" is about to leave the nodes that this host wants to keep. Its id is "
+				 "%016" PRIx64 ".",
+				 rival.name, rival_id),
+			 errhint("Set redlock.nodes and redlock.nodes_next to the same on both hosts.")));
+}
+
 /*
  * Each host that gets locks by the lists in force, or by the one that is left, is known to a
  * majority of each of its lists; so it is told of by one that is heard, and has not lost what it
@@ -1010,10 +1614,17 @@ look_apart(const HostRecord *record, int64 seen_us)
 	HostsDifference difference;
 	HostFacts facts;
 
-	if (apart_id != 0 || !read_other(record, seen_us, &facts, &theirs))
+	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
+	if (steps_are_rivals(&own_announced, &theirs) && (rival_id == 0 || record->id < rival_id))
+	{
+		rival = facts;
+		rival_id = record->id;
+	}
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
-	if (!(difference.kinds & (HOSTS_NODES | HOSTS_HELD)))
+	/* one that takes no locks must look again before it takes some */
+	if (apart_id != 0 || !(difference.kinds & (HOSTS_NODES | HOSTS_HELD)) ||
+		(!(difference.kinds & HOSTS_HELD) && theirs.standing == HOST_REFUSES))
 		return;
 	apart = facts;
 	apart_id = record->id;
@@ -1028,25 +1639,41 @@ tell(Dispute *dispute)
 
 	explain(dispute, &words);
 	dispute->told = true;
-	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 1);
+	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail),
+							   1 + takes_or_holds(dispute));
 	if (hash == dispute->words)
 		return;
 	dispute->words = hash;
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock host \"%s\" has other settings than this one, and both could get one "
-					"lock",
-					words.name),
-			 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+	if (!takes_or_holds(dispute))
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, and takes no locks",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+	else if (lease_table->standing.says != HOST_TAKES && lease_table->standing.says != HOST_WARNS)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, so this host takes "
+						"no locks",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, and both could get "
+						"one lock",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }
 
-/* dispute_count: none is. */
+/* The first that is in the way of this host's locks; dispute_count: none is. */
 static int
-first_told(void)
+first_stopping(void)
 {
 	int i = 0;
 
-	while (i < dispute_count && !disputes[i].told)
+	while (i < dispute_count &&
+		   !((is_ripe(&disputes[i]) || !lease_table->standing.begun) && stops(&disputes[i])))
 		i++;
 	return i;
 }
@@ -1056,16 +1683,21 @@ static void
 publish(void)
 {
 	HostDispute words;
-	int i = first_told();
+	int i = first_stopping();
 
-	if (i < dispute_count)
+	if (is_left)
+	{
+		explain_left(&words);
+		host_list_set_dispute(&words);
+	}
+	else if (i < dispute_count)
 	{
 		explain(&disputes[i], &words);
 		host_list_set_dispute(&words);
 	}
 	else if (in_dispute && inherited == 0)
 		host_list_set_dispute(NULL);
-	in_dispute = i < dispute_count || inherited != 0;
+	in_dispute = is_left || i < dispute_count || inherited != 0;
 }
 
 static void
@@ -1083,6 +1715,13 @@ explain(const Dispute *dispute, HostDispute *words)
 	words->host = dispute->host;
 	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
 			 detail.data);
+	if (stops(dispute) && dispute->config.standing == HOST_WARNS)
+		appendStringInfoString(&hint, " It takes locks all the same, since its "
+									  "redlock.on_disagreement is warn. Set that to refuse there, "
+									  "or stop that host.");
+	else if (stops(dispute) && dispute->config.standing == HOST_HOLDS)
+		appendStringInfoString(&hint, " That host takes no new locks. Locks that it holds must end "
+									  "first.");
 	strlcpy(words->hint, hint.data, sizeof(words->hint));
 	pfree(detail.data);
 	pfree(hint.data);
@@ -1138,7 +1777,7 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (!(reading.out & bit))
 		return;
 	host_list_step();
-	if (reply != NULL && (!is_answer(reply) || reply->element[0]->len > HOSTS_AFTER_MAX))
+	if (reply != NULL && (!is_answer(reply, 2) || reply->element[0]->len > HOSTS_AFTER_MAX))
 		complain(node, reply);
 	else if (reply != NULL && read_page(node, reply->element[1], now_us))
 		next = reply->element[0];

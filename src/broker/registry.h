@@ -23,13 +23,27 @@ extern void registry_init(void);
 /* Something that other hosts should know has changed. */
 extern void registry_changed(void);
 
+/* Settings or lists of nodes may have changed: to be called before anything is asked by them. */
+extern void registry_configured(int64 now_us);
+
+/* May new locks be asked of the nodes?  Is it known that they may not? */
+extern bool registry_may_ask(int64 now_us);
+extern bool registry_is_stopped(void);
+
+/* Nodes that have told of other hosts since they can be reached; only they may vote. */
+extern core_mask registry_told(void);
+
 /*
  * May this host have these lists, and leave the one that they lack?  Not while there is a
- * host that only that one keeps apart from it.  A beat since then must have looked for such
- * hosts.  back: to redlock.nodes as it was, as one does when the nodes of redlock.nodes_next are
- * no good: where most of them are away they need not answer.
+ * host that only that one keeps apart from it.  It announces the step, and marks the nodes; so it
+ * is to be called again until it says yes, and what it allows is to be done at once.  back: to
+ * redlock.nodes as it was, as one does when the nodes of redlock.nodes_next are no good: where most
+ * of them are away they need not answer.
  */
 extern bool registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us);
+
+/* No such step is wanted any more. */
+extern void registry_stay(void);
 
 /* Sends what is due; returns when to be called again. */
 extern int64 registry_on_time(int64 now_us);

@@ -17,8 +17,12 @@
 --								   sorted set: ids of the hosts that use it, by when each was seen
 --	 LUA_HOSTS, NUL, "config:", name
 --								   its text
+--	 LUA_HOSTS, NUL, "name:", name of a host
+--								   sorted set: ids of the hosts that are called so, by when each was seen
+--	 LUA_HOSTS, NUL, "mark:", prefix
+--								   the list of nodes that took the place of another: see steps.h; it stays
 --
--- The name of a configuration is its SHA1.  A key expires when no host writes it any more.
+-- The name of a configuration is its SHA1.  A key expires when no host writes it any more, but for the mark.
 -- They are in database 0, whatever databases the hosts have their locks in; where the user
 -- must not SELECT, in that of the host.
 --
@@ -28,10 +32,14 @@
 -- ------
 --
 --	 beat id prefix facts configuration
---			  This host is there.  Returns {'', records}, a record for each other configuration
---			  in use with this prefix, of the host that used it last; or {'more', records}: there
---			  may be others; or {'new', records}: there may, since this host's own last beat is not
---			  known here, or is long ago.
+--			  This host is there.  Returns {'', records, mark, namesake}: a record for each other
+--			  configuration in use with this prefix, of the host that used it last; the mark, or '';
+--			  and the id of another host with the same name, or ''.  With 'more' in place of the first
+--			  '' there may be other configurations; with 'new' there may, since this host's own last
+--			  beat is not known here, or is long ago.  A namesake has been seen since this host's last
+--			  beat: so both live.
+--	 mark prefix mark
+--			  Nodes are replaced.
 --	 leave id
 --			  It is gone.
 --	 list after
@@ -123,6 +131,13 @@ if op == 'leave' then
 	return 1
 end
 
+if op == 'mark' then
+	if #ARGV[4] <= LUA_MARK_MAX then
+		call('SET', LUA_HOSTS .. '\0mark:' .. ARGV[3], ARGV[4])
+	end
+	return 1
+end
+
 if op == 'list' then
 	local page = call('ZRANGEBYLEX', ids, id == '' and '-' or '(' .. id, '+', 'LIMIT', 0, LUA_RECORDS_MAX)
 	local last, strangers = '', 0
@@ -152,6 +167,7 @@ forget_those('(' .. format('%.0f', now), '+inf')
 
 local prefix, text, config = ARGV[3], ARGV[5], redis.sha1hex(ARGV[5])
 local configs, users = LUA_HOSTS .. '\0configs:' .. prefix, users_of(config)
+local namesakes = LUA_HOSTS .. '\0name:' .. string.match(ARGV[4], '^[^%z]*')
 local lives = 2 * LUA_HOST_LIVES_MS
 local before = call('HGET', facts, id)
 local seen_before = before and tonumber(call('ZSCORE', hosts, id) or '')
@@ -166,8 +182,22 @@ call('ZADD', users, now, id)
 call('ZADD', configs, now, config)
 call('ZADD', ids, 0, id)
 call('ZADD', hosts, now, id)
-for _, key in ipairs({users, configs, facts, ids, hosts}) do
+call('ZADD', namesakes, now, id)
+for _, other in ipairs(call('ZRANGE', namesakes, 0, -4)) do
+	call('ZREM', namesakes, other)
+end
+for _, key in ipairs({users, configs, facts, ids, hosts, namesakes}) do
 	call('PEXPIRE', key, lives)
+end
+local namesake = ''
+for _, other in ipairs(seen_before and call('ZRANGEBYSCORE', namesakes, '(' .. format('%.0f', seen_before), now) or {}) do
+	if other ~= id and is_id(other) then
+		namesake = other
+	end
+end
+local mark = call('GET', LUA_HOSTS .. '\0mark:' .. prefix) or ''
+if #mark > LUA_MARK_MAX then
+	mark = ''
 end
 
 -- The latest come first.  Each beat also takes away what nobody uses any more.
@@ -200,4 +230,4 @@ end
 if not seen_before or now - seen_before > LUA_HOST_SILENT_MS then
 	more = 'new'
 end
-return {more, table.concat(records)}
+return {more, table.concat(records), mark, namesake}

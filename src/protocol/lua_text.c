@@ -571,7 +571,7 @@ const char lua_marker_script[] =
 	"return {string.sub(marker, 1, " TEXT(LUA_HELD_MAX) "), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2}\n";
 
 const char lua_hosts_script[] =
-	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
+	"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"
 	"local call = redis.call\n"
 	"local sub, format = string.sub, string.format\n"
 	"local op, id = ARGV[1], ARGV[2]\n\n"
@@ -636,6 +636,12 @@ const char lua_hosts_script[] =
 	"forget(id)\n"
 	"return 1\n"
 	"end\n\n"
+	"if op == 'mark' then\n"
+	"if #ARGV[4] <= " TEXT(LUA_MARK_MAX) " then\n"
+	"call('SET', " TEXT(LUA_HOSTS) " .. '\\0mark:' .. ARGV[3], ARGV[4])\n"
+	"end\n"
+	"return 1\n"
+	"end\n\n"
 	"if op == 'list' then\n"
 	"local page = call('ZRANGEBYLEX', ids, id == '' and '-' or '(' .. id, '+', 'LIMIT', 0, " TEXT(LUA_RECORDS_MAX) ")\n"
 	"local last, strangers = '', 0\n"
@@ -662,6 +668,7 @@ const char lua_hosts_script[] =
 	"forget_those('(' .. format('%.0f', now), '+inf')\n\n"
 	"local prefix, text, config = ARGV[3], ARGV[5], redis.sha1hex(ARGV[5])\n"
 	"local configs, users = " TEXT(LUA_HOSTS) " .. '\\0configs:' .. prefix, users_of(config)\n"
+	"local namesakes = " TEXT(LUA_HOSTS) " .. '\\0name:' .. string.match(ARGV[4], '^[^%z]*')\n"
 	"local lives = 2 * " TEXT(LUA_HOST_LIVES_MS) "\n"
 	"local before = call('HGET', facts, id)\n"
 	"local seen_before = before and tonumber(call('ZSCORE', hosts, id) or '')\n"
@@ -676,8 +683,22 @@ const char lua_hosts_script[] =
 	"call('ZADD', configs, now, config)\n"
 	"call('ZADD', ids, 0, id)\n"
 	"call('ZADD', hosts, now, id)\n"
-	"for _, key in ipairs({users, configs, facts, ids, hosts}) do\n"
+	"call('ZADD', namesakes, now, id)\n"
+	"for _, other in ipairs(call('ZRANGE', namesakes, 0, -4)) do\n"
+	"call('ZREM', namesakes, other)\n"
+	"end\n"
+	"for _, key in ipairs({users, configs, facts, ids, hosts, namesakes}) do\n"
 	"call('PEXPIRE', key, lives)\n"
+	"end\n"
+	"local namesake = ''\n"
+	"for _, other in ipairs(seen_before and call('ZRANGEBYSCORE', namesakes, '(' .. format('%.0f', seen_before), now) or {}) do\n"
+	"if other ~= id and is_id(other) then\n"
+	"namesake = other\n"
+	"end\n"
+	"end\n"
+	"local mark = call('GET', " TEXT(LUA_HOSTS) " .. '\\0mark:' .. prefix) or ''\n"
+	"if #mark > " TEXT(LUA_MARK_MAX) " then\n"
+	"mark = ''\n"
 	"end\n\n\n"
 	"local more, told = '', 0\n"
 	"local used = call('ZRANGE', configs, -3 - " TEXT(LUA_CONFIGS_MAX) ", -1)\n"
@@ -707,7 +728,7 @@ const char lua_hosts_script[] =
 	"if not seen_before or now - seen_before > " TEXT(LUA_HOST_SILENT_MS) " then\n"
 	"more = 'new'\n"
 	"end\n"
-	"return {more, table.concat(records)}\n";
+	"return {more, table.concat(records), mark, namesake}\n";
 
 const char lua_readers_script[] =
 	"\n\n\n\n\n\n\n\n\n\n"

@@ -808,6 +808,14 @@ refuse_in_dispute(const LockRequest *request)
 	host_list_dispute(&dispute);
 	if (dispute.name[0] == '\0')
 		return;
+	if (dispute.left)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" is not acquired, since the nodes of this server were left for "
+					"others",
+					request->names[0].name),
+			 errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "

@@ -63,6 +63,7 @@ typedef struct HostDispute
 {
 	char name[HOSTS_NAME_MAX + 1]; /* empty: there is none */
 	uint64 host;
+	bool left; /* the nodes were left for others, by the host of that name */
 	char detail[4096];
 	char hint[512];
 } HostDispute;

@@ -76,6 +76,7 @@
 #include "protocol/core.h"
 #include "protocol/lua.h"
 #include "protocol/settling.h"
+#include "protocol/standing.h"
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
@@ -285,6 +286,8 @@ typedef struct LeaseTable
 	pg_atomic_uint32 more_joined;    /* leases that sessions share beyond the own_joins of each */
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
 	Settling settling;               /* (b) */
+	Standing standing;               /* (b) */
+	uint64 settings;                 /* (b) hash of those that the standing is of; 0: none */
 	pg_atomic_uint32 unsettled;      /* leases that do not rest on the lists in force;
 									  * LEASE_UNSETTLED_UNKNOWN: these are to change */
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */

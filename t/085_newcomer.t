@@ -1,0 +1,143 @@
+# A host whose settings differ from those of the others, and that comes after them.
+#
+# Protects from: one misconfigured newcomer that stops all other hosts; a newcomer that takes
+# locks before it knows of the others; two newcomers of which neither ever takes locks, or both
+# do; hosts that go on beside one that takes locks all the same, or still holds some.
+#
+# Takes over a minute: a host that dies is in the lists for 45 s.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my %host = map { $_ => redlock_cluster($_, nodes => \@nodes) } qw(a b);
+my $other_ttl = "redlock.max_ttl = '30s'\n";
+
+sub state_on { return psql_result($_[0], "SELECT redlock_try('tried', ttl => '5s')")->{state}; }
+
+sub set
+{
+	my ($host, @settings) = @_;
+
+	$host->append_conf('postgresql.conf', "$_\n") foreach @settings;
+	$host->reload;
+	return;
+}
+
+sub standing_of
+{
+	my ($host, $name) = @_;
+	return psql_result($host, "SELECT standing FROM redlock_hosts WHERE name = '$name'")->{out} // '';
+}
+
+# What do these hosts answer while each of the others writes itself into the lists twice?
+sub states_during_beats
+{
+	my ($on, $beating) = @_;
+	my (%states, %beats);
+
+	wait_until(
+		sub {
+			$states{ state_on($_) }++ foreach @$on;
+			$beats{$_}{ last_beat($_, $nodes[0]) }++ foreach @$beating;
+			return !grep { keys %{ $beats{$_} } < 3 } @$beating;
+		},
+		'two beats of each', 90);
+	return join ' ', sort keys %states;
+}
+
+sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
+
+my %id = map { $_ => host_id($host{$_}) } sort keys %host;
+wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
+
+# ---- a laptop with another redlock.max_ttl ----
+
+my $laptop = redlock_cluster('laptop', nodes => \@nodes, conf => $other_ttl);
+is(state_on($laptop), '55000', 'the newcomer is refused at once');
+is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)}, host_id($laptop) ]), '', 'the other hosts go on');
+my $result = psql_result($laptop, "SELECT redlock_try('tried')");
+is($result->{state}, '55000', 'the newcomer still gets no lock');
+like($result->{message}, qr/^redlock "tried" is not acquired, since host "[ab]" has other settings and might get it too$/,
+	'the error');
+like($result->{detail}, qr/Its redlock\.max_ttl is 60000 ms, here it is 30000 ms\./, 'and in what they differ');
+wait_until(sub { log_of($laptop) =~ /WARNING:  redlock host "[ab]" has other settings than this one, so this host takes no locks/ },
+	'the log of the newcomer');
+foreach my $host (@host{qw(a b)})
+{
+	wait_until(
+		sub { log_of($host) =~ /WARNING:  redlock host "laptop" has other settings than this one, and takes no locks\n/ },
+		$host->name . ': its log names the newcomer');
+	is(standing_of($host, 'laptop'), 'refuses', 'so does the view');
+	unlike(log_of($host), qr/both could get one lock/, 'and not that both could get a lock');
+}
+is(standing_of($laptop, 'a'), 'takes', 'the other one takes locks');
+
+# ---- the broker of each is replaced ----
+
+replace_broker($host{a});
+is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'with another broker, too');
+replace_broker($laptop);
+is(states_during_beats([$laptop], [ host_id($laptop) ]), '55000', 'nor does a broker of the newcomer take locks');
+
+# ---- a second newcomer, with the settings of the first ----
+
+my $second = redlock_cluster('second', nodes => \@nodes, conf => $other_ttl);
+is(state_on($second), '55000', 'a second one is refused at once');
+is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)}, host_id($second) ]), '', 'two newcomers stop nobody');
+
+# ---- the newcomers become the majority, and then all ----
+
+set($host{b}, $other_ttl);
+wait_until(sub { state_on($host{b}) eq '55000' }, 'a host that gets their settings is refused');
+is(states_during_beats([ $host{a} ], [ @id{qw(a b)} ]), '', 'the last one with the former settings goes on');
+is(standing_of($host{a}, 'b'), 'refuses', 'as the other has none');
+set($host{a}, $other_ttl);
+wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when all agree') foreach values %host, $laptop, $second;
+wait_until(sub { log_of($laptop) =~ /redlock host "\w+" agrees with this one again, or is gone/ }, 'the log says so');
+
+# ---- one that holds locks, and one that can't be relied upon ----
+
+my $held = session($host{b});
+$held->query("SELECT redlock_acquire('held', scope => 'session')");
+set($laptop, "redlock.max_ttl = '50s'", 'redlock.on_disagreement = warn');
+wait_until(sub { state_on($host{$_}) eq '55000' }, "$_ is stopped by a host that takes locks all the same", 60) foreach qw(a b);
+$result = psql_result($host{a}, "SELECT redlock_try('tried')");
+like($result->{hint}, qr/It takes locks all the same, since its redlock\.on_disagreement is warn\. Set that to refuse there, or stop that host\./,
+	'who is told what to do');
+is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
+is(standing_of($host{a}, 'laptop'), 'warns', 'the view');
+
+my $by_laptop = session($laptop);
+$by_laptop->query("SELECT redlock_acquire('of the laptop', scope => 'session')");
+set($laptop, 'redlock.on_disagreement = refuse');
+wait_until(sub { standing_of($host{a}, 'laptop') eq 'holds' }, 'it refuses, and still has a lock', 60);
+is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'so the others wait');
+like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Locks that it holds must end first/, 'as they say');
+$by_laptop->quit;
+wait_until(sub { state_on($host{$_}) eq '' }, "$_ goes on when the lock is released", 60) foreach qw(a b);
+is(state_on($laptop), '55000', 'and the laptop does not');
+is(standing_of($host{a}, 'laptop'), 'refuses', 'as the view tells');
+$held->quit;
+
+# ---- two newcomers at once, when nobody else is there ----
+
+$_->stop foreach $laptop, $second, values %host;
+$second->append_conf('postgresql.conf', "redlock.max_ttl = '40s'\n");
+$_->start foreach $laptop, $second;
+wait_until(sub { (grep { state_on($_) eq '' } $laptop, $second) == 1 }, 'one of two takes locks', 60);
+my %takes;
+foreach my $time (1 .. 100)
+{
+	$takes{ join ' ', map { $_->name } grep { state_on($_) eq '' } $laptop, $second }++;
+}
+ok(keys %takes == 1 && (keys %takes)[0] !~ / /, 'the same one all the time') or diag(explain(\%takes));
+my ($taker, $refuser) = state_on($laptop) eq '' ? ($laptop, $second) : ($second, $laptop);
+$taker->stop;
+wait_until(sub { state_on($refuser) eq '' }, 'the other one does when the first has gone', 60);
+
+done_testing();
