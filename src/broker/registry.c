@@ -184,7 +184,6 @@ static HostConfig own_announced; /* ... and now, with that step */
 static HostFacts apart;
 static bool apart_by_lists; /* ... or only by leases that it holds */
 static uint64 apart_id;     /* 0: none */
-static uint64 apart_id; /* 0: none */
 static HostFacts rival;
 static uint64 rival_id; /* has announced another step; 0: none */
 static HostStep announced = HOST_STAYS;
