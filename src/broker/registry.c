@@ -1621,7 +1621,7 @@ look_apart(const HostRecord *record, int64 seen_us)
 		rival_id = record->id;
 	}
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
-	/* one that takes no locks must look again before it takes some */
+	/* a host that refuses writes another entry, and looks, before it takes locks */
 	if (apart_id != 0 || !(difference.kinds & (HOSTS_NODES | HOSTS_HELD)) ||
 		(!(difference.kinds & HOSTS_HELD) && theirs.standing == HOST_REFUSES))
 		return;

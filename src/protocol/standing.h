@@ -51,7 +51,7 @@ typedef struct Standing
 	bool took;         /* the locks that it has may be such that others don't exclude */
 	int64_t begun_us;  /* it has taken locks since then; 0: it takes none */
 	int64_t heard_us;  /* what a quorum has answered last was sent then */
-	uint64_t number;   /* of what it says: entries with an earlier one say something else */
+	uint64_t number;   /* counts changes of `says`; each entry was written with one number */
 } Standing;
 
 /* Another host, with which this one disagrees. */
@@ -60,7 +60,7 @@ typedef struct StandingOther
 	uint64_t id;
 	HostStanding says;
 	int64_t takes_for_us; /* it has taken locks for so long */
-	bool holds;           /* it has locks by other lists of nodes than it asks by */
+	bool holds;           /* it has locks by former lists of nodes */
 } StandingOther;
 
 /* This host has got other settings.  has_leases: it has locks, or asks for some. */

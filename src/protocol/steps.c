@@ -93,8 +93,8 @@ is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
 }
 
 /*
- * Who left one of these lists has marked a majority of it.  So a mark that a majority lacks was
- * written for others, or by a host with a wrong list that has some of these nodes.
+ * A host that leaves a list marks a majority of its nodes first.  If a majority of the list lacks
+ * the mark, the mark was written for another list, or by a host with a wrong list.
  */
 static bool
 counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
@@ -159,7 +159,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 		if (place[j] == 0)
 			place[j] = first & -first;
 		unknown &= ~place[j];
-		/* one that this host does not have: a bit that stands for no node of its own */
+		/* a node that this host does not have: a bit that stands for no node */
 		target.now |= place[j] != 0 ? place[j] : CORE_BIT(CORE_NODES_MAX + j);
 	}
 	return quorums_meet(lists, ALL, target, ALL);

@@ -592,7 +592,7 @@ configure(host *h)
 		if (!same_lists(h->lists, h->file))
 			tell("host %d: nodes %03x/%03x in force", (int) (h - hosts), h->file.now, h->file.next);
 		h->lists = h->file;
-		/* a lease takes the lists in force, where it had one of them, and is at the other one */
+		/* a lease by both lists takes the new list alone */
 		if (has_lease(h) &&
 			(h->lease_lists.now == h->lists.now || h->lease_lists.next == h->lists.now))
 			h->lease_lists = h->lists;
