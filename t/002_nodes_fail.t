@@ -153,6 +153,11 @@ sub set_max_ttl
 		$host->reload;
 		$host->poll_query_until('postgres', 'SHOW redlock.max_ttl', $max_ttl) or die 'no reload';
 	}
+	# the host that is reloaded first refuses locks until the other has told its setting
+	foreach my $host ($host_a, $host_b)
+	{
+		wait_until(sub { psql_result($host, "SELECT redlock_try('settings')")->{out} eq 't' }, "both have a max_ttl of $max_ttl");
+	}
 }
 set_max_ttl('3s');
 $session_a->query("BEGIN; SELECT redlock_acquire('job', ttl => '3 s')");
