@@ -83,6 +83,7 @@ typedef struct Told
 	char address[HOSTS_ADDRESS_MAX + 1]; /* the node's */
 	char sha[SCRIPT_SHA_SIZE];           /* of the script; empty: it may not have it */
 	bool out;                            /* it is being asked */
+	bool loaded;                         /* ... and has got the script for that */
 	bool complained;                     /* the log says that it does not keep the list */
 	bool more;                           /* it has left something out */
 	int64 asked_us;                      /* last, */
@@ -399,6 +400,7 @@ beat(int64 now_us)
 		if (strcmp(told[i].address, node->url.address) != 0)
 			meet(node);
 		told[i].out = true;
+		told[i].loaded = false;
 		beat_out |= CORE_BIT(i);
 		send_beat(node, now_us);
 	}
@@ -620,6 +622,7 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 	if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
 	{
 		strlcpy(told[node->slot].sha, reply->str, SCRIPT_SHA_SIZE);
+		told[node->slot].loaded = true;
 		if (node_can_send(node))
 		{
 			send_beat(node, now_us);
@@ -641,7 +644,15 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 	Told *from = &told[node->slot];
 
 	if (reply != NULL && lacks_script(node, reply))
+	{
+		/* the node has restarted: it does not vote before it has told */
+		if (!from->loaded && node_can_send(node))
+		{
+			send_beat(node, now_us);
+			return;
+		}
 		changed = true; /* soon again */
+	}
 	else if (reply != NULL &&
 			 !(is_answer(reply, 4) && reply->element[2]->type == REDIS_REPLY_STRING &&
 			   reply->element[3]->type == REDIS_REPLY_STRING))
