@@ -20,6 +20,7 @@
 #include "shared/guc.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 #include "shared/text.h"
 
 #define BEAT_US INT64CONST(10000000)
@@ -212,6 +213,7 @@ static dsm_segment *list = NULL;
 static int64 drop_list_us;
 
 static void beat(int64 now_us);
+static void set_told(int slot, bool has);
 static void meet(const RedisNode *node);
 static void describe_self(void);
 static void describe_config(HostConfig *config, core_lists lists);
@@ -316,7 +318,7 @@ registry_changed(void)
 		if (!node_can_send(node_at(i)))
 		{
 			told[i].answered = 0;
-			those_told &= ~CORE_BIT(i);
+			set_told(i, false);
 		}
 		else if ((members() & CORE_BIT(i)) && !(those_told & CORE_BIT(i)) && !told[i].out)
 			beat_at_us = Min(beat_at_us, beat_us + BEAT_UNKNOWN_US);
@@ -409,6 +411,17 @@ beat(int64 now_us)
 }
 
 /* What was told in this place was so by another node. */
+/* For votes, and for people. */
+static void
+set_told(int slot, bool has)
+{
+	if (has)
+		those_told |= CORE_BIT(slot);
+	else
+		those_told &= ~CORE_BIT(slot);
+	pg_atomic_write_u32(&node_status[slot].told_of_hosts, has);
+}
+
 static void
 meet(const RedisNode *node)
 {
@@ -417,7 +430,7 @@ meet(const RedisNode *node)
 	if (from->records != NULL)
 		pfree(from->records);
 	memset(from, 0, sizeof(*from));
-	those_told &= ~CORE_BIT(node->slot);
+	set_told(node->slot, false);
 	memset(&marks.mark[node->slot], 0, sizeof(marks.mark[0]));
 	strlcpy(from->address, node->url.address, sizeof(from->address));
 }
@@ -730,7 +743,7 @@ end_beat(RedisNode *node, int64 now_us)
 {
 	told[node->slot].out = false;
 	if (told[node->slot].answered != 0)
-		those_told |= CORE_BIT(node->slot);
+		set_told(node->slot, true);
 	if (beat_out == 0)
 		return;
 	beat_out &= ~CORE_BIT(node->slot);

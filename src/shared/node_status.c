@@ -53,6 +53,7 @@ static const struct
 
 static const char *find_step(const NodeStatus *status);
 static bool explains_silence(const NodeStatus *status);
+static const char *silence(const NodeStatus *status);
 
 Size
 node_status_size(void)
@@ -72,6 +73,7 @@ node_status_set_up(void)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
+		pg_atomic_init_u32(&node_status[i].told_of_hosts, 0);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
 		pg_atomic_init_u64(&node_status[i].memory_used, 0);
 		pg_atomic_init_u64(&node_status[i].memory_limit, 0);
@@ -105,7 +107,19 @@ static bool
 explains_silence(const NodeStatus *status)
 {
 	return status->last_error[0] != '\0' &&
-		   (strcmp(status->state, "ready") != 0 || status->last_error_at > status->since);
+		   (strcmp(status->state, "ready") != 0 || status->last_error_at > status->since ||
+			pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0);
+}
+
+static const char *
+silence(const NodeStatus *status)
+{
+	if (explains_silence(status))
+		return status->last_error;
+	if (strcmp(status->state, "ready") == 0 &&
+		pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0)
+		return "it has not yet told of other hosts";
+	return "no answer yet";
 }
 
 bool
@@ -137,8 +151,7 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(&text, "another session holds it there, or has held it since");
 		else
 		{
-			appendStringInfoString(&text,
-								   explains_silence(&status) ? status.last_error : "no answer yet");
+			appendStringInfoString(&text, silence(&status));
 			quarantine_us = status.guard.until_us - redlock_clock_us();
 			if (quarantine_us > 0 && status.evicts)
 				appendStringInfoString(&text, " (in quarantine until that is changed)");

@@ -33,6 +33,7 @@ typedef struct NodeStatus
 	TimestampTz last_error_at;
 	TimestampTz since; /* of the state */
 	GuardMemory guard;
+	pg_atomic_uint32 told_of_hosts; /* 0: not since it was connected, so it has no vote */
 	pg_atomic_uint64 rtt_us;
 	pg_atomic_uint64 memory_used;  /* bytes; 0: not told */
 	pg_atomic_uint64 memory_limit; /* maxmemory; 0: none, or not told */
