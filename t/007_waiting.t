@@ -425,7 +425,8 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	$host_a->poll_query_until('postgres', "SELECT current_setting('redlock.max_ttl') = '1h'");
+	# the host that is reloaded first refuses locks until the other has told its setting
+	wait_until(sub { psql_result($host_a, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');
 	foreach my $wait ('', ", wait => '10 min'")
 	{
 		foreach my $signal ('TERM', 'INT')

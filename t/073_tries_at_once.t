@@ -47,7 +47,7 @@ foreach my $locks (1, 4)
 		my $instant = $sessions[0]->query("SELECT clock_timestamp() + '20 ms'");
 		my @won;
 
-		$_->send("SELECT redlock_try($names, scope => 'session') FROM pg_sleep(extract(epoch FROM '$instant' - clock_timestamp()))")
+		$_->send("SELECT redlock_try@{[$names =~ /^ARRAY/ ? '_all' : '']}($names, scope => 'session') FROM pg_sleep(extract(epoch FROM '$instant' - clock_timestamp()))")
 		  foreach @sessions;
 		@won = grep { $_->result->{out} eq 't' } @sessions;
 		$winners{ scalar @won }++;

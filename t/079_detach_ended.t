@@ -66,7 +66,7 @@ $session->quit;
 # ---- the server stops ----
 
 $host->safe_psql('postgres', "SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min')");
-stall_at_grant('stop', "redlock_acquire(ARRAY['stop', 'stop too'], scope => 'detached', hold_at_most => '10 min')");
+stall_at_grant('stop', "redlock_acquire_all(ARRAY['stop', 'stop too'], scope => 'detached', hold_at_most => '10 min')");
 my $broker = broker_pid($host);
 kill 'TERM', $host->{_pid};
 wait_until(

@@ -59,7 +59,7 @@ sub refused
 	$session->query("SELECT redlock_acquire('one', scope => 'session')") for 1 .. 3;
 	$session->query('SELECT redlock_release_all()');
 	is(brought_in(), 1, 'once');
-	$session->query("SELECT redlock_acquire(ARRAY['one', 'two', 'three'], scope => 'session')");
+	$session->query("SELECT redlock_acquire_all(ARRAY['one', 'two', 'three'], scope => 'session')");
 	is(brought_in(), 3, 'of an array those that are new');
 	$session->query('SELECT redlock_release_all()');
 	$session->query("CALL redlock_lock('four', scope => 'session')");
@@ -76,9 +76,9 @@ sub refused
 	$other->query("SELECT redlock_acquire('held', scope => 'session')");
 	$session->query("SELECT redlock_try('held', scope => 'session')");
 	is(brought_in(), 8, 'not a name that another session of this server has brought in');
-	refused($session, "SELECT redlock_try(ARRAY['nine', 'ten', 'eleven'], scope => 'session')", 'an array with more than are left is refused');
+	refused($session, "SELECT redlock_try_all(ARRAY['nine', 'ten', 'eleven'], scope => 'session')", 'an array with more than are left is refused');
 	is(brought_in(), 8, 'and does not count');
-	is($session->query("SELECT redlock_try(ARRAY['nine', 'ten'], scope => 'session')"), 't', 'the last ones');
+	is($session->query("SELECT redlock_try_all(ARRAY['nine', 'ten'], scope => 'session')"), 't', 'the last ones');
 	my $result = refused($session, "SELECT redlock_acquire('eleven')", 'the next is refused');
 	is($result->{message}, "role \"role$number\" brings in too many new redlock names", 'which names the role');
 	is($result->{detail},
@@ -121,7 +121,7 @@ sub refused
 	$session->quit;
 
 	my $superuser = session($host);
-	$superuser->query("SELECT redlock_try(ARRAY(SELECT 'superuser ' || n FROM generate_series(1, 40) n), scope => 'session')");
+	$superuser->query("SELECT redlock_try_all(ARRAY(SELECT 'superuser ' || n FROM generate_series(1, 40) n), scope => 'session')");
 	is($superuser->query("SELECT new_names >= 40 FROM redlock_roles WHERE role = current_user"), 't', 'superusers are counted, and not refused');
 	$superuser->quit;
 }
@@ -131,7 +131,7 @@ sub refused
 {
 	my $session = role(-1);
 
-	$session->query("SELECT redlock_try(ARRAY(SELECT 'any ' || n FROM generate_series(1, 40) n), scope => 'session')");
+	$session->query("SELECT redlock_try_all(ARRAY(SELECT 'any ' || n FROM generate_series(1, 40) n), scope => 'session')");
 	is(brought_in(), 40, '-1: any number');
 	$session->quit;
 	$session = role(0);
@@ -141,7 +141,7 @@ sub refused
 	$session->quit;
 
 	$host->safe_psql('postgres', 'CREATE ROLE batch LOGIN; ALTER ROLE batch SET redlock.max_new_names_per_hour = 20');
-	is($host->safe_psql('postgres', "SELECT redlock_try(ARRAY(SELECT 'batch ' || n FROM generate_series(1, 20) n), scope => 'session')",
+	is($host->safe_psql('postgres', "SELECT redlock_try_all(ARRAY(SELECT 'batch ' || n FROM generate_series(1, 20) n), scope => 'session')",
 			extra_params => [ '-U', 'batch' ]), 't', 'a role can have a limit of its own');
 	is($host->psql('postgres', "SELECT redlock_try('batch 21', scope => 'session')", extra_params => [ '-U', 'batch' ]), 3, 'which holds in its next session, too');
 }
@@ -151,7 +151,7 @@ sub refused
 {
 	my $session = role();
 
-	$session->query("SELECT redlock_acquire(ARRAY['f1', 'f2', 'f3', 'f4'], scope => 'session')");
+	$session->query("SELECT redlock_acquire_all(ARRAY['f1', 'f2', 'f3', 'f4'], scope => 'session')");
 	$session->query("BEGIN; SELECT redlock_fence('f1'); SELECT redlock_fence('f1'); COMMIT");
 	is(brought_in(), 5, 'the first row of a name counts');
 	$session->query("SELECT redlock_fence('f1')");

@@ -93,7 +93,8 @@ typedef struct Told
 	int64 new_us;                        /* it did not know this host then, as it should have */
 	uint64 said;                         /* Standing.number, when it was asked, */
 	uint64 answered;                     /* ... and of what it answered, be it with an error */
-	int64 answered_us;                   /* ... which was sent then */
+	int64 answered_us;                   /* ... which was sent then, */
+	int64 met_us;                        /* ... to the process that was met then */
 	bool has_mark;                       /* marks[] has its mark, or tells that there is none */
 	StepMark marking;                    /* what it is told of that; version 0: nothing */
 	int64 marked;                        /* version of the mark that it has taken from this host */
@@ -213,6 +214,7 @@ static dsm_segment *list = NULL;
 static int64 drop_list_us;
 
 static void beat(int64 now_us);
+static bool still_counts(const RedisNode *node);
 static void set_told(int slot, bool has);
 static void meet(const RedisNode *node);
 static void describe_self(void);
@@ -308,7 +310,7 @@ registry_init(void)
 	is_left = in_dispute && before.left;
 }
 
-/* A node that could not be reached tells once more before it votes. */
+/* A node that is connected to once more tells at once; see also still_counts. */
 void
 registry_changed(void)
 {
@@ -318,11 +320,27 @@ registry_changed(void)
 		if (!node_can_send(node_at(i)))
 		{
 			told[i].answered = 0;
-			set_told(i, false);
+			continue;
 		}
-		else if ((members() & CORE_BIT(i)) && !(those_told & CORE_BIT(i)) && !told[i].out)
+		if ((those_told & CORE_BIT(i)) && !still_counts(node_at(i)))
+			set_told(i, false);
+		if ((members() & CORE_BIT(i)) && told[i].answered == 0 && !told[i].out)
 			beat_at_us = Min(beat_at_us, beat_us + BEAT_UNKNOWN_US);
 	}
+}
+
+/*
+ * Does the last word of a node that was away for a moment allow a vote?  The node has this host in
+ * its list for LUA_HOST_LIVES_MS, so a newcomer there finds this host.  A request that has met a
+ * dead connection asks again by a new connection, and must not wait for the list.
+ */
+static bool
+still_counts(const RedisNode *node)
+{
+	const Told *last = &told[node->slot];
+
+	return last->met_us == node->guard->met_us &&
+		   redlock_clock_us() - last->answered_us < LUA_HOST_SILENT_MS * INT64CONST(1000);
 }
 
 int64
@@ -647,6 +665,7 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 		complain(node, reply);
 		told[node->slot].answered = lease_table->standing.number; /* it never will */
 		told[node->slot].answered_us = now_us;
+		told[node->slot].met_us = node->guard->met_us;
 	}
 	end_beat(node, now_us);
 }
@@ -673,6 +692,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		complain(node, reply);
 		from->answered = from->said;
 		from->answered_us = from->asked_us;
+		from->met_us = node->guard->met_us;
 	}
 	else if (reply != NULL)
 	{
@@ -688,6 +708,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->at_us = now_us;
 		from->answered = from->said;
 		from->answered_us = from->asked_us;
+		from->met_us = node->guard->met_us;
 		from->complained = false;
 		from->has_mark = true;
 		(void) steps_read_mark(&marks.mark[node->slot], reply->element[2]->str,

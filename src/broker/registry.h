@@ -30,7 +30,7 @@ extern void registry_configured(int64 now_us);
 extern bool registry_may_ask(int64 now_us);
 extern bool registry_is_stopped(void);
 
-/* Nodes that told of other hosts since they were connected.  Other nodes must not vote. */
+/* Nodes that have told of other hosts lately enough.  Other nodes must not vote. */
 extern core_mask registry_told(void);
 
 /*

@@ -38,6 +38,7 @@ begin(void)
 		strcpy(status->url.password, "password secret");
 		strcpy(status->state, "ready");
 		status->since = 100;
+		pg_atomic_write_u32(&status->told_of_hosts, 1);
 	}
 }
 
