@@ -281,7 +281,7 @@ sub restart
 	wait_for_node($node, "state = 'refused'", 'one that may not');
 	$node->cli(qw(ACL SETUSER carol +evalsha));
 	wait_for_node($node, "state = 'ready'", 'until it may');
-	is($s->query("SELECT redlock_try('job')"), 't', 'and votes');
+	wait_until(sub { $s->run("SELECT redlock_try('job')")->{out} eq 't' }, 'and votes, when it has told of other hosts');
 	$s->quit;
 	$host->stop;
 }

@@ -164,7 +164,7 @@ static bool holds_in_subxact(const Holding *holding);
 static void fail_held(const Holding *holding);
 static void hold_all(const LockRequest *request);
 static void detach_all(const LockRequest *request);
-static void begin_turn(Lease *lease);
+static void begin_turn(Lease *lease, TimestampTz granted_at);
 static void hold_again(Holding *holding, LockScope scope);
 static Holding *take(const LockName *name, LockScope scope);
 static Holding *enter_holding(const LockName *held);
@@ -493,6 +493,7 @@ static void
 detach_all(const LockRequest *request)
 {
 	DetachedLease detached[SEVERAL_MAX];
+	TimestampTz granted_at = GetCurrentTimestamp(); /* nothing that may wait is under the lock */
 	int held;
 	int ended = -1;
 
@@ -508,7 +509,7 @@ detach_all(const LockRequest *request)
 		uint64 gate;
 		Lease *lease = request_take(&gate);
 
-		begin_turn(lease);
+		begin_turn(lease, granted_at);
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
 		lease_detach(lease, &detached[i]);
@@ -527,10 +528,10 @@ detach_all(const LockRequest *request)
 
 /* Of a lease that was granted, handed over or joined. */
 static void
-begin_turn(Lease *lease)
+begin_turn(Lease *lease, TimestampTz granted_at)
 {
 	if (lease->handovers == 0 && lease->token == 0)
-		lease->since = GetCurrentTimestamp();
+		lease->since = granted_at != 0 ? granted_at : GetCurrentTimestamp();
 	lease->token = lease_token(lease); /* the same for all who share it */
 }
 
@@ -552,7 +553,7 @@ take(const LockName *granted, LockScope scope)
 
 	holding->lease = request_take(&holding->gate);
 	holding->shared = holding->lease->shared;
-	begin_turn(holding->lease);
+	begin_turn(holding->lease, 0);
 	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	list_holding(holding);
 	return holding;
