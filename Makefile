@@ -11,6 +11,7 @@
 #   make changes            hosts whose settings differ, or change: do they exclude each other?
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
+#   make model              models of the protocol, checked by TLC; needs Java and Python; see model/README.md
 #   make installcheck       regression and isolation tests; needs a server that
 #                           scripts/test.sh prepares
 #   scripts/test.sh         everything, from nothing
@@ -204,4 +205,7 @@ mutants:
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
-.PHONY: sim crowd deadlock together permits changes mutants conformance
+model:
+	model/run
+
+.PHONY: sim crowd deadlock together permits changes mutants conformance model
