@@ -4,8 +4,8 @@
 (* Increases: each grant gets a larger counter than all before, though     *)
 (* the counter may have expired in between.                                *)
 (*                                                                         *)
-(* Time is that of the node.  Hosts propose whatever they like.  Tokens    *)
-(* has several nodes, and relies on this.                                  *)
+(* Time is that of the node.  Tokens has several nodes, and relies on      *)
+(* this.                                                                   *)
 EXTENDS Naturals
 
 CONSTANTS
@@ -14,7 +14,8 @@ CONSTANTS
     Window,         \* counter and proposal in one such interval are near: their first digits agree
     Keep,           \* how long a counter is kept, besides what it is ahead of time
     Late,           \* commands are executed after later grants, and their counters, have ended
-    Looks,          \* the node looks at its clock where they are not near
+    CrossesEdge,    \* a near proposal leaves the life of the counter, though that is raised over the edge
+    Skew,           \* by so much are the clocks of hosts wrong, at most
     Steps           \* so many times is the node's clock set forward, and back
 
 VARIABLES
@@ -42,15 +43,17 @@ Pass ==
 (* A span counts as one. *)
 Acquire(proposal) ==
     LET near == counter > 0 /\ proposal \div Window = counter \div Window
-        allowed == IF near \/ ~Looks THEN proposal
+        allowed == IF near THEN proposal
                    ELSE Max(proposal, IF now > Bound THEN now - Bound ELSE 0)
         raised == Max(allowed, IF counter > 0 THEN counter + 1 ELSE 0)
         ahead == IF counter > 0 /\ allowed <= counter /\ raised > proposal THEN raised - proposal
                  ELSE 0
-    IN /\ near \/ ~Looks \/ proposal <= now + Bound
+    IN /\ proposal <= now + Skew /\ now <= proposal + Skew
+       /\ near \/ proposal <= now + Bound
        /\ raised <= Time + Bound + Window
        /\ counter' = raised
-       /\ ends' = IF near THEN ends ELSE Min(now + Keep + ahead, Forever)
+       /\ ends' = IF near /\ (CrossesEdge \/ raised \div Window = counter \div Window) THEN ends
+                   ELSE Min(now + Keep + ahead, Forever)
        /\ wrong' = (wrong \/ raised <= largest)
        /\ largest' = Max(largest, raised)
        /\ UNCHANGED <<now, steps>>
@@ -61,7 +64,7 @@ Acquire(proposal) ==
 Raise(value) ==
     /\ value > counter
     /\ value >= largest \/ Late
-    /\ value <= now + Bound + Window
+    /\ value <= now + Skew + 1
     /\ counter' = value
     /\ ends' = now + Keep
     /\ largest' = Max(largest, value)

@@ -27,7 +27,7 @@ CONSTANTS
     WriteBack,       \* "compare and set", or a variant: "no", "if the key is ours", "always"
     SpanIsCounted,   \* a node raises its counter by the whole span
     OwnAttempt,      \* renewals have an attempt of their own
-    BoundMoves,      \* "by a majority", or a variant: "at one node", "at once"
+    BoundMoves,      \* "by a majority", or a variant: "at once"
     Releases,        \* leases are released; else their keys just expire
     Tombstones,      \* a release raises the counter over the bound of renewals
     Ends,            \* so many keys expire, at most
@@ -178,7 +178,6 @@ Renew(r, n) ==
     /\ \/ key[n] = <<r, "renewal">>
        \/ ~OwnAttempt /\ key[n] = <<r, "grant">>
        \/ key[n] \in {Free, <<r, "grant">>} /\ counter[n] <= command[1]
-       \/ BoundMoves = "at one node" /\ told[r][n] = counter[n] /\ key[n] \in {Free, <<r, "grant">>}
     /\ key' = [key EXCEPT ![n] = IF OwnAttempt THEN <<r, "renewal">> ELSE <<r, "grant">>]
     /\ counter' = [counter EXCEPT ![n] = Max({@, command[2]})]
     /\ IF renewing[r] /\ command = <<bound[r], raise[r]>>
