@@ -20,7 +20,6 @@ CONSTANTS
     PlaceCounts,     \* a reader's confirmation names the counter that came with its place
     KeepsLarger,     \* a reader's confirmation never lowers the counter
     DropsPlaces,     \* a key that is made anew has no places of former readers
-    ExcludesReaders, \* a node refuses a reader while a writer's key is there, and the reverse
     Ends,            \* so many keys and places end, at most
     Losses           \* so many times may a node lose its data
 
@@ -88,7 +87,7 @@ Granted(r, n) == Max({counter[n] + Span, proposal[r]})
 
 AcquireExclusive(r, n) ==
     /\ r \in Writers /\ state[r] # "idle"
-    /\ \/ /\ key[n] = Free \/ (~ExcludesReaders /\ key[n] = SharedKey)
+    /\ \/ /\ key[n] = Free
           /\ key' = [key EXCEPT ![n] = <<r, "exclusive">>]
           /\ counter' = [counter EXCEPT ![n] = Granted(r, n)]
        \/ /\ key[n] = <<r, "exclusive">>
@@ -98,8 +97,7 @@ AcquireExclusive(r, n) ==
 
 AcquireShared(r, n) ==
     /\ r \in Readers /\ state[r] # "idle"
-    /\ \/ key[n] \in {Free, SharedKey}
-       \/ ~ExcludesReaders
+    /\ key[n] \in {Free, SharedKey}
     /\ IF key[n] = SharedKey /\ places[n][r] > 0
        THEN UNCHANGED <<key, places, counter>>
        ELSE LET granted == IF ReadersRaise THEN Granted(r, n) ELSE Max({counter[n], proposal[r], Span})
