@@ -183,19 +183,20 @@ foreach my $at ([ $limited, sub { 'a key that is not a string' } ], [ $untyped, 
 foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 {
 	my ($where, @there) = @$at;
+	my $ttl = @there == 1 ? '15 s' : '5 s';
 
 	foreach my $more ('exclusive', 'shared')
 	{
 		my @holders = map { session($host) } 1, 2;
 		my ($string, $hash) = map { "$_ at $where, $more" } qw(string hash);
 
-		$holders[0]->query("SELECT redlock_acquire('$string', scope => 'session', ttl => '5 s', mode => '$more')");
-		$holders[1]->query("SELECT redlock_acquire('$hash', scope => 'session', ttl => '5 s', mode => '$more')");
+		$holders[0]->query("SELECT redlock_acquire('$string', scope => 'session', ttl => '$ttl', mode => '$more')");
+		$holders[1]->query("SELECT redlock_acquire('$hash', scope => 'session', ttl => '$ttl', mode => '$more')");
 		$_->cli('SET', "redlock:$string", 'stranger') foreach @there;
 		make('a lock of Redisson', $hash, 0, @there);
 		if (@there == 1)
 		{
-			my $enough = $admin->query('SELECT renewed FROM redlock_stats') + 8;
+			my $enough = $admin->query('SELECT renewed FROM redlock_stats') + 4;
 
 			wait_until(sub { $admin->query('SELECT renewed FROM redlock_stats') >= $enough }, "leases are renewed: $hash");
 			is($admin->query("SELECT string_agg(DISTINCT state, ', ') FROM redlock_locks WHERE resource IN ('$string', '$hash')"),
