@@ -64,8 +64,11 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 /* Of the key of a permit: the key of the lock, and the number.  Not of that of the queue. */
 #define LUA_PERMIT_PATTERN "^([^\001]*)\001(%d+)$"
 
-/* Of a value: how many permits there are.  The holder's text begins with it: see holder.h. */
-#define LUA_PERMITS_PATTERN "^%x+:%d+:%x+ slots=(%d%d?%d?%d?) "
+/*
+ * Of a value that says how many permits there are, at its 61st character: this place, and the
+ * number.  The holder's text begins with it: see holder.h.
+ */
+#define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ ()slots=(1?%d?%d?%d) "
 
 #define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */
 

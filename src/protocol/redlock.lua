@@ -206,7 +206,8 @@ for i = 2, #arguments do
 			-- permit of another number, bars all permits.
 			local permits, lock, lock_held, queue, bar, barred = 0
 			if rest_at <= #arguments[i] then
-				permits = tonumber((read_words('s', arguments[i], rest_at)))
+				local number = read_words('s', arguments[i], rest_at)
+				permits = tonumber(number)
 				lock = match(key, '^([^' .. LUA_PERMIT .. ']*)')
 				lock_held = try('GET', lock)
 				if lock_held and lock_held.err then
@@ -223,9 +224,15 @@ for i = 2, #arguments do
 					reply = queued
 					break
 				end
-				bar, barred = queue, queued and sub(queued, 44, 59) ~= sub(value, 44, 59) and queued
-				if lock_held and match(lock_held, LUA_PERMITS_PATTERN) ~= tostring(permits) then
-					bar, barred = lock, lock_held
+				if queued and (sub(queued, 44, 59) ~= sub(value, 44, 59) or match(queued, exclusive_form) ~= 61
+						or sub(queued, 33, 33) ~= ':' or sub(queued, 43, 43) ~= ':') then
+					bar, barred = queue, queued
+				end
+				if lock_held then
+					local at, found = match(lock_held, LUA_PERMITS_PATTERN)
+					if at ~= 61 or found ~= number or sub(lock_held, 33, 33) ~= ':' or sub(lock_held, 43, 43) ~= ':' then
+						bar, barred = lock, lock_held
+					end
 				end
 			end
 
@@ -324,22 +331,25 @@ for i = 2, #arguments do
 			end
 			if not for_reader and (not set or set.err) then
 				local held = try('GET', key)
-				if held and held.err then
-					other_key = match(held.err, '^WRONGTYPE') and key
-					if not other_key then
+				local has_other_type = held and held.err
+				if has_other_type then
+					if not match(has_other_type, '^WRONGTYPE') then
 						reply = held
 						break
 					end
 					held = ''
 				end
-				if barred and not held then
-					reply = {call('PTTL', bar), sub(barred, 1, LUA_HELD_MAX), 0, 0}
-					break
-				end
 				if held == value then
 					reply = counter or '0'
 					break
 				end
+
+				-- The lock's key bars an earlier attempt, too, whose permit would not count.
+				if barred and (bar == lock or not held) then
+					reply = {call('PTTL', bar), sub(barred, 1, LUA_HELD_MAX), 0, 0}
+					break
+				end
+				other_key = has_other_type and key
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
 					local want = 'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0'
 					local in_front = false -- of those who wait for readers
@@ -395,7 +405,10 @@ for i = 2, #arguments do
 					end
 					break
 				end
-				set = set or try('SET', key, value, 'PX', ttl)
+				if not set then
+					try('DEL', key .. '\0none')
+					set = try('SET', key, value, 'PX', ttl)
+				end
 				if set.err then
 					reply = set
 					break
@@ -504,13 +517,16 @@ for i = 2, #arguments do
 				-- The last permit takes the key of the lock along; hold_at_least extends that key.
 				local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
 				local lock_held = lock and try('GET', lock)
-				local permits = lock_held and not lock_held.err and match(lock_held, LUA_PERMITS_PATTERN)
-				if permits and tonumber(last) > 0 then
+				local at, permits
+				if lock_held and not lock_held.err and sub(lock_held, 33, 33) == ':' and sub(lock_held, 43, 43) == ':' then
+					at, permits = match(lock_held, LUA_PERMITS_PATTERN)
+				end
+				if at == 61 and tonumber(last) > 0 then
 					call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
-				elseif permits then
-					local keys = {}
+				elseif at == 61 then
+					local keys = {key}
 					for n = 1, tonumber(permits) do
-						keys[n] = lock .. LUA_PERMIT .. n
+						keys[n + 1] = lock .. LUA_PERMIT .. n
 					end
 					if call('EXISTS', unpack(keys)) == 0 then
 						call('DEL', lock)
@@ -651,8 +667,10 @@ for i = 2, #arguments do
 			local lock_held = lock and try('GET', lock)
 			if lock and not (lock_held and lock_held.err) then
 				if not lock_held then
+					try('DEL', key .. '\0none')
 					try('SET', lock, value, 'PX', call('PTTL', key))
-				elseif match(lock_held, LUA_PERMITS_PATTERN) and call('PTTL', lock) < call('PTTL', key) then
+				elseif match(lock_held, LUA_PERMITS_PATTERN) == 61 and sub(lock_held, 33, 33) == ':'
+						and sub(lock_held, 43, 43) == ':' and call('PTTL', lock) < call('PTTL', key) then
 					call('PEXPIRE', lock, call('PTTL', key))
 				end
 			end

@@ -35,19 +35,21 @@
 #include "../unit/tap.h"
 #include "node.h"
 #include "protocol/lua.h"
+#include "protocol/permits.h"
 
 #define KEY "redlock:the \xc3\xa4 lock"
-#define PLAIN 9     /* the secret of a plain client; the following ones are of FOREIGN, too */
-#define PERMITS 3   /* of the lock */
-#define COMMANDS 60 /* of a sequence */
-#define BATCH_MAX 4 /* of one call */
-#define HOSTS 2     /* that ask */
+#define PLAIN 9   /* the secret of a plain client; the following ones are of FOREIGN, too */
+#define PERMITS 3 /* of the lock, at most */
+#define LOCK (PERMITS + 1) /* behind its queue and its permits: the lock itself */
+#define COMMANDS 60        /* of a sequence */
+#define BATCH_MAX 4        /* of one call */
+#define HOSTS 2            /* that ask */
 
 /* Clocks of both are read one after the other. */
 #define SLACK_MS 10000
 #define SLACK_US (SLACK_MS * INT64_C(1000))
 
-/* One of the lock's permits, or the queue for them. */
+/* Of the lock, of one of its permits, or of the queue for them. */
 typedef struct lock_keys
 {
 	char key[64];
@@ -65,38 +67,51 @@ typedef struct foreign
 	const char *type; /* NULL: a string, `held` and then `padding` characters */
 	const char *held;
 	int padding;
+	int host; /* that the value names, if it is one of ours but for what it says of permits */
 } foreign;
 
 #define HEX "0123456789abcdef"
 
 static const foreign foreigners[] = {
-	{NULL, HEX HEX ":000000000", 0},
-	{NULL, "", 0},
-	{NULL, "long \xc3\xa4", 100000},
-	{"RPUSH %b element", "a key of type list", 0},
-	{"SADD %b member", "a key of type set", 0},
-	{"HSET %b mode read", "a key of type hash", 0},
+	{NULL, HEX HEX ":000000000", 0, 0},
+	{NULL, "", 0, 0},
+	{NULL, "long \xc3\xa4", 100000, 0},
+	{"RPUSH %b element", "a key of type list", 0, 0},
+	{"SADD %b member", "a key of type set", 0, 0},
+	{"HSET %b mode read", "a key of type hash", 0, 0},
 	{"HSET %b mode read 8743c9c0-0795-4907-87fd-6c719a6b4586:58 2",
-	 "a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:58", 0},
+	 "a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:58", 0, 0},
 	/* like ours, but for one thing */
-	{NULL, HEX HEX ":000000008:0000000000000001=", 0},
-	{NULL, HEX HEX ":000000008:0000000000000001=-a", 0},
-	{NULL, HEX HEX ":000000008:0000000000000001== a", 0},
-	{NULL, HEX HEX ":000000008:000000000000000x= a", 0},
-	{NULL, HEX HEX ":000000008:0000000000000001-a", 0},
-	{NULL, HEX HEX ":000000008:000000000000000x~a", 0},
-	{NULL, HEX HEX ":00000000x:0000000000000001= a", 0},
-	{NULL, HEX HEX ":00000000x:0000000000000001~a", 0},
-	{NULL, HEX HEX "-000000008:0000000000000001= a", 0},
-	{NULL, HEX HEX "0000000000:0000000000000001= a", 0},
-	{NULL, HEX HEX "0000000000:0000000000000001~a", 0},
-	{NULL, "x" HEX HEX "0000000000:000000000000001= a", 0},
-	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001= a", 0},
-	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001~a", 0},
-	{NULL, HEX HEX ":00000008:00000000000000001= a", 0},
-	{NULL, HEX HEX ":00000008:00000000000000001~a", 0},
-	{NULL, HEX "0123456789abcde:0000000008:0000000000000001= a", 0},
-	{NULL, HEX "0123456789abcde:0000000008:0000000000000001~a", 0},
+	{NULL, HEX HEX ":000000008:0000000000000001=", 0, 0},
+	{NULL, HEX HEX ":000000008:0000000000000001=-a", 0, 0},
+	{NULL, HEX HEX ":000000008:0000000000000001== a", 0, 0},
+	{NULL, HEX HEX ":000000008:000000000000000x= a", 0, 0},
+	{NULL, HEX HEX ":000000008:0000000000000001-a", 0, 0},
+	{NULL, HEX HEX ":000000008:000000000000000x~a", 0, 0},
+	{NULL, HEX HEX ":00000000x:0000000000000001= a", 0, 0},
+	{NULL, HEX HEX ":00000000x:0000000000000001~a", 0, 0},
+	{NULL, HEX HEX "-000000008:0000000000000001= a", 0, 0},
+	{NULL, HEX HEX "0000000000:0000000000000001= a", 0, 0},
+	{NULL, HEX HEX "0000000000:0000000000000001~a", 0, 0},
+	{NULL, "x" HEX HEX "0000000000:000000000000001= a", 0, 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001= a", 0, 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001~a", 0, 0},
+	{NULL, HEX HEX ":00000008:00000000000000001= a", 0, 0},
+	{NULL, HEX HEX ":00000008:00000000000000001~a", 0, 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001= a", 0, 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001~a", 0, 0},
+	/* like a permit's, but for one thing */
+	{NULL, HEX HEX ":000000008:0000000000000001 slots=2a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001  slots=2 a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001 slots= a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001 slots=2000 a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001=slots=2 a", 0, 0},
+	{NULL, HEX HEX "0000000000:0000000000000001 slots=2 a", 0, 0},
+	{NULL, "x" HEX HEX "0000000000:000000000000001 slots=2 a", 0, 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001 slots=2 a", 0, 0},
+	{NULL, HEX HEX ":00000008:00000000000000001 slots=2 a", 0, 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001 slots=2 a", 0, 0},
+	{NULL, HEX HEX ":000000008:00000000000000001 slots=2 a", 0, 0},
 };
 
 #define FOREIGNERS ((int) (sizeof(foreigners) / sizeof(foreigners[0])))
@@ -108,8 +123,8 @@ static pid_t server;
 static redisContext *redis;
 static redisContext *subscriber; /* to the lock's channel and those of the hosts */
 
-static lock_keys lock[1 + PERMITS]; /* [0]: the queue; [1]: the lock itself */
-static node_data lock_data[1 + PERMITS];
+static lock_keys lock[1 + LOCK]; /* [0]: the queue; [LOCK]: the lock itself */
+static node_data lock_data[1 + LOCK];
 static lock_keys *keys; /* of the one that a command is for, and what is there */
 static node_data *data;
 static int permits; /* of this sequence; 0: the lock has none */
@@ -140,6 +155,16 @@ static long foreign_met;                  /* refusals for what another program p
 static long queued;                       /* ... for the queue alone */
 static long named;                        /* ... of a permit, that name another */
 static long heard_permits;                /* messages to the queue */
+static long barred_by_number;             /* permits, by a lock key that says another number */
+static long barred_by_lock;               /* ... by one that says none */
+static long barred_earlier;               /* ... of a request whose earlier attempt is there */
+static long longer_lives;                 /* lock keys that live longer than a permit granted */
+static long lock_gone;                    /* ... deleted with the last permit */
+static long lock_left;                    /* ... left for another permit */
+static long lock_kept;                    /* ... extended by hold_at_least */
+static long lock_renewed;                 /* ... extended by a renewal */
+static long lock_made;                    /* ... created again by a renewal */
+static long lock_made_full;               /* ... at a full node */
 static long heard_tries;                  /* of these, that a host tried to have the lock */
 
 static void name_keys(void);
@@ -153,6 +178,9 @@ static void run_sequence(int sequence);
 static void random_command(command *command, bool full);
 static void random_meddling(void);
 static void put_foreign(int number);
+static int some_key(void);
+static void count_permit(const command *command, const answer *answer, const node_data *before,
+						 const node_data *lock_before, node_memory memory);
 static bool is_foreign(const redisReply *reply, uint32_t secret);
 static void set_marker(uint32_t marker, int64_t lost_us);
 static void meet_both(void);
@@ -255,6 +283,17 @@ main(int argc, char **argv)
 	   "%ld are refused since another host waits for a permit, %ld hear of another permit, and "
 	   "%ld releases tell the queue",
 	   queued, named, heard_permits);
+	ok(barred_by_number > 0 && barred_by_lock > 0 && barred_earlier > 0,
+	   "%ld permits are barred by a lock key with another number, %ld by one with none, and %ld of "
+	   "these are of a request that has it",
+	   barred_by_number, barred_by_lock, barred_earlier);
+	ok(longer_lives > 0 && lock_gone > 0 && lock_left > 0 && lock_kept > 0,
+	   "lock keys: %ld live longer than the granted permit; %ld go with the last permit, %ld stay "
+	   "for others, and %ld for hold_at_least",
+	   longer_lives, lock_gone, lock_left, lock_kept);
+	ok(lock_renewed > 0 && lock_made > lock_made_full && lock_made_full > 0,
+	   "renewals extend %ld lock keys, and create %ld, of these %ld at full nodes", lock_renewed,
+	   lock_made, lock_made_full);
 	ok(other_types_fail_alone(),
 	   "a counter or queue of another type, or a long one, fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
@@ -264,18 +303,21 @@ main(int argc, char **argv)
 static void
 name_keys(void)
 {
-	for (int n = 0; n <= PERMITS; n++)
+	for (int n = 0; n <= LOCK; n++)
 	{
 		lock_keys *k = &lock[n];
+		char key[sizeof(k->key)] = KEY;
 
-		strcpy(k->key, n == 1 ? KEY : KEY LUA_PERMIT);
-		if (n > 1)
-			snprintf(k->key + strlen(k->key), 4, "%d", n);
-		k->counter_len = name_companion(k->counter, k->key, "token");
-		k->readers_len = name_companion(k->readers, k->key, "readers");
-		k->barrier_len = name_companion(k->barrier, k->key, "barrier");
+		if (n == 0)
+			strcat(key, LUA_PERMIT);
+		else if (n < LOCK)
+			snprintf(key, sizeof(key), "%s%s%d", KEY, LUA_PERMIT, n);
+		strcpy(k->key, key);
+		k->counter_len = name_companion(k->counter, key, "token");
+		k->readers_len = name_companion(k->readers, key, "readers");
+		k->barrier_len = name_companion(k->barrier, key, "barrier");
 	}
-	choose(1);
+	choose(LOCK);
 }
 
 static size_t
@@ -285,10 +327,16 @@ name_companion(char *to, const char *key, const char *kind)
 }
 
 static void
-choose(int permit)
+choose(int key)
 {
-	keys = &lock[permit];
-	data = &lock_data[permit];
+	keys = &lock[key];
+	data = &lock_data[key];
+}
+
+static int
+some_key(void)
+{
+	return permits > 0 ? (int) dice(LOCK + 1) : LOCK;
 }
 
 static void
@@ -374,7 +422,7 @@ run_sequence(int sequence)
 	freeReplyObject(call("FLUSHALL"));
 	now_us = server_time_us();
 	permits = dice(2) == 0 ? 0 : 2 + (int) dice(PERMITS - 1);
-	choose(1);
+	choose(LOCK);
 	memset(lock_data, 0, sizeof(lock_data));
 	memset(&its_mark, 0, sizeof(its_mark));
 	if (dice(8) != 0)
@@ -383,7 +431,7 @@ run_sequence(int sequence)
 	}
 	for (int i = 0; i < COMMANDS && differences == 0; i++)
 	{
-		choose(permits > 0 ? (int) dice(PERMITS + 1) : 1);
+		choose(some_key());
 		if (dice(8) == 0)
 		{
 			random_meddling();
@@ -407,10 +455,18 @@ random_command(command *c, bool full)
 	static const int64_t terms_ms[] = {LUA_DELETE_AND_TELL, LUA_DELETE, LUA_DELETE_AND_TELL_QUEUE,
 									   150000};
 
+	static const uint32_t wants_permit[] = {1, 2, 6, 1, 2, 6, 5};
+	int key = (int) (data - lock_data);
+
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
-	c->secret = 1 + dice(5);  /* three of them read */
-	c->attempt = 8 + dice(3); /* two numbers of digits */
+	if (permits == 0)
+		c->secret = 1 + dice(5); /* three of them read */
+	else if (key > 0 && key < LOCK)
+		c->secret = wants_permit[dice(7)];
+	else
+		c->secret = 1 + dice(7); /* two of them read */
+	c->attempt = 8 + dice(3);    /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
 	if (dice(3) > 0 && data->secret != 0 && data->secret < PLAIN)
@@ -427,18 +483,25 @@ random_command(command *c, bool full)
 				c->attempt = reader->attempt;
 		}
 	}
-	/* one request is of one mode, and permits are exclusive */
-	c->shared = c->secret > 2 && (permits == 0 || data == lock_data);
+	/* one request is of one mode, and permits are exclusive and don't stay */
+	c->shared = c->secret > 2 && (permits == 0 || c->secret < 5);
 	c->host = (int) (c->secret % HOSTS);
-	c->may_stay = c->secret % 2 == 1;
+	if (permits > 0 && c->secret != 3 && c->secret != 4 && c->secret != 7)
+		c->says_permits = c->secret == 5 ? PERMITS_MAX : permits;
+	c->may_stay = c->secret % 2 == 1 && c->says_permits == 0;
+	if (key > 0 && key < LOCK)
+	{
+		c->permit = key;
+		c->lock_data = &lock_data[LOCK];
+		c->permit_data = lock_data;
+		c->permits_known = PERMITS;
+	}
 	switch (c->op)
 	{
 		case CORE_OP_ACQUIRE:
 			c->waited_us = dice(3) == 0 ? -1 : (int64_t) dice(100000);
-			c->permit = (int) (data - lock_data);
-			c->permit_data = lock_data;
-			if (permits > 0 && c->permit != 0)
-				c->permits = permits;
+			if (c->permit > 0)
+				c->permits = c->says_permits;
 			break;
 		case CORE_OP_CONFIRM:
 			c->counter = dice(3) == 0 ? some_counter() : data->counter;
@@ -458,7 +521,7 @@ random_command(command *c, bool full)
 			break;
 		case CORE_OP_RELEASE:
 			c->ttl_ms = terms_ms[dice(4)];
-			if (c->shared && c->ttl_ms == LUA_DELETE_AND_TELL_QUEUE)
+			if (c->permit == 0 && c->ttl_ms == LUA_DELETE_AND_TELL_QUEUE)
 				c->ttl_ms = LUA_DELETE;
 			c->counter = dice(2) == 0 ? 0 : some_counter();
 			c->ended = dice(3) == 0 ? 0 : some_counter();
@@ -573,7 +636,7 @@ put_foreign(int number)
 	const foreign *f = &foreigners[number];
 
 	/* the queue is ours alone; another type in its place is an error: fails_alone */
-	if (data->secret != 0 || (data == lock_data && number > 0))
+	if (data->secret != 0 || (data == lock_data && f->type != NULL))
 		return;
 	if (f->type != NULL)
 		freeReplyObject(call(f->type, keys->key, strlen(keys->key)));
@@ -590,6 +653,7 @@ put_foreign(int number)
 	}
 	freeReplyObject(call("PEXPIRE %b 100000", keys->key, strlen(keys->key)));
 	node_plain_set(data, now_us, PLAIN + (uint32_t) number, 100000);
+	data->host = f->host;
 }
 
 /* Is that what it is in a refusal, or in its key? */
@@ -683,9 +747,10 @@ execute_both(int count)
 	for (int i = 0; i < count; i++)
 	{
 		node_data before;
+		node_data lock_before = lock_data[LOCK];
 		node_memory before_memory = memory;
 
-		permit[i] = permits > 0 ? (int) dice(PERMITS + 1) : 1;
+		permit[i] = some_key();
 		choose(permit[i]);
 		before = *data;
 
@@ -696,7 +761,10 @@ execute_both(int count)
 						 data->secret == command[i].secret && data->attempt == command[i].attempt;
 		node_execute(data, &its_mark, now_us, &command[i], &memory, &answer[i]);
 		foreign_met += answer[i].holder >= PLAIN;
-		queued += answer[i].holder != 0 && data->secret == 0 && command[i].permits > 0;
+		queued += answer[i].holder != 0 && data->secret == 0 && command[i].permits > 0 &&
+				  answer[i].holder == lock_data[0].secret && lock_before.secret == 0;
+		if (command[i].permit > 0)
+			count_permit(&command[i], &answer[i], &before, &lock_before, before_memory);
 		named += answer[i].free_permit > 0;
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
 		refused_behind += answer[i].error == NODE_FAILED && before_memory == NODE_WRITES;
@@ -727,7 +795,7 @@ execute_both(int count)
 		freeReplyObject(call("CONFIG SET maxmemory 0"));
 	now_us = server_time_us();
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (size_t) count)
-		differ("no array of %d", count);
+		differ("no array of %d but %s", count, reply->str ? reply->str : "another type");
 	for (int i = 0; i < count && differences == 0; i++)
 	{
 		choose(permit[i]);
@@ -740,14 +808,52 @@ execute_both(int count)
 	{
 		choose(permit[i]);
 		compare_data(what[i]);
+		if (command[i].permit > 0 && differences == 0)
+		{
+			choose(LOCK);
+			compare_data(what[i]);
+		}
 	}
 	freeReplyObject(reply);
+}
+
+/* What the command did with the key of the lock. */
+static void
+count_permit(const command *c, const answer *a, const node_data *before,
+			 const node_data *lock_before, node_memory memory)
+{
+	const node_data *now = c->lock_data;
+	bool was_there = lock_before->secret != 0;
+	bool extended = was_there && now->secret != 0 && now->key_end_ms > lock_before->key_end_ms;
+
+	if (c->op == CORE_OP_ACQUIRE && a->holder != 0 && was_there &&
+		lock_before->permits != c->permits && a->holder == lock_before->secret)
+	{
+		barred_by_number += lock_before->permits > 0;
+		barred_by_lock += lock_before->permits == 0;
+		barred_earlier += before->secret == c->secret && before->attempt < c->attempt;
+	}
+	else if (c->op == CORE_OP_ACQUIRE)
+		longer_lives += a->reply == CORE_REPLY_YES && now->key_end_ms > data->key_end_ms;
+	else if (c->op == CORE_OP_RELEASE && a->reply == CORE_REPLY_YES)
+	{
+		lock_gone += was_there && now->secret == 0;
+		lock_left += data->secret == 0 && now->permits > 0 && now->secret != 0;
+		lock_kept += extended;
+	}
+	else if (c->op == CORE_OP_RENEW)
+	{
+		lock_renewed += extended;
+		lock_made += !was_there && now->secret != 0;
+		lock_made_full += !was_there && now->secret != 0 && memory == NODE_FULL;
+	}
 }
 
 static size_t
 write_command(char *text, size_t size, const command *c)
 {
 	int64_t number[3] = {c->ttl_ms, c->counter, c->token};
+	char says[20] = "";
 	int len;
 
 	if (c->op == CORE_OP_ACQUIRE)
@@ -760,16 +866,20 @@ write_command(char *text, size_t size, const command *c)
 		number[0] = c->counter;
 		number[1] = c->token;
 	}
-	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%s%sa holder%c%" PRId64 "%c%" PRId64 "%c",
+	if (c->says_permits > 0)
+		snprintf(says, sizeof(says), "slots=%d ", c->says_permits);
+	len = snprintf(text, size, "%s%c%s%c%032x:%09u:%016x%s%s%sa holder%c%" PRId64 "%c%" PRId64 "%c",
 				   lua_command_name[c->shared][c->op], 0, keys->key, 0, c->secret, c->attempt,
-				   c->host + 1, c->shared ? LUA_SHARED : "", c->may_stay ? LUA_MAY_STAY : " ", 0,
-				   number[0], 0, number[1], 0);
+				   c->host + 1, c->shared ? LUA_SHARED : "", c->may_stay ? LUA_MAY_STAY : " ", says,
+				   0, number[0], 0, number[1], 0);
 	if (c->op == CORE_OP_ACQUIRE && c->waited_us < 0)
 		len += snprintf(text + len, size - (size_t) len, "%s%c", LUA_TRY, 0);
 	else if (c->op == CORE_OP_RELEASE)
 		len += (int) write_told(text + len, size - (size_t) len, c);
 	else
 		len += snprintf(text + len, size - (size_t) len, "%" PRId64 "%c", number[2], 0);
+	if (c->permits > 0)
+		len += snprintf(text + len, size - (size_t) len, "%d%c", c->permits, 0);
 	return (size_t) len;
 }
 
@@ -968,7 +1078,7 @@ subscribe(void)
 
 	subscriber = redisConnectUnix(socket_path);
 	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE end")));
-	for (int n = 0; n <= PERMITS; n++)
+	for (int n = 0; n <= LOCK; n++)
 		freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s", lock[n].key)));
 	for (int h = 1; h <= HOSTS; h++)
 	{
@@ -1006,7 +1116,7 @@ compare_messages(const command *c, const answer *a, const int *permit, int count
 			differ_unless_told(&c[i], &a[i],
 							   a[i].shared ? a[i].reader_host[told_host] : a[i].holder_host);
 		if (a[i].tells_queue)
-			differ_unless_permit(permit[i] == 0 ? 1 : permit[i]);
+			differ_unless_permit(permit[i]);
 	}
 	if (differences > 0)
 		return;
@@ -1085,7 +1195,9 @@ compare_data(const char *after)
 	else if (data->secret != 0 && !foreign &&
 			 (strtoul(value->str, NULL, 16) != data->secret ||
 			  strtoul(value->str + 33, NULL, 10) != data->attempt ||
-			  (strstr(value->str, LUA_KEPT "a holder") != NULL) != data->kept ||
+			  (strstr(value->str, LUA_KEPT) != NULL) != data->kept ||
+			  (strstr(value->str, " slots=") ? atoi(strstr(value->str, " slots=") + 7) : 0) !=
+				  data->permits ||
 			  (value->len > 60 && value->str[59 + data->shared] == LUA_MAY_STAY[0]) !=
 				  data->may_stay ||
 			  llabs(value_ttl->integer - (long long) (data->key_end_ms - now_us / 1000)) >

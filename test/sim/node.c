@@ -29,6 +29,14 @@ static void put_reader(node_data *data, const command *command, int64_t granted,
 static void drop_reader(node_data *data, node_reader *reader);
 static bool has_barrier(const node_data *data);
 static bool is_queued(const command *command);
+static bool is_barred(const command *command);
+static int permits_said(const node_data *data);
+static bool has_permit(const command *command, int permit);
+static void stand_behind(const node_data *bar, int64_t now_us, answer *answer);
+static void take_lock(int64_t now_us, const command *command);
+static void renew_lock(const node_data *data, int64_t now_us, const command *command,
+					   node_memory *memory);
+static void leave_lock(const node_data *data, int64_t now_us, const command *command);
 static int another_permit(const command *command);
 static void stand_in_the_way(const node_data *data, int64_t now_us, const command *command,
 							 answer *answer);
@@ -51,6 +59,8 @@ node_execute(node_data *data, const node_mark *mark, int64_t now_us, const comma
 {
 	*answer = (struct answer){.reply = CORE_REPLY_NO};
 	node_expire(data, now_us);
+	if (command->lock_data != NULL)
+		node_expire(command->lock_data, now_us);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -74,6 +84,7 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		node_memory *memory, answer *answer)
 {
 	bool queued = is_queued(command);
+	bool barred = is_barred(command);
 	int64_t proposal = command->proposal;
 	int64_t counter = proposal;
 	bool near = data->counter != 0 && is_near(data->counter, proposal);
@@ -106,19 +117,16 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 	}
 	else
 	{
-		if (data->counter != 0)
+		if (data->counter != 0 && !queued && !barred)
 			let_write(memory);
 		if (is_same(data, command))
 		{
 			answer->token = data->counter;
 			return;
 		}
-		if (data->secret == 0 && queued)
+		if (barred || (data->secret == 0 && queued))
 		{
-			answer->reply = CORE_REPLY_NO;
-			answer->busy_ms = ttl_left_ms(&command->permit_data[0], now_us);
-			answer->holder = command->permit_data[0].secret;
-			answer->in_front = true;
+			stand_behind(barred ? command->lock_data : command->permit_data, now_us, answer);
 			return;
 		}
 		if (data->secret != 0 && !is_ours(data, command))
@@ -130,7 +138,9 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 				answer->free_permit = another_permit(command);
 			return;
 		}
-		if (*memory != NODE_HAS_ROOM && data->counter == 0)
+		if (queued)
+			let_write(memory);
+		else if (*memory != NODE_HAS_ROOM && data->counter == 0)
 		{
 			refuse(answer);
 			return;
@@ -141,15 +151,102 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		data->counter = counter; /* it expires when it would have */
 	else
 		set_counter(data, now_us, counter);
+	if (command->permits > 0)
+		take_lock(now_us, command);
 	answer->token = counter;
 }
 
-/* Another host waits for any permit. */
+/* Another host waits for any permit.  The queue's lock is exclusive. */
 static bool
 is_queued(const command *command)
 {
-	return command->permits > 0 && command->permit_data[0].secret != 0 &&
-		   command->permit_data[0].host != command->host + 1;
+	const node_data *queue = command->permit_data;
+
+	return command->permits > 0 && queue->secret != 0 &&
+		   (queue->host != command->host + 1 || queue->shared);
+}
+
+/* The lock itself is held, or its permits have another number. */
+static bool
+is_barred(const command *command)
+{
+	return command->permits > 0 && command->lock_data->secret != 0 &&
+		   permits_said(command->lock_data) != command->permits;
+}
+
+/* By the key of a lock; 0: the key is not there, or says nothing of permits. */
+static int
+permits_said(const node_data *data)
+{
+	return data->secret != 0 && !data->kept ? data->permits : 0;
+}
+
+static bool
+has_permit(const command *command, int permit)
+{
+	return permit <= command->permits_known && command->permit_data[permit].secret != 0;
+}
+
+/* The permit is not granted, because of the queue or of the lock itself. */
+static void
+stand_behind(const node_data *bar, int64_t now_us, answer *answer)
+{
+	answer->reply = CORE_REPLY_NO;
+	answer->busy_ms = ttl_left_ms(bar, now_us);
+	answer->holder = bar->secret;
+	answer->in_front = true;
+}
+
+/* With a permit that is granted: the key of the lock lives as long as the longest of them. */
+static void
+take_lock(int64_t now_us, const command *command)
+{
+	node_data *lock = command->lock_data;
+	int64_t end_ms = lock->secret != 0 ? lock->key_end_ms : 0;
+
+	set_key(lock, now_us, command);
+	if (lock->key_end_ms < end_ms)
+		lock->key_end_ms = end_ms;
+}
+
+/* With a permit that is renewed: the lock's key may have been lost, or be a stranger's. */
+static void
+renew_lock(const node_data *data, int64_t now_us, const command *command, node_memory *memory)
+{
+	node_data *lock = command->lock_data;
+
+	if (lock->secret == 0)
+	{
+		let_write(memory);
+		set_key(lock, now_us, command);
+		lock->key_end_ms = data->key_end_ms;
+	}
+	else if (permits_said(lock) > 0 && lock->key_end_ms < data->key_end_ms)
+	{
+		let_write(memory);
+		lock->key_end_ms = data->key_end_ms;
+	}
+}
+
+/* With a permit that is released: the last one takes the lock's key along. */
+static void
+leave_lock(const node_data *data, int64_t now_us, const command *command)
+{
+	node_data *lock = command->lock_data;
+	int permits = permits_said(lock);
+
+	if (permits > 0 && command->ttl_ms > 0)
+	{
+		if (lock->key_end_ms < data->key_end_ms)
+			lock->key_end_ms = now_us / 1000 + command->ttl_ms;
+	}
+	else if (permits > 0)
+	{
+		for (int i = 1; i <= permits; i++)
+			if (has_permit(command, i))
+				return;
+		lock->secret = 0;
+	}
 }
 
 /* The next one that is free, beginning behind the one that is refused; 0: there is none. */
@@ -161,7 +258,7 @@ another_permit(const command *command)
 	for (int i = 1; i < command->permits; i++)
 	{
 		other = other % command->permits + 1;
-		if (command->permit_data[other].secret == 0)
+		if (!has_permit(command, other))
 			return other;
 	}
 	return 0;
@@ -330,6 +427,8 @@ renew(node_data *data, int64_t now_us, const command *command, node_memory *memo
 		}
 		set_key(data, now_us, command);
 	}
+	if (command->permit > 0)
+		renew_lock(data, now_us, command, memory);
 	if (data->counter < command->token)
 	{
 		let_write(memory);
@@ -443,6 +542,8 @@ release(node_data *data, int64_t now_us, const command *command, node_memory *me
 		set_key(data, now_us, command);
 		data->kept = true;
 	}
+	if (command->permit > 0)
+		leave_lock(data, now_us, command);
 }
 
 static node_reader *
@@ -532,6 +633,7 @@ node_plain_set(node_data *data, int64_t now_us, uint32_t secret, int64_t ttl_ms)
 	data->host = 0;
 	data->may_stay = false;
 	data->shared = false;
+	data->permits = 0;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + ttl_ms;
 	return true;
@@ -605,6 +707,7 @@ set_key(node_data *data, int64_t now_us, const command *command)
 	data->host = command->host + 1;
 	data->may_stay = command->may_stay;
 	data->shared = command->shared;
+	data->permits = command->may_stay || command->shared ? 0 : command->says_permits;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }

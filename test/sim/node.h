@@ -47,6 +47,7 @@ typedef struct node_data
 	int host;           /* its id; 0: a plain client's value has none */
 	bool may_stay;      /* and that the host may have it for nobody */
 	bool shared;        /* and that it is of readers; what follows of them counts only then */
+	int permits;        /* and that the lock has so many; 0: it does not say so */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
 	int64_t counter;    /* 0: there is none */
 	int64_t counter_end_ms;
@@ -78,22 +79,25 @@ typedef struct command
 	int resource; /* which lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
-	int64_t ttl_ms;   /* release: what becomes of the key, as in redlock.lua */
-	int64_t proposal; /* acquire */
-	uint32_t marker;  /* acquire: what must be there */
-	int64_t counter;  /* confirm: granted; renew: bound; release: tombstone */
-	int64_t token;    /* confirm; renew: what the bound becomes */
+	int64_t ttl_ms;               /* release: what becomes of the key, as in redlock.lua */
+	int64_t proposal;             /* acquire */
+	uint32_t marker;              /* acquire: what must be there */
+	int64_t counter;              /* confirm: granted; renew: bound; release: tombstone */
+	int64_t token;                /* confirm; renew: what the bound becomes */
 	int64_t waited_us;            /* acquire: what the holder's host is told; -1: it is a try */
-	int permits;                  /* acquire: the key is of one of so many; 0: it is not */
-	int permit;                   /* ... of this one */
-	const node_data *permit_data; /* ... the node's: [0] of the queue, [n] of permit n */
+	int permit;                   /* the key is of this permit of a lock; 0: it is of a lock */
+	node_data *lock_data;         /* ... the node's of that lock */
+	const node_data *permit_data; /* ... [0] of the queue, [n] of permit n, ... */
+	int permits_known;            /* ... up to this one; there are no others */
+	int permits;                  /* acquire of a permit: how many the lock has */
 	int64_t ended; /* release: the token of the lease, as waiters are told; 0: none */
 	int waiting;   /* release: so many of them are named */
 	told_waiter waiter[WAITERS_MAX];
 	/* what the shell remembers of it */
-	int host;      /* its id, less one, is in the value */
-	bool may_stay; /* so is this */
-	bool shared;   /* it is one of readers, and so is this */
+	int host;         /* its id, less one, is in the value */
+	bool may_stay;    /* so is this */
+	int says_permits; /* so is this number; 0: none */
+	bool shared;      /* it is one of readers, and so is this */
 	int slot;
 	uint32_t generation;
 	uint32_t round;
