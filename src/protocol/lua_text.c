@@ -365,7 +365,7 @@ const char lua_script[] =
 	"for n = 1, tonumber(permits) do\n"
 	"keys[n + 1] = lock .. " TEXT(LUA_PERMIT) " .. n\n"
 	"end\n"
-	"if call('EXISTS', unpack(keys)) == 0 then\n"
+	"if try('EXISTS', unpack(keys)) == 0 then\n"
 	"call('DEL', lock)\n"
 	"end\n"
 	"end\n"

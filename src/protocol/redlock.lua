@@ -528,7 +528,7 @@ for i = 2, #arguments do
 					for n = 1, tonumber(permits) do
 						keys[n + 1] = lock .. LUA_PERMIT .. n
 					end
-					if call('EXISTS', unpack(keys)) == 0 then
+					if try('EXISTS', unpack(keys)) == 0 then
 						call('DEL', lock)
 					end
 				end

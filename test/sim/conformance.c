@@ -56,9 +56,11 @@ typedef struct lock_keys
 	char counter[80];
 	char readers[80];
 	char barrier[80];
+	char none[80]; /* which is never there */
 	size_t counter_len;
 	size_t readers_len;
 	size_t barrier_len;
+	size_t none_len;
 } lock_keys;
 
 /* What other programs put under a lock's name, and what a refusal says of it. */
@@ -125,6 +127,7 @@ static redisContext *subscriber; /* to the lock's channel and those of the hosts
 
 static lock_keys lock[1 + LOCK]; /* [0]: the queue; [LOCK]: the lock itself */
 static node_data lock_data[1 + LOCK];
+static lock_keys other_keys = {.key = "redlock:other"};
 static lock_keys *keys; /* of the one that a command is for, and what is there */
 static node_data *data;
 static int permits; /* of this sequence; 0: the lock has none */
@@ -165,6 +168,7 @@ static long lock_kept;                    /* ... extended by hold_at_least */
 static long lock_renewed;                 /* ... extended by a renewal */
 static long lock_made;                    /* ... created again by a renewal */
 static long lock_made_full;               /* ... at a full node */
+static long lacked[2];                    /* commands that lack a right, and do without or fail */
 static long heard_tries;                  /* of these, that a host tried to have the lock */
 
 static void name_keys(void);
@@ -184,6 +188,12 @@ static void count_permit(const command *command, const answer *answer, const nod
 static bool is_foreign(const redisReply *reply, uint32_t secret);
 static void set_marker(uint32_t marker, int64_t lost_us);
 static void meet_both(void);
+static void lack_rights(void);
+static bool lacks_right(const command *command, const char *denied);
+static bool lacks_key(const command *command, int key, int kind);
+static void allow_key(char *rights, size_t size, const char *key, size_t len);
+static bool fails_well(const command *command, bool may_fail);
+static redisReply *snapshot(void);
 static void execute_both(int count);
 static size_t write_command(char *text, size_t size, const command *command);
 static redisReply *call_script(const char *marker, char text[][600], const size_t *len, int count);
@@ -294,6 +304,9 @@ main(int argc, char **argv)
 	ok(lock_renewed > 0 && lock_made > lock_made_full && lock_made_full > 0,
 	   "renewals extend %ld lock keys, and create %ld, of these %ld at full nodes", lock_renewed,
 	   lock_made, lock_made_full);
+	ok(lacked[0] > 0 && lacked[1] > 0,
+	   "without a right %ld commands are executed, and %ld fail and change nothing", lacked[0],
+	   lacked[1]);
 	ok(other_types_fail_alone(),
 	   "a counter or queue of another type, or a long one, fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
@@ -316,6 +329,7 @@ name_keys(void)
 		k->counter_len = name_companion(k->counter, key, "token");
 		k->readers_len = name_companion(k->readers, key, "readers");
 		k->barrier_len = name_companion(k->barrier, key, "barrier");
+		k->none_len = name_companion(k->none, key, "none");
 	}
 	choose(LOCK);
 }
@@ -444,6 +458,8 @@ run_sequence(int sequence)
 		}
 		execute_both(dice(2) == 0 ? 1 : 1 + dice(BATCH_MAX));
 	}
+	if (differences == 0)
+		lack_rights();
 	if (differences > 0)
 		printf("# in sequence %d\n", sequence);
 }
@@ -722,6 +738,148 @@ meet_both(void)
 	}
 	freeReplyObject(reply);
 	compare_data("handshake");
+}
+
+/*
+ * The node's ACL denies something.  The simulated node knows nothing of that, so these commands are
+ * the last of a sequence.
+ */
+static void
+lack_rights(void)
+{
+	static const char *const not_needed[] = {"publish", "pubsub", "type", "hscan"};
+	command c;
+
+	for (int i = 0; i < 8 && differences == 0; i++)
+	{
+		bool good;
+
+		choose(some_key());
+		random_command(&c, false);
+		c.marker = its_mark.text;
+		if (dice(2) == 0)
+			good = lacks_right(&c, not_needed[dice(4)]);
+		else
+			good = lacks_key(&c, some_key(), (int) dice(3));
+		if (!good)
+			differ("another answer, or other data, where a right lacks, after %s",
+				   lua_command_name[c.shared][c.op]);
+	}
+	freeReplyObject(call("PUBLISH end end"));
+	for (bool more = differences == 0; more;)
+	{
+		redisReply *message = hear();
+
+		more = strcmp(message->element[1]->str, "end") != 0;
+		freeReplyObject(message);
+	}
+}
+
+/* A command of the node that is not needed. */
+static bool
+lacks_right(const command *c, const char *denied)
+{
+	bool good;
+
+	freeReplyObject(call("ACL SETUSER default -%s", denied));
+	good = fails_well(c, false);
+	freeReplyObject(call("ACL SETUSER default +@all"));
+	return good;
+}
+
+/* The key, its counter or its barrier. */
+static bool
+lacks_key(const command *c, int key, int kind)
+{
+	char rights[4000] = "ACL SETUSER default resetkeys ~redlock:other*";
+	bool good;
+
+	allow_key(rights, sizeof(rights), marker_key, sizeof(marker_key) - 1);
+	for (int n = 0; n <= LOCK; n++)
+	{
+		if (n != key || kind != 0)
+			allow_key(rights, sizeof(rights), lock[n].key, strlen(lock[n].key));
+		if (n != key || kind != 1)
+			allow_key(rights, sizeof(rights), lock[n].counter, lock[n].counter_len);
+		if (n != key || kind != 2)
+			allow_key(rights, sizeof(rights), lock[n].barrier, lock[n].barrier_len);
+		allow_key(rights, sizeof(rights), lock[n].readers, lock[n].readers_len);
+		allow_key(rights, sizeof(rights), lock[n].none, lock[n].none_len);
+	}
+	freeReplyObject(call(rights));
+	good = fails_well(c, true);
+	freeReplyObject(call("ACL SETUSER default allkeys"));
+	return good;
+}
+
+/* By a pattern, in which no blank and no NUL may be. */
+static void
+allow_key(char *rights, size_t size, const char *key, size_t len)
+{
+	size_t at = strlen(rights);
+
+	at += (size_t) snprintf(rights + at, size - at, " ~");
+	for (size_t i = 0; i < len && at < size - 1; i++)
+		rights[at++] = key[i];
+	for (size_t i = at - len; i < at; i++)
+		if ((unsigned char) rights[i] <= ' ')
+			rights[i] = '?';
+	rights[at] = 0;
+}
+
+/* Behind the command another lock is acquired.  One that fails has done nothing. */
+static bool
+fails_well(const command *c, bool may_fail)
+{
+	static uint32_t attempt = 0;
+	lock_keys *own_keys = keys;
+	command other = plain_acquire(++attempt);
+	char text[BATCH_MAX][600];
+	size_t len[BATCH_MAX];
+	redisReply *before = snapshot();
+	redisReply *reply;
+	redisReply *after;
+	bool good;
+
+	len[0] = write_command(text[0], sizeof(text[0]), c);
+	keys = &other_keys;
+	len[1] = write_command(text[1], sizeof(text[1]), &other);
+	keys = own_keys;
+	reply = call_script(its_mark.text == 0 ? "m0" : marker_text, text, len, 2);
+	after = snapshot();
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
+	if (good && reply->element[0]->type == REDIS_REPLY_ERROR &&
+		strncmp(reply->element[0]->str, LUA_FORGOT, strlen(LUA_FORGOT)) != 0 &&
+		strncmp(reply->element[0]->str, LUA_AHEAD, strlen(LUA_AHEAD)) != 0)
+	{
+		good = may_fail && strcmp(before->str, after->str) == 0;
+		lacked[1]++;
+	}
+	else
+		lacked[0]++;
+	good = good && (its_mark.text == 0 || reply->element[1]->type != REDIS_REPLY_ERROR);
+	if (!good)
+		printf("# %s: %s\n", own_keys->key,
+			   reply->str                                      ? reply->str
+			   : reply->elements > 0 && reply->element[0]->str ? reply->element[0]->str
+															   : "other data");
+	freeReplyObject(before);
+	freeReplyObject(reply);
+	freeReplyObject(after);
+	return good;
+}
+
+/* Of all data, but for the lock behind. */
+static redisReply *
+snapshot(void)
+{
+	static const char text[] =
+		"local keys, all = redis.call('KEYS', '*'), {} table.sort(keys) "
+		"for _, key in ipairs(keys) do if key:sub(1, 13) ~= 'redlock:other' then "
+		"all[#all + 1] = key .. redis.call('DUMP', key) end end "
+		"return redis.sha1hex(table.concat(all, '|'))";
+
+	return call("EVAL %s 0", text);
 }
 
 /*

@@ -1,0 +1,262 @@
+#!/usr/bin/perl
+#
+# script_mutants.pl: break redlock.lua in one place at a time, and see that conformance.c finds
+# each broken script.
+#
+#	script_mutants.pl [--jobs N] [--share K/N] [--list] [--line FROM-TO] [PATTERN]
+#
+# Each line of the script is mutated: the line is dropped; a condition, or a part of one, becomes
+# true or false; a comparison, "and", "or", "not", a sum, math.max, a number, a text or the key of a
+# command becomes another.  A mutant is a text like "before ==> after".  script_equivalents.txt
+# lists the mutants that do the same as the script, with the reason; they are not run, but each
+# entry must fit a mutant.
+#
+# --share K/N runs each Nth mutant, from the Kth on; --line only those of such lines; PATTERN only
+# those whose text matches; --list runs none and shows them.  A mutant that survives is run again
+# with more sequences and another seed.  Writes TAP: one test for each mutant.
+use strict;
+use warnings;
+
+use Cwd 'abs_path';
+use File::Basename 'dirname';
+use File::Temp 'tempdir';
+use Getopt::Long;
+
+my $sim  = dirname(abs_path($0));
+my ($jobs, $share, $list, $lines) = (2, '1/1', 0, '');
+GetOptions('jobs=i' => \$jobs, 'share=s' => \$share, 'list' => \$list, 'line=s' => \$lines) or exit 2;
+my ($part, $parts) = $share =~ m{^(\d+)/(\d+)$} or die "--share is K/N\n";
+my ($from, $to)    = $lines =~ m{^(\d+)-(\d+)$};
+my ($wanted)       = @ARGV;
+
+# Each seed and number of sequences that a mutant has to survive.
+my @runs = ([ 20240607, 400 ], [ 99, 1200 ]);
+
+# Runs of a mutant that takes longer are dead: its script does not end, or is refused.
+my $seconds = 300;
+
+my $dir = tempdir(CLEANUP => 1);
+my @script = split /\n/, `"$sim/conformance" --script`, -1;
+die "make conformance first\n" if @script < 2;
+
+my %equivalent = read_equivalents("$sim/script_equivalents.txt");
+my @mutants    = all_mutants();
+my $all        = @mutants;
+my $skipped    = grep { $equivalent{ $_->{text} } } @mutants;
+my %there      = map { $_->{text} => 1 } @mutants;
+my @stale      = grep { !$there{$_} } sort keys %equivalent;
+my $number     = 0;
+@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
+@mutants = grep { ++$number % $parts == $part % $parts } @mutants;
+@mutants = grep { $_->{line} >= $from and $_->{line} <= $to } @mutants if defined $from;
+@mutants = grep { $_->{text} =~ /$wanted/ } @mutants if defined $wanted;
+
+if ($list)
+{
+	print "$_->{line}: $_->{text}\n" foreach @mutants;
+	exit 0;
+}
+
+$| = 1;
+my ($test, $failed) = (0, 0);
+report(0, "the script itself: the line of an equivalent that is none: $_") foreach @stale;
+
+my (%running, $next);
+$next = 0;
+while ($next < @mutants or %running)
+{
+	while ($next < @mutants and keys %running < $jobs)
+	{
+		my $mutant = $mutants[ $next++ ];
+		my $pid = fork() // die "fork: $!";
+		if ($pid == 0)
+		{
+			exec_nothing_of_parent();
+			exit(is_found($mutant, $next) ? 0 : 1);
+		}
+		$running{$pid} = $mutant;
+	}
+	my $pid = wait();
+	my $mutant = delete $running{$pid} or next;
+	report($? == 0, "line $mutant->{line}: $mutant->{text}");
+}
+printf "1..%d\n", $test;
+printf "# %d mutants, %d of them equivalent; %d run, %d killed\n", $all, $skipped, scalar @mutants, $test - $failed;
+exit($failed ? 1 : 0);
+
+# The directory is the parent's to remove.
+sub exec_nothing_of_parent
+{
+	$File::Temp::KEEP_ALL = 1;
+	return;
+}
+
+sub report
+{
+	my ($good, $what) = @_;
+
+	$test++;
+	$failed++ unless $good;
+	# a text may have what TAP takes for a directive
+	print $good ? '' : 'not ', "ok $test - ", $what =~ s/#/\\#/gr, "\n";
+	return;
+}
+
+# Does conformance.c fail with it?
+sub is_found
+{
+	my ($mutant, $id) = @_;
+	my $file = "$dir/$id.lua";
+	my @text = @script;
+
+	$text[ $mutant->{line} - 1 ] = $mutant->{new};
+	open(my $out, '>', $file) or die "$file: $!\n";
+	print $out join("\n", @text);
+	close($out);
+	foreach my $run (@runs)
+	{
+		my ($seed, $sequences) = @$run;
+		system("SCRIPT='$file' SEED=$seed SEQUENCES=$sequences timeout $seconds '$sim/conformance' >/dev/null 2>&1");
+		return 1 if $? != 0;
+	}
+	return 0;
+}
+
+# A reason in lines that begin with "#", then the mutants that it is of.
+sub read_equivalents
+{
+	my ($file) = @_;
+	my (%reason, $reason);
+
+	open(my $in, '<', $file) or die "$file: $!\n";
+	while (my $line = <$in>)
+	{
+		chomp $line;
+		if    ($line =~ /^#/)       { $reason = $line; }
+		elsif ($line =~ / ==> /)    { $reason{$line} = $reason // die "$file:$.: no reason\n"; }
+		elsif ($line eq '')         { undef $reason; }
+		else                        { die "$file:$.: what is this?\n"; }
+	}
+	close($in);
+	return %reason;
+}
+
+# In the order of the lines.  The nth line of a text is told from the others by its number.
+sub all_mutants
+{
+	my (@all, %times);
+
+	for my $i (0 .. $#script)
+	{
+		my $line = $script[$i];
+		next if $line =~ /^\s*(?:end|else|repeat|until true|return arguments|\}?)$/;
+		my $place = $line;
+		$place .= " ($times{$line})" if $times{$line}++;
+		my %seen = ($line => 1);
+		foreach my $new (mutants_of($line))
+		{
+			next if $seen{$new}++;
+			push @all, { line => $i + 1, new => $new, text => "$place ==> $new" };
+		}
+	}
+	return @all;
+}
+
+sub mutants_of
+{
+	my ($line) = @_;
+	my @new;
+
+	# the line, if it is a statement
+	push @new, '' if $line !~ /\b(?:if|elseif|for|then|do)\b|^(?:local function|and|or|\.\.)/ and $line !~ /[,({]$/;
+	# the condition, and its parts
+	if ($line =~ /^(if|elseif) (.*) then$/)
+	{
+		push @new, "$1 true then", "$1 false then";
+	}
+	push @new, parts_of($line);
+	# operators and words, each where it is
+	push @new, each_place($line, qr/(?<![~<>=])==(?!=)/, sub { '~=' });
+	push @new, each_place($line, qr/~=/, sub { '==' });
+	push @new, each_place($line, qr/<(?!=)/, sub { '<=' });
+	push @new, each_place($line, qr/>(?!=)/, sub { '>=' });
+	push @new, each_place($line, qr/<=/, sub { '<' });
+	push @new, each_place($line, qr/>=/, sub { '>' });
+	push @new, each_place($line, qr/\band\b/, sub { 'or' });
+	push @new, each_place($line, qr/\bor\b/,  sub { 'and' });
+	push @new, each_place($line, qr/\bnot /,  sub { '' });
+	push @new, each_place($line, qr/ \+ /, sub { ' - ' });
+	push @new, each_place($line, qr/ - /,  sub { ' + ' });
+	push @new, each_place($line, qr/ % /,  sub { ' * ' });
+	push @new, each_place($line, qr/math\.max/, sub { 'math.min' });
+	push @new, each_place($line, qr/\btrue\b/, sub { 'false' }) if $line !~ /^until/;
+	push @new, each_place($line, qr/\bfalse\b/, sub { 'true' });
+	# numbers; long ones are times, and tests know these no better
+	push @new, each_place($line, qr/(?<![\w.'%\\])\d+(?![\w.'])/, sub { $_[0] < 1000 ? $_[0] + 1 : 2 * $_[0] + 1 });
+	# texts, but for those that people read, and the names of commands
+	push @new, each_place($line, qr/'(?:[^'\\]|\\.)*'/, sub { $_[0] =~ /^'(?:[A-Z]+'$| |ERR )/ ? $_[0] : "'x" . substr($_[0], 1) });
+	# keys of commands
+	push @new, each_place($line, qr/(?<=', )(?:key|lock|queue|readers|counter_key|bar|other_key)\b/, sub { "'x' .. $_[0]" });
+	return @new;
+}
+
+# Where it matches outside of a text; each of the subs makes one mutant of each place.
+sub each_place
+{
+	my ($line, $what, @subs) = @_;
+	my @new;
+
+	while ($line =~ /$what/g)
+	{
+		my ($begin, $found) = ($-[0], $&);
+		my $before = substr($line, 0, $begin);
+		my $quotes = () = $before =~ /(?<!\\)'/g;
+		next if $quotes % 2 and $found !~ /^'/;
+		next if $quotes % 2; # a quote that ends a text
+		foreach my $sub (@subs)
+		{
+			my $new = $sub->($found);
+			push @new, $before . $new . substr($line, $begin + length $found);
+		}
+	}
+	return @new;
+}
+
+# Each operand of "and" and "or" is left out: it becomes what decides nothing.
+sub parts_of
+{
+	my ($line) = @_;
+	my @new;
+
+	while ($line =~ /\b(and|or) /g)
+	{
+		my ($word, $begin, $end) = ($1, $-[0], $+[0]);
+		my $nothing = $word eq 'and' ? 'true' : 'false';
+		my $left = substr($line, 0, $begin) =~ s/\s+$//r;
+		my $right = substr($line, $end);
+		my $taken = operand($right);
+		push @new, "$left $word $nothing" . substr($right, length $taken) if $taken ne '';
+		my $last = reverse operand(scalar reverse($left) =~ tr/()/)(/r) =~ tr/()/)(/r;
+		push @new, substr($left, 0, length($left) - length $last) . "$nothing $word $right" if $last ne '';
+	}
+	return @new;
+}
+
+# What stands in front of the next "and", "or", "then" or end of the parentheses.  Words are met from
+# both sides.
+sub operand
+{
+	my ($text) = @_;
+	my $depth = 0;
+	my $at = 0;
+
+	while ($at < length $text)
+	{
+		my $rest = substr($text, $at);
+		last if $depth == 0 and $rest =~ /^(?: (?:and|or|then|dna|ro|fi|fiesle|nruter|=|lacol)\b| ?[,)])/;
+		$depth++ if $rest =~ /^[({]/;
+		$depth-- if $rest =~ /^[)}]/;
+		$at++;
+	}
+	return substr($text, 0, $at);
+}
