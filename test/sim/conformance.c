@@ -37,7 +37,7 @@
 #include "protocol/lua.h"
 #include "protocol/permits.h"
 
-#define KEY "redlock:the \xc3\xa4 lock"
+#define KEY "redlock:the next \xc3\xa4 lock"
 #define PLAIN 9   /* the secret of a plain client; the following ones are of FOREIGN, too */
 #define PERMITS 3 /* of the lock, at most */
 #define LOCK (PERMITS + 1) /* behind its queue and its permits: the lock itself */
@@ -202,6 +202,7 @@ static bool other_types_fail_alone(void);
 static command plain_acquire(uint32_t attempt);
 static bool fails_alone(const char *key, int shared, int op, const char *error);
 static bool half_done_is_undone(void);
+static bool permit_needs_lock(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void subscribe(void);
 static void compare_messages(const command *command, const answer *answer, const int *permit,
@@ -310,6 +311,7 @@ main(int argc, char **argv)
 	ok(other_types_fail_alone(),
 	   "a counter or queue of another type, or a long one, fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
+	ok(permit_needs_lock(), "an acquire of a permit that can't write the lock's key leaves no key");
 	return tap_done();
 }
 
@@ -435,7 +437,7 @@ run_sequence(int sequence)
 {
 	freeReplyObject(call("FLUSHALL"));
 	now_us = server_time_us();
-	permits = dice(2) == 0 ? 0 : 2 + (int) dice(PERMITS - 1);
+	permits = dice(2) == 0 ? 0 : 1 + (int) dice(PERMITS);
 	choose(LOCK);
 	memset(lock_data, 0, sizeof(lock_data));
 	memset(&its_mark, 0, sizeof(its_mark));
@@ -1163,6 +1165,50 @@ half_done_is_undone(void)
 	return good;
 }
 
+/* The node's ACL lets us read the lock's key only.  Nodes before 7.0 have no such rights. */
+static bool
+permit_needs_lock(void)
+{
+	command own = plain_acquire(1);
+	char rights[1000] = "ACL SETUSER default resetkeys";
+	char text[BATCH_MAX][600];
+	size_t len[BATCH_MAX];
+	size_t at;
+	redisReply *reply;
+	bool good;
+
+	freeReplyObject(call("FLUSHALL"));
+	set_marker(1, 0);
+	allow_key(rights, sizeof(rights), marker_key, sizeof(marker_key) - 1);
+	allow_key(rights, sizeof(rights), lock[0].key, strlen(lock[0].key));
+	allow_key(rights, sizeof(rights), lock[1].key, strlen(lock[1].key));
+	allow_key(rights, sizeof(rights), lock[1].counter, lock[1].counter_len);
+	at = strlen(rights);
+	allow_key(rights, sizeof(rights), lock[LOCK].key, strlen(lock[LOCK].key));
+	memmove(rights + at + 4, rights + at + 1, strlen(rights + at));
+	memcpy(rights + at + 1, "%%R", 3);
+	reply = redisCommand(redis, rights);
+	if (must_reply(reply)->type == REDIS_REPLY_ERROR)
+	{
+		freeReplyObject(reply);
+		return true;
+	}
+	freeReplyObject(reply);
+	choose(1);
+	own.permits = own.says_permits = 2;
+	len[0] = write_command(text[0], sizeof(text[0]), &own);
+	reply = call_script(marker_text, text, len, 1);
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1 &&
+		   reply->element[0]->type == REDIS_REPLY_ERROR;
+	freeReplyObject(reply);
+	freeReplyObject(call("ACL SETUSER default allkeys"));
+	reply = call("EXISTS %b", keys->key, strlen(keys->key));
+	good = good && reply->integer == 0;
+	freeReplyObject(reply);
+	choose(LOCK);
+	return good;
+}
+
 static void
 compare_reply(const command *c, const redisReply *reply, answer *a)
 {
@@ -1185,8 +1231,7 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 	}
 	else if (c->op != CORE_OP_ACQUIRE)
 	{
-		if (reply->type != REDIS_REPLY_INTEGER ||
-			(reply->integer >= 1) != (a->reply == CORE_REPLY_YES))
+		if (reply->type != REDIS_REPLY_INTEGER || reply->integer != (a->reply == CORE_REPLY_YES))
 			differ("the reply %lld", reply->integer);
 	}
 	else if (a->reply == CORE_REPLY_YES)
@@ -1216,8 +1261,11 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != (c->permits > 0 ? 4 : 3) ||
 			 reply->element[0]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[1]->type != REDIS_REPLY_STRING ||
-			 (a->holder >= PLAIN ? !is_foreign(reply->element[1], a->holder)
-								 : strtoul(reply->element[1]->str, NULL, 16) != a->holder) ||
+			 (a->holder >= PLAIN
+				  ? !is_foreign(reply->element[1], a->holder)
+				  : strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
+						reply->element[1]->len <= 60 || reply->element[1]->str[32] != ':') ||
+			 (a->busy_ms > 0 && reply->element[0]->integer <= 0) ||
 			 reply->element[2]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[2]->integer != !a->in_front ||
 			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)
