@@ -203,6 +203,11 @@ static command plain_acquire(uint32_t attempt);
 static bool fails_alone(const char *key, int shared, int op, const char *error);
 static bool half_done_is_undone(void);
 static bool permit_needs_lock(void);
+static bool undone(bool shared, bool beside);
+static bool counter_is_needed(void);
+static bool answers_error(const command *command);
+static bool some_readers_are_told(void);
+static long messages_of(const command *command);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void subscribe(void);
 static void compare_messages(const command *command, const answer *answer, const int *permit,
@@ -311,6 +316,9 @@ main(int argc, char **argv)
 	ok(other_types_fail_alone(),
 	   "a counter or queue of another type, or a long one, fails its own commands only");
 	ok(half_done_is_undone(), "an acquire that can't raise the counter leaves no key");
+	ok(counter_is_needed(), "a renewal or confirm that can't raise the counter fails");
+	ok(some_readers_are_told(), "the first that waits tells all readers, the second %d of them",
+	   LUA_READERS_TOLD);
 	ok(permit_needs_lock(), "an acquire of a permit that can't write the lock's key leaves no key");
 	return tap_done();
 }
@@ -595,8 +603,20 @@ some_counter(void)
 static void
 random_meddling(void)
 {
-	switch (dice(10))
+	node_reader *reader;
+
+	switch (dice(13))
 	{
+		case 10: /* a reader's time is over */
+			if (data->secret == 0 || !data->shared || data->readers == 0)
+				break;
+			reader = &data->reader[dice((uint32_t) data->readers)];
+			reader->end_ms = now_us / 1000 - 2 * SLACK_MS;
+			freeReplyObject(call("HSET %b %032x: %09u:%016x:%lld:%lld", keys->readers,
+								 keys->readers_len, reader->secret, reader->attempt,
+								 (unsigned) reader->host, (long long) reader->granted,
+								 (long long) reader->end_ms));
+			break;
 		case 8:
 			freeReplyObject(call("DEL %b", keys->readers, keys->readers_len));
 			data->readers = 0;
@@ -628,19 +648,25 @@ random_meddling(void)
 			break;
 		case 5: /* near the end of all counters */
 			data->counter = LUA_COUNTER_END - 1 - dice(3 * LUA_SPAN);
+			if (dice(4) == 0)
+				data->counter = LUA_COUNTER_END - LUA_SPAN;
 			data->counter_end_ms = now_us / 1000 + 300000000;
 			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
 								 (long long) data->counter));
 			break;
 		case 6: /* the clock's digits, but of another time; or the last ones of those near it */
 			data->counter = now_us + dice(3) * 3600000000 - 3600000000;
-			if (dice(2) == 0)
+			if (dice(4) == 0)
+				data->counter = now_us / 10;
+			else if (dice(2) == 0)
 				data->counter = (now_us / NEAR_US + 1) * NEAR_US - 1 - dice(2 * LUA_SPAN);
 			data->counter_end_ms = now_us / 1000 + 300000000;
 			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
 								 (long long) data->counter));
 			break;
 		case 7: /* another program */
+		case 11:
+		case 12:
 			put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
 			break;
 	}
@@ -1142,7 +1168,15 @@ fails_alone(const char *key, int shared, int op, const char *error)
 static bool
 half_done_is_undone(void)
 {
+	return undone(false, false) && undone(true, false) && undone(true, true);
+}
+
+/* beside: another shares the lock, and stays. */
+static bool
+undone(bool shared, bool beside)
+{
 	command own = plain_acquire(1);
+	command other = own;
 	char text[BATCH_MAX][600];
 	size_t len[BATCH_MAX];
 	redisReply *reply;
@@ -1152,6 +1186,11 @@ half_done_is_undone(void)
 	set_marker(1, 0);
 	freeReplyObject(
 		call("SET %b %lld", keys->counter, keys->counter_len, (long long) own.proposal - 2000));
+	own.shared = other.shared = shared;
+	other.secret = 2;
+	len[0] = write_command(text[0], sizeof(text[0]), &other);
+	if (beside)
+		freeReplyObject(call_script(marker_text, text, len, 1));
 	freeReplyObject(call("ACL SETUSER default -setrange"));
 	len[0] = write_command(text[0], sizeof(text[0]), &own);
 	reply = call_script(marker_text, text, len, 1);
@@ -1160,9 +1199,105 @@ half_done_is_undone(void)
 	freeReplyObject(reply);
 	freeReplyObject(call("ACL SETUSER default +@all"));
 	reply = call("EXISTS %b", keys->key, strlen(keys->key));
-	good = good && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0;
+	good = good && reply->type == REDIS_REPLY_INTEGER && reply->integer == beside;
+	freeReplyObject(reply);
+	reply = call("HEXISTS %b %032x:", keys->readers, keys->readers_len, own.secret);
+	good = good && reply->integer == 0;
 	freeReplyObject(reply);
 	return good;
+}
+
+/* Who renews or confirms is told that the counter could not be raised. */
+static bool
+counter_is_needed(void)
+{
+	bool good = true;
+
+	for (int i = 0; i < 4; i++)
+	{
+		command own = plain_acquire(1);
+		char text[BATCH_MAX][600];
+		size_t len[BATCH_MAX];
+		redisReply *reply;
+
+		freeReplyObject(call("FLUSHALL"));
+		set_marker(1, 0);
+		own.shared = i % 2 == 1;
+		len[0] = write_command(text[0], sizeof(text[0]), &own);
+		reply = call_script(marker_text, text, len, 1);
+		good = good && reply->elements == 1 && reply->element[0]->type == REDIS_REPLY_STRING;
+		freeReplyObject(reply);
+		own.op = i < 2 ? CORE_OP_RENEW : CORE_OP_CONFIRM;
+		own.counter = own.proposal;
+		own.token = own.proposal + 1;
+		good = good && answers_error(&own);
+	}
+	return good;
+}
+
+/* The node's ACL has no SET, which is what these commands raise the counter by. */
+static bool
+answers_error(const command *c)
+{
+	char text[BATCH_MAX][600];
+	size_t len[BATCH_MAX];
+	redisReply *reply;
+	bool good;
+
+	len[0] = write_command(text[0], sizeof(text[0]), c);
+	freeReplyObject(call("ACL SETUSER default -set"));
+	reply = call_script(marker_text, text, len, 1);
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1 &&
+		   reply->element[0]->type == REDIS_REPLY_ERROR;
+	freeReplyObject(reply);
+	freeReplyObject(call("ACL SETUSER default +@all"));
+	return good;
+}
+
+/* The first that waits for many readers tells all of them, the second some. */
+static bool
+some_readers_are_told(void)
+{
+	command own = plain_acquire(1);
+	int readers = LUA_READERS_TOLD + 3;
+	long first;
+	long second;
+
+	freeReplyObject(call("FLUSHALL"));
+	set_marker(1, 0);
+	own.shared = true;
+	for (int i = 0; i < readers; i++)
+	{
+		own.secret = 100 + (uint32_t) i;
+		messages_of(&own);
+	}
+	own.shared = false;
+	own.secret = 1;
+	first = messages_of(&own);
+	own.secret = 2;
+	second = messages_of(&own);
+	return first == readers && second == LUA_READERS_TOLD;
+}
+
+/* That the command makes the node send. */
+static long
+messages_of(const command *c)
+{
+	char text[BATCH_MAX][600];
+	size_t len[BATCH_MAX];
+	long count = -1;
+
+	len[0] = write_command(text[0], sizeof(text[0]), c);
+	freeReplyObject(call_script(marker_text, text, len, 1));
+	freeReplyObject(call("PUBLISH end end"));
+	for (bool more = true; more; count++)
+	{
+		redisReply *message = hear();
+
+		more = strcmp(message->element[1]->str, "end") != 0;
+		freeReplyObject(message);
+	}
+	return count;
 }
 
 /* The node's ACL lets us read the lock's key only.  Nodes before 7.0 have no such rights. */
