@@ -12,6 +12,8 @@
 #   make mutants            does the simulator find what is broken?
 #   make conformance        are its nodes like real ones?  Needs a redis-server
 #   make model              models of the protocol, checked by TLC; needs Java and Python; see model/README.md
+#   make script_mutants     does conformance find what is broken in redlock.lua?  SHARE=K/N
+#                           tries each Nth mutant only
 #   make installcheck       regression and isolation tests; needs a server that
 #                           scripts/test.sh prepares
 #   scripts/test.sh         everything, from nothing
@@ -208,4 +210,9 @@ conformance: test/sim/conformance
 model:
 	model/run
 
-.PHONY: sim crowd deadlock together permits changes mutants conformance model
+
+SHARE ?= 1/1
+script_mutants: test/sim/conformance
+	prove test/sim/script_mutants.pl :: --share $(SHARE)
+
+.PHONY: sim crowd deadlock together permits changes mutants conformance script_mutants model

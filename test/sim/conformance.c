@@ -875,7 +875,10 @@ fails_well(const command *c, bool may_fail)
 	keys = own_keys;
 	reply = call_script(its_mark.text == 0 ? "m0" : marker_text, text, len, 2);
 	after = snapshot();
-	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
+	good = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+		   (reply->element[0]->type != REDIS_REPLY_ARRAY ||
+			(reply->element[0]->elements >= 3 &&
+			 reply->element[0]->element[1]->type == REDIS_REPLY_STRING));
 	if (good && reply->element[0]->type == REDIS_REPLY_ERROR &&
 		strncmp(reply->element[0]->str, LUA_FORGOT, strlen(LUA_FORGOT)) != 0 &&
 		strncmp(reply->element[0]->str, LUA_AHEAD, strlen(LUA_AHEAD)) != 0)
@@ -1401,6 +1404,7 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 				  : strtoul(reply->element[1]->str, NULL, 16) != a->holder ||
 						reply->element[1]->len <= 60 || reply->element[1]->str[32] != ':') ||
 			 (a->busy_ms > 0 && reply->element[0]->integer <= 0) ||
+			 (a->busy_ms <= LUA_BARRIER_MS && reply->element[0]->integer > LUA_BARRIER_MS) ||
 			 reply->element[2]->type != REDIS_REPLY_INTEGER ||
 			 reply->element[2]->integer != !a->in_front ||
 			 llabs(reply->element[0]->integer - (long long) a->busy_ms) > SLACK_MS)

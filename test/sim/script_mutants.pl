@@ -21,6 +21,7 @@ use Cwd 'abs_path';
 use File::Basename 'dirname';
 use File::Temp 'tempdir';
 use Getopt::Long;
+use POSIX ();
 
 my $sim  = dirname(abs_path($0));
 my ($jobs, $share, $list, $lines) = (2, '1/1', 0, '');
@@ -33,7 +34,7 @@ my ($wanted)       = @ARGV;
 my @runs = ([ 20240607, 400 ], [ 99, 1200 ]);
 
 # Runs of a mutant that takes longer are dead: its script does not end, or is refused.
-my $seconds = 300;
+my $seconds = 120;
 
 my $dir = tempdir(CLEANUP => 1);
 my @script = split /\n/, `"$sim/conformance" --script`, -1;
@@ -46,8 +47,8 @@ my $skipped    = grep { $equivalent{ $_->{text} } } @mutants;
 my %there      = map { $_->{text} => 1 } @mutants;
 my @stale      = grep { !$there{$_} } sort keys %equivalent;
 my $number     = 0;
-@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 @mutants = grep { ++$number % $parts == $part % $parts } @mutants;
+@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 @mutants = grep { $_->{line} >= $from and $_->{line} <= $to } @mutants if defined $from;
 @mutants = grep { $_->{text} =~ /$wanted/ } @mutants if defined $wanted;
 
@@ -59,7 +60,8 @@ if ($list)
 
 $| = 1;
 my ($test, $failed) = (0, 0);
-report(0, "the script itself: the line of an equivalent that is none: $_") foreach @stale;
+report(!is_found({ line => 1, new => $script[0] }, 0), 'the script itself is not found broken');
+report(0, "an entry of script_equivalents.txt fits no mutant: $_") foreach @stale;
 
 my (%running, $next);
 $next = 0;
@@ -71,8 +73,8 @@ while ($next < @mutants or %running)
 		my $pid = fork() // die "fork: $!";
 		if ($pid == 0)
 		{
-			exec_nothing_of_parent();
-			exit(is_found($mutant, $next) ? 0 : 1);
+			my $found = is_found($mutant, $next);
+			POSIX::_exit($found ? 0 : 1); # the directory is the parent's to remove
 		}
 		$running{$pid} = $mutant;
 	}
@@ -81,15 +83,8 @@ while ($next < @mutants or %running)
 	report($? == 0, "line $mutant->{line}: $mutant->{text}");
 }
 printf "1..%d\n", $test;
-printf "# %d mutants, %d of them equivalent; %d run, %d killed\n", $all, $skipped, scalar @mutants, $test - $failed;
+printf "# %d mutants, %d of them equivalent; %d run\n", $all, $skipped, scalar @mutants;
 exit($failed ? 1 : 0);
-
-# The directory is the parent's to remove.
-sub exec_nothing_of_parent
-{
-	$File::Temp::KEEP_ALL = 1;
-	return;
-}
 
 sub report
 {
@@ -193,10 +188,10 @@ sub mutants_of
 	push @new, each_place($line, qr/\bfalse\b/, sub { 'true' });
 	# numbers; long ones are times, and tests know these no better
 	push @new, each_place($line, qr/(?<![\w.'%\\])\d+(?![\w.'])/, sub { $_[0] < 1000 ? $_[0] + 1 : 2 * $_[0] + 1 });
-	# texts, but for those that people read, and the names of commands
-	push @new, each_place($line, qr/'(?:[^'\\]|\\.)*'/, sub { $_[0] =~ /^'(?:[A-Z]+'$| |ERR )/ ? $_[0] : "'x" . substr($_[0], 1) });
+	# texts, but for those that people read, the names of commands, and a key that never is
+	push @new, each_place($line, qr/'(?:[^'\\]|\\.)*'/, sub { $_[0] =~ /^'(?:[A-Z]+'$| |ERR |\\0none')/ ? $_[0] : "'x" . substr($_[0], 1) });
 	# keys of commands
-	push @new, each_place($line, qr/(?<=', )(?:key|lock|queue|readers|counter_key|bar|other_key)\b/, sub { "'x' .. $_[0]" });
+	push @new, each_place($line, qr/(?<=', )(?:key|lock|queue|readers|counter_key|bar|other_key)\b(?! \.\. '\\0none')/, sub { "'x' .. $_[0]" });
 	return @new;
 }
 
@@ -253,7 +248,7 @@ sub operand
 	while ($at < length $text)
 	{
 		my $rest = substr($text, $at);
-		last if $depth == 0 and $rest =~ /^(?: (?:and|or|then|dna|ro|fi|fiesle|nruter|=|lacol)\b| ?[,)])/;
+		last if $depth == 0 and $rest =~ /^(?: (?:and|or|then|dna|ro|fi|fiesle|nruter)\b| = | ?[,)])/;
 		$depth++ if $rest =~ /^[({]/;
 		$depth-- if $rest =~ /^[)}]/;
 		$at++;
