@@ -1422,6 +1422,7 @@ subscribe(void)
 	char channel[64];
 
 	subscriber = redisConnectUnix(socket_path);
+	redisSetTimeout(subscriber, (struct timeval){5, 0}); /* so is a message that does not come */
 	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE end")));
 	for (int n = 0; n <= LOCK; n++)
 		freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s", lock[n].key)));
