@@ -192,7 +192,7 @@ static void lack_rights(void);
 static bool lacks_right(const command *command, const char *denied);
 static bool lacks_key(const command *command, int key, int kind);
 static void allow_key(char *rights, size_t size, const char *key, size_t len);
-static bool fails_well(const command *command, bool may_fail);
+static bool fails_well(const command *command, bool may_fail, bool must_fail);
 static redisReply *snapshot(void);
 static void execute_both(int count);
 static size_t write_command(char *text, size_t size, const command *command);
@@ -657,7 +657,7 @@ random_meddling(void)
 		case 6: /* the clock's digits, but of another time; or the last ones of those near it */
 			data->counter = now_us + dice(3) * 3600000000 - 3600000000;
 			if (dice(4) == 0)
-				data->counter = now_us / 10;
+				data->counter = (now_us + (dice(2) == 0 ? 0 : 20000000000)) / 10;
 			else if (dice(2) == 0)
 				data->counter = (now_us / NEAR_US + 1) * NEAR_US - 1 - dice(2 * LUA_SPAN);
 			data->counter_end_ms = now_us / 1000 + 300000000;
@@ -666,7 +666,12 @@ random_meddling(void)
 			break;
 		case 7: /* another program */
 		case 11:
-		case 12:
+		case 12: /* ... has it before us */
+			if (dice(2) == 0)
+			{
+				freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
+				data->secret = 0;
+			}
 			put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
 			break;
 	}
@@ -810,7 +815,7 @@ lacks_right(const command *c, const char *denied)
 	bool good;
 
 	freeReplyObject(call("ACL SETUSER default -%s", denied));
-	good = fails_well(c, false);
+	good = fails_well(c, false, false);
 	freeReplyObject(call("ACL SETUSER default +@all"));
 	return good;
 }
@@ -835,7 +840,7 @@ lacks_key(const command *c, int key, int kind)
 		allow_key(rights, sizeof(rights), lock[n].none, lock[n].none_len);
 	}
 	freeReplyObject(call(rights));
-	good = fails_well(c, true);
+	good = fails_well(c, true, kind == 0 && keys == &lock[key]);
 	freeReplyObject(call("ACL SETUSER default allkeys"));
 	return good;
 }
@@ -857,7 +862,7 @@ allow_key(char *rights, size_t size, const char *key, size_t len)
 
 /* Behind the command another lock is acquired.  One that fails has done nothing. */
 static bool
-fails_well(const command *c, bool may_fail)
+fails_well(const command *c, bool may_fail, bool must_fail)
 {
 	static uint32_t attempt = 0;
 	lock_keys *own_keys = keys;
@@ -888,6 +893,7 @@ fails_well(const command *c, bool may_fail)
 	}
 	else
 		lacked[0]++;
+	good = good && (!must_fail || reply->element[0]->type == REDIS_REPLY_ERROR);
 	good = good && (its_mark.text == 0 || reply->element[1]->type != REDIS_REPLY_ERROR);
 	if (!good)
 		printf("# %s: %s\n", own_keys->key,
@@ -1117,6 +1123,7 @@ other_types_fail_alone(void)
 	char digits[] = "00000000000000001";
 	static const char counted[] = "redlock:counted";
 	static const char scribbled[] = "redlock:scribbled";
+	static const char shared[] = "redlock:shared";
 	bool good = true;
 
 	freeReplyObject(call("FLUSHALL"));
@@ -1125,6 +1132,11 @@ other_types_fail_alone(void)
 	freeReplyObject(call("SET %s%b %s", long_counter, "\0token", (size_t) 6, digits));
 	freeReplyObject(call("RPUSH %s%b element", counted, "\0token", (size_t) 6));
 	freeReplyObject(call("SET %s%b scribble", scribbled, "\0token", (size_t) 6));
+	freeReplyObject(call("SET %s %s", shared, HEX HEX ":000000008:0000000000000001= a"));
+	freeReplyObject(call("RPUSH %s%b element", shared, "\0readers", (size_t) 8));
+	for (int i = 0; i <= CORE_OP_RELEASE; i++)
+		if (i != CORE_OP_CONFIRM)
+			good = fails_alone(shared, 1, i, "WRONGTYPE") && good;
 	for (int i = 0; i < 2 * (CORE_OP_RELEASE + 1); i++)
 		good = fails_alone(counted, i / 4, i % 4, "WRONGTYPE") && good;
 	return fails_alone(scribbled, 0, CORE_OP_ACQUIRE, "ERR the counter is not a number") &&
