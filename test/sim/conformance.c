@@ -208,6 +208,7 @@ static bool counter_is_needed(void);
 static bool answers_error(const command *command);
 static bool some_readers_are_told(void);
 static long messages_of(const command *command);
+static bool release_forgets_readers(void);
 static void compare_reply(const command *command, const redisReply *reply, answer *answer);
 static void subscribe(void);
 static void compare_messages(const command *command, const answer *answer, const int *permit,
@@ -319,6 +320,7 @@ main(int argc, char **argv)
 	ok(counter_is_needed(), "a renewal or confirm that can't raise the counter fails");
 	ok(some_readers_are_told(), "the first that waits tells all readers, the second %d of them",
 	   LUA_READERS_TOLD);
+	ok(release_forgets_readers(), "a release forgets readers whose time is over");
 	ok(permit_needs_lock(), "an acquire of a permit that can't write the lock's key leaves no key");
 	return tap_done();
 }
@@ -1292,6 +1294,30 @@ some_readers_are_told(void)
 	own.secret = 2;
 	second = messages_of(&own);
 	return first == readers && second == LUA_READERS_TOLD;
+}
+
+/* Of three readers one leaves and one is over. */
+static bool
+release_forgets_readers(void)
+{
+	command own = plain_acquire(1);
+	redisReply *reply;
+	bool good;
+
+	freeReplyObject(call("FLUSHALL"));
+	set_marker(1, 0);
+	own.shared = true;
+	for (own.secret = 1; own.secret <= 3; own.secret++)
+		messages_of(&own);
+	freeReplyObject(
+		call("HSET %b %032x: %09u:%016x:1:1", keys->readers, keys->readers_len, 1, 1, 1));
+	own.op = CORE_OP_RELEASE;
+	own.secret = 2;
+	messages_of(&own);
+	reply = call("HLEN %b", keys->readers, keys->readers_len);
+	good = reply->integer == 2; /* the third, and "since" */
+	freeReplyObject(reply);
+	return good;
 }
 
 /* That the command makes the node send. */
