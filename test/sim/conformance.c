@@ -676,7 +676,11 @@ random_meddling(void)
 				freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
 				data->secret = 0;
 			}
-			put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
+			/* the last ones say the lock's number */
+			if (permits > 0 && dice(4) == 0)
+				put_foreign(FOREIGNERS - PERMITS + permits - 1);
+			else
+				put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
 			break;
 	}
 	now_us = server_time_us();
