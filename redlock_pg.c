@@ -127,6 +127,7 @@ static bool wants_own_statement(void);
 static void require_session(void);
 static void get_name(FunctionCallInfo fcinfo, LockName *name);
 static void check_name(char *name, int element, LockName *checked);
+static bool is_list(const char *name);
 static const char *which_name(int element);
 static LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);
 static int compare_names(const void *one, const void *other);
@@ -804,14 +805,16 @@ check_name(char *name, int element, LockName *checked)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which_name(element),
 								  utf8_len, LOCK_NAME_MAX)));
-	if (name[0] == '{' && name[strlen(name) - 1] == '}')
+	if (is_list(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the name of a redlock must not begin with \"{\" and end with \"}\""),
-				 errdetail("%s has the form of an array, which some drivers send as a text.",
+				 errmsg("the name of a redlock must not have the form of a list"),
+				 errdetail("%s is in brackets, as some drivers send an array or a tuple.",
 						   which_name(element)),
-				 errhint("To acquire several locks, call redlock_acquire_all or redlock_try_all. "
-						 "Otherwise choose another name.")));
+				 element > 0 ? errhint("Choose another name.")
+							 : errhint("To acquire several locks, call redlock_acquire_all or "
+									   "redlock_try_all with an array. Otherwise choose another "
+									   "name.")));
 	control = text_find_control(utf8);
 	if (control != NULL)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -822,6 +825,15 @@ check_name(char *name, int element, LockName *checked)
 	checked->utf8 = utf8;
 	checked->utf8_len = utf8_len;
 	checked->hash = lease_hash(utf8, utf8_len);
+}
+
+/* {a,b} or [0:1]={a,b}, an array; (a,b), a row. */
+static bool
+is_list(const char *name)
+{
+	char last = name[strlen(name) - 1];
+
+	return ((name[0] == '{' || name[0] == '[') && last == '}') || (name[0] == '(' && last == ')');
 }
 
 /* For messages. */

@@ -48,6 +48,8 @@ SELECT redlock_try('{a,b}');
 \echo :SQLSTATE
 SELECT redlock_acquire('{"a","b"}', wait => '1 s');
 SELECT redlock_acquire('{}');
+SELECT redlock_acquire('(a,b)');
+SELECT redlock_try('[0:1]={a,b}');
 CALL redlock_lock('{a}');
 CALL redlock_run('{a}', 'SELECT 1');
 SELECT redlock_release('{a,b}');
@@ -59,6 +61,7 @@ SELECT redlock_acquire(ARRAY['a', 'b']);
 \set VERBOSITY default
 SELECT redlock_try_all('{a,b}', scope => 'session'), redlock_release('a') AS a, redlock_release('b') AS b;
 SELECT redlock_try('{a', scope => 'session'), redlock_release('{a');
+SELECT redlock_try('f(a)', scope => 'session'), redlock_release('f(a)');
 
 -- wrong arguments
 SELECT granted + refused + unreachable AS asked FROM redlock_stats \gset

@@ -130,6 +130,27 @@ foreach my $effect ('NOTIFY', 'a foreign table', 'a foreign partition', 'COPY FR
 	$host->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
 }
 
+# ---- a release does not hide the loss from the commit ----
+
+foreach my $release ("redlock_release('gone')", 'redlock_release_all()', "redlock_release('gone'), redlock_acquire('gone', scope => 'session')")
+{
+	foreach my $work ("INSERT INTO near VALUES ('work')", 'SELECT 1')
+	{
+		my $s = session($host);
+
+		# the first transaction of a session that acquires counts as one with effects
+		$s->query("SELECT redlock_try('any', scope => 'session'), redlock_release('any')");
+		$s->query("BEGIN; SELECT redlock_acquire('gone', scope => 'session', hold_at_most => '100 ms')");
+		$s->query($work);
+		wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'gone'") eq 'lost' }, 'a lease is lost');
+		$s->run("SELECT $release");
+		is($s->run('COMMIT')->{state}, $work =~ /INSERT/ ? '40001' : '', "$work; $release; COMMIT");
+		is($host->safe_psql('postgres', 'SELECT count(*) FROM near'), '0', '... leaves nothing');
+		is($s->run("INSERT INTO near VALUES ('later'); DELETE FROM near")->{state}, '', 'the next transaction commits');
+		$s->quit;
+	}
+}
+
 # ---- the lock of a run ----
 
 $session = session($host);

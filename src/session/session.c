@@ -138,6 +138,9 @@ static XactHold *spare_hold = NULL;
 /* Number of XactHolds in use: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
 
+static char *released_lost = NULL; /* lock whose lost lease was released in this transaction, */
+static char *released_reason;      /* ... and why it was lost */
+
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
 static volatile TimestampTz loss_statement;  /* in the statement that began then */
 static int call_depth = 0;
@@ -180,6 +183,7 @@ static void fail_other_permits(const Holding *holding, int permits);
 static void release_holding(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
 static int64 relied_on(const Holding *holding);
+static void note_lost(const Holding *holding);
 static void warn_of_loss(const char *name, const char *reason);
 static int64 validity_us(const Holding *holding);
 static bool is_valid(const Holding *holding, int64 margin_us);
@@ -722,7 +726,10 @@ session_release(uint64 hash, const char *name)
 				 errhint("Let the run end: the lock is released with it.")));
 	}
 	if (!valid)
+	{
 		warn_of_loss(name, reason_of(holding));
+		note_lost(holding);
+	}
 
 	if (holding->session_count > 0)
 		holding->session_count--;
@@ -753,6 +760,20 @@ session_end_run(uint64 hash, const char *name)
 	find_holding(hash, name)->runs--;
 }
 
+/* The release must not hide the loss from the commit of what was done before. */
+static void
+note_lost(const Holding *holding)
+{
+	MemoryContext context;
+
+	if (released_lost != NULL || !IsTransactionState())
+		return;
+	context = MemoryContextSwitchTo(TopTransactionContext);
+	released_reason = reason_of(holding);
+	released_lost = pstrdup(holding->name);
+	MemoryContextSwitchTo(context);
+}
+
 static void
 warn_of_loss(const char *name, const char *reason)
 {
@@ -775,6 +796,8 @@ session_release_all(void)
 
 		if (count == 0)
 			continue;
+		if (!is_valid(holding, 0))
+			note_lost(holding);
 		holding->session_count = 0;
 		holding->call_count = Min(holding->call_count, stays);
 		holding->ended_count = stays - holding->call_count;
@@ -1088,6 +1111,7 @@ on_xact(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			guarded = false;
+			released_lost = NULL;
 			effects_end_transaction();
 			end_transaction();
 			break;
@@ -1142,6 +1166,8 @@ guard_commit(bool effects)
 {
 	dlist_iter iter;
 
+	if (effects && released_lost != NULL)
+		loss_fail(released_lost, released_reason, " before the commit");
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
