@@ -156,7 +156,7 @@ sub set_max_ttl
 	# the host that is reloaded first refuses locks until the other has told its setting
 	foreach my $host ($host_a, $host_b)
 	{
-		wait_until(sub { psql_result($host, "SELECT redlock_try('settings')")->{out} eq 't' }, "both have a max_ttl of $max_ttl");
+		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '3 s')")->{out} eq 't' }, "both have a max_ttl of $max_ttl");
 	}
 }
 set_max_ttl('3s');
