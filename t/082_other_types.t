@@ -214,7 +214,8 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			wait_until(sub { slurp_file($host->logfile) =~ /lease on redlock "\Q$hash\E" of .* was lost.*\n.*DETAIL:  (.*)/ }, "the log tells it: $hash");
 			my ($of_hash, $of_string) =
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
-			is($of_hash, $of_string, 'with the same reason');
+			# how many nodes have told by then may differ
+			is(join(' ', map { /another session holds it there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
 			cmp_ok(scalar(() = $of_hash =~ /another session holds it there, or has held it since/g), '>=', 2, 'which says so of a majority');
 		}
 		$_->quit foreach @holders;
