@@ -829,12 +829,13 @@ look_at_standing(int64 now_us)
 	int64 asked_us;
 	bool had_begun = standing->begun;
 
-	if (steps_latest(known_marks()) != NULL)
-		is_left = steps_left(members_lists(), hash_of_list(members_lists().now),
-							 hash_of_list(members_lists().next), &marks);
-	else if (core_has_quorum(members_lists(), marks.told))
-		is_left = false;
-	if (is_left && standing->says != HOST_WARNS)
+	/*
+	 * A mark warns and does not yet stop: where nodes are flushed an old mark may outlive the newer
+	 * one, and would keep a host from its own nodes.
+	 */
+	if (standing->says != HOST_WARNS && steps_latest(known_marks()) != NULL &&
+		steps_left(members_lists(), hash_of_list(members_lists().now),
+				   hash_of_list(members_lists().next), &marks))
 		tell_left();
 	if (!is_answered(&asked_us) || (!standing->begun && (step_in_way || inherited != 0)))
 	{

@@ -266,7 +266,8 @@ def states(records, faults, mode):
                          or "has other settings" in message and mode == "beyond"
                          and faults.hides_the_dead(error["at"])
                          or "has other settings" in message and mode == "durable"
-                         and faults.came_back_alone(record["host"], error["at"]))
+                         and faults.came_back_alone(record["host"], error["at"])
+                         or "were left for others" in message)  # behind a change of nodes
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":
@@ -291,7 +292,7 @@ def busy_without_quorum(records, faults):
         message = record.get("error", {}).get("message", "")
         refused = record["result"] == "busy" or (
             not record["held"] and "held by another" in message or "could not acquire" in message)
-        if not refused or "It is held on this server" in message:
+        if not refused or " of this server " in message:  # a session of it is named
             continue
         if (record["result"] == "busy" or "The nodes have not told" in message) and any(
                 other is not record and other["begin"] <= record["end"]
