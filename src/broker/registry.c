@@ -1509,7 +1509,7 @@ tell_left(void)
 	ereport(
 		WARNING,
 		(errcode(ERRCODE_CONFIG_FILE_ERROR),
-		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errmsg("redlock.nodes names nodes that were left for others"),
 		 errdetail_internal("%s", words.detail),
 		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
 				 "docs/replacing_nodes.md.",
