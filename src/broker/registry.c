@@ -93,8 +93,7 @@ typedef struct Told
 	int64 new_us;                        /* it did not know this host then, as it should have */
 	uint64 said;                         /* Standing.number, when it was asked, */
 	uint64 answered;                     /* ... and of what it answered, be it with an error */
-	int64 answered_us;                   /* ... which was sent then, */
-	int64 met_us;                        /* ... to the process that was met then */
+	int64 answered_us;                   /* ... which was sent then */
 	bool has_mark;                       /* marks[] has its mark, or tells that there is none */
 	StepMark marking;                    /* what it is told of that; version 0: nothing */
 	int64 marked;                        /* version of the mark that it has taken from this host */
@@ -332,15 +331,14 @@ registry_changed(void)
 /*
  * Does the last word of a node that was away for a moment allow a vote?  The node has this host in
  * its list for LUA_HOST_LIVES_MS, so a newcomer there finds this host.  A request that has met a
- * dead connection asks again by a new connection, and must not wait for the list.
+ * dead connection asks again by a new connection, and must not wait for the list.  A node that has
+ * restarted and votes is durable, and has kept its list.
  */
 static bool
 still_counts(const RedisNode *node)
 {
-	const Told *last = &told[node->slot];
-
-	return last->met_us == node->guard->met_us &&
-		   redlock_clock_us() - last->answered_us < LUA_HOST_SILENT_MS * INT64CONST(1000);
+	return redlock_clock_us() - told[node->slot].answered_us <
+		   LUA_HOST_SILENT_MS * INT64CONST(1000);
 }
 
 int64
@@ -665,7 +663,6 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 		complain(node, reply);
 		told[node->slot].answered = lease_table->standing.number; /* it never will */
 		told[node->slot].answered_us = now_us;
-		told[node->slot].met_us = node->guard->met_us;
 	}
 	end_beat(node, now_us);
 }
@@ -692,7 +689,6 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		complain(node, reply);
 		from->answered = from->said;
 		from->answered_us = from->asked_us;
-		from->met_us = node->guard->met_us;
 	}
 	else if (reply != NULL)
 	{
@@ -708,7 +704,6 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->at_us = now_us;
 		from->answered = from->said;
 		from->answered_us = from->asked_us;
-		from->met_us = node->guard->met_us;
 		from->complained = false;
 		from->has_mark = true;
 		(void) steps_read_mark(&marks.mark[node->slot], reply->element[2]->str,
