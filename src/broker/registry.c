@@ -674,7 +674,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (reply != NULL && lacks_script(node, reply))
 	{
-		/* the node has restarted: it does not vote before it has told */
+		/* the node has restarted: it is asked again at once, see still_counts */
 		if (!from->loaded && node_can_send(node))
 		{
 			send_beat(node, now_us);
