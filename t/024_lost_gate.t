@@ -137,6 +137,7 @@ $_->quit foreach @losers, $holder;
 	$first->query("SET deadlock_timeout = '1 h'; SELECT redlock_acquire('cycle', scope => 'session', ttl => '60 s')");
 	$waiter->query("SET deadlock_timeout = '3 s'; SELECT pg_advisory_lock(2)");
 	$loser->query("SET redlock.on_loss = 'error'; SET client_min_messages = error");
+	$loser->query("SELECT redlock_try('$other')"); # the transaction of a session's first lock counts as one with effects
 	repeat($loser, "PERFORM redlock_acquire('$other', scope => 'session', hold_at_most => '100 ms'); "
 		  . "PERFORM pg_sleep(0.2), redlock_release('$other')");
 	$first->send('SELECT pg_advisory_lock(2)');
