@@ -5,7 +5,7 @@
 # all nodes that is taken for one of each list; passwords that are shown; lists that are too
 # long and cut silently; a host that looks settled while its lists are not in force; a lease
 # or a waiter that is lost when the next list comes, goes or takes over, or when the broker
-# ends in between; a lock that is kept after its release, and free at the new nodes; new nodes
+# ends in between; a call that fails because this host is just looking at the others; a lock that is kept after its release, and free at the new nodes; new nodes
 # that may have forgotten, and vote.
 
 use strict;
@@ -81,6 +81,21 @@ put($host, \@old, []);
 shown($host, 'now=3 0', 'the next list is taken away');
 wait_until(sub { key_count('redlock:held', $new[0]) == 0 }, 'the key at the node that was left is deleted', 2);
 is_held('the way back');
+
+my ($tries, $waits) = map { session($host) } 1 .. 2;
+repeat($tries, "PERFORM redlock_try('often', scope => 'session'); PERFORM redlock_release('often')");
+repeat($waits, "PERFORM redlock_acquire('again', scope => 'session', wait => '100 ms'); PERFORM redlock_release('again')");
+foreach (1 .. 5)
+{
+	put($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
+	shown($host, 'both=2 next=1 now=1 0', 'the next list comes');
+	put($host, \@old, []);
+	shown($host, 'now=3 0', 'and goes');
+}
+end_repeats($host);
+is($_->result->{message}, '', 'who asks meanwhile notices nothing') foreach $tries, $waits;
+$host->safe_psql('postgres', 'DROP TABLE end_repeats');
+$_->quit foreach $tries, $waits;
 
 # ---- what is wrong ----
 

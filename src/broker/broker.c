@@ -90,6 +90,7 @@ static int64 run_timers(int64 now_us, int64 looked_us);
 static void act_on_wish(Lease *lease, int64 now_us);
 static void extend(Lease *lease, int64 now_us);
 static void prolong(Lease *lease, int64 now_us);
+static void begin_to_settle(int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
 static void step(Lease *lease, core_event *event);
@@ -246,7 +247,7 @@ make_pass(int64 now_us)
 	if (!tried && (members_settled() || now_us >= settle_by_us))
 	{
 		tried = true;
-		settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+		begin_to_settle(now_us);
 	}
 	if (tried && !settled &&
 		((registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) ||
@@ -404,6 +405,14 @@ prolong(Lease *lease, int64 now_us)
 	event.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	if (event.hold_until_us != lease->core.hold_until_us)
 		step(lease, &event);
+}
+
+/* Requests wait until the nodes have told of other hosts, but no longer than a node may take. */
+static void
+begin_to_settle(int64 now_us)
+{
+	settled = false;
+	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 }
 
 /*
@@ -939,6 +948,8 @@ configure_nodes(int64 now_us)
 	registry_changed();
 	in_force = members_configure(now_us, registry_may_leave, registry_stay);
 	registry_configured(now_us);
+	if (settled && !registry_may_ask(now_us))
+		begin_to_settle(now_us); /* this host looks at the others first */
 	if (!in_force)
 		return;
 	move_askers(now_us);
