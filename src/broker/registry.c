@@ -193,7 +193,8 @@ static int64 announced_us;
 
 /* What nodes tell of lists that were replaced. */
 static StepMarks marks;
-static bool is_left = false;      /* those in force were */
+static bool is_left = false;      /* those in force were, as marks say, */
+static bool refuses_left = false; /* ... and this host, which takes no locks yet, takes none */
 static core_mask those_told;      /* nodes that have told of others, or can't */
 static bool step_in_way;          /* another host is about to take a step away from this one */
 static core_mask marked_list = 0; /* the nodes have their marks for it, or need none */
@@ -239,6 +240,7 @@ static void pass_on_inherited(bool complete);
 static bool is_found(void);
 static void log_end(const char *name);
 static void look_at_standing(int64 now_us);
+static void look_at_marks(void);
 static bool is_answered(int64 *asked_us);
 static bool is_ripe(const Dispute *dispute);
 static bool has_leases(int64 now_us);
@@ -306,7 +308,7 @@ registry_init(void)
 	in_dispute = before.name[0] != '\0';
 	inherited = in_dispute ? before.host : 0;
 	inherited_us = redlock_clock_us();
-	is_left = in_dispute && before.left;
+	is_left = refuses_left = in_dispute && before.left;
 }
 
 /* A node that is connected to once more tells at once; see also still_counts. */
@@ -824,14 +826,6 @@ look_at_standing(int64 now_us)
 	int64 asked_us;
 	bool had_begun = standing->begun;
 
-	/*
-	 * A mark warns and does not yet stop: where nodes are flushed an old mark may outlive the newer
-	 * one, and would keep a host from its own nodes.
-	 */
-	if (standing->says != HOST_WARNS && steps_latest(known_marks()) != NULL &&
-		steps_left(members_lists(), hash_of_list(members_lists().now),
-				   hash_of_list(members_lists().next), &marks))
-		tell_left();
 	if (!is_answered(&asked_us) || (!standing->begun && (step_in_way || inherited != 0)))
 	{
 		if (!standing->begun)
@@ -839,12 +833,29 @@ look_at_standing(int64 now_us)
 		return;
 	}
 	(void) standing_has_lapsed(standing, now_us);
+	look_at_marks();
 	standing_look(standing, lease_table->host_id, has_leases(now_us), others,
 				  describe_others(others, !standing->begun), asked_us, now_us);
 	if (standing->number != number)
 		beat_at_us = now_us;
 	else if (standing->begun && !had_begun)
 		changed = true;
+}
+
+/* A host that has locks by its nodes knows better than a mark: it is warned. */
+static void
+look_at_marks(void)
+{
+	const Standing *standing = &lease_table->standing;
+
+	if (steps_latest(known_marks()) != NULL)
+		is_left = steps_left(members_lists(), hash_of_list(members_lists().now),
+							 hash_of_list(members_lists().next), &marks);
+	else if (core_has_quorum(members_lists(), marks.told))
+		is_left = false;
+	refuses_left = is_left && !standing->begun;
+	if (is_left && standing->says != HOST_WARNS)
+		tell_left();
 }
 
 /*
@@ -902,7 +913,7 @@ describe_others(StandingOther *others, bool all)
 	for (int i = 0; i < dispute_count; i++)
 		if (all || is_ripe(&disputes[i]))
 			find_other(&disputes[i], &others[count++]);
-	if (is_left)
+	if (refuses_left)
 		others[count++] = (StandingOther){
 			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
 	return count;
@@ -985,7 +996,7 @@ registry_configured(int64 now_us)
 		return;
 	lease_table->settings = hash;
 	standing_reset(&lease_table->standing, has_leases(now_us));
-	is_left = false;
+	is_left = refuses_left = false;
 	beat_at_us = now_us;
 }
 
@@ -1326,6 +1337,10 @@ known_marks(void)
 		marks.told |= CORE_BIT(i);
 		marks.address[i] = hash_of_address(i);
 	}
+	marks.own = lease_table->own_mark;
+	if (members_lists().next == 0)
+		steps_remember(&marks, hash_of_list(members_lists().now));
+	lease_table->own_mark = marks.own;
 	return &marks;
 }
 
@@ -1409,13 +1424,12 @@ is_marked(core_lists to, core_lists asked)
 static void
 mark_nodes(core_lists to, core_mask at, int64 now_us)
 {
-	const StepMark *latest = steps_latest(known_marks());
 	int slot[CORE_NODES_MAX];
 	int count = sort_nodes(to.now, slot);
 	StepMark mark;
 
 	describe_mark(&mark, to.now);
-	mark.version = latest == NULL ? 1 : latest->version + (latest->list != mark.list);
+	mark.version = steps_next_version(known_marks(), mark.list, redlock_wall_clock_us() / 1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		char text[LUA_MARK_MAX];
@@ -1458,12 +1472,12 @@ mark_present_list(int64 now_us)
 	core_mask lacking = 0;
 	bool is_own;
 
-	if (latest == NULL || lists.next != 0 || lease_table->standing.says != HOST_TAKES ||
-		!registry_may_ask(now_us) || dispute_count > 0)
+	if ((latest == NULL && marks.own.version == 0) || lists.next != 0 || is_left ||
+		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || dispute_count > 0)
 		return;
-	is_own = latest->list == hash_of_list(lists.now);
+	is_own = marks.own.version > 0 && (latest == NULL || latest->version <= marks.own.version);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((marks.told & CORE_BIT(i)) && marks.mark[i].version != latest->version)
+		if ((marks.told & CORE_BIT(i)) && marks.mark[i].version != marks.own.version)
 			lacking |= CORE_BIT(i);
 	if (is_own ? lacking != 0 : marked_list != lists.now)
 		mark_nodes(lists, is_own ? lacking : lists.now, now_us);
@@ -1497,18 +1511,20 @@ tell_left(void)
 
 	explain_left(&words);
 	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 4) ^
-		   lease_table->settings;
+		   lease_table->settings ^ refuses_left;
 	if (hash == told_of)
 		return;
 	told_of = hash;
-	ereport(
-		WARNING,
-		(errcode(ERRCODE_CONFIG_FILE_ERROR),
-		 errmsg("redlock.nodes names nodes that were left for others"),
-		 errdetail_internal("%s", words.detail),
-		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
-				 "docs/replacing_nodes.md.",
-				 words.hint)));
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 refuses_left
+				 ? errmsg("redlock.nodes names nodes that were left for others, so this host "
+						  "takes no locks")
+				 : errmsg("redlock.nodes names nodes that were left for others"),
+			 errdetail_internal("%s", words.detail),
+			 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
+					 "docs/replacing_nodes.md.",
+					 words.hint)));
 }
 
 /* Once, as long as there is one. */
@@ -1725,7 +1741,7 @@ publish(void)
 	HostDispute words;
 	int i = first_stopping();
 
-	if (is_left)
+	if (refuses_left)
 	{
 		explain_left(&words);
 		host_list_set_dispute(&words);
@@ -1737,7 +1753,7 @@ publish(void)
 	}
 	else if (in_dispute && inherited == 0)
 		host_list_set_dispute(NULL);
-	in_dispute = is_left || i < dispute_count || inherited != 0;
+	in_dispute = refuses_left || i < dispute_count || inherited != 0;
 }
 
 static void

@@ -247,7 +247,7 @@ take_text(const char **at, const char *end, char *word, size_t size)
 bool
 hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number)
 {
-	char word[12];
+	char word[17];
 	unsigned digit;
 
 	if (!take_text(at, end, word, sizeof(word)) || word[0] == '\0')

@@ -45,6 +45,30 @@ steps_are_rivals(const HostConfig *ours, const HostConfig *theirs)
 	return (difference.kinds & HOSTS_NODES) != 0;
 }
 
+void
+steps_remember(StepMarks *marks, uint64_t list)
+{
+	if (marks->own.list != list)
+		marks->own = (StepMemory){.list = list};
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > marks->own.version &&
+			marks->mark[i].list == list)
+			marks->own.version = marks->mark[i].version;
+}
+
+int64_t
+steps_next_version(const StepMarks *marks, uint64_t list, int64_t wall_clock_ms)
+{
+	const StepMark *latest = steps_latest(marks);
+	int64_t version = latest != NULL ? latest->version : 0;
+
+	if (marks->own.list == list && marks->own.version > 0 && marks->own.version >= version)
+		return marks->own.version;
+	if (latest != NULL && latest->list == list)
+		return version;
+	return version >= wall_clock_ms ? version + 1 : wall_clock_ms;
+}
+
 const StepMark *
 steps_latest(const StepMarks *marks)
 {
@@ -70,7 +94,10 @@ steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks
 {
 	const StepMark *mark = mark_of(lists, marks);
 
-	return mark != NULL && is_apart(lists, now, next, mark, marks);
+	if (mark == NULL ||
+		(lists.next == 0 && marks->own.list == now && mark->version <= marks->own.version))
+		return false;
+	return is_apart(lists, now, next, mark, marks);
 }
 
 /* The latest mark that was written for these lists; NULL: there is none. */
@@ -102,7 +129,7 @@ counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
 	core_mask lacking = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version < mark->version)
+		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version != mark->version)
 			lacking |= CORE_BIT(i);
 	return !core_has_quorum((core_lists){lists.now, 0}, lacking) ||
 		   (lists.next != 0 && !core_has_quorum((core_lists){lists.next, 0}, lacking));
@@ -192,7 +219,7 @@ steps_read_mark(StepMark *mark, const char *text, size_t len)
 	StepMark read = {0};
 
 	memset(mark, 0, sizeof(*mark));
-	if (!hosts_take_number(&text, end, INT32_MAX, &version) || version == 0 ||
+	if (!hosts_take_number(&text, end, STEPS_VERSION_MAX, &version) || version == 0 ||
 		!hosts_take_hex(&text, end, &read.list) ||
 		!hosts_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
 		!hosts_take_number(&text, end, count, &place) ||

@@ -8,13 +8,18 @@
  * no host that has announced, or taken, another one.
  *
  * Why that is enough: a node writes an entry and tells of the others in one step.  Of two hosts
- *that announce different steps the later one at a node that both reach is told of the earlier one.
- *A host that has taken its step is told of by the nodes that it has now.  Where these can't be
+ that announce different steps the later one at a node that both reach is told of the earlier one.
+ * A host that has taken its step is told of by the nodes that it has now.  Where these can't be
  * reached, or the host was forgotten since it stood still, the marks tell.
  *
  * A mark says of the nodes of one list by which list it was replaced.  The host writes it at a
  * majority of the nodes that it leaves, and of those that it keeps, before the step.  It has no
- *end. Its version tells the latest one: a node may have been away when others were marked.
+ * end.  Its version tells the latest one: a node may have been away when others were marked.
+ *
+ * A node that loses its data loses its mark, and an older mark may stay at another node.  Three
+ * rules keep an older mark from counting: versions follow the clock, so a mark after the loss is
+ * later than each one before; a mark counts only where no majority of the list lacks it; and a host
+ * remembers the latest mark of its own list, and writes it again where it lacks.
  *
  * Pure, like the core.
  */
@@ -27,6 +32,9 @@
 #include "protocol/core.h"
 #include "protocol/hosts.h"
 #include "protocol/lua.h"
+
+/* Versions are Unix times in ms, or one more than the version before. */
+#define STEPS_VERSION_MAX INT64_C(1000000000000000)
 
 #define STEPS_NODES_TEXT_MAX 255 /* bytes of the addresses in a mark */
 
@@ -74,13 +82,27 @@ typedef struct StepMark
 extern size_t steps_write_mark(const StepMark *mark, char *text);
 extern bool steps_read_mark(StepMark *mark, const char *text, size_t len);
 
+/* The latest mark of a host's own list that the host has met. */
+typedef struct StepMemory
+{
+	uint64_t list;   /* hash of the list */
+	int64_t version; /* 0: none */
+} StepMemory;
+
 /* What a host knows of marks. */
 typedef struct StepMarks
 {
 	StepMark mark[CORE_NODES_MAX];
 	uint64_t address[CORE_NODES_MAX]; /* hashes, as in marks, of what this host calls the nodes */
 	core_mask told;                   /* these nodes have told */
+	StepMemory own;
 } StepMarks;
+
+/* To be called when nodes have told.  list: hash of the only list in force. */
+extern void steps_remember(StepMarks *marks, uint64_t list);
+
+/* The version of a mark that names the list with this hash. */
+extern int64_t steps_next_version(const StepMarks *marks, uint64_t list, int64_t wall_clock_ms);
 
 /* The latest one; NULL: there is none. */
 extern const StepMark *steps_latest(const StepMarks *marks);

@@ -77,6 +77,7 @@
 #include "protocol/lua.h"
 #include "protocol/settling.h"
 #include "protocol/standing.h"
+#include "protocol/steps.h"
 #include "protocol/wish.h"
 #include "shared/seqlock.h"
 
@@ -287,6 +288,7 @@ typedef struct LeaseTable
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
 	Settling settling;               /* (b) */
 	Standing standing;               /* (b) */
+	StepMemory own_mark;             /* (b) */
 	uint64 settings;                 /* (b) hash of those that the standing is of; 0: none */
 	pg_atomic_uint32 unsettled;      /* leases that do not rest on the lists in force;
 									  * LEASE_UNSETTLED_UNKNOWN: these are to change */

@@ -86,6 +86,16 @@ class Faults:
                 or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")
                 or (f["target"] == "machine" and f["t1"] >= begin)]
 
+    def stalled_us(self, begin, end):
+        """For so long the machine did not run us."""
+        stalls = sorted((max(f["t0"], begin), min(f["t1"], end)) for f in self.during(begin, end)
+                        if f["target"] == "machine")
+        total, until = 0, begin
+        for t0, t1 in stalls:
+            total += max(0, t1 - max(t0, until))
+            until = max(until, t1)
+        return total
+
     def hides_the_dead(self, at):
         """A dead server's entry lives on, and a restarted node may say that it is older than that."""
         return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
@@ -225,7 +235,7 @@ def waits(records, faults):
         if (faults.host_hit(record["host"], record["begin"], record["end"], RECOVERY_US)
                 or faults.session_hit("backend_pause", record["pid"], record["begin"], record["end"])):
             allowed += 15 * S
-        if took > allowed:
+        if took > allowed + faults.stalled_us(record["begin"], record["end"]):
             yield Violation(f"a wait of at most {limit} us ({record['limit']}) took {took} us", record["resource"],
                             record["end"], (record,))
         error = record.get("error", {})

@@ -122,6 +122,8 @@ static core_mask list_of[LISTS];
 static int64_t now_us;
 static uint64_t seed;
 static bool faults;
+static bool loses; /* nodes lose marks: hosts that were off may get locks, and none is kept from its
+					  nodes */
 
 static struct
 {
@@ -381,6 +383,7 @@ look_at(host *h)
 	int64_t asked_us = now_us;
 	HostStanding said = h->standing.says;
 	bool any_found = false;
+	bool left;
 	int count = 0;
 
 	describe(h, h->lists, &own);
@@ -399,7 +402,10 @@ look_at(host *h)
 		if (found[o] && (!h->standing.begun || now_us - h->since_us[o] >= DISPUTE_US))
 			known[count++] = others[o];
 	}
-	h->is_left = steps_left(h->lists, h->lists.now, h->lists.next, &h->marks);
+	if (h->lists.next == 0)
+		steps_remember(&h->marks, h->lists.now);
+	left = steps_left(h->lists, h->lists.now, h->lists.next, &h->marks);
+	h->is_left = left && !h->standing.begun;
 	seen.left += h->is_left;
 	if (h->is_left)
 		known[count++] = (StandingOther){.says = HOST_TAKES, .takes_for_us = INT64_MAX / 4};
@@ -475,14 +481,13 @@ have_answered(const host *h, core_lists lists, int64_t since_us)
 static void
 mark_nodes(host *h, core_lists to)
 {
-	const StepMark *latest = steps_latest(&h->marks);
 	StepMark mark = {.list = to.now, .count = __builtin_popcount(to.now)};
 
 	seen.marks++;
 	for (int n = 0, j = 0; n < NODES; n++)
 		if (to.now & CORE_BIT(n))
 			mark.address[j++] = h->marks.address[n];
-	mark.version = latest == NULL ? 1 : latest->version + (latest->list != mark.list);
+	mark.version = steps_next_version(&h->marks, to.now, now_us / 1000);
 	for (int n = 0; n < NODES; n++)
 	{
 		if (!(on_duty(h) & CORE_BIT(n)))
@@ -560,6 +565,8 @@ may_leave(host *h, core_lists to, bool back)
 static void
 violate(const char *what, int h, int o)
 {
+	if (loses)
+		return;
 	check_invariant(22, seed, false,
 					"seed %" PRIu64 " at %.2f s: host %d gets a lock beside host %d: %s", seed,
 					(double) now_us / 1e6, h, o, what);
@@ -752,7 +759,7 @@ happen(void)
 	host *h = &hosts[dice(HOSTS)];
 	int n = (int) dice(NODES);
 
-	int what = (int) dice(faults ? 8 : 3);
+	int what = (int) dice(loses ? 9 : faults ? 8 : 3);
 
 	if (what >= 2)
 		tell("fault %d of host %d, node %d; it says %d, begun %d", what, (int) (h - hosts), n,
@@ -796,6 +803,11 @@ happen(void)
 			h->announced = HOST_STAYS;
 			h->marks.told = 0;
 			memset(h->marks.mark, 0, sizeof(h->marks.mark));
+			break;
+		case 8:
+			for (int i = 0; i < NODES; i++) /* these have lost data */
+				if (chance(2))
+					memset(&nodes[i].mark, 0, sizeof(nodes[i].mark));
 			break;
 	}
 }
@@ -850,11 +862,10 @@ run_for(int64_t length_us, bool calm)
 	}
 }
 
-/* All get the list of the host that can't go back, or the first; in the end all get locks. */
+/* In the end some get locks.  Returns how many do not. */
 static int
 settle(void)
 {
-	core_lists to = hosts[0].lists;
 	int stuck = 0;
 
 	for (int h = 0; h < HOSTS; h++)
@@ -866,10 +877,6 @@ settle(void)
 		memset(hosts[h].cut_until_us, 0, sizeof(hosts[h].cut_until_us));
 	}
 	for (int h = 0; h < HOSTS; h++)
-		if (hosts[h].up && hosts[h].lists.next == 0 && !hosts[h].is_left)
-			to = hosts[h].lists;
-	(void) to;
-	for (int h = 0; h < HOSTS; h++)
 		hosts[h].granted_us = 0;
 	run_for(100 * SECOND, true);
 	for (int h = 0; h < HOSTS; h++)
@@ -877,21 +884,52 @@ settle(void)
 	return stuck;
 }
 
+/* All start anew with the list that took over last.  Returns how many get no locks. */
+static int
+start_with_latest_list(void)
+{
+	const host *latest = NULL;
+	core_lists to;
+	int stuck = 0;
+
+	for (int h = 0; h < HOSTS; h++)
+		if (standing_may_take(&hosts[h].standing, now_us) && hosts[h].lists.next == 0 &&
+			(latest == NULL || hosts[h].marks.own.version > latest->marks.own.version))
+			latest = &hosts[h];
+	if (latest == NULL)
+		return 0;
+	to = latest->lists;
+	for (int h = 0; h < HOSTS; h++)
+	{
+		hosts[h].file = hosts[h].lists = to;
+		hosts[h].up = false;
+		hosts[h].up_at_us = now_us + 50 * SECOND + dice(50) * SECOND;
+		hosts[h].lease_until_us = hosts[h].granted_us = 0;
+	}
+	run_for(200 * SECOND, true);
+	for (int h = 0; h < HOSTS; h++)
+		stuck += hosts[h].granted_us == 0;
+	return stuck;
+}
+
 static void
-test_changes(int stories, bool with_faults)
+test_changes(int stories, bool with_faults, bool with_losses)
 {
 	int bad = 0;
 	int stuck = 0;
 
 	memset(&seen, 0, sizeof(seen));
 	faults = with_faults;
+	loses = with_losses;
 	for (int i = 0; i < stories; i++)
 	{
-		seed = (uint64_t) i + 1 + (with_faults ? 1000000 : 0);
+		seed = (uint64_t) i + 1 + (with_losses ? 2000000 : with_faults ? 1000000 : 0);
 		begin_story();
 		run_for(300 * SECOND, false);
 		stuck += settle() == HOSTS;
-		bad = seen.overlaps + seen.apart_ttl;
+		if (loses)
+			stuck += start_with_latest_list() > 0;
+		bad = loses ? 0 : seen.overlaps + seen.apart_ttl;
 		if (bad > 0)
 			break;
 	}
@@ -900,8 +938,12 @@ test_changes(int stories, bool with_faults)
 					" marks, %" PRId64 " looks with a rival, %" PRId64 " withdrew, %" PRId64
 					" refused, %" PRId64 " gave way, %" PRId64
 					" looks at nodes that were left; %d without anybody who gets locks",
-					stories, with_faults ? " with faults" : "", seen.grants, seen.steps, seen.marks,
-					seen.rivals, seen.withdrawn, seen.refused, seen.yielded, seen.left, stuck);
+					stories,
+					with_losses   ? " with faults and lost marks"
+					: with_faults ? " with faults"
+								  : "",
+					seen.grants, seen.steps, seen.marks, seen.rivals, seen.withdrawn, seen.refused,
+					seen.yielded, seen.left, stuck);
 	check_invariant(22, seed,
 					seen.steps > stories && seen.rivals > stories / 4 && seen.refused > stories / 4,
 					"and there was something to check");
@@ -917,11 +959,16 @@ main(int argc, char **argv)
 		tells = true;
 		seed = strtoull(argv[2], NULL, 10);
 		faults = seed > 1000000;
+		loses = seed > 2000000;
 		begin_story();
 		run_for(300 * SECOND, false);
-		return settle();
+		(void) settle();
+		if (loses)
+			printf("# %d stuck\n", start_with_latest_list());
+		return 0;
 	}
-	test_changes(stories, false);
-	test_changes(stories, true);
+	test_changes(stories, false, false);
+	test_changes(stories, true, false);
+	test_changes(stories, true, true);
 	return tap_done();
 }

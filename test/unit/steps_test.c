@@ -196,6 +196,70 @@ test_left(void)
 	ok(left(7, 0, told), "hosts that call the nodes by other names");
 }
 
+static void
+test_lost_marks(void)
+{
+	core_mask told = mark("0..", 3, 1);
+
+	ok(!left(7, 0, told), "a mark that a majority lacks does not count");
+	told = mark("0.0", 3, 1);
+	ok(left(7, 0, told), "a mark that a minority lacks counts");
+	known.mark[2].version = 2;
+	known.mark[2].list = 9;
+	ok(!left(7, 0, told), "a node with a later mark lacks the older mark");
+
+	told = mark("000", 3, 5);
+	known.own = (StepMemory){.list = 1, .version = 4};
+	ok(left(7, 0, told), "a later mark than that of the own list counts");
+	known.own.version = 5;
+	ok(!left(7, 0, told), "an older mark does not");
+	known.own.list = 2;
+	ok(left(7, 0, told), "a memory of another list says nothing");
+	told = mark("000...123", 3, 5);
+	known.own = (StepMemory){.list = 1, .version = 9};
+	ok(left(7, 070, told), "nor does a memory of one of two lists");
+}
+
+static void
+test_memory(void)
+{
+	mark("000", 3, 5);
+	steps_remember(&known, 7);
+	ok(known.own.list == 7 && known.own.version == 5, "the own list's mark is remembered");
+	known.mark[1].version = 6;
+	known.mark[2].version = 8;
+	known.mark[2].list = 9;
+	steps_remember(&known, 7);
+	ok(known.own.version == 6, "its latest one");
+	memset(known.mark, 0, sizeof(known.mark));
+	steps_remember(&known, 7);
+	ok(known.own.version == 6, "also when the nodes have lost it");
+	known.mark[0] = (StepMark){.version = 9, .list = 7};
+	known.told &= ~CORE_BIT(0);
+	steps_remember(&known, 7);
+	ok(known.own.version == 6, "a node that has not told is not asked");
+	steps_remember(&known, 9);
+	ok(known.own.list == 9 && known.own.version == 0, "another list has no mark");
+}
+
+static void
+test_versions(void)
+{
+	mark("...", 0, 0);
+	ok(steps_next_version(&known, 1, 5000) == 5000, "the first version is the time");
+	mark("000", 3, 4000);
+	ok(steps_next_version(&known, 1, 5000) == 5000, "so is that of a later list");
+	ok(steps_next_version(&known, 1, 4000) == 4001, "which is larger than the one before");
+	ok(steps_next_version(&known, 7, 5000) == 4000, "the same list has the same version");
+	known.own = (StepMemory){.list = 1, .version = 4500};
+	ok(steps_next_version(&known, 1, 5000) == 4500, "also where nodes have lost it");
+	known.own.version = 3000;
+	ok(steps_next_version(&known, 1, 5000) == 5000, "but not after another list took over");
+	known.own = (StepMemory){.list = 1};
+	mark("...", 0, 0);
+	ok(steps_next_version(&known, 1, 5000) == 5000, "a list without a mark has no version yet");
+}
+
 static bool
 may_follow(core_mask to, core_mask leave, bool asked, core_mask told)
 {
@@ -226,7 +290,7 @@ test_follow(void)
 static void
 test_marks_text(void)
 {
-	StepMark before = {.version = 12,
+	StepMark before = {.version = STEPS_VERSION_MAX,
 					   .list = UINT64_C(0xfedcba9876543210),
 					   .count = 3,
 					   .place = 2,
@@ -263,6 +327,9 @@ main(void)
 	test_rivals();
 	test_which_are_rivals();
 	test_left();
+	test_lost_marks();
+	test_memory();
+	test_versions();
 	test_follow();
 	test_marks_text();
 	return tap_done();
