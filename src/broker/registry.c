@@ -193,8 +193,7 @@ static int64 announced_us;
 
 /* What nodes tell of lists that were replaced. */
 static StepMarks marks;
-static bool is_left = false;      /* those in force were, as marks say, */
-static bool refuses_left = false; /* ... and this host, which takes no locks yet, takes none */
+static bool is_left = false;      /* those in force were, as marks say */
 static core_mask those_told;      /* nodes that have told of others, or can't */
 static bool step_in_way;          /* another host is about to take a step away from this one */
 static core_mask marked_list = 0; /* the nodes have their marks for it, or need none */
@@ -240,6 +239,7 @@ static void pass_on_inherited(bool complete);
 static bool is_found(void);
 static void log_end(const char *name);
 static void look_at_standing(int64 now_us);
+static void let_vote(void);
 static void look_at_marks(void);
 static bool is_answered(int64 *asked_us);
 static bool is_ripe(const Dispute *dispute);
@@ -281,6 +281,7 @@ static void complain_apart(int64 since_us, int64 now_us);
 static void look_apart(const HostRecord *record, int64 seen_us);
 static int64 leases_outlive_us(void);
 static void complain_forgotten(int64 since_us);
+static bool is_newcomer(void);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -308,7 +309,7 @@ registry_init(void)
 	in_dispute = before.name[0] != '\0';
 	inherited = in_dispute ? before.host : 0;
 	inherited_us = redlock_clock_us();
-	is_left = refuses_left = in_dispute && before.left;
+	is_left = in_dispute && before.left;
 }
 
 /* A node that is connected to once more tells at once; see also still_counts. */
@@ -760,8 +761,6 @@ static void
 end_beat(RedisNode *node, int64 now_us)
 {
 	told[node->slot].out = false;
-	if (told[node->slot].answered != 0)
-		set_told(node->slot, true);
 	if (beat_out == 0)
 		return;
 	beat_out &= ~CORE_BIT(node->slot);
@@ -810,6 +809,7 @@ find_disputes(int64 now_us)
 			tell(&disputes[i]);
 	pass_on_inherited(complete);
 	publish();
+	let_vote();
 	if (in_dispute || dispute_count > 0 || !registry_may_ask(now_us))
 		beat_at_us = Min(beat_at_us, beat_us + BEAT_IN_DISPUTE_US);
 	mark_present_list(now_us);
@@ -842,19 +842,30 @@ look_at_standing(int64 now_us)
 		changed = true;
 }
 
-/* A host that has locks by its nodes knows better than a mark: it is warned. */
+/*
+ * Nodes that have told vote from now on.  A node that is back may bring this host into a dispute
+ * that it did not have without that node; the dispute stops this host only when it is ripe.
+ */
+static void
+let_vote(void)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (lease_table->standing.begun && !is_ripe(&disputes[i]))
+			return;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told[i].answered != 0)
+			set_told(i, true);
+}
+
 static void
 look_at_marks(void)
 {
-	const Standing *standing = &lease_table->standing;
-
 	if (steps_latest(known_marks()) != NULL)
 		is_left = steps_left(members_lists(), hash_of_list(members_lists().now),
 							 hash_of_list(members_lists().next), &marks);
 	else if (core_has_quorum(members_lists(), marks.told))
 		is_left = false;
-	refuses_left = is_left && !standing->begun;
-	if (is_left && standing->says != HOST_WARNS)
+	if (is_left && lease_table->standing.says != HOST_WARNS)
 		tell_left();
 }
 
@@ -913,7 +924,7 @@ describe_others(StandingOther *others, bool all)
 	for (int i = 0; i < dispute_count; i++)
 		if (all || is_ripe(&disputes[i]))
 			find_other(&disputes[i], &others[count++]);
-	if (refuses_left)
+	if (is_left)
 		others[count++] = (StandingOther){
 			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
 	return count;
@@ -996,7 +1007,7 @@ registry_configured(int64 now_us)
 		return;
 	lease_table->settings = hash;
 	standing_reset(&lease_table->standing, has_leases(now_us));
-	is_left = refuses_left = false;
+	is_left = false;
 	beat_at_us = now_us;
 }
 
@@ -1148,7 +1159,10 @@ look_at(const HostRecord *record, int64 seen_us)
 
 	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
-	hosts_compare(&own, &theirs, seen_us, &difference);
+	if (is_newcomer())
+		hosts_compare_newcomer(&own, &theirs, seen_us, &difference);
+	else
+		hosts_compare(&own, &theirs, seen_us, &difference);
 	if (theirs.step != HOST_STAYS)
 	{
 		static HostConfig then;
@@ -1196,6 +1210,12 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->host = record->id;
 	dispute->difference = difference;
 	dispute->found_us = looked_us;
+}
+
+static bool
+is_newcomer(void)
+{
+	return !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS;
 }
 
 /*
@@ -1511,20 +1531,18 @@ tell_left(void)
 
 	explain_left(&words);
 	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 4) ^
-		   lease_table->settings ^ refuses_left;
+		   lease_table->settings;
 	if (hash == told_of)
 		return;
 	told_of = hash;
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 refuses_left
-				 ? errmsg("redlock.nodes names nodes that were left for others, so this host "
-						  "takes no locks")
-				 : errmsg("redlock.nodes names nodes that were left for others"),
-			 errdetail_internal("%s", words.detail),
-			 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
-					 "docs/replacing_nodes.md.",
-					 words.hint)));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errdetail_internal("%s", words.detail),
+		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
+				 "docs/replacing_nodes.md.",
+				 words.hint)));
 }
 
 /* Once, as long as there is one. */
@@ -1741,7 +1759,7 @@ publish(void)
 	HostDispute words;
 	int i = first_stopping();
 
-	if (refuses_left)
+	if (is_left)
 	{
 		explain_left(&words);
 		host_list_set_dispute(&words);
@@ -1753,7 +1771,7 @@ publish(void)
 	}
 	else if (in_dispute && inherited == 0)
 		host_list_set_dispute(NULL);
-	in_dispute = refuses_left || i < dispute_count || inherited != 0;
+	in_dispute = is_left || i < dispute_count || inherited != 0;
 }
 
 static void

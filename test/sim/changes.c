@@ -98,6 +98,7 @@ typedef struct host
 	beat beat[NODES];
 	StepMarks marks;
 	core_mask marked; /* with the latest version */
+	core_mask told;   /* these nodes vote */
 	core_lists marked_lists;
 	bool is_left;
 	int64_t since_us[HOSTS]; /* it disagrees; NEVER: it does not */
@@ -179,15 +180,11 @@ on_duty(const host *h)
 	return nodes_there & all_of(h->lists);
 }
 
-/* ... that have told of others since they can be reached. */
+/* ... that have told of others since they can be reached, and were looked at. */
 static core_mask
 voters(const host *h)
 {
-	core_mask those = 0;
-
-	for (int n = 0; n < NODES; n++)
-		those |= h->beat[n].answered != 0 ? CORE_BIT(n) : 0;
-	return those & on_duty(h);
+	return h->told & on_duty(h);
 }
 
 static bool
@@ -336,8 +333,10 @@ see(host *h, int o, const entry *told)
 {
 	HostsDifference difference;
 
-	(void) h;
-	hosts_compare(&own, &told->config, told->seen_us, &difference);
+	if (h->standing.begun || h->standing.says == HOST_WARNS)
+		hosts_compare(&own, &told->config, told->seen_us, &difference);
+	else
+		hosts_compare_newcomer(&own, &told->config, told->seen_us, &difference);
 	if (told->config.step != HOST_STAYS)
 	{
 		HostConfig then = told->config;
@@ -383,7 +382,7 @@ look_at(host *h)
 	int64_t asked_us = now_us;
 	HostStanding said = h->standing.says;
 	bool any_found = false;
-	bool left;
+	bool all_ripe = true;
 	int count = 0;
 
 	describe(h, h->lists, &own);
@@ -401,14 +400,17 @@ look_at(host *h)
 			h->since_us[o] = now_us;
 		if (found[o] && (!h->standing.begun || now_us - h->since_us[o] >= DISPUTE_US))
 			known[count++] = others[o];
+		else
+			all_ripe = all_ripe && !found[o];
 	}
 	if (h->lists.next == 0)
 		steps_remember(&h->marks, h->lists.now);
-	left = steps_left(h->lists, h->lists.now, h->lists.next, &h->marks);
-	h->is_left = left && !h->standing.begun;
+	h->is_left = steps_left(h->lists, h->lists.now, h->lists.next, &h->marks);
 	seen.left += h->is_left;
 	if (h->is_left)
 		known[count++] = (StandingOther){.says = HOST_TAKES, .takes_for_us = INT64_MAX / 4};
+	for (int n = 0; n < NODES && all_ripe; n++)
+		h->told |= h->beat[n].answered != 0 ? CORE_BIT(n) : 0;
 	if (!is_answered(h) || (!h->standing.begun && step_in_way))
 	{
 		h->beat_at_us = now_us + SECOND;
@@ -715,6 +717,7 @@ run_host(host *h)
 			any = any || b->out;
 			b->out = false;
 			b->answered = 0; /* it must tell once more before it votes */
+			h->told &= ~CORE_BIT(n);
 		}
 		else if ((all_of(h->lists) & CORE_BIT(n)) && b->answered == 0 && !b->out)
 			h->beat_at_us = now_us;
@@ -800,6 +803,7 @@ happen(void)
 			h->id ^= 0; /* another broker: its memory of what nodes told is gone */
 			for (int i = 0; i < NODES; i++)
 				memset(&h->beat[i], 0, sizeof(h->beat[i]));
+			h->told = 0;
 			h->announced = HOST_STAYS;
 			h->marks.told = 0;
 			memset(h->marks.mark, 0, sizeof(h->marks.mark));
@@ -833,12 +837,19 @@ begin_story(void)
 	if (chance(3)) /* one node at a time is replaced */
 		for (int l = 0; l < LISTS; l++)
 			list_of[l] = 7u << l;
+	for (int n = 0; n < NODES; n++)
+		nodes[n].started_us = now_us - dice(20) * SECOND;
 	for (int h = 0; h < HOSTS; h++)
 	{
 		hosts[h].file = (core_lists){list_of[0], 0};
 		hosts[h].renames = h == 1 && chance(4);
-		start(&hosts[h], true);
+		if (h < HOSTS - 1)
+			start(&hosts[h], true);
 	}
+	/* a newcomer, whose list may share most nodes with that of the others, and all reach these */
+	hosts[HOSTS - 1].up_at_us = now_us + dice(20) * SECOND;
+	if (!faults && (list_of[0] & list_of[1]) != 0 && chance(2))
+		hosts[HOSTS - 1].file = (core_lists){list_of[1], 0};
 }
 
 static void
