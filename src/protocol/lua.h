@@ -65,10 +65,10 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_PERMIT_PATTERN "^([^\001]*)\001(%d+)$"
 
 /*
- * Of a value that says how many permits there are, at its 61st character: this place, and the
- * number.  The holder's text begins with it: see holder.h.
+ * The number of permits in a value that says it, if the 33rd and 43rd characters are colons and the
+ * 60th is a blank.  The holder's text begins with this number: see holder.h.
  */
-#define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ ()slots=(1?%d?%d?%d) "
+#define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ slots=(1?%d?%d?%d) "
 
 #define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */
 

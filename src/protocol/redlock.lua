@@ -138,9 +138,11 @@ local marker -- of this node; read by the first acquire
 -- Is the node full?  An error then.  A command in front of an acquire may let all of them write.
 local full = #arguments > 2 and try('SETRANGE', LUA_MARKER, 0, '')
 full = type(full) == 'table' and string.find(full.err, 'OOM', 1, true) and full
--- A value of ours matches one of these as far as its 61st or 60th character, and has a colon at
--- 33 and at 43.  Then the other characters are where they belong.
-local shared_form, exclusive_form = '^[%da-f]+:%d+:[%da-f]+=[ ~]()', '^[%da-f]+:%d+:[%da-f]+[ ~]()'
+-- A value of ours has a colon at 33 and at 43, and the digits in this form end before its 60th
+-- character.  Then the other characters are where they belong, and a shared lock has LUA_SHARED at 60.
+-- The cheap tests of single characters come first.  Long values are cut, or have a blank or LUA_SHARED
+-- at 60: then no match runs through millions of digits.
+local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'
 
 for i = 2, #arguments do
 	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
@@ -224,15 +226,13 @@ for i = 2, #arguments do
 					reply = queued
 					break
 				end
-				if queued and (sub(queued, 44, 59) ~= sub(value, 44, 59) or match(queued, exclusive_form) ~= 61
-						or sub(queued, 33, 33) ~= ':' or sub(queued, 43, 43) ~= ':') then
+				if queued and (sub(queued, 44, 59) ~= sub(value, 44, 59) or sub(queued, 60, 60) == LUA_SHARED
+						or sub(queued, 33, 33) ~= ':' or sub(queued, 43, 43) ~= ':' or match(sub(queued, 1, 61), form) ~= 60) then
 					bar, barred = queue, queued
 				end
-				if lock_held then
-					local at, found = match(lock_held, LUA_PERMITS_PATTERN)
-					if at ~= 61 or found ~= number or sub(lock_held, 33, 33) ~= ':' or sub(lock_held, 43, 43) ~= ':' then
-						bar, barred = lock, lock_held
-					end
+				if lock_held and (sub(lock_held, 33, 33) ~= ':' or sub(lock_held, 43, 43) ~= ':'
+						or sub(lock_held, 60, 60) ~= ' ' or match(lock_held, LUA_PERMITS_PATTERN) ~= number) then
+					bar, barred = lock, lock_held
 				end
 			end
 
@@ -249,8 +249,9 @@ for i = 2, #arguments do
 					end
 					held = ''
 				end
-				was_shared = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
-					and match(held, shared_form) == 62
+				held = held and sub(held, 1, LUA_HELD_MAX)
+				was_shared = held and sub(held, 60, 60) == LUA_SHARED and sub(held, 33, 33) == ':'
+					and sub(held, 43, 43) == ':' and match(held, form) == 60
 				local mine = was_shared and try('HGET', readers, request)
 				if mine and mine.err then
 					reply = mine
@@ -261,12 +262,12 @@ for i = 2, #arguments do
 					break
 				end
 				if held and not was_shared then
-					if sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':' and match(held, exclusive_form) == 61
+					if sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':' and match(held, form) == 60
 							and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY) then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59),
 							'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0')
 					end
-					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 
@@ -274,7 +275,7 @@ for i = 2, #arguments do
 				local barrier = not mine and try('GET', key .. '\0barrier')
 				local since, waiter
 				if barrier and not barrier.err then
-					since, waiter = match(barrier, '^(%d+):(.+)$')
+					since, waiter = match(sub(barrier, 1, LUA_HELD_MAX), '^(%d+):(.+)$')
 				end
 				if since and counter and counter - since < LUA_SPAN then
 					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61, LUA_HELD_MAX),
@@ -282,7 +283,7 @@ for i = 2, #arguments do
 					break
 				end
 				if mine and sub(mine, 1, 9) > sub(value, 34, 42) then
-					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
 
@@ -351,14 +352,15 @@ for i = 2, #arguments do
 				end
 				other_key = has_other_type and key
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
+					held = sub(held, 1, LUA_HELD_MAX)
 					local want = 'want\0' .. key .. '\0' .. sub(value, 44, 59) .. '\0' .. word6 .. '\0'
 					local in_front = false -- of those who wait for readers
 					local maybe_ours = sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
-					if maybe_ours and match(held, shared_form) == 62 then
+					if maybe_ours and sub(held, 60, 60) == LUA_SHARED and match(held, form) == 60 then
 						local barrier = try('GET', key .. '\0barrier')
 						local since, waiter
 						if barrier and not barrier.err then
-							since, waiter = match(barrier, '^(%d+):(.+)$')
+							since, waiter = match(sub(barrier, 1, LUA_HELD_MAX), '^(%d+):(.+)$')
 						end
 						if word6 ~= LUA_TRY and counter and not (barrier and barrier.err) and (not since
 								or sub(waiter, 1, 33) == sub(value, 1, 33) or counter - since >= LUA_SPAN) then
@@ -388,10 +390,10 @@ for i = 2, #arguments do
 							try('HDEL', readers, unpack(over))
 						end
 					elseif maybe_ours and (word6 ~= LUA_TRY or sub(held, 60, 60) == LUA_MAY_STAY)
-							and match(held, exclusive_form) == 61 then
+							and match(held, form) == 60 then
 						try('PUBLISH', LUA_HOST .. sub(held, 44, 59), want)
 					end
-					reply = {call('PTTL', key), sub(held, 1, LUA_HELD_MAX), not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
+					reply = {call('PTTL', key), held, not in_front and try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					if permits > 0 then
 						local other = match(key, LUA_PERMIT .. '(%d+)$')
 						reply[4] = 0
@@ -462,8 +464,8 @@ for i = 2, #arguments do
 				end
 				held = ''
 			end
-			if op ~= 'release' and held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
-					and match(held, shared_form) == 62 then
+			if op ~= 'release' and held and sub(held, 60, 60) == LUA_SHARED and sub(held, 33, 33) == ':'
+					and sub(held, 43, 43) == ':' and match(held, form) == 60 then
 				local readers, request = key .. '\0readers', sub(value, 1, 33)
 				local found = try('HGETALL', readers)
 				if found.err then
@@ -517,13 +519,12 @@ for i = 2, #arguments do
 				-- The last permit takes the key of the lock along; hold_at_least extends that key.
 				local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
 				local lock_held = lock and try('GET', lock)
-				local at, permits
-				if lock_held and not lock_held.err and sub(lock_held, 33, 33) == ':' and sub(lock_held, 43, 43) == ':' then
-					at, permits = match(lock_held, LUA_PERMITS_PATTERN)
-				end
-				if at == 61 and tonumber(last) > 0 then
+				local permits = lock_held and not lock_held.err and sub(lock_held, 33, 33) == ':'
+					and sub(lock_held, 43, 43) == ':' and sub(lock_held, 60, 60) == ' '
+					and match(lock_held, LUA_PERMITS_PATTERN)
+				if permits and tonumber(last) > 0 then
 					call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
-				elseif at == 61 then
+				elseif permits then
 					local keys = {key}
 					for n = 1, tonumber(permits) do
 						keys[n + 1] = lock .. LUA_PERMIT .. n
@@ -582,8 +583,8 @@ for i = 2, #arguments do
 			end
 			if op ~= 'renew' then
 				local readers, request = key .. '\0readers', sub(value, 1, 33)
-				local shared = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
-					and match(held, shared_form) == 62
+				local shared = held and sub(held, 60, 60) == LUA_SHARED and sub(held, 33, 33) == ':'
+					and sub(held, 43, 43) == ':' and match(held, form) == 60
 				if held and not shared then
 					reply = 0
 					break
@@ -669,8 +670,8 @@ for i = 2, #arguments do
 				if not lock_held then
 					try('DEL', key .. '\0none')
 					try('SET', lock, value, 'PX', call('PTTL', key))
-				elseif match(lock_held, LUA_PERMITS_PATTERN) == 61 and sub(lock_held, 33, 33) == ':'
-						and sub(lock_held, 43, 43) == ':' and call('PTTL', lock) < call('PTTL', key) then
+				elseif sub(lock_held, 33, 33) == ':' and sub(lock_held, 43, 43) == ':' and sub(lock_held, 60, 60) == ' '
+						and match(lock_held, LUA_PERMITS_PATTERN) and call('PTTL', lock) < call('PTTL', key) then
 					call('PEXPIRE', lock, call('PTTL', key))
 				end
 			end
@@ -707,8 +708,8 @@ for i = 2, #arguments do
 			break
 		end
 		if op ~= 'confirm' then
-			local mine = held and sub(held, 33, 33) == ':' and sub(held, 43, 43) == ':'
-				and match(held, shared_form) == 62
+			local mine = held and sub(held, 60, 60) == LUA_SHARED and sub(held, 33, 33) == ':'
+				and sub(held, 43, 43) == ':' and match(held, form) == 60
 				and try('HGET', key .. '\0readers', sub(value, 1, 33))
 			if mine and mine.err then
 				reply = mine
