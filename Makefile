@@ -180,7 +180,7 @@ test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits
 test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,core hosts overlap standing steps) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps) test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/conformance: test/sim/conformance.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
+test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim

@@ -278,7 +278,7 @@ for i = 2, #arguments do
 					since, waiter = match(sub(barrier, 1, LUA_HELD_MAX), '^(%d+):(.+)$')
 				end
 				if since and counter and counter - since < LUA_SPAN then
-					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61, LUA_HELD_MAX),
+					reply = {call('PTTL', key .. '\0barrier'), sub(waiter, 1, 60) .. LUA_WAITED_FOR .. sub(waiter, 61),
 						try('PUBSUB', 'NUMSUB', key)[2] or 0}
 					break
 				end
@@ -302,7 +302,7 @@ for i = 2, #arguments do
 					set = try('HSET', readers, request, reader)
 				else
 					set = try('SET', key, value, 'NX', 'PX', ttl)
-					if set and not set.err then
+					if not set.err then
 						call('DEL', readers)
 						set = try('HSET', readers, 'since', counter or '0', request, reader)
 						if type(set) == 'table' then
@@ -324,7 +324,7 @@ for i = 2, #arguments do
 			-- A full node says who has the lock all the same.  An acquire that was sent twice
 			-- is granted once; it takes the place of an earlier attempt of its request.
 			if not for_reader then
-				set = not barred and (not counter and full or try('SET', key, value, 'NX', 'PX', ttl))
+				set = not barred and (full or try('SET', key, value, 'NX', 'PX', ttl))
 				if set and set.err and counter then
 					try('DEL', key .. '\0none')
 					set = try('SET', key, value, 'NX', 'PX', ttl)
@@ -474,12 +474,11 @@ for i = 2, #arguments do
 				end
 				local time = call('TIME')
 				local now = time[1] * 1000 + math.floor(time[2] / 1000)
-				local life, over = 0, {}
+				local life, over = 0, {request}
 				for j = 1, #found, 2 do
 					local attempt, ends = match(found[j + 1], '^(%d+):%x+:%d+:(%d+)$')
 					if attempt and found[j] == request and attempt <= sub(value, 34, 42) then
 						done = 1
-						over[#over + 1] = found[j]
 					elseif ends and ends - now > 0 then
 						life = math.max(life, ends - now)
 					elseif ends and #over < LUA_READERS_OVER then
@@ -497,40 +496,41 @@ for i = 2, #arguments do
 						try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
 					end
 				end
-			elseif op == 'release' and held and (held == value
+			elseif held and (held == value
 					or (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42))) then
 				done = 1
-				if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
-					call('DEL', key)
-					try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
-					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
-						local lock, number = match(key, LUA_PERMIT_PATTERN)
-						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. number .. '\0')
-					end
-				elseif last == tostring(LUA_DELETE) then
-					call('DEL', key)
-				else
+				if tonumber(last) > 0 then
 					-- What is kept is no attempt's any more.  That it says so is for people: a
 					-- node that has no memory left for it keeps the key all the same.
 					call('PEXPIRE', key, last)
 					try('SET', key, sub(value, 1, 60) .. LUA_KEPT .. sub(value, 61), 'PX', last)
+				else
+					call('DEL', key)
+				end
+				if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
+					try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
 				end
 
 				-- The last permit takes the key of the lock along; hold_at_least extends that key.
-				local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
-				local lock_held = lock and try('GET', lock)
-				local permits = lock_held and not lock_held.err and sub(lock_held, 33, 33) == ':'
-					and sub(lock_held, 43, 43) == ':' and sub(lock_held, 60, 60) == ' '
-					and match(lock_held, LUA_PERMITS_PATTERN)
-				if permits and tonumber(last) > 0 then
-					call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
-				elseif permits then
-					local keys = {key}
-					for n = 1, tonumber(permits) do
-						keys[n + 1] = lock .. LUA_PERMIT .. n
+				if find(key, LUA_PERMIT, 1, true) then
+					local lock, number = match(key, LUA_PERMIT_PATTERN)
+					if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
+						try('PUBLISH', lock .. LUA_PERMIT, 'permit\0' .. number .. '\0')
 					end
-					if try('EXISTS', unpack(keys)) == 0 then
-						call('DEL', lock)
+					local lock_held = try('GET', lock)
+					local permits = lock_held and not lock_held.err and sub(lock_held, 33, 33) == ':'
+						and sub(lock_held, 43, 43) == ':' and sub(lock_held, 60, 60) == ' '
+						and match(lock_held, LUA_PERMITS_PATTERN)
+					if permits and tonumber(last) > 0 then
+						call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
+					elseif permits then
+						local keys = {key}
+						for n = 1, tonumber(permits) do
+							keys[n + 1] = lock .. LUA_PERMIT .. n
+						end
+						if try('EXISTS', unpack(keys)) == 0 then
+							call('DEL', lock)
+						end
 					end
 				end
 			end
@@ -554,7 +554,7 @@ for i = 2, #arguments do
 				end
 				local since = shared and call('HGET', key .. '\0readers', 'since')
 				if since and (#since < #tombstone or #since == #tombstone and since < tombstone) then
-					call('HDEL', key .. '\0readers', 'since')
+					call('DEL', key .. '\0none')
 					call('HSET', key .. '\0readers', 'since', tombstone)
 				end
 			end
@@ -619,7 +619,7 @@ for i = 2, #arguments do
 					ends = math.max(ends, tonumber(match(mine, '%d+$')))
 				end
 				local reader = sub(value, 34, 59) .. ':' .. since .. ':' .. string.format('%.0f', ends)
-				local life = math.max(ttl, shared and call('PTTL', key) or 0)
+				local life = math.max(ttl, call('PTTL', key))
 				local set
 				if shared then
 					set = try('HSET', readers, request, reader)
@@ -658,20 +658,20 @@ for i = 2, #arguments do
 					reply = set
 					break
 				end
-			end
-			if op == 'renew' and held and call('PTTL', key) < tonumber(ttl) then
+			elseif call('PTTL', key) < tonumber(ttl) then
 				call('PEXPIRE', key, ttl)
 			end
 
 			-- The key of the lock lives as long as the permit's, unless the value is a stranger's.
-			local lock = find(key, LUA_PERMIT, 1, true) and match(key, LUA_PERMIT_PATTERN)
-			local lock_held = lock and try('GET', lock)
-			if lock and not (lock_held and lock_held.err) then
+			if find(key, LUA_PERMIT, 1, true) then
+				local lock = match(key, LUA_PERMIT_PATTERN)
+				local lock_held = try('GET', lock)
 				if not lock_held then
 					try('DEL', key .. '\0none')
 					try('SET', lock, value, 'PX', call('PTTL', key))
-				elseif sub(lock_held, 33, 33) == ':' and sub(lock_held, 43, 43) == ':' and sub(lock_held, 60, 60) == ' '
-						and match(lock_held, LUA_PERMITS_PATTERN) and call('PTTL', lock) < call('PTTL', key) then
+				elseif not lock_held.err and sub(lock_held, 33, 33) == ':' and sub(lock_held, 43, 43) == ':'
+						and sub(lock_held, 60, 60) == ' ' and match(lock_held, LUA_PERMITS_PATTERN)
+						and call('PTTL', lock) < call('PTTL', key) then
 					call('PEXPIRE', lock, call('PTTL', key))
 				end
 			end
@@ -738,7 +738,7 @@ for i = 2, #arguments do
 
 	-- The refusal tells people the type, and of a lock of Redisson its client.  Without the
 	-- rights for that the lock is refused all the same.
-	if other_key and type(reply) == 'table' and not reply.err then
+	if other_key and type(reply) == 'table' then
 		local kind = try('TYPE', other_key).ok
 		local found = kind == 'hash' and try('HSCAN', other_key, 0)[2] or {}
 		local client
