@@ -438,7 +438,7 @@ for i = 2, #arguments do
 				break
 			end
 			if permits > 0 then
-				local life = lock_held and math.max(ttl, call('PTTL', lock)) or ttl
+				local life = math.max(ttl, call('PTTL', lock))
 				set = try('SET', lock, value, 'PX', life)
 				if set.err then
 					call('DEL', key)
@@ -740,7 +740,7 @@ for i = 2, #arguments do
 	-- rights for that the lock is refused all the same.
 	if other_key and type(reply) == 'table' then
 		local kind = try('TYPE', other_key).ok
-		local found = kind == 'hash' and try('HSCAN', other_key, 0)[2] or {}
+		local found = try('HSCAN', other_key, 0)[2] or {}
 		local client
 		for j = 1, #found, 2 do
 			client = client or match(found[j], '^%x+%-%x+%-%x+%-%x+%-%x+:%d+')

@@ -19,9 +19,9 @@
  *	<1>									is the name of a reader: secret and colon
  *	<'a_text>							is a text, "_" for a blank
  *	*									in a reply is any text
- *	{500}, {+$ms+500}					in a reply is a life in ms, or an instant: less or more by no more
- *										than has passed since the case began
- *	!									in a reply begins an error
+ *	{500}, {+$ms+500}					in a reply is a life in ms, or an instant: less or more by no
+ *more than has passed since the case began !									in a reply begins an
+ *error
  *
  * A NUL is "|" in a reply.
  */
@@ -54,9 +54,56 @@ typedef struct text
 	size_t len;
 } text;
 
-/* 105 * 10 readers */
+#define HEX "0123456789abcdef"
+
+/* A value that looks like one of a reader, but for one thing. */
+#define LIKE_SHARED(text)                                                                          \
+	{NULL, "it is not shared: " text}, {"SET $key <'" text "> PX 100000", "OK"},                   \
+		{"SET $token $now", "OK"},                                                                 \
+		{"HSET $readers <1> 000000008:0000000000000002:$now:$ms+90000", "1"},                      \
+		{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "[{100000}, <'" text ">, 1]"},            \
+		{"confirm_shared $key <1:8:2=_x> $now $now+5 |", "0"},                                     \
+		{"renew_shared $key <1:8:2=_x> 100000 $now $now", "0"},                                    \
+		{"release_shared $key <1:8:2=_x> -1 0 0", "0"},                                            \
+		{"acquire $key <3:8:4_y> 100000 $now 5", "[{100000}, <'" text ">, 1]"},                    \
+		{"EXISTS $barrier", "0"},                                                                  \
+	{                                                                                              \
+		"HEAR", ""                                                                                 \
+	}
+
+/* ... like one of a writer. */
+#define LIKE_EXCLUSIVE(text)                                                                       \
+	{NULL, "it is not exclusive: " text}, {"SET $key <'" text "> PX 100000", "OK"},                \
+		{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "[{100000}, <'" text ">, 1]"},            \
+		{"acquire $key <3:8:4_y> 100000 $now 5", "[{100000}, <'" text ">, 1]"},                    \
+	{                                                                                              \
+		"HEAR", ""                                                                                 \
+	}
+
+/* ... like one of a holder of a permit, in the lock's key. */
+#define LIKE_PERMIT(text)                                                                          \
+	{NULL, "it is not of a permit: " text}, {"SET $key <'" text "> PX 50000", "OK"},               \
+		{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},        \
+		{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},                                            \
+		{"renew $one <1:8:2_slots=2_x> 90000 5 5", "1"}, {"PTTL $key", "{50000}"},                 \
+		{"release $one <1:8:2_slots=2_x> 70000 0 0", "1"}, {"PTTL $key", "{50000}"},               \
+		{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},                                            \
+		{"release $one <1:8:2_slots=2_x> -1 0 0", "1"},                                            \
+	{                                                                                              \
+		"GET $key", "<'" text ">"                                                                  \
+	}
+
+/* ... like one of the host 2, in the queue's key. */
+#define LIKE_QUEUED(text)                                                                          \
+	{NULL, "it is not of this host in the queue: " text},                                          \
+		{"SET $queue <'" text "> PX 50000", "OK"},                                                 \
+	{                                                                                              \
+		"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"           \
+	}
+
+/* 1104 readers */
 #define MANY_ARE_OVER                                                                              \
-	"EVAL for\ti=2,1105\tdo\tredis.call('HSET',KEYS[1],string.format('%032x:',i),ARGV[1])\tend "     \
+	"EVAL for\ti=2,1105\tdo\tredis.call('HSET',KEYS[1],string.format('%032x:',i),ARGV[1])\tend "   \
 	"1 $readers 000000008:0000000000000002:1:1"
 
 static const step steps[] = {
@@ -226,6 +273,85 @@ static const step steps[] = {
 	{"renew_shared $key <1:8:2=_x> 100000 $now $now", "1"},
 	{"HGET $readers <1>", "000000008:0000000000000002:*:{+$ms+200000}"},
 	{"PTTL $key", "{200000}"},
+
+	LIKE_SHARED(HEX "0123456789abcde:0000000008:0000000000000001=_a"),
+	LIKE_SHARED(HEX HEX ":00000008:00000000000000001=_a"),
+	LIKE_SHARED(HEX HEX ":000000008:00000000000000001=_a"),
+	LIKE_SHARED(HEX HEX ":000000008:0000000000000001=-a"),
+	LIKE_SHARED(HEX HEX ":000000008:0000000000000001==_a"),
+	LIKE_SHARED("0123456789ABCDEF" HEX ":000000008:0000000000000001=_a"),
+	LIKE_SHARED(HEX HEX ":00000000a:0000000000000001=_a"),
+	LIKE_SHARED(HEX HEX ":000000008:000000000000000x=_a"),
+
+	LIKE_EXCLUSIVE(HEX "0123456789abcde:0000000008:0000000000000001_a"),
+	LIKE_EXCLUSIVE(HEX HEX ":00000008:00000000000000001_a"),
+	LIKE_EXCLUSIVE(HEX HEX ":000000008:00000000000000001_a"),
+	LIKE_EXCLUSIVE(HEX HEX ":000000008:0000000000000001-a"),
+	LIKE_EXCLUSIVE("0123456789ABCDEF" HEX ":000000008:0000000000000001_a"),
+	LIKE_EXCLUSIVE(HEX HEX ":000000008:000000000000000x_a"),
+
+	LIKE_PERMIT(HEX "0123456789abcde:0000000008:0000000000000001_slots=2_a"),
+	LIKE_PERMIT(HEX HEX ":00000008:00000000000000001_slots=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:00000000000000001_slots=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001=_slots=2_a"),
+	LIKE_PERMIT("0123456789ABCDEF" HEX ":000000008:0000000000000001_slots=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:000000000000000x_slots=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001_slots=_a"),
+
+	LIKE_QUEUED(HEX "0123456789abcde:0000000008:0000000000000002_a"),
+	LIKE_QUEUED(HEX HEX ":00000008:00000000000000002_a"),
+	LIKE_QUEUED(HEX HEX ":000000008:00000000000000020_a"),
+	LIKE_QUEUED(HEX HEX ":000000008:0000000000000002=_a"),
+	LIKE_QUEUED(HEX HEX ":000000008:0000000000000002-a"),
+	LIKE_QUEUED("0123456789ABCDEF" HEX ":000000008:0000000000000002_a"),
+
+	{NULL, "the first host in the queue gets a permit, and its lock's key"},
+	{"SET $queue <3:8:2_slots=2_x> PX 50000", "OK"},
+	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "$now"},
+	{"GET $key", "<1:8:2_slots=2_x>"},
+	{"PTTL $key", "{100000}"},
+	{"acquire $two <3:8:2_slots=2_x> 50000 $now 5 2", "$now"},
+	{"GET $key", "<3:8:2_slots=2_x>"},
+	{"PTTL $key", "{100000}"},
+	{"acquire $two <5:8:2_slots=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_slots=2_x>, 0, 0]"},
+	{"DEL $one", "1"},
+	{"acquire $two <5:8:2_slots=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_slots=2_x>, 0, 1]"},
+	{"renew $two <3:8:2_slots=2_x> 150000 $now $now", "1"},
+	{"PTTL $key", "{150000}"},
+	{"release $two <3:8:2_slots=2_x> 170000 0 0", "1"},
+	{"PTTL $key", "{170000}"},
+	{"SET $two <3:8:2_slots=2_x> PX 100000", "OK"},
+	{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},
+	{"release $one <1:8:2_slots=2_x> -2 0 0", "1"},
+	{"EXISTS $key", "1"},
+	{"HEAR", "$host0000000000000002: want|$two|0000000000000002|5|, "
+			 "$host0000000000000002: want|$two|0000000000000002|5|, $one: free|0|, "
+			 "$queue: permit|1|"},
+	{"release $two <3:8:2_slots=2_x> 0 0 0", "1"},
+	{"EXISTS $key", "0"},
+	{"HEAR", "$two: free|0|"},
+
+	{NULL, "a release of several permits tells the queue of none but its own"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
+	{"release $key <1:8:2_x> -2 0 0", "1"},
+	{"HEAR", "$key: free|0|"},
+
+	{NULL, "a node that may not write a part of a text is not full"},
+	{"ACL SETUSER default -setrange", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; release $two <9:8:2_x> -1 0 0", "$now ; 0"},
+
+	{NULL, "of a lock of Redisson its client is told, and no more than fits"},
+	{"HSET $key 8743c9c0-0795-4907-87fd-6c719a6b4586:58 1 mode read", "2"},
+	{"acquire $key <1:8:2_x> 100000 $now 5",
+	 "[-1, a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:58, 1]"},
+	{"DEL $key", "1"},
+	{"HSET $key 8743c9c0-0795-4907-87fd-6c719a6b4586:$i300 1", "1"},
+	{"acquire $key <1:8:2_x> 100000 $now 5",
+	 "[-1, a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:$i218, 1]"},
+	{"ACL SETUSER default -hscan", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "[-1, a key of type hash, 1]"},
+	{"ACL SETUSER default -type", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "[-1, a key that is not a string, 1]"},
 
 	{NULL, "a hold_at_least keeps the key, and says so"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
