@@ -319,11 +319,9 @@ for i = 2, #arguments do
 					call('SET', key, sub(value, 1, 60) .. may_stay .. sub(value, 62), 'PX', life)
 				end
 				call('PEXPIRE', readers, life)
-			end
-
-			-- A full node says who has the lock all the same.  An acquire that was sent twice
-			-- is granted once; it takes the place of an earlier attempt of its request.
-			if not for_reader then
+			else
+				-- A full node says who has the lock all the same.  An acquire that was sent twice
+				-- is granted once; it takes the place of an earlier attempt of its request.
 				set = not barred and (full or try('SET', key, value, 'NX', 'PX', ttl))
 				if set and set.err and counter then
 					try('DEL', key .. '\0none')
@@ -733,7 +731,6 @@ for i = 2, #arguments do
 		local ahead = token / 1000 - time[1] * 1000 - time[2] / 1000
 		local set = try('SET', counter_key, token, 'PX', math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)))
 		reply = set.err and set or 1
-		break
 	until true
 
 	-- The refusal tells people the type, and of a lock of Redisson its client.  Without the

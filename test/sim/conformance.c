@@ -256,7 +256,7 @@ main(int argc, char **argv)
 	const char *file = getenv("SCRIPT");
 	const char *sequences = getenv("SEQUENCES");
 	const char *seed = getenv("SEED");
-	int count = sequences ? atoi(sequences) : 400;
+	int count = sequences ? atoi(sequences) : 800;
 
 	if (argc > 1 && strcmp(argv[1], "--script") == 0)
 	{
@@ -292,7 +292,8 @@ main(int argc, char **argv)
 		printf("# %s\n", difference);
 	ok(differences == 0, "the simulated node does what redis-server does, in %ld commands",
 	   commands);
-	if (differences > 0)
+	/* what follows counts what dice brought about, which no other script changes */
+	if (differences > 0 || file != NULL)
 		return tap_done();
 	ok(replies[CORE_OP_ACQUIRE][CORE_REPLY_YES] > 0 && replies[CORE_OP_ACQUIRE][CORE_REPLY_NO] > 0,
 	   "acquire: %ld yes, %ld no", replies[CORE_OP_ACQUIRE][CORE_REPLY_YES],
