@@ -261,7 +261,7 @@ const char lua_script[] =
 	"break\n"
 	"end\n"
 	"end\n\n\n\n\n"
-	"if near and #raised == #counter and sub(raised, 1, " TEXT(LUA_NEAR_DIGITS) ") == sub(counter, 1, " TEXT(LUA_NEAR_DIGITS) ") then\n"
+	"if near and sub(raised, 1, " TEXT(LUA_NEAR_DIGITS) ") == sub(counter, 1, " TEXT(LUA_NEAR_DIGITS) ") then\n"
 	"set = try('SETRANGE', counter_key, 0, raised)\n"
 	"else\n"
 	"local time = call('TIME')\n"

@@ -418,7 +418,7 @@ for i = 2, #arguments do
 			-- SETRANGE is cheap and leaves the life of the counter as it was, so it is for one
 			-- that stays near.  Where the counter can't be raised (by the node's ACL), the key
 			-- is taken back.
-			if near and #raised == #counter and sub(raised, 1, LUA_NEAR_DIGITS) == sub(counter, 1, LUA_NEAR_DIGITS) then
+			if near and sub(raised, 1, LUA_NEAR_DIGITS) == sub(counter, 1, LUA_NEAR_DIGITS) then
 				set = try('SETRANGE', counter_key, 0, raised)
 			else
 				local time = call('TIME')

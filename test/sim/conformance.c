@@ -2,7 +2,8 @@
  * conformance.c
  *		Does the simulated node do what a real one does?
  *
- * Random sequences of commands are executed by redlock.lua and marker.lua of
+ * First the script runs the cases of cases.c, which random commands meet seldom or never.  Then
+ * random sequences of commands are executed by redlock.lua and marker.lua of
  * src/protocol in a redis-server and by node.c, with small sets of values, attempts,
  * counters and times to live.  Some go as one call of the script; at some calls the
  * memory of the nodes is full.  In half of the sequences the lock has permits, and a queue.
