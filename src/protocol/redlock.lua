@@ -138,10 +138,10 @@ local marker -- of this node; read by the first acquire
 -- Is the node full?  An error then.  A command in front of an acquire may let all of them write.
 local full = #arguments > 2 and try('SETRANGE', LUA_MARKER, 0, '')
 full = type(full) == 'table' and string.find(full.err, 'OOM', 1, true) and full
--- A value of ours has a colon at 33 and at 43, and the digits in this form end before its 60th
--- character.  Then the other characters are where they belong, and a shared lock has LUA_SHARED at 60.
--- The cheap tests of single characters come first.  Long values are cut, or have a blank or LUA_SHARED
--- at 60: then no match runs through millions of digits.
+-- A value of ours has colons at 33 and 43, and the digits of this form end before the 60th character.
+-- A shared lock has LUA_SHARED at 60.  The tests of single characters are cheaper than the match, so
+-- they come first.  A match must not run through millions of digits: the script cuts a long value
+-- before, or has tested the character at 60.
 local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'
 
 for i = 2, #arguments do
@@ -320,8 +320,8 @@ for i = 2, #arguments do
 				end
 				call('PEXPIRE', readers, life)
 			else
-				-- A full node says who has the lock all the same.  An acquire that was sent twice
-				-- is granted once; it takes the place of an earlier attempt of its request.
+				-- A full node tells the holder's value, too.  The script grants a repeated acquire
+				-- once; a later attempt replaces an earlier attempt of the same request.
 				set = not barred and (full or try('SET', key, value, 'NX', 'PX', ttl))
 				if set and set.err and counter then
 					try('DEL', key .. '\0none')

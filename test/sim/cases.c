@@ -1,30 +1,31 @@
 /*
  * cases.c
- *		What redlock.lua answers in cases that random commands meet seldom or never.
+ *		The replies of redlock.lua in cases that random commands seldom meet.
  *
- * Each case is a list of steps: a command, and the reply that is expected.  A command in capital
- * letters is one of the server.  One in small letters is one of the script, with "_" for the blank
- * in "acquire shared".  Commands of one call of the script stand on both sides of " ; ", and so do
- * their replies.  Two commands are of this file: HEAR returns the messages since the last one, and
- * FULL makes the server refuse what needs memory until the end of the case.
+ * Each case is a list of steps.  A step is a command and the reply that the case expects.  The
+ *server executes a command in capital letters, and the script one in small letters, with "_" for
+ *the blank in "acquire shared".  " ; " separates commands of one call of the script, and their
+ *replies.  HEAR returns the messages since the last HEAR.  If a server refuses an ACL command, as
+ *old ones do, the program skips the rest of the case.
  *
- * In commands and in replies
+ * Commands and replies may contain names:
  *
- *	$key, $token, $readers, $barrier	are the lock's key and what belongs to it
- *	$one, $two, $queue					are the keys of its permits, and of the queue
- *	$marker, $host						are the marker's key, and the beginning of a host's channel
- *	$now, $now+5, $ms, $ms-5			are the time at which the case begins, in us and ms
- *	$x300, $i300						are 300 letters, or digits
- *	<1:8:2=_text>						is a value: secret, attempt, host and rest, "_" for a blank
- *	<1>									is the name of a reader: secret and colon
- *	<'a_text>							is a text, "_" for a blank
- *	*									in a reply is any text
- *	{500}, {+$ms+500}					in a reply is a life in ms, or an instant: less or more by
- *no
- *more than has passed since the case began !									in a reply begins an
- *error
+ *	$key, $token, $readers, $barrier	the key of the lock, its counter, readers and barrier
+ *	$one, $two, $queue					the keys of two permits, and of the queue
+ *	$marker, $host						the key of the marker, the beginning of a host's channel
+ *	$now, $now+5, $ms, $ms-5			the time at which the case begins, in us and in ms
+ *	$x300, $i300						300 letters "x", 300 digits "1"
+ *	<1:8:2=_text>						a value: secret, attempt, host and rest, "_" for a blank
+ *	<1>									the field of a reader: secret and colon
+ *	<'a_text>							a text, "_" for a blank
  *
- * A NUL is "|" in a reply.
+ * Only replies may contain patterns:
+ *
+ *	*									any text
+ *	{500}								a life in ms, less by no more than the case has taken
+ *	{+$ms+500}							an instant, later by no more than the case has taken
+ *	!									the beginning of an error
+ *	|									a NUL
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -43,7 +44,7 @@
 #define COMMANDS_MAX 4
 #define TEXT_MAX 2400
 
-/* A barrier lives twice as long.  A case that takes longer, and fails, begins again. */
+/* A case that fails after this time begins again: a barrier lives twice as long. */
 #define CASE_MAX_US (LUA_BARRIER_MS * INT64_C(500))
 
 typedef struct step
@@ -60,7 +61,7 @@ typedef struct text
 
 #define HEX "0123456789abcdef"
 
-/* A value that looks like one of a reader, but for one thing. */
+/* A value that differs in one place from a reader's. */
 #define LIKE_SHARED(text)                                                                          \
 	{NULL, "it is not shared: " text}, {"SET $key <'" text "> PX 100000", "OK"},                   \
 		{"SET $token $now", "OK"},                                                                 \
@@ -75,7 +76,7 @@ typedef struct text
 		"HEAR", ""                                                                                 \
 	}
 
-/* ... like one of a writer. */
+/* A value that differs in one place from a writer's. */
 #define LIKE_EXCLUSIVE(text)                                                                       \
 	{NULL, "it is not exclusive: " text}, {"SET $key <'" text "> PX 100000", "OK"},                \
 		{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "[{100000}, <'" text ">, 1]"},            \
@@ -84,7 +85,7 @@ typedef struct text
 		"HEAR", ""                                                                                 \
 	}
 
-/* ... like one of a holder of a permit, in the lock's key. */
+/* A value in the lock's key that differs in one place from a permit's. */
 #define LIKE_PERMIT(text)                                                                          \
 	{NULL, "it is not of a permit: " text}, {"SET $key <'" text "> PX 50000", "OK"},               \
 		{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},        \
@@ -97,13 +98,24 @@ typedef struct text
 		"GET $key", "<'" text ">"                                                                  \
 	}
 
-/* ... like one of the host 2, in the queue's key. */
+/* A value in the queue's key that differs in one place from one of host 2. */
 #define LIKE_QUEUED(text)                                                                          \
 	{NULL, "it is not of this host in the queue: " text},                                          \
 		{"SET $queue <'" text "> PX 50000", "OK"},                                                 \
 	{                                                                                              \
 		"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"           \
 	}
+
+/* Commands that fail since the counter has another type.  The next command is executed. */
+#define NEEDS_COUNTER(command)                                                                     \
+	{NULL, "it needs the counter: " command}, {"RPUSH $token element", "1"},                       \
+	{                                                                                              \
+		command " ; acquire $two <9:8:2_x> 100000 $now 5", "!WRONGTYPE* ; $now"                    \
+	}
+
+#define WANTS "$host0000000000000002: want|$key|0000000000000004|5|"
+#define WANTS_4 WANTS ", " WANTS ", " WANTS ", " WANTS
+#define WANTS_16 WANTS_4 ", " WANTS_4 ", " WANTS_4 ", " WANTS_4
 
 /* 1104 readers */
 #define MANY_ARE_OVER                                                                              \
@@ -366,6 +378,76 @@ static const step steps[] = {
 	{"ACL SETUSER default -type", "OK"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "[-1, a key that is not a string, 1]"},
 
+	NEEDS_COUNTER("acquire $key <1:8:2_x> 100000 $now 5"),
+	NEEDS_COUNTER("acquire_shared $key <1:8:2=_x> 100000 $now 5"),
+	NEEDS_COUNTER("renew $key <1:8:2_x> 100000 $now $now"),
+	NEEDS_COUNTER("renew_shared $key <1:8:2=_x> 100000 $now $now"),
+	NEEDS_COUNTER("confirm $key <1:8:2_x> $now $now+5 |"),
+	NEEDS_COUNTER("confirm_shared $key <1:8:2=_x> $now $now+5 |"),
+	NEEDS_COUNTER("release $key <1:8:2_x> -1 $now 0"),
+	NEEDS_COUNTER("release_shared $key <1:8:2=_x> -1 $now 0"),
+
+	{NULL, "a counter that is no number, or too long, fails acquires of its own lock"},
+	{"SET $token scribble", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; release $two <9:8:2_x> -1 0 0",
+	 "!ERR the counter is not a number ; 0"},
+	{"SET $token 00000000000000001", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; release $two <9:8:2_x> -1 0 0",
+	 "!ERR the counter is not a number ; 0"},
+
+	{NULL, "a queue of another type fails permits of its own lock"},
+	{"RPUSH $queue element", "1"},
+	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2 ; release $two <9:8:2_x> -1 0 0",
+	 "!WRONGTYPE* ; 0"},
+
+	{NULL, "an acquire that can't raise the counter leaves no key and no reader"},
+	{"SET $token $now-2000", "OK"},
+	{"ACL SETUSER default -setrange", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "!*"},
+	{"EXISTS $key", "0"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "!*"},
+	{"EXISTS $key", "0"},
+	{"HEXISTS $readers <1>", "0"},
+	{"ACL SETUSER default +setrange", "OK"},
+	{"acquire_shared $key <3:8:2=_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -setrange", "OK"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "!*"},
+	{"EXISTS $key", "1"},
+	{"HEXISTS $readers <1>", "0"},
+	{"HEXISTS $readers <3>", "1"},
+
+	{NULL, "a renewal or confirm that can't raise the counter fails"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -set", "OK"},
+	{"renew $key <1:8:2_x> 100000 $now $now+5", "!*"},
+	{"confirm $key <1:8:2_x> $now $now+5 |", "!*"},
+	{"ACL SETUSER default +set", "OK"},
+	{"DEL $key", "1"},
+	{"SET $token $now-2000", "OK"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -set", "OK"},
+	{"confirm_shared $key <1:8:2=_x> $now $now+5 |", "!*"},
+	{"renew_shared $key <1:8:2=_x> 100000 $now $now+5", "!*"},
+
+	{NULL, "a permit that can't write the lock's key leaves no key"},
+	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?* %R~$key", "OK"},
+	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "!*"},
+	{"EXISTS $one", "0"},
+
+	/* LUA_READERS_TOLD is 16 */
+	{NULL, "the first host that waits tells all readers, the second some"},
+	{"SET $key <1:8:2=_x> PX 100000", "OK"},
+	{"SET $token $now", "OK"},
+	{"EVAL for\ti=1,18\tdo\tredis.call('HSET',KEYS[1],string.format('%032x:',i),ARGV[1])\tend "
+	 "1 $readers 000000008:0000000000000002:1:$ms+90000",
+	 "nil"},
+	{"acquire $key <30:8:4_y> 100000 $now 5", "[{100000}, <1:8:2=_x>, 0]"},
+	{"HEAR", WANTS_16 ", " WANTS ", " WANTS},
+	{"acquire $key <31:8:4_y> 100000 $now 5", "[{100000}, <1:8:2=_x>, 1]"},
+	{"HEAR", WANTS_16},
+	{"acquire $key <31:8:4_y> 100000 $now try", "[{100000}, <1:8:2=_x>, 1]"},
+	{"HEAR", ""},
+
 	{NULL, "a hold_at_least keeps the key, and says so"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
 	{"release $key <1:8:2_x> 50000 0 $now", "1"},
@@ -418,6 +500,13 @@ cases_pass(redisContext *redis, redisContext *listener, const char *sha, char *d
 			continue;
 		}
 		good = take_step(&steps[i], difference, size);
+		if (!good && strncmp(steps[i].command, "ACL ", 4) == 0)
+		{
+			printf("# skipped: %s\n", difference);
+			good = true;
+			while (i + 1 < sizeof(steps) / sizeof(steps[0]) && steps[i + 1].command != NULL)
+				i++;
+		}
 		if (!good && time_us() - now_us > CASE_MAX_US)
 		{
 			printf("# too slow: %s\n", difference);
@@ -452,7 +541,6 @@ end_case(void)
 	text rest = {.len = 0};
 
 	freeReplyObject(must(redisCommand(node, "ACL SETUSER default allkeys +@all")));
-	freeReplyObject(must(redisCommand(node, "CONFIG SET maxmemory 0")));
 	hear_all(&rest);
 }
 
@@ -462,9 +550,7 @@ take_step(const step *step, char *difference, size_t size)
 	text expected = {.len = 0};
 	text reply = {.len = 0};
 
-	if (strcmp(step->command, "FULL") == 0)
-		execute("CONFIG SET maxmemory 1", &reply);
-	else if (strcmp(step->command, "HEAR") == 0)
+	if (strcmp(step->command, "HEAR") == 0)
 		hear_all(&reply);
 	else if (step->command[0] >= 'a')
 		execute_script(step->command, &reply);
@@ -548,7 +634,7 @@ hear_all(text *heard)
 		if (redisGetReply(hears, &reply) != REDIS_OK)
 			reply = NULL;
 		message = must(reply);
-		/* each comes twice to those who listen to its channel alone, too */
+		/* the server sends a second copy to a subscriber of the channel itself */
 		if (message->elements == 4)
 		{
 			more = strcmp(message->element[2]->str, "redlock:end") != 0;

@@ -1,6 +1,6 @@
 /*
  * cases.h
- *		What redlock.lua answers in cases that random commands meet seldom or never.
+ *		The replies of redlock.lua in cases that random commands seldom meet.
  */
 #ifndef SIM_CASES_H
 #define SIM_CASES_H
@@ -10,8 +10,9 @@
 #include <hiredis/hiredis.h>
 
 /*
- * Runs all cases with the loaded script of this SHA1, at a server with nothing else.  Returns whether
- * each reply was the expected one; else `difference` says which was not.
+ * Runs all cases with the script that the server has under this SHA1.  All data of the server are
+ * deleted.  Returns true if each reply is the expected one; otherwise `difference` names the first
+ * other one.
  */
 extern bool cases_pass(redisContext *redis, redisContext *listener, const char *sha,
 					   char *difference, size_t size);
