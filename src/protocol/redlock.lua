@@ -407,7 +407,7 @@ for i = 2, #arguments do
 				end
 				if not set then
 					try('DEL', key .. '\0none')
-					set = try('SET', key, value, 'PX', ttl)
+					set = call('SET', key, value, 'PX', ttl)
 				end
 				if set.err then
 					reply = set
@@ -592,7 +592,7 @@ for i = 2, #arguments do
 					reply = mine
 					break
 				end
-				local since = shared and try('HGET', readers, 'since') or counter or '0'
+				local since = shared and call('HGET', readers, 'since') or counter or '0'
 				local granted = mine and match(mine, ':(%d+):%d+$')
 				if granted and (#granted < #since or #granted == #since and granted < since) then
 					since = granted

@@ -11,9 +11,9 @@
  * Commands and replies may contain names:
  *
  *	$key, $token, $readers, $barrier	the key of the lock, its counter, readers and barrier
- *	$one, $two, $queue					the keys of two permits, and of the queue
- *	$marker, $host						the key of the marker, the beginning of a host's channel
- *	$now, $now+5, $ms, $ms-5			the time at which the case begins, in us and in ms
+ *	$one, $two, $queue, $first			the keys of two permits, of the queue, and of a permit's
+ *counter $marker, $host						the key of the marker, the beginning of a host's
+ *channel $now, $now+5, $ms, $ms-5			the time at which the case begins, in us and in ms
  *	$x300, $i300						300 letters "x", 300 digits "1"
  *	<1:8:2=_text>						a value: secret, attempt, host and rest, "_" for a blank
  *	<1>									the field of a reader: secret and colon
@@ -112,6 +112,9 @@ typedef struct text
 	{                                                                                              \
 		command " ; acquire $two <9:8:2_x> 100000 $now 5", "!WRONGTYPE* ; $now"                    \
 	}
+
+/* A command that needs to read only. */
+#define NEXT "confirm $two <9:8:2_x> 1 1 |"
 
 #define WANTS "$host0000000000000002: want|$key|0000000000000004|5|"
 #define WANTS_4 WANTS ", " WANTS ", " WANTS ", " WANTS
@@ -448,6 +451,82 @@ static const step steps[] = {
 	{"acquire $key <31:8:4_y> 100000 $now try", "[{100000}, <1:8:2=_x>, 1]"},
 	{"HEAR", ""},
 
+	/* Behind each command that lacks a right the script executes another. */
+	{NULL, "a marker that can't be read is none"},
+	{"ACL SETUSER default resetkeys ~redlock:case*", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; " NEXT, "!FORGOT* ; 0"},
+
+	{NULL, "a counter that can't be written fails its own command only"},
+	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?[2nr]* ~$key "
+	 "%R~redlock:case?token",
+	 "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; " NEXT, "!* ; 0"},
+	{"EXISTS $key", "0"},
+	{"renew $key <1:8:2_x> 100000 $now $now ; " NEXT, "!* ; 0"},
+	{"ACL SETUSER default allkeys", "OK"},
+	{"SET $token $now", "OK"},
+	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?[2nr]* ~$key "
+	 "%R~redlock:case?token",
+	 "OK"},
+	{"confirm $key <1:8:2_x> $now $now+5 | ; " NEXT, "!* ; 0"},
+
+	{NULL, "without HSET a reader beside others fails alone"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -hset", "OK"},
+	{"acquire_shared $key <3:8:4=_x> 200000 $now 5 ; " NEXT, "!* ; 0"},
+	{"renew_shared $key <1:8:2=_x> 200000 $now $now ; " NEXT, "!* ; 0"},
+
+	{NULL, "without SET, HGETALL or HDEL a host is refused as it is with them"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"HSET $readers <3> 000000008:0000000000000003:$now:$ms-2", "1"},
+	{"ACL SETUSER default -hdel", "OK"},
+	{"acquire $key <4:8:4_y> 100000 $now 5 ; " NEXT, "[{100000}, <1:8:2=_x>, 0] ; 0"},
+	{"ACL SETUSER default -hgetall", "OK"},
+	{"acquire $key <4:8:4_y> 100000 $now 5 ; " NEXT, "[{100000}, <1:8:2=_x>, 0] ; 0"},
+	{"ACL SETUSER default -set", "OK"},
+	{"acquire $key <4:8:4_y> 100000 $now 5 ; " NEXT, "[{100000}, <1:8:2=_x>, 0] ; 0"},
+
+	{NULL, "without DEL commands go on that need it at a full node only"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -del", "OK"},
+	{"acquire_shared $key <3:8:2=_x> 100000 $now 5 ; " NEXT, "$now+1001 ; 0"},
+	{"renew_shared $key <1:8:2=_x> 100000 $now+1001 $now ; " NEXT, "1 ; 0"},
+	{"ACL SETUSER default +del", "OK"},
+	{"DEL $key", "1"},
+	{"SET $key <1:8:2_x> PX 100000", "OK"},
+	{"ACL SETUSER default -del", "OK"},
+	{"acquire $key <1:9:2_x> 100000 $now 5 ; " NEXT, "$now+2002 ; 0"},
+	{"confirm $key <1:9:2_x> $now+2002 $now+3003 | ; " NEXT, "1 ; 0"},
+	{"renew $key <1:9:2_x> 100000 $now+3003 $now+4004 ; " NEXT, "1 ; 0"},
+	{"GET $token", "$now+4004"},
+
+	{NULL, "without SET and DEL a command fails alone"},
+	{"SET $token $now", "OK"},
+	{"ACL SETUSER default -del -set", "OK"},
+	{"acquire $key <1:8:2_x> 100000 $now 5 ; " NEXT, "!* ; 0"},
+	{"renew $key <1:8:2_x> 100000 $now $now ; " NEXT, "!* ; 0"},
+
+	{NULL, "without SET and DEL a permit is renewed, and its lock's key is not"},
+	{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},
+	{"ACL SETUSER default -del", "OK"},
+	{"renew $one <1:8:2_slots=2_x> 200000 0 0 ; " NEXT, "1 ; 0"},
+	{"GET $key", "<1:8:2_slots=2_x>"},
+	{"PTTL $key", "{200000}"},
+	{"ACL SETUSER default +del", "OK"},
+	{"DEL $key", "1"},
+	{"SET $first 5", "OK"},
+	{"ACL SETUSER default -set", "OK"},
+	{"renew $one <1:8:2_slots=2_x> 300000 5 5 ; " NEXT, "1 ; 0"},
+	{"PTTL $one", "{300000}"},
+	{"EXISTS $key", "0"},
+
+	{NULL, "without SET a key is kept by hold_at_least all the same"},
+	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -set", "OK"},
+	{"release $key <1:8:2_x> 50000 0 $now ; " NEXT, "1 ; 0"},
+	{"GET $key", "<1:8:2_x>"},
+	{"PTTL $key", "{50000}"},
+
 	{NULL, "a hold_at_least keeps the key, and says so"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
 	{"release $key <1:8:2_x> 50000 0 $now", "1"},
@@ -700,6 +779,7 @@ expand_name(text *to, const char *from, size_t len)
 		{"$readers", IS(NAME "\0readers")},
 		{"$barrier", IS(NAME "\0barrier")},
 		{"$one", IS(NAME LUA_PERMIT "1")},
+		{"$first", IS(NAME LUA_PERMIT "1\0token")},
 		{"$two", IS(NAME LUA_PERMIT "2")},
 		{"$queue", IS(NAME LUA_PERMIT)},
 		{"$marker", IS(LUA_MARKER)},

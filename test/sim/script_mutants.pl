@@ -7,7 +7,7 @@
 #
 # Each line of the script is mutated: the line is dropped; a condition, or a part of one, becomes
 # true or false; a comparison, "and", "or", "not", a sum, math.max, a number, a text or the key of a
-# command becomes another.  A mutant is a text like "before ==> after".  script_equivalents.txt
+# command becomes another; a protected call becomes an unprotected one.  A mutant is a text like "before ==> after".  script_equivalents.txt
 # lists the mutants that do the same as the script, with the reason; they are not run, but each
 # entry must fit a mutant.
 #
@@ -193,6 +193,7 @@ sub mutants_of
 	push @new, each_place($line, qr/ - /,  sub { ' + ' });
 	push @new, each_place($line, qr/ % /,  sub { ' * ' });
 	push @new, each_place($line, qr/math\.max/, sub { 'math.min' });
+	push @new, each_place($line, qr/\btry(?=\()/, sub { 'call' });
 	push @new, each_place($line, qr/\btrue\b/, sub { 'false' }) if $line !~ /^until/;
 	push @new, each_place($line, qr/\bfalse\b/, sub { 'true' });
 	# numbers; long ones are times, and tests know these no better
