@@ -61,7 +61,7 @@ typedef struct text
 
 #define HEX "0123456789abcdef"
 
-/* A value that differs in one place from a reader's. */
+/* A reader's value with a fault in one place. */
 #define LIKE_SHARED(text)                                                                          \
 	{NULL, "it is not shared: " text}, {"SET $key <'" text "> PX 100000", "OK"},                   \
 		{"SET $token $now", "OK"},                                                                 \
@@ -76,7 +76,7 @@ typedef struct text
 		"HEAR", ""                                                                                 \
 	}
 
-/* A value that differs in one place from a writer's. */
+/* A writer's value with a fault in one place. */
 #define LIKE_EXCLUSIVE(text)                                                                       \
 	{NULL, "it is not exclusive: " text}, {"SET $key <'" text "> PX 100000", "OK"},                \
 		{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "[{100000}, <'" text ">, 1]"},            \
@@ -85,7 +85,7 @@ typedef struct text
 		"HEAR", ""                                                                                 \
 	}
 
-/* A value in the lock's key that differs in one place from a permit's. */
+/* A permit's value in the lock's key, with a fault in one place. */
 #define LIKE_PERMIT(text)                                                                          \
 	{NULL, "it is not of a permit: " text}, {"SET $key <'" text "> PX 50000", "OK"},               \
 		{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},        \
@@ -98,7 +98,7 @@ typedef struct text
 		"GET $key", "<'" text ">"                                                                  \
 	}
 
-/* A value in the queue's key that differs in one place from one of host 2. */
+/* A value of host 2 in the queue's key, with a fault in one place. */
 #define LIKE_QUEUED(text)                                                                          \
 	{NULL, "it is not of this host in the queue: " text},                                          \
 		{"SET $queue <'" text "> PX 50000", "OK"},                                                 \
@@ -106,7 +106,7 @@ typedef struct text
 		"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"           \
 	}
 
-/* Commands that fail since the counter has another type.  The next command is executed. */
+/* The counter has another type.  The command fails, and the next one does not. */
 #define NEEDS_COUNTER(command)                                                                     \
 	{NULL, "it needs the counter: " command}, {"RPUSH $token element", "1"},                       \
 	{                                                                                              \

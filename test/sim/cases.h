@@ -10,9 +10,8 @@
 #include <hiredis/hiredis.h>
 
 /*
- * Runs all cases with the script that the server has under this SHA1.  All data of the server are
- * deleted.  Returns true if each reply is the expected one; otherwise `difference` names the first
- * other one.
+ * Runs all cases with the loaded script of this SHA1, and deletes all data of the server.  Returns
+ * true if each reply fits; otherwise `difference` names the first wrong reply.
  */
 extern bool cases_pass(redisContext *redis, redisContext *listener, const char *sha,
 					   char *difference, size_t size);

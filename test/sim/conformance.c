@@ -49,7 +49,7 @@
 #define SLACK_MS 10000
 #define SLACK_US (SLACK_MS * INT64_C(1000))
 
-/* A difference after this time counts not: a barrier lives twice as long.  A sequence takes 5 ms.
+/* Later differences don't count: a barrier lives twice as long.  A sequence takes 5 ms.
  */
 #define SEQUENCE_MAX_US (LUA_BARRIER_MS * INT64_C(500))
 
@@ -283,7 +283,7 @@ main(int argc, char **argv)
 		printf("# %s\n", difference);
 	ok(differences == 0, "the simulated node does what redis-server does, in %ld commands",
 	   commands);
-	/* what follows counts what dice brought about, which no other script changes */
+	/* the rest counts the commands of the dice: no script changes their numbers */
 	if (differences > 0 || file != NULL)
 		return tap_done();
 	ok(replies[CORE_OP_ACQUIRE][CORE_REPLY_YES] > 0 && replies[CORE_OP_ACQUIRE][CORE_REPLY_NO] > 0,
@@ -495,7 +495,7 @@ run_sequence(int sequence)
 		printf("# in sequence %d\n", sequence);
 }
 
-/* The sequence took so long that a barrier may have expired, which explains the difference. */
+/* The sequence was slow: perhaps a barrier has expired. */
 static void
 forget_sequence(void)
 {
