@@ -7,7 +7,7 @@
 #   scripts/test.sh unit               the unit tests, without a server
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, its node against a real one,
-#                                      and a share of the mutants of the nodes' script
+#                                      and the mutants of the nodes' script
 #   scripts/test.sh regress            pg_regress and the isolation tester
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
 #   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
@@ -142,7 +142,7 @@ run_sim()
     run_target changes "simulator: hosts whose settings differ, or change"
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
-    # all of them take a quarter of an hour
+    run_target script_mutants "simulator: broken scripts that conformance must find"
 }
 
 # The quick benchmark.  It fails if a figure is missing; what they are says
@@ -359,11 +359,7 @@ else
         run_bench
         ;;
     unit) run_unit ;;
-    sim)
-        run_sim
-        # not in CI: some mutants survive yet, see test/sim/README.md
-        SHARE=1/8 run_target script_mutants "simulator: broken scripts that conformance must find"
-        ;;
+    sim) run_sim ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
     guest) run_guest ;;

@@ -5,6 +5,8 @@
 # a clone, and starts with the old list, and on those that have left it; a host that goes back while
 # nobody knows of those that went on; nodes that are used again and still said to be left; two hosts
 # that records call by one name, without a word about it.
+#
+# Takes over a minute: hosts leave nodes step by step, several times.
 
 use strict;
 use warnings;
