@@ -844,13 +844,13 @@ look_at_standing(int64 now_us)
 
 /*
  * Nodes that have told vote from now on.  A node that is back may bring this host into a dispute
- * that it did not have without that node; the dispute stops this host only when it is ripe.
+ * that it did not have without that node, and the dispute stops this host only when it is ripe.
  */
 static void
 let_vote(void)
 {
 	for (int i = 0; i < dispute_count; i++)
-		if (lease_table->standing.begun && !is_ripe(&disputes[i]))
+		if (lease_table->standing.begun && !is_ripe(&disputes[i]) && stops(&disputes[i]))
 			return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told[i].answered != 0)

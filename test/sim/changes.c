@@ -401,7 +401,7 @@ look_at(host *h)
 		if (found[o] && (!h->standing.begun || now_us - h->since_us[o] >= DISPUTE_US))
 			known[count++] = others[o];
 		else
-			all_ripe = all_ripe && !found[o];
+			all_ripe = all_ripe && !(found[o] && standing_stops(&h->standing, &others[o]));
 	}
 	if (h->lists.next == 0)
 		steps_remember(&h->marks, h->lists.now);
