@@ -895,7 +895,10 @@ settle(void)
 	return stuck;
 }
 
-/* All start anew with the list that took over last.  Returns how many get no locks. */
+/*
+ * The nodes lose the latest mark, which a majority had; a node that was away then keeps an older
+ * one.  All hosts start anew with the list of that mark.  Returns how many get no locks.
+ */
 static int
 start_with_latest_list(void)
 {
@@ -910,6 +913,12 @@ start_with_latest_list(void)
 	if (latest == NULL)
 		return 0;
 	to = latest->lists;
+	for (int n = 0; n < NODES; n++)
+		if ((to.now & CORE_BIT(n)) && nodes[n].mark.version > latest->marks.own.version)
+			return 0; /* others have marked these nodes since */
+	for (int n = 0; n < NODES; n++)
+		if (nodes[n].mark.version == latest->marks.own.version)
+			memset(&nodes[n].mark, 0, sizeof(nodes[n].mark));
 	for (int h = 0; h < HOSTS; h++)
 	{
 		hosts[h].file = hosts[h].lists = to;
