@@ -261,6 +261,12 @@ foreach my $which (sort keys %companions)
 	}
 	$other->quit;
 
+	# a release that was not answered comes again, and must not meet an error again
+	foreach my $kept ("with a $which of another type", $name)
+	{
+		$_->cli('EVAL', "redis.call('DEL', ARGV[1] .. '$suffix')", 0, "redlock:$kept") foreach @nodes;
+	}
+
 	# a reload with another user is another node: so its error is forgotten
 	$host->append_conf('postgresql.conf', redlock_conf(nodes => [ map { $_->url(user => $which, password => 'secret') } @nodes ]));
 	$_->cli(qw(ACL SETUSER), $which, qw(on >secret ~* &* +@all)) foreach @nodes;

@@ -1359,7 +1359,7 @@ known_marks(void)
 	}
 	marks.own = lease_table->own_mark;
 	if (members_lists().next == 0)
-		steps_remember(&marks, hash_of_list(members_lists().now));
+		steps_remember(&marks, members_lists().now, hash_of_list(members_lists().now));
 	lease_table->own_mark = marks.own;
 	return &marks;
 }

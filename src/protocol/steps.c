@@ -10,6 +10,7 @@
 
 #define ALL (~(core_mask) 0)
 
+static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
 static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
 static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
@@ -46,14 +47,34 @@ steps_are_rivals(const HostConfig *ours, const HostConfig *theirs)
 }
 
 void
-steps_remember(StepMarks *marks, uint64_t list)
+steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 {
 	if (marks->own.list != list)
 		marks->own = (StepMemory){.list = list};
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > marks->own.version &&
-			marks->mark[i].list == list)
+			(marks->mark[i].list == list || names_all(marks, &marks->mark[i], nodes)))
 			marks->own.version = marks->mark[i].version;
+}
+
+/* Does each of these nodes, and no other, have a place in the list that the mark names? */
+static bool
+names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes)
+{
+	int places = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		const StepMark *other = &marks->mark[i];
+
+		if (!(nodes & CORE_BIT(i)))
+			continue;
+		if (!(marks->told & CORE_BIT(i)) || other->version != mark->version ||
+			other->list != mark->list || other->place == 0)
+			return false;
+		places++;
+	}
+	return places == mark->count;
 }
 
 int64_t

@@ -98,8 +98,11 @@ typedef struct StepMarks
 	StepMemory own;
 } StepMarks;
 
-/* To be called when nodes have told.  list: hash of the only list in force. */
-extern void steps_remember(StepMarks *marks, uint64_t list);
+/*
+ * Remembers the latest mark that names the only list in force, if need be by other names.  To be
+ * called when nodes have told.  list: hash of the list.
+ */
+extern void steps_remember(StepMarks *marks, core_mask nodes, uint64_t list);
 
 /* The version of a mark that names the list with this hash. */
 extern int64_t steps_next_version(const StepMarks *marks, uint64_t list, int64_t wall_clock_ms);

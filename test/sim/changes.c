@@ -193,6 +193,13 @@ has_lease(const host *h)
 	return now_us < h->lease_until_us;
 }
 
+/* Hosts that call the nodes by other names have other hashes of a list. */
+static uint64_t
+hash_of(const host *h, core_mask list)
+{
+	return list != 0 && h->renames ? list | 1u << 31 : list;
+}
+
 /* ---- what a host says ---- */
 
 static void
@@ -404,8 +411,9 @@ look_at(host *h)
 			all_ripe = all_ripe && !(found[o] && standing_stops(&h->standing, &others[o]));
 	}
 	if (h->lists.next == 0)
-		steps_remember(&h->marks, h->lists.now);
-	h->is_left = steps_left(h->lists, h->lists.now, h->lists.next, &h->marks);
+		steps_remember(&h->marks, h->lists.now, hash_of(h, h->lists.now));
+	h->is_left =
+		steps_left(h->lists, hash_of(h, h->lists.now), hash_of(h, h->lists.next), &h->marks);
 	seen.left += h->is_left;
 	if (h->is_left)
 		known[count++] = (StandingOther){.says = HOST_TAKES, .takes_for_us = INT64_MAX / 4};
@@ -483,13 +491,13 @@ have_answered(const host *h, core_lists lists, int64_t since_us)
 static void
 mark_nodes(host *h, core_lists to)
 {
-	StepMark mark = {.list = to.now, .count = __builtin_popcount(to.now)};
+	StepMark mark = {.list = hash_of(h, to.now), .count = __builtin_popcount(to.now)};
 
 	seen.marks++;
 	for (int n = 0, j = 0; n < NODES; n++)
 		if (to.now & CORE_BIT(n))
 			mark.address[j++] = h->marks.address[n];
-	mark.version = steps_next_version(&h->marks, to.now, now_us / 1000);
+	mark.version = steps_next_version(&h->marks, mark.list, now_us / 1000);
 	for (int n = 0; n < NODES; n++)
 	{
 		if (!(on_duty(h) & CORE_BIT(n)))
@@ -506,11 +514,11 @@ is_marked(const host *h, core_lists to, core_lists asked)
 	const StepMark *latest = steps_latest(&h->marks);
 	core_mask those = 0;
 
-	if (latest == NULL || latest->list != to.now)
+	if (latest == NULL || latest->list != hash_of(h, to.now))
 		return false;
 	for (int n = 0; n < NODES; n++)
 		if ((h->marks.told & CORE_BIT(n)) && h->marks.mark[n].version == latest->version &&
-			h->marks.mark[n].list == to.now)
+			h->marks.mark[n].list == hash_of(h, to.now))
 			those |= CORE_BIT(n);
 	return core_has_quorum(asked, those) && core_has_quorum(to, those);
 }
@@ -530,7 +538,8 @@ may_leave(host *h, core_lists to, bool back)
 	each_told(h, see_apart);
 	view.clear = !apart && core_has_quorum(asked, on_duty(h)) &&
 				 have_told(h, asked.next != 0 ? left : to, h->wanted_us) &&
-				 steps_may_follow(to, to.now, left, left.now, asked.next != 0, &h->marks);
+				 steps_may_follow(to, hash_of(h, to.now), left, hash_of(h, left.now),
+								  asked.next != 0, &h->marks);
 	view.announced = h->announced == own_announced.step;
 	view.heard = have_answered(h, asked,
 							   h->announced_us > now_us - STEPS_FRESH_US ? h->announced_us

@@ -224,22 +224,35 @@ static void
 test_memory(void)
 {
 	mark("000", 3, 5);
-	steps_remember(&known, 7);
+	steps_remember(&known, 7, 7);
 	ok(known.own.list == 7 && known.own.version == 5, "the own list's mark is remembered");
 	known.mark[1].version = 6;
 	known.mark[2].version = 8;
 	known.mark[2].list = 9;
-	steps_remember(&known, 7);
+	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "its latest one");
 	memset(known.mark, 0, sizeof(known.mark));
-	steps_remember(&known, 7);
+	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "also when the nodes have lost it");
 	known.mark[0] = (StepMark){.version = 9, .list = 7};
 	known.told &= ~CORE_BIT(0);
-	steps_remember(&known, 7);
+	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "a node that has not told is not asked");
-	steps_remember(&known, 9);
+	steps_remember(&known, 7, 9);
 	ok(known.own.list == 9 && known.own.version == 0, "another list has no mark");
+
+	mark("231", 3, 5);
+	steps_remember(&known, 7, 8);
+	ok(known.own.version == 5, "a mark by other names, if each node has a place in its list");
+	known.own.version = 0;
+	steps_remember(&known, 017, 8);
+	ok(known.own.version == 0, "not if a node has none");
+	mark("231", 4, 5);
+	steps_remember(&known, 7, 8);
+	ok(known.own.version == 0, "nor if the mark names one more");
+	mark("23?", 2, 5);
+	steps_remember(&known, 7, 8);
+	ok(known.own.version == 0, "nor if a node has not told");
 }
 
 static void
