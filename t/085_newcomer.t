@@ -55,14 +55,6 @@ sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 my %id = map { $_ => host_id($host{$_}) } sort keys %host;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
 
-# ---- one of its nodes is another one, which has just started ----
-
-my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], redis_node() ]);
-is(state_on($overlapping), '55000', 'a newcomer with a young node of its own is refused at once');
-is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
-is(state_on($overlapping), '55000', 'it still gets no lock');
-$overlapping->stop;
-
 # ---- a laptop with another redlock.max_ttl ----
 
 my $laptop = redlock_cluster('laptop', nodes => \@nodes, conf => $other_ttl);

@@ -281,7 +281,6 @@ static void complain_apart(int64 since_us, int64 now_us);
 static void look_apart(const HostRecord *record, int64 seen_us);
 static int64 leases_outlive_us(void);
 static void complain_forgotten(int64 since_us);
-static bool is_newcomer(void);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -1159,10 +1158,7 @@ look_at(const HostRecord *record, int64 seen_us)
 
 	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
-	if (is_newcomer())
-		hosts_compare_newcomer(&own, &theirs, seen_us, &difference);
-	else
-		hosts_compare(&own, &theirs, seen_us, &difference);
+	hosts_compare(&own, &theirs, seen_us, &difference);
 	if (theirs.step != HOST_STAYS)
 	{
 		static HostConfig then;
@@ -1210,12 +1206,6 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->host = record->id;
 	dispute->difference = difference;
 	dispute->found_us = looked_us;
-}
-
-static bool
-is_newcomer(void)
-{
-	return !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS;
 }
 
 /*

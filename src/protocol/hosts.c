@@ -61,15 +61,14 @@ static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
 static bool is_same_address(const HostNode *one, const HostNode *other);
 static bool may_be_same(const HostNode *one, const HostNode *other);
-static void compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
-					bool by_address, HostsDifference *difference);
 static unsigned compare_lists(const HostConfig *ours, const HostConfig *theirs,
 							  const int twin[HOSTS_NODES_MAX], bool all_vote);
 static bool knows_all(const HostConfig *config);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
+static bool neither_is_known(const HostNode *one, const HostNode *other);
 static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
-					  int step);
+					  int step, bool (*same)(const HostNode *one, const HostNode *other));
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
 static int likeness(const HostNode *ours, const HostNode *theirs, int step);
 
@@ -339,20 +338,6 @@ void
 hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 			  HostsDifference *difference)
 {
-	compare(now, theirs, seen_us, seen_us == HOSTS_AT_ANY_TIME, difference);
-}
-
-void
-hosts_compare_newcomer(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
-					   HostsDifference *difference)
-{
-	compare(now, theirs, seen_us, true, difference);
-}
-
-static void
-compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us, bool by_address,
-		HostsDifference *difference)
-{
 	HostConfig then = *now;
 	const HostConfig *ours = &then;
 	int known[HOSTS_NODES_MAX];
@@ -382,8 +367,8 @@ compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us, bool b
 	for (int step = THEY_LEAD; apart != 0 && step <= SAME_STEP; step++)
 	{
 		memcpy(difference->twin, known, sizeof(known));
-		if (!by_address)
-			pair_rest(ours, theirs, difference->twin, step);
+		pair_rest(ours, theirs, difference->twin, step,
+				  seen_us == HOSTS_AT_ANY_TIME ? neither_is_known : may_be_same);
 		apart = compare_lists(now, theirs, difference->twin, seen_us == HOSTS_AT_ANY_TIME);
 	}
 	difference->kinds |= apart;
@@ -493,13 +478,13 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 
 /* Those that are the most likely come first. */
 static void
-pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
+pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step,
+		  bool (*same)(const HostNode *one, const HostNode *other))
 {
 	for (int likely = LIKENESS_MAX; likely >= 0; likely--)
 		for (int i = 0; i < ours->count; i++)
 			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
-				if (is_free(twin, ours->count, j) &&
-					may_be_same(&ours->node[i], &theirs->node[j]) &&
+				if (is_free(twin, ours->count, j) && same(&ours->node[i], &theirs->node[j]) &&
 					likeness(&ours->node[i], &theirs->node[j], step) == likely)
 					twin[i] = j;
 }
@@ -573,6 +558,12 @@ static bool
 may_be_same(const HostNode *one, const HostNode *other)
 {
 	return !is_known(one) || !is_known(other);
+}
+
+static bool
+neither_is_known(const HostNode *one, const HostNode *other)
+{
+	return !is_known(one) && !is_known(other);
 }
 
 bool

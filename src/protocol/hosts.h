@@ -141,13 +141,6 @@ typedef struct HostsDifference
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 						  HostsDifference *difference);
 
-/*
- * The same for a host that takes no locks yet.  A node that only one of the two knows is taken for
- * the one with its address, and no other: it may be another node, which has just started.
- */
-extern void hosts_compare_newcomer(const HostConfig *ours, const HostConfig *theirs,
-								   int64_t seen_us, HostsDifference *difference);
-
 /* Of which of our nodes is it not known what they were then?  A bit is a place in ours->node. */
 extern core_mask hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 

@@ -340,10 +340,8 @@ see(host *h, int o, const entry *told)
 {
 	HostsDifference difference;
 
-	if (h->standing.begun || h->standing.says == HOST_WARNS)
-		hosts_compare(&own, &told->config, told->seen_us, &difference);
-	else
-		hosts_compare_newcomer(&own, &told->config, told->seen_us, &difference);
+	(void) h;
+	hosts_compare(&own, &told->config, told->seen_us, &difference);
 	if (told->config.step != HOST_STAYS)
 	{
 		HostConfig then = told->config;
@@ -846,19 +844,12 @@ begin_story(void)
 	if (chance(3)) /* one node at a time is replaced */
 		for (int l = 0; l < LISTS; l++)
 			list_of[l] = 7u << l;
-	for (int n = 0; n < NODES; n++)
-		nodes[n].started_us = now_us - dice(20) * SECOND;
 	for (int h = 0; h < HOSTS; h++)
 	{
 		hosts[h].file = (core_lists){list_of[0], 0};
 		hosts[h].renames = h == 1 && chance(4);
-		if (h < HOSTS - 1)
-			start(&hosts[h], true);
+		start(&hosts[h], true);
 	}
-	/* a newcomer, whose list may share most nodes with that of the others, and all reach these */
-	hosts[HOSTS - 1].up_at_us = now_us + dice(20) * SECOND;
-	if (!faults && (list_of[0] & list_of[1]) != 0 && chance(2))
-		hosts[HOSTS - 1].file = (core_lists){list_of[1], 0};
 }
 
 static void
