@@ -3,7 +3,8 @@
 #
 # Protects from: a host whose sessions wait for ever while others take turns; a turn that goes
 # to who asked last and not to who has waited longest; a host that is forgotten since it has
-# had a turn; one that does not come when it is next, and stops the others; what strangers publish: messages that are
+# had a turn; a host that has the lock for once a turn, since its calls have hold_at_most;
+# one that does not come when it is next, and stops the others; what strangers publish: messages that are
 # malformed, forged, repeated, of which a broker dies, grows or grants something; a user of
 # the nodes that may not publish, and gets no lock.
 #
@@ -26,10 +27,10 @@ foreach my $host (@hosts)
 {
 	$host->safe_psql('postgres', <<'SQL');
 CREATE TABLE grants (token bigint);
-CREATE PROCEDURE take(times int, seconds float8 DEFAULT 0.002) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE take(times int, seconds float8 DEFAULT 0.002, limits interval[] DEFAULT '{NULL}') LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. times LOOP
-		INSERT INTO grants VALUES (redlock_acquire('turn'));
+		INSERT INTO grants VALUES (redlock_acquire('turn', hold_at_most => limits[1 + i % cardinality(limits)]));
 		PERFORM pg_sleep(seconds);
 		COMMIT;
 	END LOOP;
@@ -121,6 +122,31 @@ sub turns
 	my ($median) = (sort { $a <=> $b } @lengths)[ @lengths / 2 ];
 	note("turns of @lengths grants");
 	cmp_ok($median, '<=', 4, 'hosts with three sessions each');
+	$_->quit foreach @sessions;
+}
+
+# ---- calls with and without hold_at_most have turns alike ----
+
+foreach my $limits ("'1 min'", "'1 min', '2 min', '30 s'", "'1 min', NULL")
+{
+	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts[ 0, 1 ];
+
+	$_->safe_psql('postgres', 'TRUNCATE grants') foreach @hosts;
+	$_->send("CALL take(60, limits => ARRAY[$limits]::interval[])") foreach @sessions[ 0 .. 2 ];
+	$_->send('CALL take(60)') foreach @sessions[ 3 .. 5 ];
+	$_->result foreach @sessions;
+	my @grants = order_of_grants();
+	is(scalar @grants, 6 * 60, 'each session got the lock each time');
+
+	# until the sessions of one host are about to be done
+	my @count = (0, 0);
+	foreach my $host (@grants)
+	{
+		last if ++$count[$host] >= 3 * 60 - 6;
+	}
+	my $share = $count[0] / $count[1];
+	cmp_ok($share, '>=', 1 / 3, "a host with limits of $limits has its share ($count[0] grants to $count[1])");
+	cmp_ok($share, '<=', 3, 'and the other one, too');
 	$_->quit foreach @sessions;
 }
 

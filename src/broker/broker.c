@@ -89,7 +89,7 @@ static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
 static void act_on_wish(Lease *lease, int64 now_us);
 static void extend(Lease *lease, int64 now_us);
-static void prolong(Lease *lease, int64 now_us);
+static void limit(Lease *lease, int64 now_us);
 static void begin_to_settle(int64 now_us);
 static void begin_to_serve(int64 now_us);
 static void ask(Lease *lease, int64 now_us);
@@ -316,10 +316,11 @@ run_timers(int64 now_us, int64 looked_us)
 			return timer->at_us;
 
 		lease = lease_at(timer - timers);
+		limit(lease, now_us);
 		if (lease_end_stay(lease, now_us) || lease_end_hold(lease, now_us))
 			act_on_wish(lease, now_us);
 		else if (now_us < lease->core.wake_at_us)
-			set_timer(lease); /* a stay might have ended, but goes on */
+			set_timer(lease); /* a stay or a hold might have ended, but goes on */
 		else if (release_orphan(lease, now_us))
 			act_on_wish(lease, now_us);
 		else
@@ -353,7 +354,7 @@ act_on_wish(Lease *lease, int64 now_us)
 			{
 				set_timer(lease); /* its stay may end sooner */
 				extend(lease, now_us);
-				prolong(lease, now_us);
+				limit(lease, now_us);
 			}
 			break;
 		case WISH_ASK:
@@ -364,6 +365,7 @@ act_on_wish(Lease *lease, int64 now_us)
 			lease_free(lease);
 			break;
 		case WISH_RELEASE:
+			limit(lease, now_us);
 			/* a loss that the owner noticed first is told all the same */
 			if (lease->core.state == CORE_HELD && now_us >= lease->core.valid_until_us &&
 				!lease_hold_is_over(lease, now_us))
@@ -394,15 +396,17 @@ extend(Lease *lease, int64 now_us)
 	lease_expect_tokens(lease, core_raises_until_us(&lease->core));
 }
 
-/* It may be held for longer than the core knows. */
+/* It may be held for longer than the core knows, or have another holder. */
 static void
-prolong(Lease *lease, int64 now_us)
+limit(Lease *lease, int64 now_us)
 {
 	core_event event = {0};
 
-	event.type = CORE_PROLONG;
+	if (lease->core.state != CORE_HELD)
+		return;
+	event.type = CORE_LIMIT;
 	event.now_us = now_us;
-	event.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+	event.hold_until_us = lease_hold_until_us(lease, now_us);
 	if (event.hold_until_us != lease->core.hold_until_us)
 		step(lease, &event);
 }
@@ -495,10 +499,14 @@ draw_secret(uint8 secret[LOCK_SECRET_BYTES])
 static void
 step(Lease *lease, core_event *event)
 {
-	uint32 round = lease->core.round;
-	bool was_settled = settling_has(&lease_table->settling, &lease->core);
+	uint32 round;
+	bool was_settled;
 	core_out out;
 
+	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
+		limit(lease, event->now_us);
+	round = lease->core.round;
+	was_settled = settling_has(&lease_table->settling, &lease->core);
 	event->random = pg_prng_uint32(&pg_global_prng_state);
 	set_masks(event, lease);
 	core_step(&lease->core, event, &out);
@@ -722,7 +730,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			pg_atomic_write_u64(&lease->hold_until_us, core->hold_until_us);
 			if (lease->hold_at_least_ms > 0)
 				lease->keep_until_us = now_us + lease->hold_at_least_ms * INT64CONST(1000);
-			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u64(&lease->granted_until_us, core->granted_until_us);
 			pg_atomic_write_u32(&lease->silent_nodes, 0);
 			if (lease->is_queue)
 				subscription_begin(lease);
@@ -739,7 +747,7 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 			break;
 		case CORE_RENEWED:
 			lease_count(COUNT_RENEWED);
-			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			pg_atomic_write_u64(&lease->granted_until_us, core->granted_until_us);
 			pg_atomic_write_u64(&lease->last_token, core->bound);
 			break;
 		case CORE_UNRENEWED:
@@ -756,7 +764,8 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				break; /* nobody has lost it */
 			if (lease_hold_is_over(lease, now_us) && lease_end_hold(lease, now_us))
 				break; /* it was to end; one that was prolonged at the last moment is lost */
-			pg_atomic_write_u64(&lease->valid_until_us, core->valid_until_us);
+			/* of the holder it ends sooner, where a limit ends it: lease_valid_until_us */
+			pg_atomic_write_u64(&lease->granted_until_us, core->valid_until_us);
 			if (lease->is_queue)
 			{
 				lease_set_state(lease, LEASE_LOST); /* a place in a queue, which is taken again */

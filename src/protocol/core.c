@@ -73,7 +73,8 @@
 static void begin_acquire(core_lease *lease, const core_event *event, core_out *out);
 static uint32_t split_spread_us(const core_lease *lease);
 static void begin_renew(core_lease *lease, const core_event *event, core_out *out);
-static void prolong(core_lease *lease, const core_event *event, core_out *out);
+static void limit(core_lease *lease, const core_event *event);
+static bool is_at_limit(const core_lease *lease);
 static int64_t bound_wanted(const core_lease *lease, const core_event *event);
 static void renew_at(core_lease *lease, int node, core_out *out);
 static void begin_release(core_lease *lease, const core_event *event, core_out *out);
@@ -108,7 +109,7 @@ static void give_up_pending(core_lease *lease);
 static int64_t round_ends_us(const core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
-static int64_t within_limit(const core_lease *lease, int64_t valid_until_us);
+static int64_t within_limit(const core_lease *lease);
 static int64_t min_us(int64_t a, int64_t b);
 static int64_t max_us(int64_t a, int64_t b);
 
@@ -120,6 +121,9 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	assert((event->can_release & ~event->can_send) == 0);
 
 	memset(out, 0, sizeof(*out));
+	/* before the lease is found lost: the limit of the holder before must not end it */
+	if (event->type == CORE_LIMIT && lease->state == CORE_HELD)
+		limit(lease, event);
 	if (lease->state == CORE_HELD && event->now_us >= lease->valid_until_us &&
 		event->type != CORE_RELEASE)
 	{
@@ -212,9 +216,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			if (lease->state == CORE_HELD && !lease->renewing)
 				begin_renew(lease, event, out);
 			break;
-		case CORE_PROLONG:
-			if (lease->state == CORE_HELD)
-				prolong(lease, event, out);
+		case CORE_LIMIT:
 			break;
 		case CORE_TICK:
 			on_tick(lease, event, out);
@@ -442,9 +444,9 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 
 	if (core_has_quorum(lease->lists, agreed))
 	{
-		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
+		int64_t granted_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
-		if (event->now_us >= valid_until_us)
+		if (event->now_us >= granted_until_us)
 		{
 			fail_acquire(lease, event, true, out); /* a yes that comes too late is none */
 			return;
@@ -454,7 +456,8 @@ decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		lease->bound = lease->raise = lease->token;
 		lease->hold_until_us =
 			lease->hold_at_most_us > 0 ? event->now_us + lease->hold_at_most_us : 0;
-		lease->valid_until_us = within_limit(lease, valid_until_us);
+		lease->granted_until_us = granted_until_us;
+		lease->valid_until_us = within_limit(lease);
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
 		out->outcome = CORE_GRANTED;
 		if (may_relist(lease))
@@ -648,19 +651,24 @@ begin_renew(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * What was promised stays promised, so the end only moves away.  Where validity ends with
- * the lease, no renewal was due any more, and one is from now on.
+ * The limit of a holder says nothing of the keys: these are ours until granted_until_us, for
+ * whoever holds the lock.  Where the lease was at its limit, no renewal was due.
  */
 static void
-prolong(core_lease *lease, const core_event *event, core_out *out)
+limit(core_lease *lease, const core_event *event)
 {
-	bool was_last = lease->valid_until_us == lease->hold_until_us;
-
-	if (lease->hold_until_us == 0 || event->hold_until_us <= lease->hold_until_us)
-		return;
+	if (is_at_limit(lease))
+		lease->next_at_us =
+			min_us(lease->next_at_us, lease->round_began_us + RENEW_AFTER_US(lease->ttl_us));
 	lease->hold_until_us = event->hold_until_us;
-	if (was_last && !lease->renewing)
-		begin_renew(lease, event, out);
+	lease->valid_until_us = within_limit(lease);
+}
+
+/* A renewal could add nothing. */
+static bool
+is_at_limit(const core_lease *lease)
+{
+	return lease->hold_until_us == lease->valid_until_us;
 }
 
 /*
@@ -718,11 +726,9 @@ decide_renew(core_lease *lease, const core_event *event, core_out *out)
 
 	if (core_has_quorum(lists, yes))
 	{
-		int64_t valid_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
-
-		valid_until_us = within_limit(lease, valid_until_us);
-		if (valid_until_us > lease->valid_until_us)
-			lease->valid_until_us = valid_until_us;
+		lease->granted_until_us = max_us(lease->granted_until_us,
+										 lease->round_began_us + core_validity_us(lease->ttl_us));
+		lease->valid_until_us = within_limit(lease);
 		lease->next_at_us = lease->round_began_us + RENEW_AFTER_US(lease->ttl_us);
 		if (no != 0)
 			renew_soon(lease);
@@ -872,7 +878,7 @@ begin_release(core_lease *lease, const core_event *event, core_out *out)
 	lease->state = CORE_RELEASING;
 	lease->renewing = false;
 	lease->confirming = 0;
-	lease->valid_until_us = 0;
+	lease->granted_until_us = lease->valid_until_us = 0;
 	lease->owed_until_us = event->now_us + owed_for_us(lease);
 	lease->next_at_us = event->now_us + lease->retry_us;
 	pay_debts(lease, event, lease->members | lease->left, out);
@@ -1089,9 +1095,9 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 			}
 			else if (!lease->renewing && event->now_us >= lease->next_at_us)
 			{
-				/* at its limit a renewal could add nothing */
-				if (lease->hold_until_us == lease->valid_until_us)
-					lease->next_at_us = lease->valid_until_us;
+				/* the next to hold the lock may have another limit */
+				if (is_at_limit(lease))
+					lease->next_at_us = event->now_us + RENEW_AGAIN_US(lease->ttl_us);
 				else
 					begin_renew(lease, event, out);
 			}
@@ -1209,9 +1215,10 @@ bit_count(core_mask mask)
 
 /* No lease is valid for longer than hold_at_most allows. */
 static int64_t
-within_limit(const core_lease *lease, int64_t valid_until_us)
+within_limit(const core_lease *lease)
 {
-	return lease->hold_until_us > 0 ? min_us(valid_until_us, lease->hold_until_us) : valid_until_us;
+	return lease->hold_until_us > 0 ? min_us(lease->granted_until_us, lease->hold_until_us)
+									: lease->granted_until_us;
 }
 
 static int64_t

@@ -145,11 +145,13 @@ typedef struct core_lease
 	int64_t unheard_us;  /* ... while no release may be told: a silent rival holds the lock, or
 						  * it is not sure that anybody does */
 	int64_t round_began_us;
-	int64_t valid_until_us;              /* HELD, LOST: validity ends here; else 0 */
+	int64_t granted_until_us;            /* HELD: the keys outlive this, as the nodes said */
+	int64_t valid_until_us;              /* HELD: the sooner of granted_until_us and hold_until_us;
+										  * LOST: validity ended here; else 0 */
 	int64_t recall_until_us;             /* a try is refused from then on, whoever the rival is; 0:
 										  * it was refused by none but those that stay */
 	int64_t hold_at_most_us;             /* 0, or validity ends this long after the grant */
-	int64_t hold_until_us;               /* HELD: when that is; 0: never */
+	int64_t hold_until_us;               /* HELD: when that is, or as LIMIT said; 0: never */
 	int64_t not_before_us;               /* BUSY: another host has its turn until then; a wake
 										  * that says so changes it.  Not of a try: 0 */
 	int64_t free_at_us;                  /* ASKING: the holder's keys have expired by then, if
@@ -195,8 +197,10 @@ typedef enum core_event_type
 					  * ask, or, if that is under way, to ask again */
 	CORE_EXTEND,     /* HELD: renew now, and raise the bound by `token`; in vain while a
 					  * round of renewals is out */
-	CORE_PROLONG,    /* HELD, for a limited time: it may be held until hold_until_us; uses that.
-					  * In vain if that is no later than it is already */
+	CORE_LIMIT,      /* HELD: it may be held until hold_until_us, later or sooner than before; 0:
+					  * for as long as it is renewed.  The shell says it before any other event
+					  * but RELEASE, when the holder has prolonged the lease, or the lease has
+					  * another holder.  Sends nothing: a renewal that is due waits for TICK */
 	CORE_TICK        /* wake_at_us has come */
 } core_event_type;
 
@@ -246,7 +250,7 @@ typedef struct core_event
 	int64_t not_before_us; /* ACQUIRE, ADOPT: do not ask before; 0: at once.  WAKE: ask
 							* then; 0: as soon as not_before_us of the lease allows */
 	int64_t by_us;         /* WAKE: ask by then, if not sooner; 0: now */
-	int64_t hold_until_us; /* PROLONG */
+	int64_t hold_until_us; /* LIMIT */
 	core_lists lists;      /* ACQUIRE, RELIST */
 	/* ACQUIRE only: */
 	bool once;

@@ -58,6 +58,18 @@ rules_validity_us(int64_t valid_until_us, int64_t now_us)
 }
 
 int64_t
+rules_hold_until_us(int64_t now_us, int64_t hold_at_most_us)
+{
+	return hold_at_most_us > 0 ? now_us + hold_at_most_us : 0;
+}
+
+int64_t
+rules_valid_until_us(int64_t granted_until_us, int64_t hold_until_us)
+{
+	return hold_until_us > 0 && hold_until_us < granted_until_us ? hold_until_us : granted_until_us;
+}
+
+int64_t
 rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_us)
 {
 	int64_t us = now_us + hold_at_most_us;
@@ -88,10 +100,10 @@ rules_turn_us(int64_t ttl_us)
 }
 
 bool
-rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us,
+rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us, int64_t turn_so_far_us,
 					int handovers, int limit)
 {
-	return !limited && handovers < limit && turn_so_far_us < rules_turn_us(ttl_us) &&
+	return !kept && handovers < limit && turn_so_far_us < rules_turn_us(ttl_us) &&
 		   is_healthy(validity_us, ttl_us);
 }
 
@@ -116,9 +128,9 @@ rules_long_turn_us(int64_t hold_back_us)
 }
 
 bool
-rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
+rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handovers, int tokens)
 {
-	return !limited && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+	return !keeps && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
 bool

@@ -41,6 +41,18 @@ extern int64_t rules_more_tokens(int64_t bound, int64_t wall_clock_us);
 extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
 
 /*
+ * Until when the session that gets the lock at now_us may hold it, by the nodes or by a hand-over;
+ * 0: no limit.  Each holder of a turn has its own hold_at_most, 0: none.
+ */
+extern int64_t rules_hold_until_us(int64_t now_us, int64_t hold_at_most_us);
+
+/*
+ * To its owner: until when a lease is valid that the nodes granted until granted_until_us, and
+ * that this owner may hold until hold_until_us; 0: without a limit.
+ */
+extern int64_t rules_valid_until_us(int64_t granted_until_us, int64_t hold_until_us);
+
+/*
  * Until when a lease may be held that was to end at hold_until_us, and is prolonged for so
  * long from now: never shorter than it was.
  */
@@ -60,10 +72,11 @@ extern int64_t rules_release_ms(bool ends, bool returned, int64_t keep_until_us,
 extern int64_t rules_turn_us(int64_t ttl_us);
 
 /*
- * May a lease with this validity be left to the next session, rather than released?
- * limited: by hold_at_least or hold_at_most, which are one owner's.
+ * May a lease be left to the next session, rather than released?  kept: by hold_at_least, so its
+ * key has to outlive the release.  validity_us: by the nodes, without the owner's hold_at_most; 0
+ * if that is over.
  */
-extern bool rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_us,
+extern bool rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us,
 								int64_t turn_so_far_us, int handovers, int limit);
 
 /*
@@ -73,12 +86,16 @@ extern bool rules_may_hand_over(bool limited, int64_t validity_us, int64_t ttl_u
 extern bool rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long);
 extern int64_t rules_long_turn_us(int64_t hold_back_us);
 
-/* May the next session, limited itself or not, take it over?  A turn has so many tokens. */
-extern bool rules_may_take_over(bool limited, int64_t validity_us, int64_t ttl_us, int handovers,
+/*
+ * May the next session take it over?  keeps: that one wants the key kept, by hold_at_least, which
+ * counts from a grant by the nodes.  A turn has so many tokens.
+ */
+extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handovers,
 								int tokens);
 
 /*
  * May a lease with this validity stay with nobody, for the next session of this server?
+ * limited: by hold_at_least or hold_at_most of its owner, which do not go with keep_idle.
  * wanted: another host wants it.  Then turns count again: rules_may_hand_over.
  * more_tokens: they are under way.  If none is left, the next waits for them.
  */

@@ -72,7 +72,7 @@ wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us
 
 int64_t
 wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t keep_idle_us,
-				int64_t now_us)
+				int64_t hold_until_us, int64_t now_us)
 {
 	int64_t end_us = 0;
 
@@ -80,5 +80,7 @@ wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t ke
 		end_us = idle_until_us;
 	else if (wish == WISH_HOLD && keep_idle_us > 0)
 		end_us = now_us + (keep_idle_us > HELD_LOOK_US ? keep_idle_us : HELD_LOOK_US);
+	if (wish == WISH_HOLD && hold_until_us != 0 && (end_us == 0 || hold_until_us < end_us))
+		end_us = hold_until_us;
 	return end_us != 0 && end_us < wake_at_us ? end_us : wake_at_us;
 }

@@ -77,9 +77,10 @@ extern bool wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, in
 /*
  * When to look at a lease that is held: when the core wants it (wake_at_us), or sooner,
  * when a stay may end.  Of one that has an owner that is keep_idle_us (0: off), or a second, from
- * now.
+ * now; and when the owner may hold it no longer (hold_until_us; 0: no limit), of which the core may
+ * not know yet.
  */
 extern int64_t wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us,
-							   int64_t keep_idle_us, int64_t now_us);
+							   int64_t keep_idle_us, int64_t hold_until_us, int64_t now_us);
 
 #endif /* REDLOCK_WISH_H */

@@ -91,18 +91,18 @@ TimestampTz
 detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
 {
 	DetachedLease detached;
-	int64 valid_until_us;
+	int64 granted_until_us;
 	int64 ended_us;
 	int64 until_us;
 
 	detached_find(name, token, &detached);
-	valid_until_us = (int64) pg_atomic_read_u64(&detached.lease->valid_until_us);
+	granted_until_us = (int64) pg_atomic_read_u64(&detached.lease->granted_until_us);
 	ended_us = (int64) pg_atomic_read_u64(&detached.lease->hold_until_us);
 	until_us = lease_prolong(&detached, hold_at_most_us);
 	if (until_us == 0)
 		detached_fail_ended(name);
-	while (until_us > ended_us &&
-		   (int64) pg_atomic_read_u64(&detached.lease->valid_until_us) == valid_until_us)
+	while (until_us > ended_us && until_us > granted_until_us &&
+		   (int64) pg_atomic_read_u64(&detached.lease->granted_until_us) == granted_until_us)
 	{
 		int64 left_us = lease_detached_validity_us(&detached);
 

@@ -1379,7 +1379,7 @@ set_alarm(void)
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
 		if (!holding->loss_signalled)
-			first_us = Min(first_us, (int64) pg_atomic_read_u64(&holding->lease->valid_until_us));
+			first_us = Min(first_us, lease_valid_until_us(holding->lease));
 	}
 	if (first_us != PG_INT64_MAX)
 		alarm_at(ALARM_LOSS, first_us);
@@ -1392,7 +1392,7 @@ set_alarm(void)
 static void
 set_alarm_for(const Holding *holding)
 {
-	int64 at_us = (int64) pg_atomic_read_u64(&holding->lease->valid_until_us);
+	int64 at_us = lease_valid_until_us(holding->lease);
 
 	if (at_us < alarm_due_us(ALARM_LOSS))
 		alarm_at(ALARM_LOSS, at_us);

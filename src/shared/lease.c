@@ -90,6 +90,9 @@ static bool tell_of_permit(uint64 queue, int permits, int permit);
 static bool make_room(void);
 static bool is_limited(const Lease *lease);
 static int64 validity_at(Lease *lease, int64 now_us);
+static int64 granted_at(Lease *lease, int64 now_us);
+static void limit_hold(Lease *lease, const LeaseTerms *terms);
+static bool is_unseen(Lease *lease);
 static int64 tokens_left(Lease *lease);
 static int tokens_of(Lease *lease);
 static bool more_tokens_come(Lease *lease, int64 now_us);
@@ -225,7 +228,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease->holder_version.number, 0);
 		pg_atomic_init_u32(&lease->wish, WISH_NONE);
 		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
-		pg_atomic_init_u64(&lease->valid_until_us, 0);
+		pg_atomic_init_u64(&lease->granted_until_us, 0);
 		pg_atomic_init_u64(&lease->idle_until_us, 0);
 		pg_atomic_init_u64(&lease->hold_until_us, 0);
 		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
@@ -703,10 +706,13 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 
 	if (retired)
 		push(idle); /* not what we need: it is released, before ours is asked for */
-	if (asks)
-		push(idle); /* the broker has its bound raised */
 	if (opened == LEASE_HANDED_OVER)
+	{
+		/* the broker has its bound raised, or sees the end of its hold */
+		if (asks || is_unseen(idle))
+			push(idle);
 		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
+	}
 	return opened;
 }
 
@@ -723,8 +729,11 @@ lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const Le
 	else
 		lease = NULL;
 	LWLockRelease(lock_of(hash));
-	if (lease != NULL)
-		lease_count(COUNT_HANDED_OVER);
+	if (lease == NULL)
+		return NULL;
+	if (is_unseen(lease))
+		push(lease);
+	lease_count(COUNT_HANDED_OVER);
 	return lease;
 }
 
@@ -735,6 +744,7 @@ take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
 	seqlock_begin_write(&idle->version);
 	set_owner(idle, gate, terms);
 	idle->keep_idle_ms = terms->keep_idle_ms;
+	limit_hold(idle, terms);
 	if (idle->shared)
 		join_first(idle); /* with the token of all who shared it before */
 	else
@@ -742,6 +752,28 @@ take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
 	seqlock_end_write(&idle->version);
 	pg_write_barrier();
 	pg_atomic_write_u32(&idle->wish, WISH_HOLD);
+}
+
+/* As long as this holder may have it, whatever the one before was allowed. */
+static void
+limit_hold(Lease *lease, const LeaseTerms *terms)
+{
+	lease->hold_at_most_ms = terms->hold_at_most_ms;
+	pg_atomic_write_u64(
+		&lease->hold_until_us,
+		rules_hold_until_us(redlock_clock_us(), terms->hold_at_most_ms * INT64CONST(1000)));
+}
+
+/*
+ * The hold of its new owner ends before the broker looks at it.  After the table lock, which is a
+ * barrier: see lease_look_at_us.
+ */
+static bool
+is_unseen(Lease *lease)
+{
+	uint64 hold_until_us = pg_atomic_read_u64(&lease->hold_until_us);
+
+	return hold_until_us != 0 && hold_until_us < pg_atomic_read_u64(&lease->looks_at_us);
 }
 
 /*
@@ -840,7 +872,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 	set_owner(lease, gate, terms);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
-	pg_atomic_write_u64(&lease->valid_until_us, 0);
+	pg_atomic_write_u64(&lease->granted_until_us, 0);
 	pg_atomic_write_u64(&lease->idle_until_us, 0);
 	pg_atomic_write_u64(&lease->hold_until_us, 0);
 	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
@@ -868,12 +900,10 @@ set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 static bool
 can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms, int tokens)
 {
-	bool limited = terms->hold_at_least_ms > 0 || (terms->hold_at_most_ms > 0 && !terms->is_queue);
-
 	return is_named(lease, key, key_len) && lease->shared == terms->shared &&
 		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
-		   rules_may_take_over(limited, lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000),
-							   lease->handovers, tokens);
+		   rules_may_take_over(terms->hold_at_least_ms > 0, lease_validity_us(lease),
+							   lease->ttl_ms * INT64CONST(1000), lease->handovers, tokens);
 }
 
 /* For holders to come. */
@@ -942,8 +972,8 @@ lease_ask(Lease *lease)
 void
 lease_release(Lease *lease, int (*waiting)(uint64 gate))
 {
-	int64 now_us = redlock_clock_us();
 	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
+	int64 now_us;
 	int64 validity_us;
 	int64 idle_until_us = 0;
 	uint64 queue = queue_of(lease);
@@ -961,7 +991,11 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
 	passed = passed && !lease_table->stays_end;
-	validity_us = validity_at(lease, now_us); /* as late as may be: it may just have been lost */
+	/* after the lock: the broker has seen that the hold is over, or we see it (lease_hold_until_us)
+	 */
+	now_us = redlock_clock_us();
+	/* as late as may be: it may just have been lost */
+	validity_us = validity_at(lease, now_us) > 0 ? granted_at(lease, now_us) : 0;
 	lease->returns = false;
 	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
 		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
@@ -973,7 +1007,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		int64 turn_us = now_us - lease->turn_began_us;
 
 		lease->returns = others > 0;
-		idle = rules_may_hand_over(is_limited(lease), validity_us, ttl_us, turn_us,
+		idle = rules_may_hand_over(lease->hold_at_least_ms > 0, validity_us, ttl_us, turn_us,
 								   lease->handovers, redlock_handover_limit) &&
 			   (passed || rules_turn_lasts(lease->wanted, lease->handovers, others,
 										   turn_us >= lease->long_turn_us));
@@ -982,6 +1016,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	}
 	if (idle)
 	{
+		pg_atomic_write_u64(&lease->hold_until_us, 0); /* the limit was its owner's */
 		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
 		pg_write_barrier();
 		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
@@ -1121,7 +1156,7 @@ wake_awaiting(uint64 hash)
 	}
 }
 
-/* Limits are one owner's: such a lease is left to nobody.  Each owner of a queue prolongs its. */
+/* Such a lease does not stay.  Each owner of a queue prolongs its. */
 static bool
 is_limited(const Lease *lease)
 {
@@ -1271,7 +1306,8 @@ lease_look_at_us(Lease *lease, int64 wake_at_us)
 	pg_memory_barrier();
 	at_us = wish_look_at_us(pg_atomic_read_u32(&lease->wish), wake_at_us,
 							(int64) pg_atomic_read_u64(&lease->idle_until_us),
-							lease->keep_idle_ms * INT64CONST(1000), redlock_clock_us());
+							lease->keep_idle_ms * INT64CONST(1000),
+							(int64) pg_atomic_read_u64(&lease->hold_until_us), redlock_clock_us());
 	pg_atomic_write_u64(&lease->looks_at_us, at_us);
 	return at_us;
 }
@@ -1454,6 +1490,23 @@ lease_hold_is_over(Lease *lease, int64 now_us)
 							 now_us);
 }
 
+/*
+ * Of the present holder.  One that is over is over for good: it is read under the table lock, and
+ * nobody who has the lock later, with a later time, hands the lease over or prolongs it.
+ */
+int64
+lease_hold_until_us(Lease *lease, int64 now_us)
+{
+	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+
+	if (until_us == 0 || now_us < until_us)
+		return until_us;
+	LWLockAcquire(lock_of(lease->hash), LW_SHARED);
+	until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+	LWLockRelease(lock_of(lease->hash));
+	return until_us;
+}
+
 bool
 lease_give_up_detached(Lease *lease)
 {
@@ -1528,9 +1581,10 @@ lease_go_on(Lease *lease, int64 hold_at_most_us)
 	Assert(lease->owner_pid == MyProcPid && lease->is_queue);
 
 	LWLockAcquire(lock_of(lease->hash), LW_EXCLUSIVE);
-	pg_atomic_write_u64(&lease->hold_until_us,
-						rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
-										   redlock_clock_us(), hold_at_most_us));
+	if (lease_validity_us(lease) > 0)
+		pg_atomic_write_u64(&lease->hold_until_us,
+							rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
+											   redlock_clock_us(), hold_at_most_us));
 	LWLockRelease(lock_of(lease->hash));
 	push(lease);
 }
@@ -1588,7 +1642,21 @@ validity_at(Lease *lease, int64 now_us)
 {
 	if (lease_state(lease) != LEASE_HELD)
 		return 0;
-	return rules_validity_us((int64) pg_atomic_read_u64(&lease->valid_until_us), now_us);
+	return rules_validity_us(lease_valid_until_us(lease), now_us);
+}
+
+/* Whoever holds it. */
+static int64
+granted_at(Lease *lease, int64 now_us)
+{
+	return rules_validity_us((int64) pg_atomic_read_u64(&lease->granted_until_us), now_us);
+}
+
+int64
+lease_valid_until_us(Lease *lease)
+{
+	return rules_valid_until_us((int64) pg_atomic_read_u64(&lease->granted_until_us),
+								(int64) pg_atomic_read_u64(&lease->hold_until_us));
 }
 
 int64

@@ -22,7 +22,8 @@
  *						   `idle_until_us`, the broker all others; but for `joined`,
  *						   and what a queue is told of permits, by whoever gives one back.
  *						   When a lease is detached, whoever has the table lock writes
- *						   `wish` and `hold_until_us`
+ *						   `wish`.  After the grant whoever has the table lock writes
+ *						   `hold_until_us`
  *
  * Readers take no lock, but copy (lease_copy): they must not keep the broker
  * waiting, however many they are.  What is marked (t) changes
@@ -36,6 +37,9 @@
  * name, and the next through the gate takes it over under the table lock, without
  * the broker and without the network.  A session that gives up waiting at the gate
  * calls lease_release_idle, so that an idle lease that nobody comes for is released.
+ * Each holder has a limit of its own (hold_until_us), or none; while the lease is idle there is
+ * none.  The broker reads the limit whenever it looks at the lease, and is woken only if the next
+ * holder's limit ends before that (looks_at_us).
  *
  * Stay: by keep_idle it may leave the lease so though nobody waits, until idle_until_us.
  * The broker is woken only if it would look at the lease later than that
@@ -92,7 +96,7 @@
 typedef enum LeaseState
 {
 	LEASE_WAITING = 0, /* being asked for */
-	LEASE_HELD,        /* granted; see valid_until_us */
+	LEASE_HELD,        /* granted; see lease_valid_until_us */
 	LEASE_REFUSED,     /* a try found it held by another; final */
 	LEASE_UNREACHABLE, /* no quorum answered; final */
 	LEASE_DEADLOCKED,  /* who has it waits for the owner, be it by others; final */
@@ -160,35 +164,34 @@ typedef struct Lease
 	LockScope scope;      /* the widest that it is held at */
 	int ttl_ms;
 	int hold_at_least_ms; /* the key stays that long, even after a release */
-	int hold_at_most_ms;  /* 0, or validity ends then */
+	int hold_at_most_ms;  /* 0, or validity ends then; (t) as keep_idle_ms */
 	TimestampTz since;    /* asked for; then: granted */
 	int64 token;          /* what redlock_acquire returned; 0 before */
 
 	/* (a) */
-	pg_atomic_uint32 wish;           /* Wish */
-	pg_atomic_uint32 state;          /* LeaseState */
-	pg_atomic_uint64 valid_until_us; /* redlock_clock_us() time; 0: none */
-	pg_atomic_uint64 idle_until_us;  /* the stay, if it is idle, ends then; 0: it was left for
-									  * the next in the gate */
-	pg_atomic_uint64 hold_until_us;  /* ends by hold_at_most then; 0: it does not.  Written by
-									  * the broker at the grant, then by lease_prolong */
-	pg_atomic_uint64 looks_at_us;    /* the broker looks whether a stay is over then;
-									  * PG_INT64_MAX: it has to be woken */
-	pg_atomic_uint64 last_token;     /* of the grant: LUA_SPAN, or more since renewals */
-	pg_atomic_uint64 more_tokens_us; /* they are asked for, and come by then or do not */
-	pg_atomic_uint32 silent_nodes;   /* of the last round, or of the first while it
-									  * is out: no usable answer (yet) */
-	pg_atomic_uint32 denying_nodes;  /* of the last round: the key is not there */
-	pg_atomic_uint32 permits_told;   /* held, of a queue: so often its owner was told that a
-									  * permit may be free */
-	pg_atomic_uint32 free_permit;    /* refused, of a permit: another that is free; of a
-									  * queue: that of which its owner was told last; or 0 */
-	pg_atomic_uint32 company;        /* LeaseCompany; the broker only makes LEASE_AMONG
-									  * LEASE_AMONG_REFUSED */
-	pg_atomic_uint64 want_until_us;  /* shared: one wants it alone, as far as that one has said:
-									  * it must not stay, nor be joined */
-	pg_atomic_uint32 joined;         /* sessions that share it: each counts itself, under the
-									  * table lock in any mode; from or to none exclusively */
+	pg_atomic_uint32 wish;             /* Wish */
+	pg_atomic_uint32 state;            /* LeaseState */
+	pg_atomic_uint64 granted_until_us; /* redlock_clock_us() time; 0: none */
+	pg_atomic_uint64 idle_until_us;    /* the stay, if it is idle, ends then; 0: it was left for
+										* the next in the gate */
+	pg_atomic_uint64 hold_until_us;    /* ends by hold_at_most of its holder then; 0: it does not */
+	pg_atomic_uint64 looks_at_us;      /* the broker looks whether a stay or a hold is over then;
+										* PG_INT64_MAX: it has to be woken */
+	pg_atomic_uint64 last_token;       /* of the grant: LUA_SPAN, or more since renewals */
+	pg_atomic_uint64 more_tokens_us;   /* they are asked for, and come by then or do not */
+	pg_atomic_uint32 silent_nodes;     /* of the last round, or of the first while it
+										* is out: no usable answer (yet) */
+	pg_atomic_uint32 denying_nodes;    /* of the last round: the key is not there */
+	pg_atomic_uint32 permits_told;     /* held, of a queue: so often its owner was told that a
+										* permit may be free */
+	pg_atomic_uint32 free_permit;      /* refused, of a permit: another that is free; of a
+										* queue: that of which its owner was told last; or 0 */
+	pg_atomic_uint32 company;          /* LeaseCompany; the broker only makes LEASE_AMONG
+										* LEASE_AMONG_REFUSED */
+	pg_atomic_uint64 want_until_us;    /* shared: one wants it alone, as far as that one has said:
+										* it must not stay, nor be joined */
+	pg_atomic_uint32 joined;           /* sessions that share it: each counts itself, under the
+										* table lock in any mode; from or to none exclusively */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -211,7 +214,7 @@ typedef struct Lease
 	core_lease core;
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1120, "a slot takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1128, "a slot takes little more than a kilobyte");
 
 /* A detached lease, as it was found; it may have ended since. */
 typedef struct DetachedLease
@@ -398,8 +401,9 @@ extern bool lease_give_up_stay(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* NULL: no lease has this name */
 extern Lease *lease_at_gate(uint64 gate); /* who has it or asks for it; or NULL */
 extern LeaseState lease_state(Lease *lease);
-extern int64 lease_validity_us(Lease *lease); /* 0 unless held and valid */
-extern int64 lease_token(Lease *lease);       /* of the present owner's turn */
+extern int64 lease_validity_us(Lease *lease);    /* 0 unless held and valid */
+extern int64 lease_valid_until_us(Lease *lease); /* of one that was granted; async-signal-safe */
+extern int64 lease_token(Lease *lease);          /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
 extern int lease_slots_used(void);
 
@@ -447,6 +451,7 @@ extern bool lease_release_orphan(Lease *lease);                /* if its owner h
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* if that is over: */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* it was detached long enough */
+extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* if it is detached */
 extern void lease_end_all_stays(void);                         /* nor is one left detached */
 extern void lease_want(Lease *lease);                          /* another host waits for it */

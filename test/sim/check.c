@@ -76,6 +76,7 @@ static struct book
 
 static uint32_t released[SECRETS_MAX][SERVERS_MAX]; /* 0, or the attempt of which the
 													 * release was executed */
+static int64_t told_until_us(const round_check *check);
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
 static bool was_returned[SECRETS_MAX];         /* to a session */
@@ -322,7 +323,7 @@ check_sent(int h, int s, int node, core_op op)
 		demand(14, slot->wish != WISH_NOTHING || slot->queued,
 			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
 			   slot->secret, node + 1);
-		demand(9, host_now_us(h) < check->valid_until_us,
+		demand(9, host_now_us(h) < told_until_us(check),
 			   "host %c renews request %u at node %d after its validity ended", HOST_NAME(h),
 			   slot->secret, node + 1);
 	}
@@ -418,6 +419,11 @@ check_stays(int h)
 		demand(14, !host_stays(slot) || !is_overdue(h, slot->idle_until_us),
 			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
 			   slot->secret);
+		demand(14,
+			   slot->owner != OWNER_HOLDS || slot->core.state != CORE_HELD ||
+				   slot->check.hold_until_us == 0 || !is_overdue(h, slot->check.hold_until_us),
+			   "host %c keeps request %u, whose session has held it for as long as it may",
+			   HOST_NAME(h), slot->secret);
 		if (slot->owner != OWNER_DETACHED)
 			continue;
 		demand(14, slot->core.state == CORE_HELD,
@@ -434,12 +440,29 @@ void
 check_prolonged(int h, int s, int64_t hold_at_most_us)
 {
 	round_check *check = &hosts[h].slot[s].check;
-	int64_t left_us = hosts[h].slot[s].core.valid_until_us - host_now_us(h);
+	int64_t left_us = hosts[h].slot[s].core.granted_until_us - host_now_us(h);
 
 	seen.prolonged++;
 	check->tight = left_us < 8 * w.plan.delay_us + 1000;
 	if (check->hold_until_us < host_now_us(h) + hold_at_most_us)
 		check->hold_until_us = host_now_us(h) + hold_at_most_us;
+}
+
+/* The limit of the session before is none of its own. */
+void
+check_held_for(int h, int s, int64_t hold_at_most_us)
+{
+	hosts[h].slot[s].check.hold_until_us =
+		hold_at_most_us > 0 ? host_now_us(h) + hold_at_most_us : 0;
+}
+
+/* As long as who has it was told that the lease is valid. */
+static int64_t
+told_until_us(const round_check *check)
+{
+	return check->hold_until_us > 0 && check->hold_until_us < check->valid_until_us
+			   ? check->hold_until_us
+			   : check->valid_until_us;
 }
 
 void
@@ -514,11 +537,11 @@ check_outcome(int h, int s, core_outcome outcome)
 			demand(14, slot->owner != OWNER_DETACHED || host_now_us(h) < slot->check.hold_until_us,
 				   "host %c loses the lease of request %u, which is detached and was to end",
 				   HOST_NAME(h), slot->secret);
-			demand(12,
-				   !w.plan.faultless || slot->check.tight ||
-					   (slot->hold_at_most_us > 0 && host_now_us(h) >= slot->check.hold_until_us),
-				   "host %c loses the lease of request %u for no reason", HOST_NAME(h),
-				   slot->secret);
+			demand(
+				12,
+				!w.plan.faultless || slot->check.tight ||
+					(slot->check.hold_until_us > 0 && host_now_us(h) >= slot->check.hold_until_us),
+				"host %c loses the lease of request %u for no reason", HOST_NAME(h), slot->secret);
 			demand(16, !slot->check.steady || slot->wish != WISH_HOLD,
 				   "host %c loses the lease of request %u, though a majority of nodes was well at "
 				   "each time, and the others not for long",
@@ -540,7 +563,7 @@ check_granted(int h, int s)
 	tell("host %c: request %u is granted, valid for %.3f ms, tokens to %lld", HOST_NAME(h),
 		 slot->secret, (double) (slot->core.valid_until_us - now_us) / 1000,
 		 (long long) (slot->core.token - WALL_US - START_US));
-	demand(3, now_us < deadline_us && slot->core.valid_until_us <= deadline_us,
+	demand(3, now_us < deadline_us && slot->core.granted_until_us <= deadline_us,
 		   "request %u of host %c is granted %.3f ms after its first send, with %.3f ms to go, and "
 		   "the validity of a ttl is %.3f ms",
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
@@ -550,8 +573,8 @@ check_granted(int h, int s)
 		   "request %u of host %c is granted by %d nodes", slot->secret, HOST_NAME(h), votes);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
-	check->valid_until_us = slot->core.valid_until_us;
-	check->hold_until_us = slot->hold_at_most_us > 0 ? now_us + slot->hold_at_most_us : 0;
+	check->valid_until_us = slot->core.granted_until_us;
+	check_held_for(h, s, slot->hold_at_most_us);
 	check->tight = false;
 	check->steady = false;
 	check_alone(h, s);
@@ -683,7 +706,7 @@ check_renewed(int h, int s)
 	const struct book *book = &books[slot->resource];
 	round_check *check = &slot->check;
 	int64_t now_us = host_now_us(h);
-	int64_t valid_until_us = slot->core.valid_until_us;
+	int64_t valid_until_us = slot->core.granted_until_us;
 	int votes = __builtin_popcount(check->renewed);
 	core_lists lists = slot->core.lists;
 
@@ -692,11 +715,11 @@ check_renewed(int h, int s)
 	seen.renewed++;
 	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), slot->secret,
 		 (double) (valid_until_us - now_us) / 1000);
-	demand(9, now_us < check->valid_until_us && valid_until_us >= check->valid_until_us,
+	demand(9, now_us < told_until_us(check) && valid_until_us >= check->valid_until_us,
 		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h), slot->secret,
 		   (double) (check->valid_until_us - now_us) / 1000,
 		   (double) (valid_until_us - now_us) / 1000);
-	demand(9, slot->hold_at_most_us == 0 || valid_until_us <= check->hold_until_us,
+	demand(9, check->hold_until_us == 0 || slot->core.valid_until_us <= check->hold_until_us,
 		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
 	demand(3,
 		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||
@@ -773,7 +796,7 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 	was_returned[slot->secret] = true;
 	demand(1, slot->resource == resource, "who asked host %c for lock %d is given lock %d",
 		   HOST_NAME(h), resource + 1, slot->resource + 1);
-	demand(3, slot->core.state == CORE_HELD && host_now_us(h) < slot->check.valid_until_us,
+	demand(3, slot->core.state == CORE_HELD && host_now_us(h) < told_until_us(&slot->check),
 		   "a session of host %c is told that it has the lock by request %u, which is over",
 		   HOST_NAME(h), slot->secret);
 
@@ -1095,7 +1118,7 @@ is_own_release_due(const command *command, const node_data *before)
 
 		if (slot->in_use && slot->secret == before->secret && !before->shared &&
 			slot->wish == WISH_NOTHING && slot->keep_us == 0 &&
-			host_now_us(command->host) < slot->check.valid_until_us)
+			host_now_us(command->host) < told_until_us(&slot->check))
 			return true;
 	}
 	return false;

@@ -39,7 +39,7 @@ typedef struct round_check
 	int64_t renewal_floor;    /* the largest token that was granted before */
 	int64_t granted_us;
 	int64_t granted_true_us;
-	int64_t valid_until_us; /* as told last */
+	int64_t valid_until_us; /* by the nodes, as told last */
 	int64_t over_us;        /* by the host's clock: what is owed expires from here */
 	int64_t hold_until_us;  /* as long as sessions were told that it may be held; 0: no limit */
 	bool tight;             /* it was prolonged when that was hardly possible any more */
@@ -150,6 +150,8 @@ extern void check_joined(int host, int slot); /* a session joins those who share
 extern void check_stay(int host, int slot);   /* its owner leaves it to nobody */
 extern void check_stays(int host);            /* those that it has, at any time */
 extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);
+/* Another session has it, for so long at most; 0: without a limit, or nobody has it. */
+extern void check_held_for(int host, int slot, int64_t hold_at_most_us);
 extern void check_disowned(int host, int slot); /* its broker gives it up for its owner */
 
 /* ... a session is told or writes ... */

@@ -54,7 +54,7 @@ static void take(int host, const ReleaseStep *next);
 static void take_queue(int host);
 static void act_on_wish(int host, int slot);
 static void extend(int host, int slot);
-static void prolong(int host, int slot);
+static void limit(int host, int slot);
 static WishOwner owner_of(const slot *slot);
 static void on_timer(const event *event);
 static void on_broker(const event *event);
@@ -182,7 +182,8 @@ host_is_valid(int host, int s)
 	const slot *slot = slot_at(host, s);
 
 	return slot->in_use && slot->wish != WISH_NOTHING && slot->core.state == CORE_HELD &&
-		   host_now_us(host) < slot->core.valid_until_us;
+		   host_now_us(host) <
+			   rules_valid_until_us(slot->core.granted_until_us, slot->hold_until_us);
 }
 
 void
@@ -278,11 +279,15 @@ step(int h, int s, core_event *event)
 {
 	slot *slot = slot_at(h, s);
 	core_lease *core = &slot->core;
-	uint32_t round = core->round;
-	core_state before = core->state;
+	uint32_t round;
+	core_state before;
 	core_out out;
 
 	assert(!hosts[h].broker_down);
+	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
+		limit(h, s);
+	round = core->round;
+	before = core->state;
 	event->now_us = host_now_us(h);
 	event->random = dice(UINT32_MAX);
 	event->can_send = nodes_that_can_send(h);
@@ -568,8 +573,9 @@ set_timer(int h, int s)
 		return;
 	}
 	if (slot->core.state == CORE_HELD)
-		wake_at_us = slot->looks_at_us = wish_look_at_us(
-			slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us, host_now_us(h));
+		wake_at_us = slot->looks_at_us =
+			wish_look_at_us(slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us,
+							slot->hold_until_us, host_now_us(h));
 	at_us = host_true_time_us(h, wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
@@ -588,6 +594,7 @@ on_timer(const event *event)
 	if (event->tag != slot->timer_tag)
 		return;
 	slot->timer_at_us = 0;
+	limit(event->host, event->slot);
 	if (wish_stay_is_over(slot->wish, slot->idle_until_us, host_now_us(event->host)))
 	{
 		seen.stays_over++;
@@ -697,7 +704,7 @@ act_on_wish(int h, int s)
 			{
 				set_timer(h, s); /* its stay may end sooner */
 				extend(h, s);
-				prolong(h, s);
+				limit(h, s);
 			}
 			break;
 		case WISH_ASK:
@@ -710,6 +717,7 @@ act_on_wish(int h, int s)
 			slot->waiters = (WaitersKnown){0};
 			break;
 		case WISH_RELEASE:
+			limit(h, s);
 			if (release_queue_begin(&hosts[h].releases, s, &slot->core,
 									(uint64_t) w.plan.gate[slot->resource], nodes_that_can_send(h)))
 				host_step(h, s, CORE_RELEASE, 0);
@@ -741,14 +749,14 @@ extend(int h, int s)
 	slot->more_tokens_us = core_raises_until_us(&slot->core);
 }
 
-/* It may be held for longer than the core knows. */
+/* It may be held for longer than the core knows, or have another holder. */
 static void
-prolong(int h, int s)
+limit(int h, int s)
 {
 	slot *slot = slot_at(h, s);
-	core_event event = {.type = CORE_PROLONG, .hold_until_us = slot->hold_until_us};
+	core_event event = {.type = CORE_LIMIT, .hold_until_us = slot->hold_until_us};
 
-	if (slot->hold_until_us != slot->core.hold_until_us)
+	if (slot->core.state == CORE_HELD && slot->hold_until_us != slot->core.hold_until_us)
 		step(h, s, &event);
 }
 

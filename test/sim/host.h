@@ -44,7 +44,7 @@ typedef struct slot
 	bool forgiven; /* its debts were forgotten */
 	int64_t ttl_us;
 	int64_t hold_at_most_us;
-	int64_t hold_until_us; /* from the grant on; 0: no limit */
+	int64_t hold_until_us; /* of its holder, from the grant or a hand-over on; 0: no limit */
 	bool detach;           /* its owner detaches it */
 	int64_t keep_us;       /* the key stays so long after the grant, even if released */
 	int64_t keep_until_us;
@@ -62,7 +62,7 @@ typedef struct slot
 	int joined;
 	int64_t want_until_us; /* ... as long as nobody wants it alone */
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
-	int64_t looks_at_us;   /* the broker looks whether a stay is over */
+	int64_t looks_at_us;   /* the broker looks whether a stay or a hold is over */
 	WaitersKnown waiters;  /* hosts that want it, as far as the broker knows */
 	bool wanted;           /* ... and as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */

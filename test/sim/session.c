@@ -25,6 +25,8 @@ static void leave(int host, int slot, int session);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t keep_idle_us(void);
+static int64_t hold_at_most_us(void);
+static void take_over(int host, int slot);
 static int64_t moment_us(void);
 static void detach(int host, int slot, int64_t hold_us);
 static void end_holding(int host, int slot);
@@ -221,8 +223,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
 						? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2))
 						: 0;
-	slot->hold_at_most_us =
-		w.plan.limit && !shared && chance(3) ? w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us) : 0;
+	slot->hold_at_most_us = shared ? 0 : hold_at_most_us();
 	slot->hold_until_us = 0;
 	slot->detach = slot->hold_at_most_us > 0 && chance(2);
 	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
@@ -246,6 +247,16 @@ keep_idle_us(void)
 	if (w.plan.keep_idle_us == 0 || chance(6))
 		return 0;
 	return chance(4) ? MS + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
+}
+
+/* From a moment to more than two ttls; 0: without a limit. */
+static int64_t
+hold_at_most_us(void)
+{
+	if (!w.plan.limit || !chance(3))
+		return 0;
+	return chance(3) ? 1 + dice_us(w.plan.ttl_us / 2)
+					 : w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us);
 }
 
 /* From one step of a session to its next: it may be stopped meanwhile. */
@@ -335,9 +346,10 @@ end_holding(int h, int s)
 {
 	slot *slot = slot_at(h, s);
 	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
+	bool detached = slot->owner == OWNER_DETACHED;
+	int64_t granted_us = validity_us(h, slot) > 0 ? slot->core.granted_until_us : 0;
 
-	assert(slot->wish == WISH_HOLD &&
-		   (slot->owner == OWNER_HOLDS || slot->owner == OWNER_DETACHED));
+	assert(slot->wish == WISH_HOLD && (slot->owner == OWNER_HOLDS || detached));
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
 	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
@@ -345,6 +357,7 @@ end_holding(int h, int s)
 					   slot->handovers, tokens(slot), more_tokens_come(h, slot)))
 	{
 		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
+		slot->hold_until_us = 0;
 		slot->wish = WISH_IDLE;
 		check_stay(h, s);
 		tell("host %c: request %u stays with nobody", HOST_NAME(h), slot->secret);
@@ -355,16 +368,18 @@ end_holding(int h, int s)
 				  slot->generation);
 		return;
 	}
-	if (!slot->shared &&
+	if (!slot->shared && !detached &&
 		rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
 						 gate_of(h, slot->resource)->waiting,
 						 host_now_us(h) - slot->turn_began_us >= slot->long_turn_us) &&
-		rules_may_hand_over(limited, validity_us(h, slot), slot->ttl_us,
-							host_now_us(h) - slot->turn_began_us, slot->handovers - w.plan.spent,
-							slot->span - 1))
+		rules_may_hand_over(slot->keep_us > 0, rules_validity_us(granted_us, host_now_us(h)),
+							slot->ttl_us, host_now_us(h) - slot->turn_began_us,
+							slot->handovers - w.plan.spent, slot->span - 1))
 	{
 		slot->idle_until_us = 0;
+		slot->hold_until_us = 0;
 		slot->wish = WISH_IDLE;
+		check_held_for(h, s, 0);
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
 			  slot->generation);
 		return;
@@ -416,7 +431,9 @@ static int64_t
 validity_us(int h, const slot *slot)
 {
 	return slot->core.state == CORE_HELD
-			   ? rules_validity_us(slot->core.valid_until_us, host_now_us(h))
+			   ? rules_validity_us(
+					 rules_valid_until_us(slot->core.granted_until_us, slot->hold_until_us),
+					 host_now_us(h))
 			   : 0;
 }
 
@@ -494,9 +511,7 @@ session_on_take(const event *event)
 			int wants = next_wants(h, event->node);
 
 			seen.taken_idle += slot->idle_until_us != 0;
-			slot->wish = WISH_HOLD;
-			slot->handovers += !slot->shared;
-			slot->joined = 1;
+			take_over(h, event->slot);
 			if (w.plan.spent > 0 && chance(2))
 				ask_for_tokens(h, event->slot);
 			slot->keep_idle_us = keep_idle_us();
@@ -517,6 +532,23 @@ session_on_take(const event *event)
 		host_push(h, event->slot);
 	}
 	next_asks(h, event->node);
+}
+
+/* take_over of lease.c.  The broker is woken if it would see the end of the hold too late. */
+static void
+take_over(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->wish = WISH_HOLD;
+	slot->handovers += !slot->shared;
+	slot->joined = 1;
+	slot->hold_at_most_us = slot->shared ? 0 : hold_at_most_us();
+	slot->hold_until_us = rules_hold_until_us(host_now_us(h), slot->hold_at_most_us);
+	slot->detach = slot->hold_at_most_us > 0 && chance(2);
+	check_held_for(h, s, slot->hold_at_most_us);
+	if (slot->hold_until_us != 0 && slot->hold_until_us < slot->looks_at_us)
+		host_push(h, s);
 }
 
 /* lease_want of lease.c */

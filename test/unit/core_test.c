@@ -1681,7 +1681,7 @@ test_hold_at_most_over_renewals(void)
 	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == granted_us + limit_us,
 	   "invariant 3: but no further than the limit");
 	tick_at(now_us + TTL_US / 3);
-	ok(nothing_said() && lease.wake_at_us == granted_us + limit_us,
+	ok(nothing_said() && lease.wake_at_us > now_us && lease.wake_at_us <= granted_us + limit_us,
 	   "invariant 14: at the limit there is no renewal");
 	tick_at(granted_us + limit_us - 1);
 	ok(nothing_said() && lease.state == CORE_HELD, "held until then");
@@ -1706,9 +1706,9 @@ test_hold_at_most_of_the_next(void)
 }
 
 static void
-prolong(int64_t until_us)
+limit(int64_t until_us)
 {
-	happens((core_event){.type = CORE_PROLONG, .hold_until_us = until_us});
+	happens((core_event){.type = CORE_LIMIT, .hold_until_us = until_us});
 }
 
 static void
@@ -1720,14 +1720,13 @@ test_prolong_at_the_limit(void)
 	granted_us = now_us;
 	tick_at(granted_us + TTL_US / 2 - 1);
 	ok(nothing_said(), "at its limit a lease is not renewed");
-	prolong(granted_us + TTL_US / 2);
+	limit(granted_us + TTL_US / 2);
 	ok(nothing_said() && lease.hold_until_us == granted_us + TTL_US / 2,
 	   "it is not prolonged by nothing");
-	prolong(granted_us + 1);
-	ok(nothing_said() && lease.hold_until_us == granted_us + TTL_US / 2,
-	   "invariant 9: nor shortened");
-	prolong(granted_us + 3 * TTL_US);
-	ok(out.renew == set("012"), "one that is prolonged is renewed at once");
+	limit(granted_us + 3 * TTL_US);
+	ok(nothing_said() && lease.wake_at_us <= now_us, "one that is prolonged wants a TICK at once");
+	tick();
+	ok(out.renew == set("012"), "which renews it");
 	renewed_by("01");
 	ok(out.outcome == CORE_RENEWED && lease.valid_until_us == now_us + VALIDITY_US,
 	   "and is valid in full, since its limit is far");
@@ -1741,12 +1740,12 @@ test_prolong_far_from_the_limit(void)
 	hold_at_most(TTL_US);
 	granted_us = now_us;
 	renew_us = lease.wake_at_us;
-	prolong(granted_us + 2 * TTL_US);
+	limit(granted_us + 2 * TTL_US);
 	ok(nothing_said() && lease.wake_at_us == renew_us,
 	   "where validity ends before the limit, it is renewed when that is due");
 	tick_at(renew_us);
 	ok(out.renew == set("012"), "as ever");
-	prolong(granted_us + 3 * TTL_US);
+	limit(granted_us + 3 * TTL_US);
 	ok(nothing_said(), "one that is being renewed is not renewed twice");
 	renewed_by("01");
 	for (int i = 0; i < 9 && lease.valid_until_us < granted_us + 3 * TTL_US; i++)
@@ -1758,24 +1757,100 @@ test_prolong_far_from_the_limit(void)
 }
 
 static void
-test_prolong_in_vain(void)
+test_limit_in_vain(void)
 {
 	hold_at_most(TTL_US / 2);
 	later(TTL_US / 2);
-	prolong(now_us + TTL_US);
-	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED && nothing_sent(),
-	   "invariant 9: what is over is not prolonged");
-	prolong(now_us + TTL_US);
-	ok(nothing_said(), "whoever knows of it");
+	tick();
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "at its limit a lease is lost");
+	limit(now_us + TTL_US);
+	ok(nothing_said() && lease.state == CORE_LOST, "invariant 9: another limit does not revive it");
 
 	start(3);
 	acquire_once();
 	granted_by("012");
-	prolong(now_us + TTL_US);
-	ok(nothing_said() && lease.hold_until_us == 0, "what has no limit is given none");
+	later(VALIDITY_US);
+	limit(0);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED && nothing_sent(),
+	   "nor what the nodes do not grant any more");
+
+	start(3);
+	acquire_once();
+	granted_by("012");
 	release();
-	prolong(now_us + TTL_US);
-	ok(nothing_said() && lease.state == CORE_RELEASING, "nor is what was given back");
+	limit(now_us + TTL_US);
+	ok(nothing_said() && lease.state == CORE_RELEASING, "nor what was given back");
+}
+
+/* ---- a lease is handed over: each holder has a limit of its own ---- */
+
+static void
+test_limit_of_the_holder_before(void)
+{
+	int64_t granted_us, asked_us;
+
+	hold_at_most(TTL_US / 5);
+	granted_us = now_us;
+	asked_us = now_us - 50 * MS;
+	later(TTL_US / 5);
+	limit(granted_us + TTL_US / 4);
+	ok(nothing_said() && lease.state == CORE_HELD && lease.wake_at_us == granted_us + TTL_US / 4,
+	   "the limit of the holder before does not end the lease of the next");
+	tick_at(granted_us + TTL_US / 4);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "its own does");
+
+	hold_at_most(TTL_US / 5);
+	asked_us = now_us - 50 * MS;
+	later(TTL_US / 10);
+	limit(0);
+	ok(nothing_said() && lease.valid_until_us == asked_us + VALIDITY_US,
+	   "without a limit the lease is valid for as long as the nodes granted it");
+	tick_at(asked_us + TTL_US / 3);
+	ok(out.renew == set("012"), "and is renewed as ever");
+	renewed_by("01");
+	ok(lease.valid_until_us == asked_us + TTL_US / 3 + VALIDITY_US, "in full");
+}
+
+static void
+test_limit_of_the_next(void)
+{
+	int64_t asked_us, until_us;
+
+	start(3);
+	acquire_once();
+	asked_us = now_us;
+	granted_by("012");
+	until_us = now_us + TTL_US / 2;
+	limit(until_us);
+	ok(nothing_said() && lease.valid_until_us == until_us, "a later holder may have a limit");
+	tick_at(asked_us + TTL_US / 3);
+	ok(nothing_said(), "at its limit the lease is not renewed");
+	limit(0);
+	tick();
+	ok(out.renew == set("012"), "the next one without a limit has it renewed at once");
+	limit(now_us);
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED,
+	   "a limit may end the lease at once");
+	renewed_by("012");
+	ok(nothing_said() && lease.state == CORE_LOST, "whatever the nodes answer");
+}
+
+/* The shell says a limit no sooner than it has another event. */
+static void
+test_limit_is_looked_for(void)
+{
+	int64_t asked_us, at_us;
+
+	hold_at_most(TTL_US * 9 / 10);
+	asked_us = now_us - 50 * MS;
+	tick_at(asked_us + TTL_US / 3);
+	ok(nothing_said(), "at its limit the lease is not renewed");
+	at_us = lease.wake_at_us;
+	ok(at_us <= now_us + TTL_US / 9, "but the core wants to be asked again soon");
+	later(at_us - now_us);
+	limit(0);
+	tick();
+	ok(out.renew == set("012"), "so the next holder has it renewed in time");
 }
 
 /* ---- renewal ---- */
@@ -4177,9 +4252,12 @@ main(void)
 	test_hold_at_most_within_ttl();
 	test_hold_at_most_over_renewals();
 	test_hold_at_most_of_the_next();
+	test_limit_of_the_holder_before();
+	test_limit_of_the_next();
+	test_limit_is_looked_for();
 	test_prolong_at_the_limit();
 	test_prolong_far_from_the_limit();
-	test_prolong_in_vain();
+	test_limit_in_vain();
 
 	test_renewal();
 	test_renewal_asks_whom_it_should();

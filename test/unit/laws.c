@@ -24,14 +24,21 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 
 	law(!held || event->now_us < after->valid_until_us,
 		"invariant 3: a lease is not HELD at or past its deadline");
-	law(!held || after->valid_until_us <= event->now_us + core_validity_us(after->ttl_us),
+	law(!held || after->valid_until_us <= after->granted_until_us,
+		"invariant 3: no lease is valid for longer than the nodes granted");
+	law(!held || after->granted_until_us <= event->now_us + core_validity_us(after->ttl_us),
 		"invariant 3: validity is never more than the ttl gives");
-	law(!held || !was_held || after->valid_until_us >= before->valid_until_us,
-		"invariant 9: validity is never shortened");
+	law(!held || !was_held || after->granted_until_us >= before->granted_until_us,
+		"invariant 9: what the nodes granted is never shortened");
+	law(!held || !was_held || event->type == CORE_LIMIT ||
+			after->valid_until_us >= before->valid_until_us,
+		"invariant 9: validity is never shortened, but by a limit");
 	law(!held || after->hold_until_us == 0 || after->valid_until_us <= after->hold_until_us,
 		"no lease is valid for longer than it may be held");
-	law(!held || !was_held || after->hold_until_us >= before->hold_until_us,
-		"how long a lease may be held is never shortened");
+	law(!held || !was_held ||
+			after->hold_until_us ==
+				(event->type == CORE_LIMIT ? event->hold_until_us : before->hold_until_us),
+		"how long a lease may be held is what its shell said last");
 	law(!held || was_held || before->state == CORE_ASKING,
 		"invariant 9: only a round of acquires makes a lease HELD");
 	law((sent & ~(event->can_send & (after->members | after->left))) == 0,
@@ -53,6 +60,7 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 			core_tombstone(after) == after->bound + 1,
 		"invariant 6: the release after renewals leaves a tombstone above all that they may pass");
 	law(sent == 0 || after->state != CORE_FREE, "nothing is sent for a FREE lease");
+	law(sent == 0 || event->type != CORE_LIMIT, "nothing is sent for a limit");
 	law(!held || after->token > 0, "invariant 2: who holds the lock has a token");
 	law(!was_held || after->token == before->token, "invariant 2: a token does not change");
 	law(!held || was_held || after->bound == after->token,

@@ -66,13 +66,25 @@ test_hand_over(void)
 	ok(!rules_may_hand_over(false, healthy_us - 1, TTL_US, 0, 0, 1), "or it is not in good health");
 	ok(!rules_may_hand_over(false, healthy_us, TTL_US, 0, 1, 1), "or so many had it");
 	ok(!rules_may_hand_over(false, healthy_us, TTL_US, 0, 0, 0), "with a limit of none: never");
-	ok(!rules_may_hand_over(true, healthy_us, TTL_US, 0, 0, 1), "nor what one owner has limited");
+	ok(!rules_may_hand_over(true, healthy_us, TTL_US, 0, 0, 1),
+	   "nor a lease whose key has to outlive the release");
 
 	ok(rules_may_take_over(false, healthy_us, TTL_US, 0, 2), "and taken over by the next");
 	ok(!rules_may_take_over(false, healthy_us - 1, TTL_US, 0, 2), "if it is in good health yet");
 	ok(!rules_may_take_over(false, healthy_us, TTL_US, 1, 2), "and a token is left");
 	ok(!rules_may_take_over(false, 0, TTL_US, 0, 2), "and it is valid at all");
-	ok(!rules_may_take_over(true, healthy_us, TTL_US, 0, 2), "and the next has set no limits");
+	ok(!rules_may_take_over(true, healthy_us, TTL_US, 0, 2),
+	   "and the next does not want the key kept, which counts from a grant");
+}
+
+static void
+test_hold(void)
+{
+	ok(rules_hold_until_us(100, 50) == 150, "each holder has the lock for its own hold_at_most");
+	ok(rules_hold_until_us(100, 0) == 0, "or without a limit");
+	ok(rules_valid_until_us(100, 99) == 99, "a limit ends the lease of its holder");
+	ok(rules_valid_until_us(100, 101) == 100, "the nodes do, where that is sooner");
+	ok(rules_valid_until_us(100, 0) == 100, "and where there is no limit");
 }
 
 static int64_t
@@ -186,6 +198,7 @@ main(void)
 	test_validity();
 	test_release();
 	test_hand_over();
+	test_hold();
 	test_turns();
 	test_stay();
 	return tap_done();

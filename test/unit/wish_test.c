@@ -93,14 +93,21 @@ main(void)
 		   !wish_may_renew(WISH_NONE, WISH_OWNER_LIVES, 200, 100),
 	   "and not when it was given back");
 
-	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 20) == 50, "it is looked at the end of a stay");
-	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 20) == 100, "and when a renewal is due");
-	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 20) == 100, "if there is no stay: then only");
-	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30 * S, 60 * S) == 90 * S,
+	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 0, 20) == 50, "it is looked at the end of a stay");
+	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 0, 20) == 100, "and when a renewal is due");
+	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 0, 20) == 100, "if there is no stay: then only");
+	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30 * S, 0, 60 * S) == 90 * S,
 	   "of an owner: when one could end");
-	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 60 * S) == 61 * S,
+	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 0, 60 * S) == 61 * S,
 	   "but not again and again where stays are short");
-	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 60) == 100, "if one could begin");
-	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 60) == 100, "and not when it was given back");
+	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 0, 60) == 100, "if one could begin");
+	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 0, 60) == 100, "and not when it was given back");
+	ok(wish_look_at_us(WISH_HOLD, 100, 0, 0, 70, 60) == 70 &&
+		   wish_look_at_us(WISH_HOLD, 100 * S, 0, 30, 60 * S + 1, 60 * S) == 60 * S + 1,
+	   "it is looked when its owner may hold it no longer");
+	ok(wish_look_at_us(WISH_HOLD, 100, 0, 0, 150, 60) == 100, "if that is sooner");
+	ok(wish_look_at_us(WISH_IDLE, 100, 0, 0, 70, 60) == 100 &&
+		   wish_look_at_us(WISH_NOTHING, 100, 0, 0, 70, 60) == 100,
+	   "and if it has an owner");
 	return tap_done();
 }
