@@ -127,7 +127,7 @@ sub turns
 
 # ---- calls with and without hold_at_most have turns alike ----
 
-foreach my $limits ("'1 min'", "'1 min', '2 min', '30 s'", "'1 min', NULL")
+foreach my $limits ("'1 min'", "'1 min', '2 min', '10 s'", "'10 s', NULL")
 {
 	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts[ 0, 1 ];
 

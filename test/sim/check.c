@@ -859,6 +859,11 @@ check_write(int id)
 	if (!session->paused && (!session_has(id, session->host, session->slot) ||
 							 !host_is_valid(session->host, session->slot)))
 		return;
+	demand(3,
+		   session->paused || host_now_us(session->host) <
+								  told_until_us(&hosts[session->host].slot[session->slot].check),
+		   "a session of host %c writes, though it has held the lock for as long as it may",
+		   HOST_NAME(session->host));
 	seen.writes++;
 	for (int i = 0; i < session_count; i++)
 		stale = stale || (sessions[i].resource == session->resource &&
