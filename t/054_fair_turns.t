@@ -150,6 +150,44 @@ foreach my $limits ("'1 min'", "'1 min', '2 min', '10 s'", "'10 s', NULL")
 	$_->quit foreach @sessions;
 }
 
+# ---- each holder of a turn has a limit of its own ----
+
+{
+	my ($first, $second) = map { session($hosts[0]) } 1 .. 2;
+	my $stats = sub { $hosts[0]->safe_psql('postgres', "SELECT $_[0] FROM redlock_stats") };
+	my $until = sub { $hosts[0]->safe_psql('postgres', "SELECT until IS NOT NULL FROM redlock_locks WHERE resource = 'limit' AND state = 'held'") };
+	my ($handed_over, $lost, $renewed) = split /\|/, $stats->('handed_over, lost, renewed');
+	my $hand_over = sub {
+		my ($from, $to, $how) = @_;
+		$to->send("SELECT redlock_acquire('limit', scope => 'session'$how)");
+		ok( $hosts[0]->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'limit' AND state = 'queued'"),
+			'a session waits');
+		$from->query("SELECT redlock_release('limit')");
+		my $token = $to->result->{out};
+		is($stats->('handed_over'), ++$handed_over, 'the lease is handed over');
+		return $token;
+	};
+
+	my $token = $first->query("SELECT redlock_acquire('limit', scope => 'session', hold_at_most => '5 s')");
+	my $over = $hosts[0]->safe_psql('postgres', "SELECT until FROM redlock_locks WHERE resource = 'limit'");
+	is($hand_over->($first, $second, ''), $token + 1, 'a session without a limit gets the next token');
+	is($until->(), 'f', 'and no limit');
+	ok($hosts[0]->poll_query_until('postgres', "SELECT clock_timestamp() > timestamptz '$over' + interval '0.2 s'"), 'the limit of the holder before is over');
+	is($second->query("SELECT redlock_check('limit') > '0'"), 't', 'which does not end the lease of the next');
+	is($hand_over->($second, $first, ", hold_at_most => '5 min'"), $token + 2, 'a session with a limit gets the next token');
+	is($until->(), 't', 'and its limit');
+	is($stats->('lost'), $lost, 'nothing was lost');
+	is($hand_over->($first, $second, ", hold_at_most => '100 ms'"), $token + 3, 'a session with a sooner limit gets the next token');
+	wait_until(sub { $stats->('lost') == $lost + 1 }, 'its own limit ends it');
+	is($stats->('renewed'), $renewed, 'before the broker had another reason to look');
+	my $result = $second->run("SELECT redlock_check('limit')");
+	is($result->{state}, '40001', 'the session that holds it is told');
+	like($result->{detail}, qr/hold_at_most of 100 ms/, 'that it was its own limit');
+	$second->query("SELECT redlock_release('limit')");
+	is($first->query("SELECT redlock_try('limit')"), 't', 'the lock is free');
+	$_->quit foreach $first, $second;
+}
+
 # ---- the next is who has waited longest, whoever told last ----
 
 {
