@@ -27,10 +27,10 @@ foreach my $host (@hosts)
 {
 	$host->safe_psql('postgres', <<'SQL');
 CREATE TABLE grants (token bigint);
-CREATE PROCEDURE take(times int, seconds float8 DEFAULT 0.002, limits interval[] DEFAULT '{NULL}') LANGUAGE plpgsql AS $$
+CREATE PROCEDURE take(times int, seconds float8 DEFAULT 0.002, limits interval[] DEFAULT '{NULL}', ttls interval[] DEFAULT '{NULL}') LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. times LOOP
-		INSERT INTO grants VALUES (redlock_acquire('turn', hold_at_most => limits[1 + i % cardinality(limits)]));
+		INSERT INTO grants VALUES (redlock_acquire('turn', ttl => ttls[1 + i % cardinality(ttls)], hold_at_most => limits[1 + i % cardinality(limits)]));
 		PERFORM pg_sleep(seconds);
 		COMMIT;
 	END LOOP;
@@ -125,14 +125,20 @@ sub turns
 	$_->quit foreach @sessions;
 }
 
-# ---- calls with and without hold_at_most have turns alike ----
+# ---- a host whose calls have hold_at_most, or other ttls, has its share ----
 
-foreach my $limits ("'1 min'", "'1 min', '2 min', '10 s'", "'10 s', NULL")
+foreach my $terms (
+	"ARRAY['1 min']::interval[]",
+	"ARRAY['1 min', '2 min', '10 s']::interval[]",
+	"ARRAY['10 s', NULL]::interval[]",
+	"ttls => ARRAY['50 s']::interval[]",
+	"ttls => ARRAY['50 s', NULL]::interval[]",
+	"ARRAY[NULL, '10 s', '20 s']::interval[], ARRAY['40 s', '50 s']::interval[]")
 {
 	my @sessions = map { my $host = $_; map { session($host) } 1 .. 3 } @hosts[ 0, 1 ];
 
 	$_->safe_psql('postgres', 'TRUNCATE grants') foreach @hosts;
-	$_->send("CALL take(60, limits => ARRAY[$limits]::interval[])") foreach @sessions[ 0 .. 2 ];
+	$_->send("CALL take(60, 0.002, $terms)") foreach @sessions[ 0 .. 2 ];
 	$_->send('CALL take(60)') foreach @sessions[ 3 .. 5 ];
 	$_->result foreach @sessions;
 	my @grants = order_of_grants();
@@ -145,7 +151,7 @@ foreach my $limits ("'1 min'", "'1 min', '2 min', '10 s'", "'10 s', NULL")
 		last if ++$count[$host] >= 3 * 60 - 6;
 	}
 	my $share = $count[0] / $count[1];
-	cmp_ok($share, '>=', 1 / 3, "a host with limits of $limits has its share ($count[0] grants to $count[1])");
+	cmp_ok($share, '>=', 1 / 3, "a host that asks for $terms has its share ($count[0] grants to $count[1])");
 	cmp_ok($share, '<=', 3, 'and the other one, too');
 	$_->quit foreach @sessions;
 }

@@ -723,8 +723,14 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 		case CORE_GRANTED:
 			lease_count(COUNT_GRANTED);
 			lease->granted = true;
-			lease->turn_began_us = now_us;
-			lease->long_turn_us = turns_long_us();
+			/* a turn goes on only if no other host came between */
+			if (core->attempt > 1)
+				lease->turn_handovers = 0;
+			if (lease->turn_handovers == 0)
+			{
+				lease->turn_began_us = now_us;
+				lease->long_turn_us = turns_long_us();
+			}
 			lease->first_token = rules_first_token(core->token);
 			pg_atomic_write_u64(&lease->last_token, core->bound);
 			pg_atomic_write_u64(&lease->hold_until_us, core->hold_until_us);

@@ -24,11 +24,13 @@ typedef struct Turn
 	int64 heard_us;      /* of the last release since it began to ask, or that */
 } Turn;
 
-/* After a release that named others. */
+/* After a release that named others, or one after which the turn goes on. */
 typedef struct Pause
 {
 	int64 end_us;
-	uint64 tell; /* this host, if it asks meanwhile; 0: nobody, it was named, too */
+	uint64 tell;         /* this host, if it asks meanwhile; 0: nobody, it was named, too */
+	uint64 hash;         /* the name whose turn goes on */
+	WaitersKnown *known; /* the hosts that wait for its end; NULL: nobody */
 } Pause;
 
 static Turn *turns;
@@ -144,6 +146,16 @@ turns_end(Lease *lease, int64 now_us)
 
 	if (known == NULL)
 		return;
+	if (lease->goes_on)
+	{
+		/* the release names nobody: hosts that ask find this one's next request in their way */
+		if (pause->known != NULL)
+			pfree(pause->known);
+		pause->hash = lease->hash;
+		pause->known = known;
+		turns[lease_slot(lease)].known = NULL;
+		return;
+	}
 	named = waiters_to_name(known, lease->returns ? lease_table->host_id : 0, now_us);
 	if (named->count == 0)
 		return;
@@ -155,9 +167,19 @@ turns_end(Lease *lease, int64 now_us)
 int64
 turns_begin(const Lease *lease, int64 now_us)
 {
-	const Pause *pause = &pauses[lease->hash % PLACES];
+	Pause *pause = &pauses[lease->hash % PLACES];
+	Turn *turn = &turns[lease_slot(lease)];
 
-	turns[lease_slot(lease)].heard_us = now_us;
+	turn->heard_us = now_us;
+	if (lease->turn_handovers > 0)
+	{
+		if (turn->known == NULL && pause->known != NULL && pause->hash == lease->hash)
+		{
+			turn->known = pause->known;
+			pause->known = NULL;
+		}
+		return 0;
+	}
 	if (pause->end_us > now_us && pause->tell != 0)
 		tell(pause->tell, lease, now_us);
 	return pause->end_us;

@@ -32,7 +32,10 @@ extern int64 turns_hear(Lease *lease, const Waiters *named, int64 now_us);
 /* ... or may have been, and that was missed. */
 extern int64 turns_miss(const Lease *lease, int64 now_us);
 
-/* The lease is released: this host's next request for it lets those go first. */
+/*
+ * The lease is released: this host's next request for it lets those go first.  Where the turn goes
+ * on, the next request asks at once, and knows who waits.
+ */
 extern void turns_end(Lease *lease, int64 now_us);
 
 /* It is asked for.  Returns when it may ask; 0: at once. */

@@ -100,6 +100,7 @@ static bool end_stay(Lease *lease, int64 by_us);
 static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms,
 						  int tokens);
 static void take_over(Lease *idle, uint64 gate, const LeaseTerms *terms);
+static void go_on(Lease *from, Lease *to);
 static void free_name(Lease *lease);
 static bool is_left(Lease *lease);
 static bool is_orphan(Lease *lease);
@@ -649,6 +650,7 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	LeaseOpened opened = LEASE_OPENED;
 	bool stayed = false;
 	bool asks = false;
+	bool was_left = false;
 	bool retired;
 
 	Assert(prefix_len <= LOCK_PREFIX_MAX);
@@ -690,7 +692,10 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 				 can_take_over(idle, key, key_len, terms, PG_INT32_MAX))
 			opened = LEASE_MORE_TOKENS;
 		else
+		{
+			was_left = is_left(idle) && is_named(idle, key, key_len);
 			free_name(idle);
+		}
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
 	if (opened == LEASE_OPENED && !count_owned())
@@ -701,7 +706,11 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		opened = LEASE_NO_SLOT;
 	}
 	else if (opened == LEASE_OPENED)
+	{
 		take_slot(*result, hash, gate, key, prefix_len, key_len, terms);
+		if (was_left && !terms->shared)
+			go_on(idle, *result);
+	}
 	LWLockRelease(lock_of(hash));
 
 	if (retired)
@@ -752,6 +761,20 @@ take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
 	seqlock_end_write(&idle->version);
 	pg_write_barrier();
 	pg_atomic_write_u32(&idle->wish, WISH_HOLD);
+}
+
+/*
+ * A session that was handed the lock wants other terms, so it has to ask the nodes.  That is a
+ * hand-over all the same: the turn of this host goes on, and ends as if it had been one.
+ */
+static void
+go_on(Lease *from, Lease *to)
+{
+	from->goes_on = true;
+	to->wanted = from->wanted;
+	to->turn_began_us = from->turn_began_us;
+	to->long_turn_us = from->long_turn_us;
+	to->turn_handovers = from->turn_handovers + from->handovers + 1;
 }
 
 /* As long as this holder may have it, whatever the one before was allowed. */
@@ -866,7 +889,8 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 		join_first(lease);
 	pg_atomic_write_u64(&lease->want_until_us, 0);
 	lease->wanted = false;
-	lease->handovers = 0;
+	lease->handovers = lease->turn_handovers = 0;
+	lease->goes_on = false;
 	lease->returns = false;
 	lease->is_awaited = false;
 	set_owner(lease, gate, terms);
@@ -1005,12 +1029,13 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	{
 		int others = waiting(lease->gate);
 		int64 turn_us = now_us - lease->turn_began_us;
+		int handovers = lease->turn_handovers + lease->handovers;
 
 		lease->returns = others > 0;
 		idle = rules_may_hand_over(lease->hold_at_least_ms > 0, validity_us, ttl_us, turn_us,
-								   lease->handovers, redlock_handover_limit) &&
-			   (passed || rules_turn_lasts(lease->wanted, lease->handovers, others,
-										   turn_us >= lease->long_turn_us));
+								   handovers, redlock_handover_limit) &&
+			   (passed ||
+				rules_turn_lasts(lease->wanted, handovers, others, turn_us >= lease->long_turn_us));
 		if (idle && passed)
 			idle_until_us = now_us + PERMITS_PASS_US;
 	}

@@ -159,6 +159,8 @@ typedef struct Lease
 	bool once;            /* a try */
 	bool patient;         /* asks on without a quorum, until it is given up */
 	bool returns;         /* released, and sessions of this server wait on */
+	bool goes_on;         /* (t) released, and its turn goes on with the lease that the next
+						   * session asks for on other terms */
 	int handovers;        /* so often handed over since the nodes granted it */
 	int64 waits_since_us; /* what hosts are told that have it */
 	LockScope scope;      /* the widest that it is held at */
@@ -188,10 +190,10 @@ typedef struct Lease
 										* queue: that of which its owner was told last; or 0 */
 	pg_atomic_uint32 company;          /* LeaseCompany; the broker only makes LEASE_AMONG
 										* LEASE_AMONG_REFUSED */
-	pg_atomic_uint64 want_until_us;    /* shared: one wants it alone, as far as that one has said:
-										* it must not stay, nor be joined */
 	pg_atomic_uint32 joined;           /* sessions that share it: each counts itself, under the
 										* table lock in any mode; from or to none exclusively */
+	pg_atomic_uint64 want_until_us;    /* shared: one wants it alone, as far as that one has said:
+										* it must not stay, nor be joined */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -202,6 +204,7 @@ typedef struct Lease
 	/* (g) */
 	int64 turn_began_us;
 	int64 long_turn_us; /* see rules_turn_lasts */
+	int turn_handovers; /* of this turn, before the nodes granted it */
 	int64 first_token;  /* and then one more for each hand-over, up to last_token */
 
 	/* (b) */
