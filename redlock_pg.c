@@ -999,8 +999,8 @@ get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
 	if (us > 0 && limited)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("keep_idle can't be combined with hold_at_least or hold_at_most"),
-						errdetail("These count from a grant by the nodes, which the next session "
-								  "of this server would not get."),
+						errdetail("A lock with such a limit does not stay with its server when it "
+								  "is released."),
 						errhint("Leave keep_idle out; a detached lock must have hold_at_most.")));
 	check_max_hold(fcinfo, arg, "keep_idle", us);
 	return (int) ((us + 999) / 1000);

@@ -83,7 +83,7 @@ $s->query("SELECT redlock_acquire('set', scope => 'session'); DISCARD ALL");
 is(state_of('set'), $idle, 'at DISCARD ALL');
 $s->query("SET redlock.keep_idle = '1 min'");
 pair($s, 'limited', "hold_at_most => '50 s'");
-is_given_up('limited', 'its limits count from a grant');
+is_given_up('limited', 'a lease with a limit does not stay');
 
 # ---- other terms ----
 
