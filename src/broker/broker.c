@@ -770,7 +770,6 @@ publish(Lease *lease, core_outcome outcome, int64 now_us)
 				break; /* nobody has lost it */
 			if (lease_hold_is_over(lease, now_us) && lease_end_hold(lease, now_us))
 				break; /* it was to end; one that was prolonged at the last moment is lost */
-			/* of the holder it ends sooner, where a limit ends it: lease_valid_until_us */
 			pg_atomic_write_u64(&lease->granted_until_us, core->valid_until_us);
 			if (lease->is_queue)
 			{

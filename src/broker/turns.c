@@ -24,7 +24,7 @@ typedef struct Turn
 	int64 heard_us;      /* of the last release since it began to ask, or that */
 } Turn;
 
-/* After a release that named others, or one after which the turn goes on. */
+/* After a release of a name: the pause of this host, or what the turn goes on with. */
 typedef struct Pause
 {
 	int64 end_us;
@@ -148,7 +148,7 @@ turns_end(Lease *lease, int64 now_us)
 		return;
 	if (lease->goes_on)
 	{
-		/* the release names nobody: hosts that ask find this one's next request in their way */
+		/* for the next request; the release names nobody */
 		if (pause->known != NULL)
 			pfree(pause->known);
 		pause->hash = lease->hash;

@@ -87,8 +87,8 @@ extern bool rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_lo
 extern int64_t rules_long_turn_us(int64_t hold_back_us);
 
 /*
- * May the next session take it over?  keeps: that one wants the key kept, by hold_at_least, which
- * counts from a grant by the nodes.  A turn has so many tokens.
+ * May the next session take the lease over?  keeps: this session wants hold_at_least, which counts
+ * from a grant by the nodes.  tokens: of the grant.
  */
 extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handovers,
 								int tokens);

@@ -764,8 +764,8 @@ take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
 }
 
 /*
- * A session that was handed the lock wants other terms, so it has to ask the nodes.  That is a
- * hand-over all the same: the turn of this host goes on, and ends as if it had been one.
+ * The lock was left for a session that wants other terms, and has to ask the nodes.  For the turn
+ * of this host the grant counts as a hand-over.  The caller has the table lock.
  */
 static void
 go_on(Lease *from, Lease *to)
@@ -777,7 +777,7 @@ go_on(Lease *from, Lease *to)
 	to->turn_handovers = from->turn_handovers + from->handovers + 1;
 }
 
-/* As long as this holder may have it, whatever the one before was allowed. */
+/* The limit of the new holder takes the place of the former one.  Under the table lock. */
 static void
 limit_hold(Lease *lease, const LeaseTerms *terms)
 {
@@ -788,8 +788,8 @@ limit_hold(Lease *lease, const LeaseTerms *terms)
 }
 
 /*
- * The hold of its new owner ends before the broker looks at it.  After the table lock, which is a
- * barrier: see lease_look_at_us.
+ * Does the limit of the new owner end before the broker looks?  The caller has released the table
+ * lock, which is a barrier: see lease_look_at_us.
  */
 static bool
 is_unseen(Lease *lease)
@@ -1181,7 +1181,7 @@ wake_awaiting(uint64 hash)
 	}
 }
 
-/* Such a lease does not stay.  Each owner of a queue prolongs its. */
+/* A limited lease does not stay.  The limit of a queue bounds a stopped owner only. */
 static bool
 is_limited(const Lease *lease)
 {
@@ -1516,8 +1516,9 @@ lease_hold_is_over(Lease *lease, int64 now_us)
 }
 
 /*
- * Of the present holder.  One that is over is over for good: it is read under the table lock, and
- * nobody who has the lock later, with a later time, hands the lease over or prolongs it.
+ * Returns the limit of the present holder.  A limit that is over stays: it is read again under the
+ * table lock, and sessions that get this lock later read a later clock, so they neither hand the
+ * lease over nor prolong it.
  */
 int64
 lease_hold_until_us(Lease *lease, int64 now_us)

@@ -159,8 +159,7 @@ typedef struct Lease
 	bool once;            /* a try */
 	bool patient;         /* asks on without a quorum, until it is given up */
 	bool returns;         /* released, and sessions of this server wait on */
-	bool goes_on;         /* (t) released, and its turn goes on with the lease that the next
-						   * session asks for on other terms */
+	bool goes_on;         /* (t) released, and the turn goes on with another lease */
 	int handovers;        /* so often handed over since the nodes granted it */
 	int64 waits_since_us; /* what hosts are told that have it */
 	LockScope scope;      /* the widest that it is held at */

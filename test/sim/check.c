@@ -448,7 +448,7 @@ check_prolonged(int h, int s, int64_t hold_at_most_us)
 		check->hold_until_us = host_now_us(h) + hold_at_most_us;
 }
 
-/* The limit of the session before is none of its own. */
+/* The limit of the former holder ends with that holder. */
 void
 check_held_for(int h, int s, int64_t hold_at_most_us)
 {
@@ -456,7 +456,7 @@ check_held_for(int h, int s, int64_t hold_at_most_us)
 		hold_at_most_us > 0 ? host_now_us(h) + hold_at_most_us : 0;
 }
 
-/* As long as who has it was told that the lease is valid. */
+/* The holder was told that the lease is valid until then. */
 static int64_t
 told_until_us(const round_check *check)
 {

@@ -150,7 +150,7 @@ extern void check_joined(int host, int slot); /* a session joins those who share
 extern void check_stay(int host, int slot);   /* its owner leaves it to nobody */
 extern void check_stays(int host);            /* those that it has, at any time */
 extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);
-/* Another session has it, for so long at most; 0: without a limit, or nobody has it. */
+/* The lease has another holder with this limit; 0: no limit, or no holder. */
 extern void check_held_for(int host, int slot, int64_t hold_at_most_us);
 extern void check_disowned(int host, int slot); /* its broker gives it up for its owner */
 
