@@ -1,10 +1,8 @@
-# Nodes that were left for others, and a host that comes late with the old list; hosts that have one
-# name.  See docs/replacing_nodes.md.
+# A late host with an old list of nodes; two hosts with one name.  See docs/replacing_nodes.md.
 #
-# Protects from: two holders of one lock, on a host that was off while all nodes were replaced, or is
-# a clone, and starts with the old list, and on those that have left it; a host that goes back while
-# nobody knows of those that went on; nodes that are used again and still said to be left; two hosts
-# that records call by one name, without a word about it.
+# Protects from: two holders of one lock, if a host was off while all nodes were replaced, or is a
+# clone, and starts with the old list; a host that goes back to nodes that other hosts have left;
+# marks that stop hosts after the nodes are in use again; two hosts with one name and no warning.
 #
 # Takes over a minute: hosts leave nodes step by step, several times.
 

@@ -1020,8 +1020,8 @@ configured(const redisReply *reply, const char *name)
 }
 
 /*
- * How full is it?  And does it throw keys away when its memory is full?  One that hides that is
- * believed.
+ * Reads how full the memory is, and whether the node evicts keys.  A node that hides its policy is
+ * trusted.
  */
 static void
 read_memory(RedisNode *node, const redisReply *reply)

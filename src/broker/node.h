@@ -50,7 +50,7 @@
 #define NODE_SUBSCRIBER CORE_NODES_MAX
 #define NODE_SLOTS (2 * CORE_NODES_MAX)
 
-/* A reply that is longer is not one of ours: INFO has some kilobytes. */
+/* No reply to a command of ours is longer: INFO takes some kilobytes. */
 #define NODE_REPLY_MAX (64 * 1024)
 #define NODE_ELEMENTS_MAX SCRIPT_BATCH_MAX
 

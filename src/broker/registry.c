@@ -842,8 +842,8 @@ look_at_standing(int64 now_us)
 }
 
 /*
- * Nodes that have told vote from now on.  A node that is back may bring this host into a dispute
- * that it did not have without that node, and the dispute stops this host only when it is ripe.
+ * Lets nodes vote whose answers were looked at.  With a node that is back, this host may come into
+ * a dispute: the node gets no vote before the dispute is ripe, since only then this host stops.
  */
 static void
 let_vote(void)

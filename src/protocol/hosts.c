@@ -580,7 +580,7 @@ hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 	return true;
 }
 
-/* Nodes that it leaves stay, without a list, as those of which only leases are. */
+/* Nodes that the host leaves stay, in no list, like nodes that have leases alone. */
 void
 hosts_take_step(HostConfig *config)
 {

@@ -27,11 +27,11 @@
 /* Whether a host takes locks: see standing.h. */
 typedef enum HostStanding
 {
-	HOST_ASKS,    /* not yet: it has taken none by these settings */
-	HOST_TAKES,   /* it does, or is about to */
-	HOST_REFUSES, /* it takes none, and has none that it took by these settings */
-	HOST_HOLDS,   /* it takes none, but still has some */
-	HOST_WARNS    /* it does, whatever others say: redlock.on_disagreement is warn */
+	HOST_ASKS,    /* not yet, and never by the present settings */
+	HOST_TAKES,   /* yes, or in a moment */
+	HOST_REFUSES, /* no, and has no lock by the present settings */
+	HOST_HOLDS,   /* no, but still has locks */
+	HOST_WARNS    /* yes, beside any other host: redlock.on_disagreement is warn */
 } HostStanding;
 
 /* From two lists of nodes to one: see steps.h. */
@@ -42,7 +42,7 @@ typedef enum HostStep
 	HOST_GOES_BACK /* to the first one */
 } HostStep;
 
-/* What changes, and is for people; but takes_for_s. */
+/* Facts that change.  People read them; hosts read takes_for_s alone. */
 typedef struct HostFacts
 {
 	char name[HOSTS_NAME_MAX + 1];        /* these three in printable ASCII */
@@ -51,7 +51,7 @@ typedef struct HostFacts
 	int32_t leases;
 	bool settled;        /* all its leases are on each of its lists */
 	int64_t up_for_s;    /* since its shared memory was made */
-	int64_t takes_for_s; /* it has taken locks for so long; 0: it takes none */
+	int64_t takes_for_s; /* how long the host has taken locks; 0: it takes none */
 } HostFacts;
 
 /* A node as a host sees it.  What it does not know is empty. */

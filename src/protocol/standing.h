@@ -45,22 +45,22 @@
 /* What a host remembers as long as it runs, zero at first. */
 typedef struct Standing
 {
-	HostStanding says; /* in its entries from now on */
-	bool begun;        /* it may take locks, if nobody stops it */
-	bool stopped;      /* ... but somebody does */
-	bool took;         /* the locks that it has may be such that others don't exclude */
-	int64_t begun_us;  /* it has taken locks since then; 0: it takes none */
-	int64_t heard_us;  /* what a quorum has answered last was sent then */
-	uint64_t number;   /* counts changes of `says`; each entry was written with one number */
+	HostStanding says; /* in the entries that the host writes */
+	bool begun;        /* the host may take locks unless `stopped` */
+	bool stopped;      /* another host is in the way */
+	bool took;         /* hosts with other settings may not exclude the locks of this host */
+	int64_t begun_us;  /* start of taking locks; 0: the host takes none */
+	int64_t heard_us;  /* sending time of the last entry that a quorum has answered */
+	uint64_t number;   /* counts changes of `says`; each entry carries the number */
 } Standing;
 
-/* Another host, with which this one disagrees. */
+/* Another host with different settings. */
 typedef struct StandingOther
 {
 	uint64_t id;
 	HostStanding says;
-	int64_t takes_for_us; /* it has taken locks for so long */
-	bool holds;           /* it has locks by former lists of nodes */
+	int64_t takes_for_us; /* how long the host has taken locks */
+	bool holds;           /* the host has locks by former lists of nodes */
 } StandingOther;
 
 /* This host has got other settings.  has_leases: it has locks, or asks for some. */

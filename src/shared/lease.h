@@ -191,8 +191,8 @@ typedef struct Lease
 										* LEASE_AMONG_REFUSED */
 	pg_atomic_uint32 joined;           /* sessions that share it: each counts itself, under the
 										* table lock in any mode; from or to none exclusively */
-	pg_atomic_uint64 want_until_us;    /* shared: one wants it alone, as far as that one has said:
-										* it must not stay, nor be joined */
+	pg_atomic_uint64 want_until_us;    /* shared: a writer waits until then, or longer; the lease
+										* must not stay, and no session may join */
 
 	/* (m) */
 	SeqLock holder_version;

@@ -22,19 +22,19 @@ typedef struct NewNames
 	int64 refused; /* since its entry was made */
 } NewNames;
 
-/* Roles of which is known what they brought in; that which brought in least goes first. */
+/* Roles whose new names are counted.  The role with the fewest gives way to another role. */
 #define NEW_NAMES_ROLES 128
 
 /* postmaster */
 extern void new_names_request(void);
 extern void new_names_set_up(void); /* under AddinShmemInitLock */
 
-/* Not known outside of this server, so that nobody can make names that have the same. */
+/* A keyed hash: nobody outside of this server can make two names with one hash. */
 extern uint64 new_names_hash(const char *name, int len);
 
 /*
- * The nodes are about to be asked for these names, of these hashes.  Error (53400): some are new
- * and this role has no room for them; then none counts.
+ * Counts names that the nodes are about to be asked for.  Error (53400), and nothing is counted:
+ * some names are new, and the role has no room for them.
  */
 extern void new_names_ask(const uint64 *hashes, int count);
 

@@ -180,7 +180,7 @@ on_duty(const host *h)
 	return nodes_there & all_of(h->lists);
 }
 
-/* ... that have told of others since they can be reached, and were looked at. */
+/* ... whose answers the host has looked at, since it reaches them. */
 static core_mask
 voters(const host *h)
 {
