@@ -29,7 +29,8 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
 	session/detached session/effects session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
-	session/runs session/session)
+	session/runs session/session \
+	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/views)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql

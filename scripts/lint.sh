@@ -34,15 +34,16 @@ check()
     fi
 }
 
-# The folder says who runs a line, and what it may know.  Arrows point from broker and
-# session to shared, and from there to protocol; the latter, and the other pure files,
-# know C99 headers only: they are linked into programs without PostgreSQL or sockets.
+# The folder says which process runs a line, and what the line may know.  Arrows point from sql to
+# session, from session and broker to shared, and from shared to protocol.  The protocol and the
+# other pure files know C99 headers only: programs without PostgreSQL or sockets link them.
 includes_point_down()
 {
     perl -ne '
         BEGIN {
             %below = (protocol => [], shared => [qw(protocol)],
-                broker => [qw(protocol shared)], session => [qw(protocol shared)]);
+                broker => [qw(protocol shared)], session => [qw(protocol shared)],
+                sql => [qw(protocol shared session)]);
             $c99 = join "|", qw(assert complex ctype errno fenv float inttypes iso646 limits locale math
                 setjmp signal stdarg stdbool stddef stdint stdio stdlib string tgmath time wchar wctype);
             %pure = map { ("src/shared/$_.c" => 1, "src/shared/$_.h" => 1) } qw(holder text url);
@@ -51,7 +52,7 @@ includes_point_down()
         if (/^\s*#\s*include/) {
             # ours are named in one way, so that none goes by another
             ($name) = m{["<]([^">]+)[">]};
-            ($to) = $name =~ m{(?:^|/)(protocol|shared|broker|session)/\w+\.h$};
+            ($to) = $name =~ m{(?:^|/)(protocol|shared|broker|session|sql)/\w+\.h$};
             @ours = $name =~ m{^(?:\.+/)*([^/]+)$} ? glob "src/*/$1" : ();
             $wrong = $to ? $_ !~ /^#include "$to\/\w+\.h"/ || !grep { $to eq $_ } $room, @{ $below{$room} }
                 : @ours > 0 || (($room eq "protocol" || $pure{$ARGV}) && !/^#include <($c99)\.h>/);
@@ -93,7 +94,7 @@ rooms_are_described()
             while (<$in>)
             {
                 $includes{$room}{$1} = 1
-                  if /#include "(?:protocol|shared|broker|session)\/(\w+)\.h"/ && $1 ne $room;
+                  if /#include "(?:protocol|shared|broker|session|sql)\/(\w+)\.h"/ && $1 ne $room;
             }
         }
         open my $in, "<", "src/README.md" or die "src/README.md: $!";

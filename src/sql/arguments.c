@@ -1,0 +1,494 @@
+/*
+ * arguments.c
+ *		The arguments of the functions that SQL calls; see arguments.h.
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "protocol/permits.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/text.h"
+#include "sql/arguments.h"
+#include "sql/intervals.h"
+
+/* Of an array of names, in which each may stand more than once. */
+#define ELEMENTS_MAX 10000
+
+static void check_name(char *name, int element, LockName *checked);
+static bool is_list(const char *name);
+static const char *which_name(int element);
+static void check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request);
+static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
+static inline bool says(const text *given, const char *word);
+
+/* What a session holds is known to its own process only. */
+void
+require_session(void)
+{
+	lease_require_preload();
+	if (IsParallelWorker())
+		ereport(ERROR, (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+						errmsg("redlocks can't be used in a parallel worker"),
+						errhint("Mark the function that calls this one as PARALLEL UNSAFE.")));
+}
+
+void
+get_name(FunctionCallInfo fcinfo, LockName *name)
+{
+	require_session();
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the name of a redlock must not be null")));
+	check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), 0, name);
+}
+
+/*
+ * The name goes into the key in UTF-8, whatever encoding this database has.  `element`: of an
+ * array, counted from one; 0 for a name that is alone.
+ */
+static void
+check_name(char *name, int element, LockName *checked)
+{
+	char *utf8;
+	int utf8_len;
+	const unsigned char *control;
+
+	if (name[0] == '\0')
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the name of a redlock must not be empty"),
+						element > 0 ? errdetail("%s is empty.", which_name(element)) : 0));
+	utf8 = pg_server_to_any(name, strlen(name), PG_UTF8);
+	utf8_len = (int) strlen(utf8);
+	if (utf8_len > LOCK_NAME_MAX)
+		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
+						errdetail("%s has %d bytes in UTF-8; the limit is %d.", which_name(element),
+								  utf8_len, LOCK_NAME_MAX)));
+	if (is_list(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the name of a redlock must not have the form of a list"),
+				 errdetail("%s is in brackets, as some drivers send an array or a tuple.",
+						   which_name(element)),
+				 element > 0 ? errhint("Choose another name.")
+							 : errhint("To acquire several locks, call redlock_acquire_all or "
+									   "redlock_try_all with an array. Otherwise choose another "
+									   "name.")));
+	control = text_find_control(utf8);
+	if (control != NULL)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the name of a redlock must not contain control characters"),
+						errdetail("%s contains U+%04X.", which_name(element),
+								  *control == 0xc2 ? control[1] : control[0])));
+	checked->name = name;
+	checked->utf8 = utf8;
+	checked->utf8_len = utf8_len;
+	checked->hash = lease_hash(utf8, utf8_len);
+}
+
+/* {a,b} or [0:1]={a,b}, an array; (a,b), a row. */
+static bool
+is_list(const char *name)
+{
+	char last = name[strlen(name) - 1];
+
+	return ((name[0] == '{' || name[0] == '[') && last == '}') || (name[0] == '(' && last == ')');
+}
+
+/* For messages. */
+static const char *
+which_name(int element)
+{
+	return element > 0 ? psprintf("Element %d of the array", element) : "It";
+}
+
+/* Returns them as they were given, *count; the request gets each once, in the order of all hosts.
+ */
+LockName *
+get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
+{
+	ArrayType *array;
+	Datum *elements;
+	bool *nulls;
+	LockName *given;
+	LockName *names;
+
+	require_session();
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the array of redlock names must not be null"),
+						errhint("Give at least one name.")));
+	array = PG_GETARG_ARRAYTYPE_P(0);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR, (errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+						errmsg("the array of redlock names must have one dimension"),
+						errdetail("It has %d.", ARR_NDIM(array)),
+						errhint("Give all names in one row: ARRAY['a', 'b'].")));
+	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) > ELEMENTS_MAX)
+		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						errmsg("too many redlocks are asked for at once"),
+						errdetail("The array has %d elements; the limit is %d, with duplicates.",
+								  ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), ELEMENTS_MAX),
+						errhint("Give each name once.")));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
+	if (*count == 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the array of redlock names must not be empty"),
+						errhint("Give at least one name.")));
+
+	given = palloc(*count * sizeof(LockName));
+	names = palloc(*count * sizeof(LockName));
+	for (int i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+							errmsg("the name of a redlock must not be null"),
+							errdetail("Element %d of the array is null.", i + 1),
+							errhint("Leave it out, or give it a name.")));
+		check_name(TextDatumGetCString(elements[i]), i + 1, &given[i]);
+		names[i] = given[i];
+	}
+	qsort(names, *count, sizeof(LockName), compare_names);
+	request->names = names;
+	for (int i = 0; i < *count; i++)
+		if (i == 0 || compare_names(&names[i], &names[request->count - 1]) != 0)
+			names[request->count++] = names[i];
+	if (request->count > SEVERAL_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many redlocks are asked for at once"),
+				 errdetail("There are %d names; the limit is %d.", request->count, SEVERAL_MAX),
+				 errhint("Acquire one lock that stands for all, or acquire them in several "
+						 "calls, on all hosts in the same order.")));
+	return given;
+}
+
+int
+compare_names(const void *one, const void *other)
+{
+	const LockName *a = one;
+	const LockName *b = other;
+
+	return several_compare(a->utf8, a->utf8_len, b->utf8, b->utf8_len);
+}
+
+void
+get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
+{
+	get_wait(fcinfo, 1, request);
+	request->terms.ttl_ms = get_ttl_ms(fcinfo, 2);
+	request->terms.scope = get_scope(fcinfo, 3);
+	get_hold_limits(fcinfo, 4, &request->terms);
+	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
+	get_mode(fcinfo, 7, request);
+	check_detached(fcinfo, 5, request);
+}
+
+/*
+ * A try that waits returns false when the time is over.  The functions of 0.1.0 lack the argument
+ * number `wait`.
+ */
+void
+get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request)
+{
+	request->terms.once = true;
+	if (wait < PG_NARGS())
+		get_wait(fcinfo, wait, request);
+	if (request->terms.once)
+		request->wait_ms = -1;
+	request->skip = !request->terms.once;
+	request->terms.ttl_ms = get_ttl_ms(fcinfo, 1);
+	request->terms.scope = get_scope(fcinfo, 2);
+	get_hold_limits(fcinfo, 3, &request->terms);
+	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
+	get_mode(fcinfo, 6, request);
+	check_detached(fcinfo, 4, request);
+}
+
+/* What no session's end gives back must end by itself. */
+static void
+check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request)
+{
+	if (request->terms.scope != SCOPE_DETACHED)
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("hold_at_most must be given for a detached redlock"),
+				 errdetail("A detached lock belongs to no session, so no session's end releases "
+						   "it."),
+				 errhint("Give the time until the work next tells that it goes on, by "
+						 "redlock_extend.")));
+	check_max_hold(fcinfo, arg, "hold_at_most", get_hold_us(fcinfo, arg, "hold_at_most"));
+}
+
+void
+get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request)
+{
+	request->wait_ms = get_wait_ms(fcinfo, arg);
+	request->terms.once = request->wait_ms == 0;
+	request->terms.patient = request->wait_ms > 0;
+}
+
+/* In whole milliseconds, rounded up; -1: as long as it takes */
+static int64
+get_wait_ms(FunctionCallInfo fcinfo, int arg)
+{
+	int64 us;
+
+	if (PG_ARGISNULL(arg))
+		return -1;
+	us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("wait must not be negative"),
+				 errhint("Use NULL to wait for as long as it takes, or zero not to wait.")));
+	if (us > DURATION_MAX_MS * INT64CONST(1000))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("wait must not be longer than %d days", DURATION_MAX_DAYS),
+						errhint("Use NULL to wait for as long as it takes.")));
+	return (us + 999) / 1000;
+}
+
+/*
+ * hold_at_least, and behind it hold_at_most, in whole milliseconds: no shorter
+ * than the one says, no longer than the other.
+ */
+void
+get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
+{
+	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
+	int64 most_us = get_hold_us(fcinfo, arg + 1, "hold_at_most");
+
+	check_max_hold(fcinfo, arg, "hold_at_least", least_us);
+	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
+						errhint("Leave it out for no limit, where the lock is not detached.")));
+	if (most_us > 0 && least_us > most_us)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("hold_at_least must not be longer than hold_at_most"),
+						errdetail("The lock can't be kept longer than it may be held."),
+						errhint("Make hold_at_most at least as long, or leave one of them out.")));
+	terms->hold_at_least_ms = (int) ((least_us + 999) / 1000);
+	terms->hold_at_most_ms = (int) (most_us / 1000);
+}
+
+/* 0: not given */
+int64
+get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	int64 us;
+
+	if (PG_ARGISNULL(arg))
+		return 0;
+	us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 1000)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("%s must be at least 1 ms", name)));
+	return us;
+}
+
+/*
+ * In whole milliseconds, rounded up; 0: the lock does not stay.  The functions of 0.1.0
+ * have no such argument.
+ */
+int
+get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
+{
+	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
+	int64 us = limited ? 0 : redlock_keep_idle_ms * INT64CONST(1000);
+
+	if (arg < PG_NARGS() && !PG_ARGISNULL(arg))
+		us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (us < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("keep_idle must not be negative"),
+				 errhint("Use zero to give the lock up when it is released.")));
+	if (us > 0 && limited)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("keep_idle can't be combined with hold_at_least or hold_at_most"),
+						errdetail("A lock with such a limit does not stay with its server when it "
+								  "is released."),
+						errhint("Leave keep_idle out; a detached lock must have hold_at_most.")));
+	check_max_hold(fcinfo, arg, "keep_idle", us);
+	return (int) ((us + 999) / 1000);
+}
+
+/* Functions of earlier versions have no such argument.  redlock.keep_idle is not for permits. */
+void
+get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request)
+{
+	const LockName *name = &request->names[0];
+	int slots;
+
+	if (arg >= PG_NARGS())
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("slots must not be null")));
+	slots = PG_GETARG_INT32(arg);
+	if (slots < 1 || slots > PERMITS_MAX)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("slots must be from 1 to %d, not %d", PERMITS_MAX, slots)));
+	if (slots == 1)
+		return;
+	if (request->terms.shared)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("mode \"shared\" can't be combined with slots"),
+						errdetail("Any number of sessions share a lock, each slot has one holder."),
+						errhint("Leave out the one or the other.")));
+	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
+		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
+						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
+								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
+	if (request->terms.scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a slot of a redlock can't be detached"),
+						errdetail("A slot is one of a session."),
+						errhint("Acquire one lock for each slot, under names of your own.")));
+	if (!PG_ARGISNULL(keep_idle_arg) && request->terms.keep_idle_ms > 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("keep_idle can't be combined with slots"),
+						errdetail("A slot that stays with a server would not be free for others."),
+						errhint("Leave keep_idle out.")));
+	request->terms.keep_idle_ms = 0;
+	request->permits = slots;
+}
+
+/* Of an argument, or of the setting of that name where it is not given. */
+void
+check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
+{
+	bool given = arg < PG_NARGS() && !PG_ARGISNULL(arg);
+
+	if (us <= redlock_max_hold_ms * INT64CONST(1000))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("a %s of %s is over redlock.max_hold, which is %s", name,
+					given ? interval_text(PG_GETARG_INTERVAL_P(arg))
+						  : GetConfigOptionByName(psprintf("redlock.%s", name), NULL, false),
+					GetConfigOptionByName("redlock.max_hold", NULL, false)),
+			 !given ? errhint("Lower redlock.%s, or give a shorter %s with the call.", name, name)
+			 : redlock_max_hold_ms > 0
+				 ? errhint("Use a shorter one, or have a superuser raise the setting.")
+				 : errhint("Leave it out: where redlock.max_hold is 0, no lock may outlast "
+						   "its session. A superuser may raise the setting.")));
+}
+
+int64
+get_token(FunctionCallInfo fcinfo, int arg)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the token of a redlock must not be null")));
+	return PG_GETARG_INT64(arg);
+}
+
+/*
+ * Many sessions may share a lease, each for as long as it likes: limits of one can't be kept for
+ * it alone.  The functions of 0.1.0 have no such argument.
+ */
+void
+get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
+{
+	LeaseTerms *terms = &request->terms;
+	text *mode;
+
+	if (arg >= PG_NARGS())
+		return;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("mode must not be null")));
+	mode = PG_GETARG_TEXT_PP(arg);
+	terms->shared = says(mode, "shared");
+	if (!terms->shared && !says(mode, "exclusive"))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("\"%s\" is no mode of a redlock", text_to_cstring(mode)),
+						errhint("Use \"exclusive\" or \"shared\".")));
+	if (terms->shared && request->terms.scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a shared redlock can't be detached"),
+						errdetail("The sessions of a server share one lease with one token, which "
+								  "does not tell whose part is given back."),
+						errhint("Use another scope, or the mode \"exclusive\".")));
+	if (terms->shared && (terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("mode \"shared\" can't be combined with hold_at_least or hold_at_most"),
+			 errdetail("The sessions of a server share one lease, which lasts as long as one of "
+					   "them holds the lock."),
+			 errhint("Leave them out, or use the mode \"exclusive\".")));
+}
+
+static inline bool
+says(const text *given, const char *word)
+{
+	return VARSIZE_ANY_EXHDR(given) == strlen(word) &&
+		   memcmp(VARDATA_ANY(given), word, strlen(word)) == 0;
+}
+
+/* redlock_run of 0.1.0 has no such arguments. */
+bool
+get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (arg >= PG_NARGS())
+		return false;
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("%s must not be null", name)));
+	return PG_GETARG_BOOL(arg);
+}
+
+/* In whole milliseconds, rounded down */
+int
+get_ttl_ms(FunctionCallInfo fcinfo, int arg)
+{
+	int64 ttl_us = redlock_ttl_ms * INT64CONST(1000);
+
+	if (!PG_ARGISNULL(arg))
+		ttl_us = interval_us(PG_GETARG_INTERVAL_P(arg));
+	if (ttl_us <= 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("ttl must be positive")));
+	if (ttl_us < TTL_MIN_MS * 1000)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("ttl must be at least %d ms", TTL_MIN_MS)));
+	if (ttl_us > redlock_max_ttl_ms * INT64CONST(1000))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a ttl of %s is over redlock.max_ttl, which is %s",
+						PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
+										  : interval_text(PG_GETARG_INTERVAL_P(arg)),
+						GetConfigOptionByName("redlock.max_ttl", NULL, false)),
+				 errhint("%sLeases are renewed while their session lives, so a job may run longer "
+						 "than the ttl.",
+						 PG_ARGISNULL(arg) ? "Lower redlock.ttl, or give a ttl. " : "")));
+	return (int) (ttl_us / 1000);
+}
+
+LockScope
+get_scope(FunctionCallInfo fcinfo, int arg)
+{
+	static Oid last_value = InvalidOid; /* most calls name the same */
+	static LockScope last_scope;
+	char *label;
+
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("scope must not be null")));
+	if (PG_GETARG_OID(arg) == last_value)
+		return last_scope;
+	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
+	last_value = PG_GETARG_OID(arg);
+	last_scope = strcmp(label, "session") == 0    ? SCOPE_SESSION
+				 : strcmp(label, "call") == 0     ? SCOPE_CALL
+				 : strcmp(label, "detached") == 0 ? SCOPE_DETACHED
+												  : SCOPE_TRANSACTION;
+	return last_scope;
+}

@@ -1,0 +1,75 @@
+/*
+ * procedure.c
+ *		redlock_lock, a procedure; how a procedure waits without a snapshot.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "nodes/parsenodes.h"
+#include "tcop/pquery.h"
+#include "utils/portal.h"
+
+#include "session/session.h"
+#include "sql/arguments.h"
+#include "sql/procedure.h"
+
+/* 15 declares functions that SQL calls without PGDLLEXPORT */
+#pragma GCC visibility push(default)
+PG_FUNCTION_INFO_V1(redlock_lock);
+#pragma GCC visibility pop
+
+/*
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots): a
+ * procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps
+ * one.
+ */
+Datum
+redlock_lock(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1, .by_call = true};
+	LockScope scope;
+
+	get_name(fcinfo, &name);
+	scope = get_scope(fcinfo, 3);
+	if (scope == SCOPE_TRANSACTION)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("redlock_lock can't acquire at transaction scope"),
+						errdetail("The transaction of a CALL ends with it."),
+						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
+	if (scope == SCOPE_DETACHED)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("redlock_lock can't acquire a detached lock"),
+						errdetail("It returns no token, by which such a lock is released."),
+						errhint("Use redlock_acquire.")));
+	get_acquire(fcinfo, &request);
+	get_slots(fcinfo, 8, 6, &request);
+	(void) acquire_without_snapshot(&request, is_atomic(fcinfo));
+	return (Datum) 0;
+}
+
+/* Of a procedure: can it not end the transaction? */
+bool
+is_atomic(FunctionCallInfo fcinfo)
+{
+	return fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		   castNode(CallContext, fcinfo->context)->atomic;
+}
+
+/*
+ * A snapshot that waits keeps VACUUM from its work, and CREATE INDEX CONCURRENTLY from its
+ * end.  Where a procedure might commit it may do without its snapshots, as it does when it
+ * commits; what runs next takes a new one.
+ */
+bool
+acquire_without_snapshot(const LockRequest *request, bool atomic)
+{
+	bool acquired;
+
+	if (!atomic)
+		ForgetPortalSnapshots();
+	acquired = session_acquire(request);
+	if (!atomic)
+		EnsurePortalSnapshotExists();
+	return acquired;
+}

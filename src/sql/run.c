@@ -1,0 +1,319 @@
+/*
+ * run.c
+ *		redlock_run, a procedure that runs a command under a lock; the trigger of redlock_runs.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "parser/scansup.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+
+#include "session/runs.h"
+#include "session/session.h"
+#include "sql/arguments.h"
+#include "sql/procedure.h"
+
+/* 15 declares functions that SQL calls without PGDLLEXPORT */
+#pragma GCC visibility push(default)
+PG_FUNCTION_INFO_V1(redlock_run);
+PG_FUNCTION_INFO_V1(redlock_run_0_2);
+PG_FUNCTION_INFO_V1(redlock_runs_merge);
+#pragma GCC visibility pop
+
+/* What redlock_run runs, for errors. */
+typedef struct RunContext
+{
+	const char *name;
+	const char *command;
+} RunContext;
+
+/* For what redlock_run can't do; PostgreSQL forbids it in functions and procedures. */
+#define OWN_STATEMENT_HINT                                                                         \
+	"Acquire the lock by CALL redlock_lock, run the command as a statement of its own, and "       \
+	"release "                                                                                     \
+	"the lock."
+
+static bool acquire_and_run(const LockRequest *request, const char *command, bool atomic,
+							const char *fences, Run *record);
+static void run_locked(const LockName *name, const char *command, bool atomic, const char *fences,
+					   Run *record);
+static void run_command(const char *command, bool atomic);
+static void begin_record(void);
+static void run_recorded(const LockName *name, const char *command, Run *record);
+static void check_command(const char *command);
+static void explain_run(void *arg);
+static bool wants_own_statement(void);
+
+/*
+ * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record,
+ *			   mode, slots)
+ *
+ * At call scope, so that the command may commit; in C, so that it may be a CALL
+ * that does.
+ */
+Datum
+redlock_run(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	LockRequest request = {.names = &name, .count = 1};
+	bool atomic = is_atomic(fcinfo);
+	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	MemoryContext context = CurrentMemoryContext;
+	bool fence;
+	bool record;
+	bool ran;
+	Run run;
+	char *command;
+
+	get_name(fcinfo, &name);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the command to run under redlock \"%s\" must not be null", name.name)));
+	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	get_wait(fcinfo, 2, &request);
+	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
+	get_hold_limits(fcinfo, 4, &request.terms);
+	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
+	fence = get_flag(fcinfo, 7, "fence");
+	record = get_flag(fcinfo, 8, "record");
+	get_mode(fcinfo, 9, &request);
+	get_slots(fcinfo, 10, 6, &request);
+	if (fence || record) /* before the lock is taken from who could do the work */
+		PreventCommandIfReadOnly("redlock_run() with fence or record");
+	if (record && (atomic || IsSubTransaction()))
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("a run can't be recorded in a transaction block or a function"),
+						errdetail("Its row in redlock_runs is committed before the command."),
+						errhint("Call redlock_run in a statement of its own, or without record.")));
+	request.terms.scope = SCOPE_CALL;
+	request.skip = true;
+	request.commits = record;
+	if (!IsPostmasterEnvironment)
+		request_fail_no_broker(); /* nor is there a process that would record it */
+
+	if (!record)
+		ran = acquire_and_run(&request, command, atomic, fence ? get_namespace_name(schema) : NULL,
+							  NULL);
+	else
+	{
+		runs_prepare(&run, schema, name.name, name.utf8, command);
+		PG_TRY();
+		{
+			ran = acquire_and_run(&request, command, false,
+								  fence ? get_namespace_name(schema) : NULL, &run);
+		}
+		PG_CATCH();
+		{
+			runs_fail(&run, session_loss_reason(name.hash, name.name),
+					  session_is_cancelled_by_loss(), context);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+	}
+	if (!ran)
+		request_tell_skipped(&request);
+	return (Datum) 0;
+}
+
+/*
+ * Returns false if the run was skipped.  fences: schema of redlock_fences, or NULL for a run
+ * without fence.  record: NULL for a run without record.
+ */
+static bool
+acquire_and_run(const LockRequest *request, const char *command, bool atomic, const char *fences,
+				Run *record)
+{
+	const LockName *name = request->names;
+	RunContext run = {.name = name->name, .command = command};
+	ErrorContextCallback context = {.callback = explain_run, .arg = &run};
+
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	check_command(command);
+	error_context_stack = context.previous;
+
+	if (!acquire_without_snapshot(request, atomic))
+	{
+		if (record != NULL)
+		{
+			SPI_connect_ext(SPI_OPT_NONATOMIC);
+			begin_record();
+			runs_skip(record, request_skipped());
+			SPI_commit(); /* the caller's next transaction is none of ours */
+			SPI_finish();
+		}
+		return false;
+	}
+
+	error_context_stack = &context;
+	session_begin_run(name->hash, name->name);
+	PG_TRY();
+	{
+		run_locked(name, command, atomic, fences, record);
+	}
+	PG_FINALLY();
+	{
+		session_end_run(name->hash, name->name);
+	}
+	PG_END_TRY();
+	error_context_stack = context.previous;
+	return true;
+}
+
+static void
+run_locked(const LockName *name, const char *command, bool atomic, const char *fences, Run *record)
+{
+	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
+	if (record != NULL)
+		begin_record();
+	if (fences != NULL)
+		session_fence(name->hash, name->name, fences);
+	if (record != NULL)
+		run_recorded(name, command, record);
+	else
+	{
+		if (!atomic)
+			ForgetPortalSnapshots(); /* older than the commits for which the fence waited */
+		run_command(command, atomic);
+	}
+	SPI_finish();
+}
+
+/*
+ * One statement after the other: CALL and DO as procedures run them, so that they may commit;
+ * the others with a snapshot of their own, so that each sees what the former did.
+ */
+static void
+run_command(const char *command, bool atomic)
+{
+	ListCell *cell;
+
+	foreach (cell, pg_parse_query(command))
+	{
+		RawStmt *raw = lfirst_node(RawStmt, cell);
+		const char *begin = command + raw->stmt_location;
+		int len = raw->stmt_len > 0 ? raw->stmt_len : (int) strlen(begin);
+		bool procedure = IsA(raw->stmt, CallStmt) || IsA(raw->stmt, DoStmt);
+		int rc;
+
+		for (; len > 0 && scanner_isspace(*begin); len--)
+			begin++;
+		rc = SPI_execute_extended(pnstrdup(begin, len),
+								  &(SPIExecuteOptions){.allow_nonatomic = procedure && !atomic});
+		if (rc < 0)
+			elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
+	}
+}
+
+/*
+ * A transaction of our own: whatever isolation the command wants, others who record runs are
+ * not in the way.
+ */
+static void
+begin_record(void)
+{
+	SPI_commit();
+	XactIsoLevel = XACT_READ_COMMITTED;
+}
+
+/* Its last commit is ours, so that one which fails is recorded, too. */
+static void
+run_recorded(const LockName *name, const char *command, Run *record)
+{
+	runs_begin(record, session_token(name->hash, name->name));
+	SPI_commit();
+	runs_enter(record);
+	run_command(command, false);
+	runs_succeed(record);
+	SPI_commit();
+	runs_leave(record);
+}
+
+Datum
+redlock_run_0_2(PG_FUNCTION_ARGS)
+{
+	return redlock_run(fcinfo);
+}
+
+/* What SPI would do nothing for, or name by a code only. */
+static void
+check_command(const char *command)
+{
+	List *statements = pg_parse_query(command);
+	ListCell *cell;
+
+	if (statements == NIL)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the command to run under a redlock must not be empty")));
+	foreach (cell, statements)
+	{
+		Node *statement = lfirst_node(RawStmt, cell)->stmt;
+
+		if (IsA(statement, TransactionStmt))
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("redlock_run can't run %s", CreateCommandName(statement)),
+							errhint("Let a procedure or DO commit, and run that.")));
+		if (IsA(statement, CopyStmt) && castNode(CopyStmt, statement)->filename == NULL)
+			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							errmsg("redlock_run can't run COPY to or from the client"),
+							errhint(OWN_STATEMENT_HINT)));
+	}
+}
+
+/* Of an error in a command that redlock_run runs, or can't run. */
+static void
+explain_run(void *arg)
+{
+	const RunContext *run = arg;
+	int position = geterrposition();
+
+	/* in our command, not in the statement of the client; SPI does that for its own */
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery(run->command);
+	}
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION && wants_own_statement())
+		errhint(OWN_STATEMENT_HINT);
+	errcontext("redlock_run of redlock \"%s\"", run->name);
+}
+
+/*
+ * Is the error that is reported just now PostgreSQL's, of a statement that it keeps from
+ * functions?  Its code alone does not tell: other errors have it, and hints of their own.
+ */
+static bool
+wants_own_statement(void)
+{
+	MemoryContext context =
+		AllocSetContextCreate(CurrentMemoryContext, "redlock error", ALLOCSET_SMALL_SIZES);
+	MemoryContext error_context = MemoryContextSwitchTo(context);
+	ErrorData *error = CopyErrorData();
+	bool wants = error->hint == NULL && error->funcname != NULL &&
+				 strcmp(error->funcname, "PreventInTransactionBlock") == 0;
+
+	MemoryContextSwitchTo(error_context);
+	MemoryContextDelete(context);
+	return wants;
+}
+
+/* redlock_runs_merge(), a trigger of redlock_runs */
+Datum
+redlock_runs_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("redlock_runs_merge must be called as a trigger")));
+	return runs_merge((TriggerData *) fcinfo->context);
+}
