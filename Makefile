@@ -23,8 +23,9 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish \
-	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/new_names shared/node_status shared/run_report shared/text \
-	shared/tls_file shared/url \
+	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
+	shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
+	shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
 	broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/trouble broker/turns \

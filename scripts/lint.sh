@@ -36,7 +36,8 @@ check()
 
 # The folder says which process runs a line, and what the line may know.  Arrows point from sql to
 # session, from session and broker to shared, and from shared to protocol.  The protocol and the
-# other pure files know C99 headers only: programs without PostgreSQL or sockets link them.
+# other pure files know C99 headers only: programs without PostgreSQL or sockets link them.  A header
+# X_internal.h belongs to the files of X: no other file includes it.
 includes_point_down()
 {
     perl -ne '
@@ -56,6 +57,8 @@ includes_point_down()
             @ours = $name =~ m{^(?:\.+/)*([^/]+)$} ? glob "src/*/$1" : ();
             $wrong = $to ? $_ !~ /^#include "$to\/\w+\.h"/ || !grep { $to eq $_ } $room, @{ $below{$room} }
                 : @ours > 0 || (($room eq "protocol" || $pure{$ARGV}) && !/^#include <($c99)\.h>/);
+            # X_internal.h is for X.c, X.h and X_*.c
+            $wrong = 1 if $name =~ m{^(\w+/\w+)_internal\.h$} && $ARGV !~ m{^src/$1(_\w+)?\.[ch]$};
             push @wrong, "$ARGV:$.: $_" if $wrong;
         }
         close ARGV if eof;

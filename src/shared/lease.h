@@ -3,12 +3,15 @@
  *		Shared memory: the lease table, the work queue of the broker, and the
  *		counters.
  *
+ * The functions are in lease.c and in the files lease_*.c; src/README.md says which file has which
+ * subject.
+ *
  * A field is touched as its mark says:
  *
  *	 table lock (LWLock)   the index by name, and the fields of a lease marked (t):
  *						   written while the slot is taken, constant until it is
  *						   freed.  There are LEASE_PARTITIONS of them, each for the
- *						   names whose hash falls to it: see lock_of
+ *						   names whose hash falls to it: see lease_lock_of
  *	 free mutex			   the free slots, and the field marked (f)
  *	 queue mutex		   the queue and the fields marked (q)
  *	 (m)				   written by the broker alone, under holder_version

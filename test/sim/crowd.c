@@ -5,7 +5,7 @@
  *
  * The simulator has few hosts and many faults.  Here there are none but those of a story:
  * it is about how long hosts wait, how often they ask, and what that costs a node.  The
- * work of the shell around the core (src/broker, src/shared/lease.c) is told as shortly as
+ * work of the shell around the core (src/broker, src/shared/lease*.c) is told as shortly as
  * it can be: one lock, sessions that take it again and again, connections that never break.
  *
  * Prints TAP.  A check that fails is told as "# seed N violates invariant 18: ..." as well,
@@ -279,7 +279,7 @@ has_it(int h, lease *lease)
 				  .tag = lease->tag});
 }
 
-/* try_join of lease.c: those who wait, if they may; so many awaited the grant. */
+/* lease_try_join of lease_shared.c: those who wait, if they may; so many awaited the grant. */
 static void
 join(int h, lease *lease, int awaited)
 {

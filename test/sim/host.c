@@ -626,7 +626,7 @@ on_timer(const event *event)
 		host_step(event->host, event->slot, CORE_TICK, 0);
 }
 
-/* lease_end_hold of lease.c */
+/* lease_end_hold of lease_unowned.c */
 static bool
 end_hold(int h, int s)
 {

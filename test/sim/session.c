@@ -2,7 +2,7 @@
  * session.c
  *		Sessions; see session.h.
  *
- * The names are those of src/shared/lease.c, where there are such.
+ * The names are those of src/shared/lease*.c, where there are such.
  */
 #include "session.h"
 
@@ -76,7 +76,7 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 		later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
 }
 
-/* lease_detach of lease.c.  Some go on with it for longer, be it in the last moment. */
+/* lease_detach of lease_unowned.c.  Some go on with it for longer, be it in the last moment. */
 static void
 detach(int h, int s, int64_t hold_us)
 {
@@ -90,7 +90,7 @@ detach(int h, int s, int64_t hold_us)
 			  s, slot->generation);
 }
 
-/* lease_prolong of lease.c */
+/* lease_prolong of lease_unowned.c */
 void
 session_on_prolong(const event *event)
 {
@@ -149,7 +149,7 @@ named(int h, int resource)
 																								: s;
 }
 
-/* try_join of lease.c */
+/* lease_try_join of lease_shared.c */
 static bool
 may_join(int h, int s, int resource)
 {
@@ -172,7 +172,7 @@ join(int h, int s)
 	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
 }
 
-/* leave of lease.c */
+/* lease_leave of lease_shared.c */
 static void
 leave(int h, int s, int id)
 {
@@ -551,7 +551,7 @@ take_over(int h, int s)
 		host_push(h, s);
 }
 
-/* lease_want of lease.c */
+/* lease_want of lease_unowned.c */
 void
 session_want(int h, int s)
 {
@@ -568,7 +568,7 @@ session_is_wanted(int h, int s)
 	return slot_at(h, s)->wanted || host_now_us(h) < slot_at(h, s)->want_until_us;
 }
 
-/* lease_recall of lease.c */
+/* lease_recall of lease_unowned.c */
 void
 session_recall(int h, int s)
 {

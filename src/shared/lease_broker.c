@@ -1,0 +1,242 @@
+/*
+ * lease_broker.c
+ *		Between the sessions and the broker: the work queue and the broker's latch, and the
+ *		outcome, which the broker writes for the owner of a lease.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+#include "protocol/rules.h"
+#include "shared/alarm.h"
+#include "shared/compat.h"
+#include "shared/lease.h"
+#include "shared/lease_internal.h"
+#include "shared/text.h"
+
+static void tell_loss(Lease *lease);
+
+int
+lease_broker_pid(void)
+{
+	int pid;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	pid = lease_table->broker_pid;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return pid;
+}
+
+void
+lease_wake_broker(void)
+{
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * Every push wakes the broker: it may have emptied the queue just before, and
+ * setting a latch that is set already costs next to nothing.
+ */
+void
+lease_push(Lease *lease)
+{
+	int slot = lease_slot(lease);
+	Latch *latch;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	if (lease->queued != lease_table->queue_number)
+	{
+		lease->queued = lease_table->queue_number;
+		lease->next_queued = -1;
+		if (lease_table->queue_tail < 0)
+			lease_table->queue_head = slot;
+		else
+			lease_table->lease[lease_table->queue_tail].next_queued = slot;
+		lease_table->queue_tail = slot;
+	}
+	latch = lease_table->broker_latch;
+	SpinLockRelease(&lease_table->queue_mutex);
+
+	/* a stale latch of a broker that just ended wakes somebody for nothing */
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+bool
+lease_had_broker(void)
+{
+	return lease_table->queue_number > 1;
+}
+
+/*
+ * An earlier broker may have left the queue half taken.  The new one has to look
+ * at every lease anyway, so it begins a queue of its own: the number takes all
+ * leases out of the old one at once, however many there are.
+ */
+void
+lease_broker_attach(Latch *latch)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	lease_table->queue_number++;
+	lease_table->broker_latch = latch;
+	lease_table->broker_pid = MyProcPid;
+	lease_table->stays_end = false;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+void
+lease_broker_detach(void)
+{
+	SpinLockAcquire(&lease_table->queue_mutex);
+	lease_table->broker_latch = NULL;
+	lease_table->broker_pid = 0;
+	SpinLockRelease(&lease_table->queue_mutex);
+}
+
+/*
+ * Take the whole queue.  The chain stays linked by next_queued; each element
+ * leaves it with lease_next_in_chain, and can be queued again from then on.
+ */
+int
+lease_take_queue(void)
+{
+	int head;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	head = lease_table->queue_head;
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return head;
+}
+
+/* To be called before the wish of `slot` is read. */
+int
+lease_next_in_chain(int slot)
+{
+	int next;
+
+	SpinLockAcquire(&lease_table->queue_mutex);
+	Assert(lease_is_queued(&lease_table->lease[slot]));
+	lease_table->lease[slot].queued = 0;
+	next = lease_table->lease[slot].next_queued;
+	SpinLockRelease(&lease_table->queue_mutex);
+	return next;
+}
+
+/* The broker alone changes the queue's number, so it need not lock. */
+bool
+lease_is_queued(const Lease *lease)
+{
+	return lease->queued == lease_table->queue_number;
+}
+
+void
+lease_set_state(Lease *lease, LeaseState state)
+{
+	if (state == LEASE_LOST)
+		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % LOSSES], 1);
+	if (state == LEASE_HELD && lease->shared &&
+		!rules_want_is_later((int64) pg_atomic_read_u64(&lease->want_until_us),
+							 lease->core.round_began_us))
+		pg_atomic_write_u64(&lease->want_until_us, 0);
+	pg_write_barrier(); /* what explains the state comes first */
+	pg_atomic_write_u32(&lease->state, state);
+	if (lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+	if (lease->shared)
+		lease_wake_awaiting(lease->hash);
+	if (state == LEASE_LOST)
+		tell_loss(lease);
+}
+
+/*
+ * The owner, or each session that shares it, may be busy, and learns of a loss before its validity
+ * was to end in no other way.  Before a process ends it gives up its leases, under the table lock.
+ * Sessions that wait at the gate look whether it has changed.
+ */
+static void
+tell_loss(Lease *lease)
+{
+	/* exclusively: who shares it can't leave, and end */
+	LWLockAcquire(lease_lock_of(lease->hash), lease->shared ? LW_EXCLUSIVE : LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
+
+		/* it may ask for another gate meanwhile */
+		if (awaited == lease->hash)
+			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+	}
+	if (lease->shared)
+	{
+		for (int i = 0; i < MaxBackends; i++)
+			if (lease_is_shared_by(lease, i) && GetPGProcByNumber(i)->pid != 0)
+				alarm_ring(GetPGProcByNumber(i)->pid);
+	}
+	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
+		alarm_ring(lease->owner_pid);
+	LWLockRelease(lease_lock_of(lease->hash));
+}
+
+void
+lease_tell_holder(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
+{
+	seqlock_begin_write(&lease->holder_version);
+	text_to_utf8(lease_held_by(lease), lease_text_size(lease), held_by, strlen(held_by));
+	lease->held_by_host = by_host;
+	lease->kept_until = kept_until;
+	seqlock_end_write(&lease->holder_version);
+}
+
+void
+lease_tell_permit(Lease *lease, int permit)
+{
+	pg_atomic_write_u32(&lease->free_permit, permit);
+	pg_write_barrier();
+	pg_atomic_fetch_add_u32(&lease->permits_told, 1);
+	if (lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+}
+
+void
+lease_tell_refused(Lease *lease)
+{
+	uint32 company = LEASE_AMONG;
+
+	if (pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
+		pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED) &&
+		lease_owner_lives(lease))
+		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
+}
+
+bool
+lease_tell_deadlock(Lease *lease, const char *text)
+{
+	for (int i = 0; i < CYCLES; i++)
+	{
+		if (lease_table->cycle_slot[i] >= 0)
+			continue;
+		strlcpy(lease_table->cycle[i], text, CYCLE_SIZE);
+		lease_table->cycle_slot[i] = lease_slot(lease);
+		lease_set_state(lease, LEASE_DEADLOCKED);
+		return true;
+	}
+	return false;
+}
+
+const char *
+lease_cycle_text(Lease *lease)
+{
+	for (int i = 0; i < CYCLES; i++)
+		if (lease_table->cycle_slot[i] == lease_slot(lease))
+			return lease_table->cycle[i];
+	return "";
+}

@@ -1,0 +1,152 @@
+/*
+ * lease_gate.c
+ *		Gates: at which gate the sessions of this server queue for a name, and which session
+ *		waits in a gate.  session/gate.c enters and leaves them.
+ */
+#include "postgres.h"
+
+#include "storage/proc.h"
+
+#include "shared/clock.h"
+#include "shared/compat.h"
+#include "shared/lease.h"
+#include "shared/lease_internal.h"
+
+static bool is_at_gate(Lease *lease, uint64 gate);
+
+/*
+ * The gate at which the sessions of this server queue for a name: that of the lease
+ * which has the name, else one that changes with each loss of a lease.  Losses are
+ * counted by the hash modulo LOSSES: one under another name sends newcomers to another
+ * gate, as long as nobody has this one.  A counter that wraps leads to a gate of 2^32
+ * losses before.
+ */
+uint64
+lease_gate(uint64 hash)
+{
+	Lease *lease;
+	uint64 gate;
+
+	Assert(REDLOCK_MY_PROCNO < MaxBackends);
+
+	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
+	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
+	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
+	lease = lease_named(hash);
+	gate = lease != NULL ? lease->gate
+						 : hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
+	LWLockRelease(lease_lock_of(hash));
+	return gate;
+}
+
+/*
+ * Without a lock, as a session that acquires in a loop asks for it each time.  Where the lease that
+ * has the name has an owner and another gate, lease_open says LEASE_TAKEN.
+ */
+uint64
+lease_present_gate(uint64 hash)
+{
+	pg_atomic_uint64 *mine = &lease_table->awaited[REDLOCK_MY_PROCNO];
+
+	if (pg_atomic_read_u64(mine) != hash)
+	{
+		pg_atomic_write_u64(mine, hash);
+		pg_memory_barrier(); /* we see a loss that is under way, or it sees us (tell_loss) */
+	}
+	return hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
+}
+
+/*
+ * The lease with this gate, if somebody has it or asks for it; or NULL.  A gate is the hash of a
+ * name and so many losses as there had been, so each number that there may have been is tried; or
+ * each slot, if there have been more losses than slots.
+ */
+Lease *
+lease_at_gate(uint64 gate)
+{
+	uint32 most = 0;
+
+	for (int i = 0; i < LOSSES; i++)
+		most = Max(most, pg_atomic_read_u32(&lease_table->losses[i]));
+	if (most > (uint32) lease_table->slots)
+	{
+		for (int i = 0; i < lease_table->slots; i++)
+			if (is_at_gate(lease_at(i), gate))
+				return lease_at(i);
+		return NULL;
+	}
+	for (uint64 lost = 0; lost <= most; lost++)
+	{
+		uint64 hash = gate - lost;
+		Lease *lease;
+
+		if (pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]) < lost)
+			continue;
+		lease = lease_find(hash);
+		if (lease != NULL && is_at_gate(lease, gate))
+			return lease;
+	}
+	return NULL;
+}
+
+static bool
+is_at_gate(Lease *lease, uint64 gate)
+{
+	return lease->gate == gate && pg_atomic_read_u32(&lease->wish) == WISH_HOLD;
+}
+
+/* Has a lease on this name been lost since this process asked for its gate? */
+bool
+lease_gate_changed(uint64 hash)
+{
+	return pg_atomic_read_u64(&lease_table->awaited[REDLOCK_MY_PROCNO]) != hash;
+}
+
+void
+lease_leave_gates(void)
+{
+	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], 0);
+	lease_park(0);
+}
+
+bool
+lease_reserve_gates(int count)
+{
+	uint32 most = (uint32) (lease_half_of_lock_table() / 2);
+
+	if (pg_atomic_add_fetch_u32(&lease_table->gates_ahead, count) <= most)
+		return true;
+	lease_return_gates(count);
+	return false;
+}
+
+void
+lease_return_gates(int count)
+{
+	pg_atomic_fetch_sub_u32(&lease_table->gates_ahead, count);
+}
+
+void
+lease_park(uint64 hash)
+{
+	pg_atomic_uint64 *mine = &lease_table->parked[REDLOCK_MY_PROCNO];
+
+	if (pg_atomic_read_u64(mine) == hash)
+		return;
+	pg_atomic_write_u64(mine, 0);
+	pg_write_barrier();
+	pg_atomic_write_u64(&lease_table->parked_us[REDLOCK_MY_PROCNO], redlock_clock_us());
+	pg_write_barrier();
+	pg_atomic_write_u64(mine, hash);
+}
+
+uint64
+lease_parked(int procno, int64 *since_us)
+{
+	uint64 hash = pg_atomic_read_u64(&lease_table->parked[procno]);
+
+	pg_read_barrier();
+	*since_us = (int64) pg_atomic_read_u64(&lease_table->parked_us[procno]);
+	pg_read_barrier();
+	return pg_atomic_read_u64(&lease_table->parked[procno]) == hash ? hash : 0;
+}

@@ -1,0 +1,71 @@
+/*
+ * lease_internal.h
+ *		Functions that the files lease.c and lease_*.c share among themselves.  No other file
+ *		includes this header: lint checks that.
+ */
+#ifndef REDLOCK_LEASE_INTERNAL_H
+#define REDLOCK_LEASE_INTERNAL_H
+
+#include "access/twophase.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#include "shared/lease.h"
+
+/* lease.c, under the table lock of the name */
+extern Lease *lease_named(uint64 hash);    /* NULL: no lease has the name */
+extern void lease_free_name(Lease *lease); /* exclusively */
+extern int lease_tokens_of(Lease *lease);
+
+/* lease.c */
+extern bool lease_is_detached(Lease *lease);
+extern WishOwner lease_owner_of(const Lease *lease);
+
+/* lease_shared.c */
+extern LeaseOpened lease_try_join(uint64 hash, uint64 gate, const char *key, int key_len,
+								  const LeaseTerms *terms, Lease **result);
+extern void lease_await(uint64 hash);
+extern void lease_join_first(Lease *lease);
+extern void lease_leave(Lease *lease, bool may_stay);
+extern void lease_wake_awaiting(uint64 hash);
+
+/* lease_broker.c */
+extern void lease_push(Lease *lease); /* into the work queue; wakes the broker */
+
+/*
+ * Each named lease has a gate, a lock of PostgreSQL's lock manager, whose table is
+ * for everybody: redlocks may fill half of it.
+ */
+static inline int64
+lease_half_of_lock_table(void)
+{
+	return (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts) / 2;
+}
+
+static inline int
+lease_sharers_words(void)
+{
+	return (MaxBackends + 63) / 64;
+}
+
+/* The table lock of a name. */
+static inline LWLock *
+lease_lock_of(uint64 hash)
+{
+	return &lease_table->locks[hash % LEASE_PARTITIONS].lock;
+}
+
+/* Its queue is at another gate than ours. */
+static inline bool
+lease_is_owned_elsewhere(Lease *lease, uint64 gate)
+{
+	return pg_atomic_read_u32(&lease->wish) != WISH_IDLE && lease->gate != gate;
+}
+
+static inline bool
+lease_is_named(const Lease *lease, const char *key, int key_len)
+{
+	return lease->key_len == key_len && memcmp(lease->key, key, key_len) == 0;
+}
+
+#endif /* REDLOCK_LEASE_INTERNAL_H */

@@ -1,0 +1,204 @@
+/*
+ * lease_memory.c
+ *		Shared memory: its size, and how the server's start sets it up.
+ *
+ * There are more slots than redlock.max_locks: a released lease keeps its slot
+ * until each node has acknowledged, and must not stand in the way of new ones.
+ * The broker forgets what is owed when more than redlock.max_locks slots are used.
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/shmem.h"
+
+#include "shared/guc.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
+#include "shared/lease_internal.h"
+#include "shared/new_names.h"
+#include "shared/node_status.h"
+#include "shared/run_report.h"
+
+/* Slots for leases that are being released, in addition to max_locks. */
+#define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
+
+LeaseTable *lease_table = NULL;
+
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void init_table(void);
+static int room_for_locks(void);
+static int buckets_wanted(void);
+static Size table_size(void);
+
+void
+lease_require_preload(void)
+{
+	if (lease_table == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+				 errhint("Add it in postgresql.conf, beside the libraries that are there, and "
+						 "restart the server: shared_preload_libraries = 'redlock_pg'")));
+}
+
+void
+lease_install_hooks(void)
+{
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+static void
+request_shmem(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(host_list_size());
+	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
+	new_names_request();
+	run_report_request();
+	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS + 1);
+}
+
+static void
+startup_shmem(void)
+{
+	bool found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
+	if (!found)
+		init_table();
+	node_status_set_up();
+	host_list_set_up();
+	new_names_set_up();
+	run_report_set_up();
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static void
+init_table(void)
+{
+	Size sharers;
+
+	memset(lease_table, 0, table_size());
+	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
+	if (!pg_strong_random(&lease_table->host_id, sizeof(lease_table->host_id)))
+		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+						errmsg("could not generate a random id for this server")));
+	lease_table->host_id |= 1; /* not 0 */
+	lease_table->slots = SLOTS(redlock_max_locks);
+	lease_table->max_locks = room_for_locks();
+	pg_atomic_init_u32(&lease_table->used, 0);
+	pg_atomic_init_u32(&lease_table->owned, 0);
+	pg_atomic_init_u32(&lease_table->hand, 0);
+	SpinLockInit(&lease_table->free_mutex);
+	lease_table->queue_head = lease_table->queue_tail = -1;
+	lease_table->queue_number = 1;
+	SpinLockInit(&lease_table->queue_mutex);
+	for (int i = 0; i < COUNT_STRIPES; i++)
+		for (int j = 0; j < COUNTERS; j++)
+			pg_atomic_init_u64(&lease_table->counts[i].counter[j], 0);
+	for (int i = 0; i < CYCLES; i++)
+		lease_table->cycle_slot[i] = -1;
+	for (int i = 0; i < LOSSES; i++)
+		pg_atomic_init_u32(&lease_table->losses[i], 0);
+	pg_atomic_init_u32(&lease_table->more_joined, 0);
+	pg_atomic_init_u32(&lease_table->gates_ahead, 0);
+	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
+	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
+
+	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
+	lease_table->parked = &lease_table->awaited[MaxBackends];
+	lease_table->parked_us = &lease_table->parked[MaxBackends];
+	for (int i = 0; i < 3 * MaxBackends; i++)
+		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+	lease_table->sharers = &lease_table->parked_us[MaxBackends];
+	sharers = (Size) lease_table->slots * lease_sharers_words();
+	for (Size i = 0; i < sharers; i++)
+		pg_atomic_init_u64(&lease_table->sharers[i], 0);
+
+	lease_table->buckets = buckets_wanted();
+	lease_table->bucket = (int *) &lease_table->sharers[sharers];
+	for (int i = 0; i < lease_table->buckets; i++)
+		lease_table->bucket[i] = -1;
+
+	lease_table->first_free = 0;
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		Lease *lease = &lease_table->lease[i];
+
+		/* so nobody guesses the number of a wait: see deadlock.c */
+		lease->generation = pg_prng_uint32(&pg_global_prng_state);
+		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_named = -1;
+		lease->next_queued = -1;
+		pg_atomic_init_u32(&lease->version.number, 0);
+		pg_atomic_init_u32(&lease->holder_version.number, 0);
+		pg_atomic_init_u32(&lease->wish, WISH_NONE);
+		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
+		pg_atomic_init_u64(&lease->granted_until_us, 0);
+		pg_atomic_init_u64(&lease->idle_until_us, 0);
+		pg_atomic_init_u64(&lease->hold_until_us, 0);
+		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
+		pg_atomic_init_u64(&lease->last_token, 0);
+		pg_atomic_init_u64(&lease->more_tokens_us, 0);
+		pg_atomic_init_u32(&lease->silent_nodes, 0);
+		pg_atomic_init_u32(&lease->denying_nodes, 0);
+		pg_atomic_init_u32(&lease->permits_told, 0);
+		pg_atomic_init_u32(&lease->free_permit, 0);
+		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
+		pg_atomic_init_u32(&lease->joined, 0);
+		pg_atomic_init_u64(&lease->want_until_us, 0);
+	}
+}
+
+static int
+room_for_locks(void)
+{
+	int64 room = lease_half_of_lock_table();
+
+	if (redlock_max_locks <= room)
+		return redlock_max_locks;
+	ereport(WARNING,
+			(errmsg("redlock.max_locks is %d, but the server's lock table has room for %d redlocks",
+					redlock_max_locks, (int) room),
+			 errhint("Raise max_locks_per_transaction, now %d, or lower redlock.max_locks.",
+					 max_locks_per_xact)));
+	return (int) room;
+}
+
+static int
+buckets_wanted(void)
+{
+	int buckets = LEASE_PARTITIONS;
+
+	while (buckets < redlock_max_locks)
+		buckets *= 2;
+	return buckets;
+}
+
+static Size
+table_size(void)
+{
+	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
+	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
+	Size sharers = mul_size(mul_size(SLOTS(redlock_max_locks), lease_sharers_words()),
+							sizeof(pg_atomic_uint64));
+	Size buckets = mul_size(buckets_wanted(), sizeof(int));
+
+	return add_size(offsetof(LeaseTable, lease),
+					add_size(add_size(leases, sharers), add_size(backends, buckets)));
+}
