@@ -26,9 +26,9 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
 	shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
-	broker/broker broker/deadlock broker/lists_file broker/loop broker/members broker/node broker/registry \
-	broker/resolver broker/script \
-	broker/subscription broker/timers broker/tls broker/trouble broker/turns \
+	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
+	broker/lists_file broker/loop broker/marks broker/members broker/node broker/registry broker/resolver \
+	broker/script broker/subscription broker/timers broker/tls broker/told broker/trouble broker/turns \
 	session/detached session/effects session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
 	session/runs session/session \
 	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/views)

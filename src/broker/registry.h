@@ -11,10 +11,20 @@
  *
  * The whole list is read when a session asks for it (host_list.h).
  *
+ * registry.c sends and hears beats, and calls the other parts: host_entry (what this host writes),
+ * told (what nodes told, and votes), disputes, marks, leaving (the veto on leaving a list) and
+ * host_pages (the whole list).  None of them calls back.
+ *
  * Used by the broker only.
  */
 #ifndef REDLOCK_REGISTRY_H
 #define REDLOCK_REGISTRY_H
+
+/* registry_configured, registry_may_ask, registry_is_stopped */
+#include "broker/disputes.h"
+
+/* registry_may_leave, registry_stay */
+#include "broker/leaving.h"
 
 #include "broker/node.h"
 
@@ -23,27 +33,8 @@ extern void registry_init(void);
 /* Something that other hosts should know has changed. */
 extern void registry_changed(void);
 
-/* Settings or lists of nodes may have changed: to be called before anything is asked by them. */
-extern void registry_configured(int64 now_us);
-
-/* May new locks be asked of the nodes?  Is it known that they may not? */
-extern bool registry_may_ask(int64 now_us);
-extern bool registry_is_stopped(void);
-
 /* Nodes that have told of other hosts lately enough.  Other nodes must not vote. */
 extern core_mask registry_told(void);
-
-/*
- * May this host have these lists, and leave the one that they lack?  Not while there is a
- * host that only that one keeps apart from it.  It announces the step, and marks the nodes; so it
- * is to be called again until it says yes, and what it allows is to be done at once.  back: to
- * redlock.nodes as it was, as one does when the nodes of redlock.nodes_next are no good: where most
- * of them are away they need not answer.
- */
-extern bool registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us);
-
-/* No such step is wanted any more. */
-extern void registry_stay(void);
 
 /* Sends what is due; returns when to be called again. */
 extern int64 registry_on_time(int64 now_us);

@@ -3,12 +3,13 @@
  *		Hosts whose settings differ, and hosts that change their lists of nodes at any time: do two
  *		of them ever get locks that they don't exclude from each other?
  *
- * src/protocol/standing.c, steps.c, hosts.c and overlap.c themselves decide.  What the extension
- * does around them in src/broker/registry.c and members.c is done here in the same order: beats
- *that arrive and are answered late, looks, steps that are announced and taken, marks.  Hosts hang,
- *are cut off from some nodes, and restart with the lists of their files; nodes restart, and forget
- *which hosts there are.  Operators give each host any list that may follow its present one,
- *whatever the others have, and another redlock.max_ttl.
+ * src/protocol/standing.c, steps.c, hosts.c and overlap.c themselves decide.  What the
+ * extension does around them in src/broker/ (registry.c, disputes.c, marks.c,
+ * leaving.c and members.c) is done here in the same order: beats that arrive and are
+ * answered late, looks, steps that are announced and taken, marks.  Hosts hang, are
+ * cut off from some nodes, and restart with the lists of their files; nodes restart,
+ * and forget which hosts there are.  Operators give each host any list that may follow
+ * its present one, whatever the others have, and another redlock.max_ttl.
  *
  * Checked, as number 22: no host is granted a lock while another one holds one by lists of which a
  * quorum need not share a node with one of its own; no two hosts that differ in redlock.max_ttl are

@@ -1,0 +1,661 @@
+/*
+ * disputes.c
+ *		Disputes with other hosts; see disputes.h.
+ */
+#include "postgres.h"
+
+#include <inttypes.h>
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "broker/disputes.h"
+#include "broker/host_entry.h"
+#include "broker/marks.h"
+#include "broker/members.h"
+#include "broker/told.h"
+#include "protocol/standing.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
+
+/* Configurations that one beat compares with this host's: all takes milliseconds. */
+#define COMPARED_MAX 32
+
+/*
+ * What a host wrote so long before what it wrote elsewhere was its configuration, at a node
+ * that it has left, or can't reach.
+ */
+#define OUTDATED_US INT64CONST(1000000)
+
+/*
+ * A dispute is told when all beats have found it for so long.  A host that has noticed a
+ * change of a node, or of its own settings, says so within BEAT_LEAST_US.
+ */
+#define DISPUTE_US INT64CONST(2500000)
+
+/* Another configuration with which this host could get a lock that is held there. */
+typedef struct Dispute
+{
+	HostConfig config;
+	HostConfig own;  /* this host's when it was found */
+	HostFacts facts; /* of a host that has it */
+	uint64 host;
+	HostsDifference difference;
+	int64 sure_us;   /* the last beat found it by what was known, */
+	int64 found_us;  /* ... or there was a doubt of the contrary, */
+	int64 agreed_us; /* ... or the host agrees */
+	int64 seen_us;   /* the host wrote what it says then */
+	int64 since_us;  /* all beats since then have found it, or may have missed it */
+	bool told;
+	uint64 words; /* hash of those that the log has */
+} Dispute;
+
+static int64 looked_us; /* the last look */
+
+static Dispute *disputes; /* LUA_CONFIGS_MAX */
+static int dispute_count = 0;
+static bool in_dispute = false; /* as sessions know */
+
+/* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
+static uint64 inherited = 0; /* the host */
+static int64 inherited_us;
+
+/* Of the last look. */
+static bool inherited_agrees; /* surely */
+static bool in_doubt;         /* whether some host does */
+
+static bool step_in_way; /* another host is about to take a step away from this one */
+
+static struct
+{
+	uint64 host;
+	int64 at_us;
+} seen[CORE_NODES_MAX * LUA_CONFIGS_MAX]; /* hosts that a beat told of */
+static int seen_count;
+static uint64 compared[COMPARED_MAX]; /* hashes of configurations, by this beat */
+static int compared_count;
+
+static void look_at_standing(int64 now_us);
+static void let_vote(void);
+static bool is_answered(int64 *asked_us);
+static bool is_ripe(const Dispute *dispute);
+static bool has_leases(int64 now_us);
+static int describe_others(StandingOther *others, bool all);
+static void find_other(const Dispute *dispute, StandingOther *other);
+static bool takes_or_holds(const Dispute *dispute);
+static bool stops(const Dispute *dispute);
+static void pass_on_inherited(bool complete);
+static bool is_found(void);
+static void log_end(const char *name);
+static bool all_have_told(int64 now_us);
+static bool read_told(int node, int64 now_us,
+					  void (*read)(const HostRecord *record, int64 seen_us));
+static void see(const HostRecord *record, int64 seen_us);
+static bool was_seen(uint64 host);
+static bool is_outdated(const HostRecord *record, int64 seen_us);
+static void look_at(const HostRecord *record, int64 seen_us);
+static bool surely_agrees(const HostConfig *theirs);
+static int find_dispute(uint64 host, const HostConfig *config);
+static bool was_compared(const HostRecord *record, int64 seen_us);
+static void tell(Dispute *dispute);
+static int first_stopping(void);
+static void publish(void);
+static void explain(const Dispute *dispute, HostDispute *words);
+
+void
+disputes_init(void)
+{
+	HostDispute before;
+
+	disputes = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Dispute));
+	host_list_dispute(&before);
+	in_dispute = before.name[0] != '\0';
+	inherited = in_dispute ? before.host : 0;
+	inherited_us = redlock_clock_us();
+	set_list_left(in_dispute && before.left);
+}
+
+void
+find_disputes(int64 now_us)
+{
+	bool complete;
+	int kept = 0;
+
+	looked_us = now_us;
+	inherited_agrees = false;
+	in_doubt = false;
+	step_in_way = false;
+	entry_look_again(); /* what was heard of its nodes meanwhile */
+	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
+	for (int i = 0; i < dispute_count; i++)
+	{
+		Dispute *dispute = &disputes[i];
+
+		/* a node may have left it out, or be the only one that knows of it, but not for ever */
+		if (dispute->found_us != looked_us &&
+			(complete || !dispute->told || dispute->agreed_us == looked_us ||
+			 now_us - dispute->sure_us > HOST_LIVES_US))
+		{
+			if (dispute->told)
+				log_end(dispute->facts.name);
+			continue;
+		}
+		if (kept != i)
+			disputes[kept] = *dispute;
+		kept++;
+	}
+	dispute_count = kept;
+	look_at_standing(now_us);
+	for (int i = 0; i < dispute_count; i++)
+		if (is_ripe(&disputes[i]) && !disputes[i].told)
+			tell(&disputes[i]);
+	pass_on_inherited(complete);
+	publish();
+	let_vote();
+}
+
+/* Takes the next step to locks, or from them, if the nodes have answered the last one. */
+static void
+look_at_standing(int64 now_us)
+{
+	static StandingOther others[LUA_CONFIGS_MAX + 1];
+	Standing *standing = &lease_table->standing;
+	uint64 number = standing->number;
+	int64 asked_us;
+	bool had_begun = standing->begun;
+
+	if (!is_answered(&asked_us) || (!standing->begun && (step_in_way || inherited != 0)))
+	{
+		if (!standing->begun)
+			beat_by(now_us + BEAT_LEAST_US);
+		return;
+	}
+	(void) standing_has_lapsed(standing, now_us);
+	look_at_marks();
+	standing_look(standing, lease_table->host_id, has_leases(now_us), others,
+				  describe_others(others, !standing->begun), asked_us, now_us);
+	if (standing->number != number)
+		beat_at(now_us);
+	else if (standing->begun && !had_begun)
+		beat_soon();
+}
+
+/*
+ * Lets nodes vote whose answers were looked at.  With a node that is back, this host may come into
+ * a dispute: the node gets no vote before the dispute is ripe, since only then this host stops.
+ */
+static void
+let_vote(void)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (lease_table->standing.begun && !is_ripe(&disputes[i]) && stops(&disputes[i]))
+			return;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told_of(i)->answered != 0)
+			set_told(i, true);
+}
+
+/*
+ * Has each node that is there answered what this host says now, and a quorum of them?  asked_us:
+ * the first was asked then.
+ */
+static bool
+is_answered(int64 *asked_us)
+{
+	core_mask those = 0;
+
+	*asked_us = redlock_clock_us();
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(members() & CORE_BIT(i)))
+			continue;
+		if (told_of(i)->answered == lease_table->standing.number &&
+			strcmp(told_of(i)->address, node_at(i)->url.address) == 0 &&
+			redlock_clock_us() - told_of(i)->answered_us <= STANDING_LAPSE_US)
+		{
+			those |= CORE_BIT(i);
+			*asked_us = Min(*asked_us, told_of(i)->answered_us);
+		}
+		else if (node_can_send(node_at(i)))
+			return false;
+	}
+	return core_has_quorum(members_lists(), those);
+}
+
+/* A dispute that is there for a moment is none, where this host takes locks. */
+static bool
+is_ripe(const Dispute *dispute)
+{
+	return dispute->told ||
+		   (dispute->sure_us == looked_us && looked_us - dispute->since_us >= DISPUTE_US);
+}
+
+/* ... or asks for some, or has left a key to be kept. */
+static bool
+has_leases(int64 now_us)
+{
+	for (int i = 0; i < lease_table->slots; i++)
+		if (lease_at(i)->in_use && is_asked_or_held(&lease_at(i)->core))
+			return true;
+	return lease_table->settling.kept_until_us > now_us;
+}
+
+/* Returns how many. */
+static int
+describe_others(StandingOther *others, bool all)
+{
+	int count = 0;
+
+	for (int i = 0; i < dispute_count; i++)
+		if (all || is_ripe(&disputes[i]))
+			find_other(&disputes[i], &others[count++]);
+	if (list_is_left())
+		others[count++] = (StandingOther){
+			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
+	return count;
+}
+
+static void
+find_other(const Dispute *dispute, StandingOther *other)
+{
+	bool differs = (dispute->difference.kinds & ~HOSTS_HELD) != 0;
+
+	other->id = dispute->host;
+	other->says = differs ? dispute->config.standing : HOST_REFUSES;
+	other->takes_for_us =
+		dispute->facts.takes_for_s * INT64CONST(1000000) + looked_us - dispute->seen_us;
+	other->holds = (dispute->difference.kinds & HOSTS_HELD) != 0;
+}
+
+static bool
+takes_or_holds(const Dispute *dispute)
+{
+	StandingOther other;
+
+	find_other(dispute, &other);
+	return other.holds || (other.says != HOST_ASKS && other.says != HOST_REFUSES);
+}
+
+static bool
+stops(const Dispute *dispute)
+{
+	StandingOther other;
+
+	find_other(dispute, &other);
+	return standing_stops(&lease_table->standing, &other);
+}
+
+bool
+registry_may_ask(int64 now_us)
+{
+	return standing_may_take(&lease_table->standing, now_us) &&
+		   (!in_dispute || lease_table->standing.says == HOST_WARNS);
+}
+
+bool
+registry_is_stopped(void)
+{
+	return in_dispute;
+}
+
+bool
+disputes_any(void)
+{
+	return dispute_count > 0;
+}
+
+void
+registry_configured(int64 now_us)
+{
+	static HostConfig settings;
+	static char text[LUA_CONFIG_MAX];
+	uint64 hash;
+	int count = 0;
+
+	describe_config(&settings, members_lists());
+	settings.standing = HOST_ASKS;
+	settings.step = HOST_STAYS;
+	for (int i = 0; i < settings.count; i++)
+	{
+		if (!hosts_is_listed(&settings.node[i]))
+			continue;
+		settings.node[count] = settings.node[i];
+		settings.node[count].process[0] = '\0';
+		settings.node[count++].held = 0;
+	}
+	settings.count = count;
+	hash =
+		hash_bytes_extended((const unsigned char *) text, hosts_write_config(&settings, text), 2);
+	standing_warn(&lease_table->standing, redlock_on_disagreement == ON_DISAGREEMENT_WARN,
+				  has_leases(now_us), now_us);
+	if (hash == lease_table->settings)
+		return;
+	lease_table->settings = hash;
+	standing_reset(&lease_table->standing, has_leases(now_us));
+	set_list_left(false);
+	beat_at(now_us);
+}
+
+/*
+ * It holds until this broker has found out by itself: in its place what it tells, or nothing.
+ * Of hosts with the same configuration nodes name but one, and another one is not told of at once.
+ */
+static void
+pass_on_inherited(bool complete)
+{
+	bool replaced = first_stopping() < dispute_count;
+	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
+	bool over =
+		complete && dispute_count == 0 && !in_doubt && (inherited_agrees || !was_seen(inherited));
+	HostDispute words;
+
+	if (inherited == 0)
+		return;
+	if (!replaced && !over && (!outlived || is_found()))
+		return;
+	if (!replaced || inherited_agrees)
+	{
+		host_list_dispute(&words);
+		log_end(words.name);
+	}
+	inherited = 0;
+}
+
+/* Some dispute is there for sure, be it for a moment. */
+static bool
+is_found(void)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (disputes[i].sure_us == looked_us)
+			return true;
+	return false;
+}
+
+static void
+log_end(const char *name)
+{
+	ereport(LOG, (errmsg("redlock host \"%s\" agrees with this one again, or is gone", name)));
+}
+
+/*
+ * In this broker's time, and not long ago, and what hosts have told since they restarted.  Else a
+ * host may be there of which nothing was heard.
+ */
+static bool
+all_have_told(int64 now_us)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && !(has_told(i, now_us) && has_told_all(i)))
+			return false;
+	return true;
+}
+
+/* Returns whether there is more than what was read. */
+bool
+read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
+{
+	bool more = false;
+
+	compared_count = seen_count = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		more = read_told(i, now_us, see) || more;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		(void) read_told(i, now_us, read);
+	return more || compared_count == COMPARED_MAX;
+}
+
+/* Returns whether there is more than the node told. */
+static bool
+read_told(int node, int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
+{
+	const Told *from = told_of(node);
+	const char *at = from->records;
+	HostRecord record;
+
+	if (!(members() & CORE_BIT(node)) || !has_told(node, now_us))
+		return false;
+	for (int i = 0; i < LUA_CONFIGS_MAX && hosts_take(&at, from->records + from->len, &record); i++)
+		read(&record, from->at_us - record.age_ms * 1000);
+	return from->more;
+}
+
+static void
+see(const HostRecord *record, int64 seen_us)
+{
+	seen[seen_count].host = record->id;
+	seen[seen_count++].at_us = seen_us;
+}
+
+static bool
+was_seen(uint64 host)
+{
+	for (int i = 0; i < seen_count; i++)
+		if (seen[i].host == host)
+			return true;
+	return false;
+}
+
+static bool
+is_outdated(const HostRecord *record, int64 seen_us)
+{
+	for (int i = 0; i < seen_count; i++)
+		if (seen[i].host == record->id && seen[i].at_us > seen_us + OUTDATED_US)
+			return true;
+	return false;
+}
+
+/* Another host's, with this prefix and a configuration that was not yet compared? */
+bool
+read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig *theirs)
+{
+	return record->id != lease_table->host_id && record->config != NULL &&
+		   !is_outdated(record, seen_us) &&
+		   hosts_read_facts(facts, record->facts, record->facts_len) &&
+		   hosts_read_config(theirs, record->config, record->config_len) &&
+		   strcmp(theirs->prefix, entry_config()->prefix) == 0 &&
+		   (!was_compared(record, seen_us) || record->id == inherited);
+}
+
+/* Is that a configuration by which both hosts could get one lock? */
+static void
+look_at(const HostRecord *record, int64 seen_us)
+{
+	static HostConfig theirs;
+	HostsDifference difference;
+	HostFacts facts;
+	Dispute *dispute;
+	bool same;
+	int i;
+
+	if (!read_other(record, seen_us, &facts, &theirs))
+		return;
+	hosts_compare(entry_config(), &theirs, seen_us, &difference);
+	if (theirs.step != HOST_STAYS)
+	{
+		static HostConfig then;
+		HostsDifference apart_then;
+
+		then = theirs;
+		hosts_take_step(&then);
+		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
+		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
+	}
+	i = find_dispute(record->id, &theirs);
+	if (i == LUA_CONFIGS_MAX)
+		return;
+	dispute = &disputes[i];
+	same = i < dispute_count && hosts_say_the_same(&dispute->config, &theirs);
+	if (difference.kinds == 0)
+	{
+		bool surely = surely_agrees(&theirs);
+
+		inherited_agrees = inherited_agrees || (surely && record->id == inherited);
+		in_doubt = in_doubt || !surely;
+		if (i == dispute_count)
+			return;
+		if (same && !surely && looked_us - dispute->sure_us <= HOST_LIVES_US)
+			dispute->found_us = looked_us;
+		else
+			dispute->agreed_us = looked_us;
+		return;
+	}
+	if (i < dispute_count && !(same && hosts_say_the_same(&dispute->own, entry_config())))
+		dispute->told = false; /* not with these words */
+	if (i == dispute_count)
+	{
+		memset(dispute, 0, sizeof(*dispute));
+		dispute->since_us = looked_us;
+		dispute_count++;
+	}
+	if (record->id == inherited)
+		dispute->since_us = Min(dispute->since_us, looked_us - DISPUTE_US);
+	dispute->own = *entry_config();
+	dispute->config = theirs;
+	dispute->sure_us = looked_us;
+	dispute->seen_us = seen_us;
+	dispute->facts = facts;
+	dispute->host = record->id;
+	dispute->difference = difference;
+	dispute->found_us = looked_us;
+}
+
+/*
+ * Not by a node that one of them can't send to just now, or that has restarted, as the other may
+ * not have written since, or that this host has had for a moment.
+ */
+static bool
+surely_agrees(const HostConfig *theirs)
+{
+	HostsDifference difference;
+
+	hosts_compare(entry_config(), theirs, HOSTS_AT_ANY_TIME, &difference);
+	return difference.kinds == 0 && difference.all_known;
+}
+
+/* With hosts of this configuration; or with this one, which had another.  Else a new one. */
+static int
+find_dispute(uint64 host, const HostConfig *config)
+{
+	for (int i = 0; i < dispute_count; i++)
+		if (hosts_say_the_same(&disputes[i].config, config))
+			return i;
+	for (int i = 0; i < dispute_count; i++)
+		if (disputes[i].host == host && disputes[i].found_us != looked_us)
+			return i;
+	return dispute_count;
+}
+
+/* With the same nodes of ours known, by what another node told; or there were too many. */
+static bool
+was_compared(const HostRecord *record, int64 seen_us)
+{
+	uint64 hash = hash_bytes_extended((const unsigned char *) record->config, record->config_len,
+									  hosts_in_doubt(entry_config(), seen_us));
+
+	for (int i = 0; i < compared_count; i++)
+		if (compared[i] == hash)
+			return true;
+	if (compared_count == COMPARED_MAX)
+		return true;
+	compared[compared_count++] = hash;
+	return false;
+}
+
+static void
+tell(Dispute *dispute)
+{
+	HostDispute words;
+	uint64 hash;
+
+	explain(dispute, &words);
+	dispute->told = true;
+	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail),
+							   1 + takes_or_holds(dispute));
+	if (hash == dispute->words)
+		return;
+	dispute->words = hash;
+	if (!takes_or_holds(dispute))
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, and takes no locks",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+	else if (lease_table->standing.says != HOST_TAKES && lease_table->standing.says != HOST_WARNS)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, so this host takes "
+						"no locks",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock host \"%s\" has other settings than this one, and both could get "
+						"one lock",
+						words.name),
+				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
+}
+
+/* The first that is in the way of this host's locks; dispute_count: none is. */
+static int
+first_stopping(void)
+{
+	int i = 0;
+
+	while (i < dispute_count &&
+		   !((is_ripe(&disputes[i]) || !lease_table->standing.begun) && stops(&disputes[i])))
+		i++;
+	return i;
+}
+
+/* For sessions. */
+static void
+publish(void)
+{
+	HostDispute words;
+	int i = first_stopping();
+
+	if (list_is_left())
+	{
+		explain_left(&words);
+		host_list_set_dispute(&words);
+	}
+	else if (i < dispute_count)
+	{
+		explain(&disputes[i], &words);
+		host_list_set_dispute(&words);
+	}
+	else if (in_dispute && inherited == 0)
+		host_list_set_dispute(NULL);
+	in_dispute = list_is_left() || i < dispute_count || inherited != 0;
+}
+
+static void
+explain(const Dispute *dispute, HostDispute *words)
+{
+	StringInfoData detail;
+	StringInfoData hint;
+
+	initStringInfo(&detail);
+	initStringInfo(&hint);
+	host_list_explain(&dispute->own, &dispute->config, &dispute->difference, &detail, &hint);
+	memset(words, 0, sizeof(*words));
+	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
+			sizeof(words->name));
+	words->host = dispute->host;
+	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
+			 detail.data);
+	if (stops(dispute) && dispute->config.standing == HOST_WARNS)
+		appendStringInfoString(&hint, " It takes locks all the same, since its "
+									  "redlock.on_disagreement is warn. Set that to refuse there, "
+									  "or stop that host.");
+	else if (stops(dispute) && dispute->config.standing == HOST_HOLDS)
+		appendStringInfoString(&hint, " That host takes no new locks. Locks that it holds must end "
+									  "first.");
+	strlcpy(words->hint, hint.data, sizeof(words->hint));
+	pfree(detail.data);
+	pfree(hint.data);
+}

@@ -1,0 +1,214 @@
+/*
+ * host_entry.c
+ *		This host's entry in the nodes' lists; see host_entry.h.
+ */
+#include "postgres.h"
+
+#include "broker/host_entry.h"
+#include "broker/members.h"
+#include "broker/node.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
+#include "shared/text.h"
+
+static HostConfig own;
+static char own_text[LUA_CONFIG_MAX];
+static size_t own_len;
+static char facts_text[LUA_FACTS_MAX];
+static size_t facts_len;
+static HostStep announced = HOST_STAYS;
+
+static void describe_self(void);
+static void describe_held(HostConfig *config, core_lists lists);
+static bool find_held(core_lists held[HOSTS_HELD_MAX]);
+static bool takes_locks(void);
+static bool is_of_held(const core_lists held[HOSTS_HELD_MAX], int node);
+static void describe_node(HostNode *node, const RedisNode *from, core_lists lists);
+
+void
+entry_write(void)
+{
+	describe_self();
+	describe_config(&own, members_lists());
+	own_len = hosts_write_config(&own, own_text);
+}
+
+void
+entry_look_again(void)
+{
+	describe_config(&own, members_lists());
+}
+
+void
+entry_texts(const char *text[2], size_t len[2])
+{
+	text[0] = facts_text;
+	len[0] = facts_len;
+	text[1] = own_text;
+	len[1] = own_len;
+}
+
+const HostConfig *
+entry_config(void)
+{
+	return &own;
+}
+
+void
+entry_announce(HostStep step)
+{
+	announced = step;
+}
+
+HostStep
+entry_step(void)
+{
+	return announced;
+}
+
+static void
+describe_self(void)
+{
+	HostFacts facts = {.version = REDLOCK_VERSION, .postgres = PG_VERSION};
+	int releasing;
+	int unsettled;
+	int64 kept_until_us;
+
+	strlcpy(facts.name, host_list_own_name(), sizeof(facts.name));
+	lease_usage(&facts.leases, &releasing);
+	facts.settled = lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0 &&
+					kept_until_us == 0 &&
+					core_has_quorum(members_lists(), nodes_that(node_is_on_duty));
+	facts.up_for_s = host_list_up_for_us() / 1000000;
+	if (lease_table->standing.begun)
+		facts.takes_for_s = (redlock_clock_us() - lease_table->standing.begun_us) / 1000000;
+	facts_len = hosts_write_facts(&facts, facts_text);
+}
+
+/* This host's, with these lists. */
+void
+describe_config(HostConfig *config, core_lists lists)
+{
+	memset(config, 0, sizeof(*config));
+	strlcpy(config->prefix, redlock_key_prefix, sizeof(config->prefix));
+	config->max_ttl_ms = redlock_max_ttl_ms;
+	config->standing = lease_table->standing.says;
+	config->step = announced;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lists.now | lists.next) & CORE_BIT(i))
+			describe_node(&config->node[config->count++], node_at(i), lists);
+	describe_held(config, lists);
+}
+
+/*
+ * While leases are not held by the lists in force: also the lists by which they are, and
+ * the nodes of these that were left.  While this host takes no locks: those by which it has
+ * some, whichever they are, as others disregard the lists in force then.
+ */
+static void
+describe_held(HostConfig *config, core_lists lists)
+{
+	core_lists held[HOSTS_HELD_MAX] = {0};
+	int slot_of[HOSTS_NODES_MAX];
+	int count = 0;
+	int unsettled;
+	int64 kept_until_us;
+	bool all_settled = lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0;
+
+	/* keys that are kept were granted when the first list was the only one */
+	if (kept_until_us != 0 && lists.next != 0)
+		held[0].now = lists.now;
+	if ((all_settled && held[0].now == 0 && takes_locks()) || !find_held(held))
+		return;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((lists.now | lists.next) & CORE_BIT(i))
+			slot_of[count++] = i;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (!((lists.now | lists.next) & CORE_BIT(i)) && is_of_held(held, i))
+		{
+			describe_node(&config->node[config->count++], node_at(i), lists);
+			slot_of[count++] = i;
+		}
+	for (int i = 0; i < config->count; i++)
+		for (int list = 0; list < HOSTS_HELD_MAX; list++)
+		{
+			config->node[i].held |= (held[list].now >> slot_of[i] & 1) << 2 * list;
+			config->node[i].held |= (held[list].next >> slot_of[i] & 1) << (2 * list + 1);
+		}
+}
+
+/* More than the first, if that is given.  False: all leases are held by the lists in force. */
+static bool
+find_held(core_lists held[HOSTS_HELD_MAX])
+{
+	int count = held[0].now != 0;
+
+	for (int i = 0; i < lease_table->slots; i++)
+	{
+		const core_lease *lease = &lease_at(i)->core;
+		core_lists lists = lease->lists;
+		int at = 0;
+
+		if (!lease_at(i)->in_use || (settling_has(&lease_table->settling, lease) &&
+									 (takes_locks() || !is_asked_or_held(lease))))
+			continue;
+		if (!lease->settled)
+			lists.next = 0; /* that list does not have it yet */
+		while (at < count && (held[at].now != lists.now || held[at].next != lists.next))
+			at++;
+		if (at == HOSTS_HELD_MAX)
+			/* too many: one node that each quorum would have to have stands for them */
+			held[HOSTS_HELD_MAX - 1] = (core_lists){held[0].now & -held[0].now, 0};
+		else if (at == count)
+			held[count++] = lists;
+	}
+	return count > 0;
+}
+
+/* ... as its entries say */
+static bool
+takes_locks(void)
+{
+	HostStanding says = lease_table->standing.says;
+
+	return says == HOST_TAKES || says == HOST_HOLDS || says == HOST_WARNS;
+}
+
+bool
+is_asked_or_held(const core_lease *lease)
+{
+	return lease->state == CORE_ASKING || lease->state == CORE_BUSY || lease->state == CORE_HELD;
+}
+
+static bool
+is_of_held(const core_lists held[HOSTS_HELD_MAX], int node)
+{
+	for (int i = 0; i < HOSTS_HELD_MAX; i++)
+		if ((held[i].now | held[i].next) & CORE_BIT(node))
+			return true;
+	return false;
+}
+
+static void
+describe_node(HostNode *node, const RedisNode *from, core_lists lists)
+{
+	const NodeUrl *url = &from->url;
+	char db[16] = "";
+	size_t len = strlen(url->address);
+
+	/* the address ends with its database, if that is not 0 */
+	if (url->db != 0)
+		len -= snprintf(db, sizeof(db), url->is_unix ? "?db=%d" : "/%d", url->db);
+	text_to_printable(node->address, sizeof(node->address), url->address, len);
+	node->db = url->db;
+	node->now = (lists.now & CORE_BIT(from->slot)) != 0;
+	node->next = (lists.next & CORE_BIT(from->slot)) != 0;
+	if (node_is_on_duty(from))
+	{
+		hosts_set_id(node->process, from->guard->run_id);
+		node->started_us = from->guard->started_us;
+		node->heard_us = from->heard_us;
+	}
+}

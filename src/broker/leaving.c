@@ -1,0 +1,284 @@
+/*
+ * leaving.c
+ *		When this host may leave a list of nodes; see leaving.h.
+ */
+#include "postgres.h"
+
+#include <inttypes.h>
+
+#include "broker/disputes.h"
+#include "broker/host_entry.h"
+#include "broker/leaving.h"
+#include "broker/marks.h"
+#include "broker/members.h"
+#include "broker/told.h"
+#include "protocol/steps.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+
+/* How often a host that is apart is named in the log, where another is again and again. */
+#define NAME_APART_US INT64CONST(10000000)
+
+/* While a list is to be left: this host's configuration then, and a host that is apart from it. */
+static HostConfig own_then;
+static HostConfig own_announced; /* ... and now, with that step */
+static HostFacts apart;
+static bool apart_by_lists; /* ... or only by leases that it holds */
+static uint64 apart_id;     /* 0: none */
+static HostFacts rival;
+static uint64 rival_id; /* has announced another step; 0: none */
+static int64 announced_us;
+
+static core_mask marked_list = 0; /* the nodes have their marks for it, or need none */
+
+static void look_apart(const HostRecord *record, int64 seen_us);
+static bool have_told(core_lists left, int64 since_us, int64 now_us);
+static bool have_answered(core_lists lists, int64 since_us);
+static int64 leases_outlive_us(void);
+static void complain_apart(int64 since_us, int64 now_us);
+static void complain_untold(int64 since_us, int64 now_us);
+static void complain_forgotten(int64 since_us);
+static void complain_rival(int64 since_us);
+
+bool
+registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
+{
+	static int64 in_doubt_us = 0; /* until then one was apart, or some had not told */
+	core_mask on_duty = nodes_that(node_is_on_duty);
+	core_lists left = {0};
+	core_lists asked; /* whose nodes must tell */
+	bool all_told;
+	StepView view = {0};
+
+	left.now = back ? members_lists().next : members_lists().now;
+	asked = back && !core_has_quorum(left, on_duty) ? to : members_lists();
+	describe_config(&own_then, to);
+	describe_config(&own_announced, members_lists());
+	own_announced.step = back ? HOST_GOES_BACK : HOST_GOES_ON;
+	apart_id = rival_id = 0;
+	/* an unknown node might be any host's */
+	all_told = !read_all_told(now_us, look_apart) && core_has_quorum(asked, on_duty) &&
+			   have_told(asked.next != 0 ? left : to, since_us, now_us);
+	if (!steps_may_follow(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
+						  known_marks()))
+		all_told = false; /* a host may have others alone */
+	if (apart_id != 0 || !all_told)
+		in_doubt_us = now_us;
+	if (apart_id != 0)
+		complain_apart(since_us, now_us);
+	else if (!all_told)
+		complain_untold(since_us, now_us);
+	else if (asked.next != 0 && now_us - Max(since_us, in_doubt_us) < leases_outlive_us())
+		complain_forgotten(since_us);
+	else
+		view.clear = true;
+	view.announced = entry_step() == own_announced.step;
+	view.heard = have_answered(asked, Max(announced_us, now_us - STEPS_FRESH_US));
+	view.rival = rival_id != 0;
+	view.goes_first = rival_id < lease_table->host_id;
+	view.marked = is_marked(to, asked);
+	if (view.clear && view.rival)
+		complain_rival(since_us);
+	switch (step_next(&view))
+	{
+		case STEP_WAIT:
+			return false;
+		case STEP_ANNOUNCE:
+			entry_announce(own_announced.step);
+			announced_us = now_us;
+			beat_at(now_us);
+			return false;
+		case STEP_WITHDRAW:
+			registry_stay();
+			return false;
+		case STEP_MARK:
+			mark_nodes(to, members(), now_us);
+			return false;
+		case STEP_TAKE:
+			entry_announce(HOST_STAYS);
+			return true;
+	}
+	return false;
+}
+
+void
+registry_stay(void)
+{
+	if (entry_step() != HOST_STAYS)
+		beat_soon();
+	entry_announce(HOST_STAYS);
+}
+
+/* In doubt whether it has the new nodes, since they have restarted, it has not. */
+static void
+look_apart(const HostRecord *record, int64 seen_us)
+{
+	static HostConfig theirs;
+	HostsDifference difference;
+	HostFacts facts;
+
+	if (!read_other(record, seen_us, &facts, &theirs))
+		return;
+	if (steps_are_rivals(&own_announced, &theirs) && (rival_id == 0 || record->id < rival_id))
+	{
+		rival = facts;
+		rival_id = record->id;
+	}
+	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
+	/* a host that refuses writes another entry, and looks, before it takes locks */
+	if (apart_id != 0 || !(difference.kinds & (HOSTS_NODES | HOSTS_HELD)) ||
+		(!(difference.kinds & HOSTS_HELD) && theirs.standing == HOST_REFUSES))
+		return;
+	apart = facts;
+	apart_id = record->id;
+	apart_by_lists = (difference.kinds & HOSTS_NODES) != 0;
+}
+
+/*
+ * Each host that gets locks by the lists in force, or by the one that is left, is known to a
+ * majority of each of its lists; so it is told of by one that is heard, and has not lost what it
+ * knew.
+ */
+static bool
+have_told(core_lists left, int64 since_us, int64 now_us)
+{
+	core_mask those = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (has_told(i, now_us) && told_of(i)->beat_us > since_us && has_told_all(i))
+			those |= CORE_BIT(i);
+	return core_has_quorum(left, those);
+}
+
+/* Majorities of these lists, asked after that. */
+static bool
+have_answered(core_lists lists, int64 since_us)
+{
+	core_mask those = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told_of(i)->at_us != 0 &&
+			told_of(i)->beat_us >= since_us &&
+			strcmp(told_of(i)->address, node_at(i)->url.address) == 0)
+			those |= CORE_BIT(i);
+	return core_has_quorum(lists, those);
+}
+
+/*
+ * Where lists have been marked, this host's says so when it has changed in another way, too; and
+ * nodes that lack the mark of this list get it.
+ */
+void
+mark_present_list(int64 now_us)
+{
+	const StepMarks *marks = known_marks();
+	const StepMark *latest = steps_latest(marks);
+	core_lists lists = members_lists();
+	core_mask lacking = 0;
+	bool is_own;
+
+	if ((latest == NULL && marks->own.version == 0) || lists.next != 0 || list_is_left() ||
+		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || disputes_any())
+		return;
+	is_own = marks->own.version > 0 && (latest == NULL || latest->version <= marks->own.version);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version != marks->own.version)
+			lacking |= CORE_BIT(i);
+	if (is_own ? lacking != 0 : marked_list != lists.now)
+		mark_nodes(lists, is_own ? lacking : lists.now, now_us);
+	marked_list = lists.now;
+}
+
+/* So long after a host was forgotten its sessions may have locks, though it can't be reached. */
+static int64
+leases_outlive_us(void)
+{
+	return Max(0, BEAT_US + redlock_max_ttl_ms * INT64CONST(1000) - HOST_LIVES_US);
+}
+
+static void
+complain_apart(int64 since_us, int64 now_us)
+{
+	static int64 told_for_us = 0; /* the step that was wanted since then */
+	static uint64 told_of;
+	static int64 told_us;
+
+	if (told_for_us == since_us && (apart_id == told_of || now_us - told_us < NAME_APART_US))
+		return;
+	told_for_us = since_us;
+	told_of = apart_id;
+	told_us = now_us;
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 apart_by_lists
+			 ? errdetail("Host \"%s\" (id %016" PRIx64
+						 ") lists only nodes that are to be left. With the nodes that "
+						 "stay, this host could get a lock that is held there.",
+						 apart.name, apart_id)
+			 : errdetail("Host \"%s\" (id %016" PRIx64
+						 ") lists nodes that stay, but holds or keeps locks only at nodes "
+						 "that are to be left. With the nodes that stay, this host could get such "
+						 "a lock.",
+						 apart.name, apart_id),
+		 apart_by_lists
+			 ? errhint("Set redlock.nodes and redlock.nodes_next to both lists on that "
+					   "host, and wait until it is settled. Or stop it, and start it only "
+					   "with the nodes that stay.")
+			 : errhint("Wait until that host is settled, see redlock_hosts.settled. Or "
+					   "release its locks.")));
+}
+
+/* It takes one beat to tell, if nothing is wrong. */
+static void
+complain_untold(int64 since_us, int64 now_us)
+{
+	static int64 told_of = 0;
+
+	if (told_of == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
+		return;
+	told_of = since_us;
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("It can't be told whether a host has the nodes alone that are to be left: no "
+				   "majority of these, and of those that stay, answers with all that it knows."),
+		 errhint("See the view redlock_nodes. If the nodes that are to be left are gone for "
+				 "good, and no host gets locks by them any more, set redlock.on_disagreement "
+				 "to warn until redlock.nodes is in force.")));
+}
+
+static void
+complain_forgotten(int64 since_us)
+{
+	static int64 told_for_us = 0;
+
+	if (told_for_us == since_us)
+		return;
+	told_for_us = since_us;
+	ereport(LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail("A host that hangs, or is cut off, is forgotten after %d seconds, and "
+					   "may have locks for redlock.max_ttl. So none must be heard of that has "
+					   "the nodes alone that are to be left, for %d seconds.",
+					   LUA_HOST_LIVES_MS / 1000, (int) (leases_outlive_us() / 1000000)),
+			 errhint("Wait. Or, if no host hangs or is cut off, set redlock.on_disagreement to "
+					 "warn until redlock.nodes is in force.")));
+}
+
+static void
+complain_rival(int64 since_us)
+{
+	static int64 told_for_us = 0;
+
+	if (told_for_us == since_us)
+		return;
+	told_for_us = since_us;
+	ereport(LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail(
+				 "Host \"%s\" is about to leave the nodes that this host wants to keep. Its id is "
+				 "%016" PRIx64 ".",
+				 rival.name, rival_id),
+			 errhint("Set redlock.nodes and redlock.nodes_next to the same on both hosts.")));
+}

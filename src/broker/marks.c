@@ -1,0 +1,234 @@
+/*
+ * marks.c
+ *		Marks of replaced lists; see marks.h.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+
+#include "broker/marks.h"
+#include "broker/members.h"
+#include "broker/told.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/text.h"
+
+static StepMarks marks;
+static bool is_left = false; /* those in force were, as marks say */
+
+static uint64 hash_of_address(int node);
+static int sort_nodes(core_mask nodes, int *slot);
+static void describe_mark(StepMark *mark, core_mask nodes);
+static void tell_left(void);
+
+void
+forget_mark(int slot)
+{
+	memset(&marks.mark[slot], 0, sizeof(marks.mark[0]));
+}
+
+void
+read_mark(int slot, const char *text, size_t len)
+{
+	(void) steps_read_mark(&marks.mark[slot], text, len);
+}
+
+bool
+list_is_left(void)
+{
+	return is_left;
+}
+
+void
+set_list_left(bool left)
+{
+	is_left = left;
+}
+
+const StepMarks *
+known_marks(void)
+{
+	marks.told = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(members() & CORE_BIT(i)) || !told_of(i)->has_mark ||
+			strcmp(told_of(i)->address, node_at(i)->url.address) != 0)
+			continue;
+		marks.told |= CORE_BIT(i);
+		marks.address[i] = hash_of_address(i);
+	}
+	marks.own = lease_table->own_mark;
+	if (members_lists().next == 0)
+		steps_remember(&marks, members_lists().now, hash_of_list(members_lists().now));
+	lease_table->own_mark = marks.own;
+	return &marks;
+}
+
+void
+look_at_marks(void)
+{
+	if (steps_latest(known_marks()) != NULL)
+		is_left = steps_left(members_lists(), hash_of_list(members_lists().now),
+							 hash_of_list(members_lists().next), &marks);
+	else if (core_has_quorum(members_lists(), marks.told))
+		is_left = false;
+	if (is_left && lease_table->standing.says != HOST_WARNS)
+		tell_left();
+}
+
+static uint64
+hash_of_address(int node)
+{
+	const char *address = node_at(node)->url.address;
+
+	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
+}
+
+/* Of these nodes, in the order of their addresses: all hosts that name them so get the same. */
+static int
+sort_nodes(core_mask nodes, int *slot)
+{
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int at = count;
+
+		if (!(nodes & CORE_BIT(i)))
+			continue;
+		for (; at > 0 && strcmp(node_at(slot[at - 1])->url.address, node_at(i)->url.address) > 0;
+			 at--)
+			slot[at] = slot[at - 1];
+		slot[at] = i;
+		count++;
+	}
+	return count;
+}
+
+/* Describes the list that takes the place of others; its version and place are for the caller. */
+static void
+describe_mark(StepMark *mark, core_mask nodes)
+{
+	int slot[CORE_NODES_MAX];
+	StringInfoData text;
+
+	memset(mark, 0, sizeof(*mark));
+	mark->count = sort_nodes(nodes, slot);
+	initStringInfo(&text);
+	for (int i = 0; i < mark->count; i++)
+	{
+		appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", node_at(slot[i])->url.address);
+		mark->address[i] = hash_of_address(slot[i]);
+	}
+	mark->list = hash_bytes_extended((const unsigned char *) text.data, text.len, 3);
+	text_to_printable(mark->nodes, sizeof(mark->nodes), text.data, text.len);
+	strlcpy(mark->host, host_list_own_name(), sizeof(mark->host));
+	pfree(text.data);
+}
+
+uint64
+hash_of_list(core_mask nodes)
+{
+	StepMark mark;
+
+	describe_mark(&mark, nodes);
+	return mark.list;
+}
+
+bool
+is_marked(core_lists to, core_lists asked)
+{
+	const StepMark *latest = steps_latest(known_marks());
+	StepMark wanted;
+	core_mask those = 0;
+
+	describe_mark(&wanted, to.now);
+	if (latest == NULL || latest->list != wanted.list)
+		return false;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
+			those |= CORE_BIT(i);
+	return core_has_quorum(asked, those) && core_has_quorum(to, those);
+}
+
+/* At these nodes. */
+void
+mark_nodes(core_lists to, core_mask at, int64 now_us)
+{
+	int slot[CORE_NODES_MAX];
+	int count = sort_nodes(to.now, slot);
+	StepMark mark;
+
+	describe_mark(&mark, to.now);
+	mark.version = steps_next_version(known_marks(), mark.list, redlock_wall_clock_us() / 1000);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		char text[LUA_MARK_MAX];
+		const char *argv[] = {redlock_key_prefix, text};
+		size_t len[] = {strlen(redlock_key_prefix), 0};
+
+		if (!(at & CORE_BIT(i)) || !node_can_send(node_at(i)) || told_of(i)->sha[0] == '\0')
+			continue;
+		mark.place = 0;
+		for (int j = 0; j < count; j++)
+			if (slot[j] == i)
+				mark.place = j + 1;
+		len[1] = steps_write_mark(&mark, text);
+		told_of(i)->marking = mark;
+		list_call(node_at(i), CALL_MARK, lengthof(argv), argv, len, now_us);
+	}
+}
+
+void
+hear_mark(RedisNode *node, const redisReply *reply)
+{
+	Told *from = told_of(node->slot);
+
+	if (reply == NULL || reply->type != REDIS_REPLY_INTEGER || from->marking.version == 0)
+		return;
+	marks.mark[node->slot] = from->marking;
+	from->marked = from->marking.version;
+	from->marking.version = 0;
+}
+
+void
+explain_left(HostDispute *words)
+{
+	const StepMark *latest = steps_latest(known_marks());
+
+	if (latest == NULL)
+	{
+		host_list_dispute(words); /* what the former broker told */
+		return;
+	}
+	memset(words, 0, sizeof(*words));
+	words->left = true;
+	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
+	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left them for: %s.",
+			 words->name, latest->nodes);
+	strlcpy(words->hint, "Set redlock.nodes to these nodes.", sizeof(words->hint));
+}
+
+static void
+tell_left(void)
+{
+	static uint64 told_of = 0;
+	HostDispute words;
+	uint64 hash;
+
+	explain_left(&words);
+	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail), 4) ^
+		   lease_table->settings;
+	if (hash == told_of)
+		return;
+	told_of = hash;
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errdetail_internal("%s", words.detail),
+		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
+				 "docs/replacing_nodes.md.",
+				 words.hint)));
+}

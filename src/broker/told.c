@@ -1,0 +1,156 @@
+/*
+ * told.c
+ *		The nodes' answers about other hosts; see told.h.
+ */
+#include "postgres.h"
+
+#include <inttypes.h>
+
+#include "utils/memutils.h"
+
+#include "broker/told.h"
+#include "shared/lease.h"
+#include "shared/node_status.h"
+#include "shared/text.h"
+
+static Told *told;           /* of each node */
+static core_mask those_told; /* nodes that have told of others, or can't */
+static int64 beat_at_us = 0; /* the next beat is due then */
+static bool changed = false; /* the next beat is due soon */
+
+void
+told_init(void)
+{
+	told = MemoryContextAllocZero(TopMemoryContext, CORE_NODES_MAX * sizeof(Told));
+}
+
+Told *
+told_of(int slot)
+{
+	return &told[slot];
+}
+
+void
+beat_soon(void)
+{
+	changed = true;
+}
+
+void
+beat_by(int64 at_us)
+{
+	beat_at_us = Min(beat_at_us, at_us);
+}
+
+void
+beat_at(int64 at_us)
+{
+	beat_at_us = at_us;
+}
+
+void
+beat_begins(int64 next_us)
+{
+	changed = false;
+	beat_at_us = next_us;
+}
+
+bool
+beat_is_wanted(void)
+{
+	return changed;
+}
+
+int64
+beat_due_us(void)
+{
+	return beat_at_us;
+}
+
+/* The script, with the name of a command, this host's id, and more. */
+void
+list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
+		  int64 now_us)
+{
+	static const char *const names[] = {
+		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list", [CALL_MARK] = "mark"};
+	char id[LOCK_HOST_DIGITS + 1];
+	const char *all[8] = {"EVALSHA", told_of(node->slot)->sha, "0", names[what]};
+	size_t len[lengthof(all)];
+	int count = 4;
+
+	if (what == CALL_LIST)
+	{
+		/* rare, and not to be repeated for a node that has restarted and lacks the script */
+		all[0] = "EVAL";
+		all[1] = lua_hosts_script;
+	}
+	else
+	{
+		snprintf(id, sizeof(id), "%016" PRIx64, lease_table->host_id);
+		all[count++] = id;
+	}
+	for (int i = 0; i < count; i++)
+		len[i] = strlen(all[i]);
+	for (int i = 0; i < argc; i++, count++)
+	{
+		all[count] = argv[i];
+		len[count] = argvlen[i];
+	}
+	node_call(node, what, count, all, len, now_us);
+}
+
+bool
+list_is_answer(const redisReply *reply, size_t elements)
+{
+	return reply->type == REDIS_REPLY_ARRAY && reply->elements == elements &&
+		   reply->element[0]->type == REDIS_REPLY_STRING &&
+		   reply->element[1]->type == REDIS_REPLY_STRING;
+}
+
+void
+list_complain(RedisNode *node, const redisReply *reply)
+{
+	char error[SCRIPT_TEXT_MAX + 1] = "its answer is none of that script";
+
+	if (told_of(node->slot)->complained)
+		return;
+	told_of(node->slot)->complained = true;
+	if (reply->type == REDIS_REPLY_ERROR)
+		text_of_node(error, sizeof(error), reply->str, reply->len);
+	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
+						 error),
+				  errdetail("Hosts that disagree are not told so by this node.")));
+}
+
+/* For votes, and for people. */
+void
+set_told(int slot, bool has)
+{
+	if (has)
+		those_told |= CORE_BIT(slot);
+	else
+		those_told &= ~CORE_BIT(slot);
+	pg_atomic_write_u32(&node_status[slot].told_of_hosts, has);
+}
+
+core_mask
+nodes_told(void)
+{
+	return those_told;
+}
+
+bool
+has_told(int node, int64 now_us)
+{
+	return told_of(node)->at_us != 0 && now_us - told_of(node)->at_us <= HOST_LIVES_US &&
+		   strcmp(told_of(node)->address, node_at(node)->url.address) == 0;
+}
+
+/* The hosts that are alive have told it of themselves since it started, or could not be reached. */
+bool
+has_told_all(int node)
+{
+	return told_of(node)->at_us - Max(node_at(node)->guard->started_us, told_of(node)->new_us) >
+		   ALL_TELL_US;
+}
