@@ -425,8 +425,11 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	# the host that is reloaded first refuses locks until the other has told its setting
-	wait_until(sub { psql_result($host_a, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');
+	# each host refuses locks until the other one has told its setting
+	foreach my $host ($host_a, $host_b)
+	{
+		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');
+	}
 	foreach my $wait ('', ", wait => '10 min'")
 	{
 		foreach my $signal ('TERM', 'INT')
