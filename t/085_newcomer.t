@@ -55,6 +55,31 @@ sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 my %id = map { $_ => host_id($host{$_}) } sort keys %host;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
 
+# ---- one of its nodes is another one, which has just started ----
+
+# It may be a node of the others that has restarted.  They tell when they write themselves into the lists again.
+my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], redis_node() ]);
+my %answers;
+wait_until(
+	sub {
+		my $result = psql_result($overlapping, "SELECT redlock_try('tried', ttl => '5s')");
+		$answers{ $result->{state} } = $result->{detail};
+		return exists $answers{'55000'};
+	},
+	'a newcomer with a young node of its own is refused', 90);
+is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
+like($answers{'08006'}, qr/: this host does not know yet whether other hosts have the same settings;/, 'which the detail explains');
+is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
+is(state_on($overlapping), '55000', 'it still gets no lock');
+$overlapping->stop;
+
+# ---- a node of all that restarts just before a newcomer begins ----
+
+$nodes[0]->restart;
+my $late = redlock_cluster('late', nodes => \@nodes);
+wait_until(sub { state_on($late) eq '' }, 'a newcomer takes locks beside a node that has restarted');
+$late->stop;
+
 # ---- a laptop with another redlock.max_ttl ----
 
 my $laptop = redlock_cluster('laptop', nodes => \@nodes, conf => $other_ttl);

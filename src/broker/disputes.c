@@ -67,6 +67,7 @@ static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
 static bool step_in_way; /* another host is about to take a step away from this one */
+static bool will_tell;   /* another host will soon tell whether its nodes are those of this one */
 
 static struct
 {
@@ -96,6 +97,7 @@ static void see(const HostRecord *record, int64 seen_us);
 static bool was_seen(uint64 host);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
+static bool is_fresh(int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -127,6 +129,7 @@ find_disputes(int64 now_us)
 	inherited_agrees = false;
 	in_doubt = false;
 	step_in_way = false;
+	will_tell = false;
 	entry_look_again(); /* what was heard of its nodes meanwhile */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
@@ -166,7 +169,8 @@ look_at_standing(int64 now_us)
 	int64 asked_us;
 	bool had_begun = standing->begun;
 
-	if (!is_answered(&asked_us) || (!standing->begun && (step_in_way || inherited != 0)))
+	if (!is_answered(&asked_us) ||
+		(!standing->begun && (step_in_way || will_tell || inherited != 0)))
 	{
 		if (!standing->begun)
 			beat_by(now_us + BEAT_LEAST_US);
@@ -483,6 +487,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
+	will_tell = will_tell || (difference.kinds == 0 && difference.may_differ && is_fresh(seen_us));
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
@@ -522,6 +527,13 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->found_us = looked_us;
 }
 
+/* A host that is well writes more often than that. */
+static bool
+is_fresh(int64 seen_us)
+{
+	return looked_us - seen_us <= ALL_TELL_US;
+}
+
 /*
  * Not by a node that one of them can't send to just now, or that has restarted, as the other may
  * not have written since, or that this host has had for a moment.
@@ -548,12 +560,16 @@ find_dispute(uint64 host, const HostConfig *config)
 	return dispute_count;
 }
 
-/* With the same nodes of ours known, by what another node told; or there were too many. */
+/*
+ * With the same nodes of ours known, by what another node told, and as fresh; or there were too
+ * many.
+ */
 static bool
 was_compared(const HostRecord *record, int64 seen_us)
 {
 	uint64 hash = hash_bytes_extended((const unsigned char *) record->config, record->config_len,
-									  hosts_in_doubt(entry_config(), seen_us));
+									  hosts_in_doubt(entry_config(), seen_us) +
+										  ((uint64) is_fresh(seen_us) << 32));
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)

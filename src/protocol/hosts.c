@@ -17,6 +17,10 @@
  *
  * A node that is not known is taken for the one with the same address, or for any that the
  * other host has more: such that the hosts agree, if it can be found by the lists that it is in.
+ * A host that takes no locks yet waits for the other host's next entry instead (may_differ).
+ *
+ * For locks of later times (HOSTS_AT_ANY_TIME), such a node is the one with the same address, or
+ * no node of the other host: both hosts may reach their nodes by then.
  *
  * A node that a host can't send to has no vote for it, so it is in no quorum that is granted
  * something.  But a lease that is held may have been granted by it.
@@ -53,6 +57,8 @@ static bool take_node(const char **at, const char *end, HostNode *node);
 static bool is_printable(const char *text, char first);
 static bool is_id(const char *text);
 static bool is_digit(char c, unsigned *value);
+static void compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
+					int64_t seen_us, HostsDifference *difference);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
 static core_lists lists_of(const HostConfig *config, const int *bit_of, int list);
 static core_mask voters_of(const HostConfig *config, const int *bit_of);
@@ -66,9 +72,8 @@ static unsigned compare_lists(const HostConfig *ours, const HostConfig *theirs,
 static bool knows_all(const HostConfig *config);
 static void pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 				 bool (*same)(const HostNode *one, const HostNode *other));
-static bool neither_is_known(const HostNode *one, const HostNode *other);
 static void pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
-					  int step, bool (*same)(const HostNode *one, const HostNode *other));
+					  int step);
 static bool is_free(const int twin[HOSTS_NODES_MAX], int count, int j);
 static int likeness(const HostNode *ours, const HostNode *theirs, int step);
 
@@ -335,30 +340,41 @@ is_id(const char *text)
 }
 
 void
-hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
+hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 			  HostsDifference *difference)
 {
-	HostConfig then = *now;
-	const HostConfig *ours = &then;
+	HostsDifference by_process;
+	HostConfig then = *ours;
+
+	compare(ours, ours, theirs, seen_us, &by_process);
+	for (int i = 0; i < then.count; i++)
+		if (by_process.twin[i] < 0 && is_in_doubt(&then.node[i], seen_us))
+			then.node[i].process[0] = '\0';
+	compare(ours, &then, theirs, seen_us, difference);
+	difference->may_differ = by_process.kinds != 0;
+}
+
+/* then: our nodes, as far as they were known when the other host wrote its configuration */
+static void
+compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs, int64_t seen_us,
+		HostsDifference *difference)
+{
 	int known[HOSTS_NODES_MAX];
 	unsigned apart = HOSTS_NODES;
 
-	difference->kinds = ours->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
+	difference->kinds = now->max_ttl_ms != theirs->max_ttl_ms ? HOSTS_MAX_TTL : 0;
 	for (int i = 0; i < HOSTS_NODES_MAX; i++)
 	{
 		difference->twin[i] = -1;
 		difference->is_other_db[i] = false;
 	}
-	pair(ours, theirs, difference->twin, is_same_process);
-	for (int i = 0; i < then.count; i++)
-		if (difference->twin[i] < 0 && is_in_doubt(&then.node[i], seen_us))
-			then.node[i].process[0] = '\0';
-	pair(ours, theirs, difference->twin, is_same_address);
-	for (int i = 0; i < ours->count; i++)
+	pair(then, theirs, difference->twin, is_same_process);
+	pair(then, theirs, difference->twin, is_same_address);
+	for (int i = 0; i < then->count; i++)
 	{
 		int twin = difference->twin[i];
 
-		if (twin < 0 || ours->node[i].db == theirs->node[twin].db)
+		if (twin < 0 || then->node[i].db == theirs->node[twin].db)
 			continue;
 		difference->is_other_db[i] = true;
 		difference->kinds |= HOSTS_DATABASES;
@@ -367,8 +383,8 @@ hosts_compare(const HostConfig *now, const HostConfig *theirs, int64_t seen_us,
 	for (int step = THEY_LEAD; apart != 0 && step <= SAME_STEP; step++)
 	{
 		memcpy(difference->twin, known, sizeof(known));
-		pair_rest(ours, theirs, difference->twin, step,
-				  seen_us == HOSTS_AT_ANY_TIME ? neither_is_known : may_be_same);
+		if (seen_us != HOSTS_AT_ANY_TIME)
+			pair_rest(then, theirs, difference->twin, step);
 		apart = compare_lists(now, theirs, difference->twin, seen_us == HOSTS_AT_ANY_TIME);
 	}
 	difference->kinds |= apart;
@@ -478,13 +494,13 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 
 /* Those that are the most likely come first. */
 static void
-pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step,
-		  bool (*same)(const HostNode *one, const HostNode *other))
+pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
 {
 	for (int likely = LIKENESS_MAX; likely >= 0; likely--)
 		for (int i = 0; i < ours->count; i++)
 			for (int j = 0; j < theirs->count && twin[i] < 0; j++)
-				if (is_free(twin, ours->count, j) && same(&ours->node[i], &theirs->node[j]) &&
+				if (is_free(twin, ours->count, j) &&
+					may_be_same(&ours->node[i], &theirs->node[j]) &&
 					likeness(&ours->node[i], &theirs->node[j], step) == likely)
 					twin[i] = j;
 }
@@ -558,12 +574,6 @@ static bool
 may_be_same(const HostNode *one, const HostNode *other)
 {
 	return !is_known(one) || !is_known(other);
-}
-
-static bool
-neither_is_known(const HostNode *one, const HostNode *other)
-{
-	return !is_known(one) && !is_known(other);
 }
 
 bool

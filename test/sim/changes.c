@@ -332,6 +332,7 @@ static HostConfig own_announced;
 static StandingOther others[HOSTS + 1];
 static bool found[HOSTS];
 static bool step_in_way;
+static bool will_tell;
 static bool apart;
 static bool rival;
 static uint64_t rival_id;
@@ -352,6 +353,8 @@ see(host *h, int o, const entry *told)
 		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
+	will_tell = will_tell || (difference.kinds == 0 && difference.may_differ &&
+							  now_us - told->seen_us <= SILENT_US);
 	if (difference.kinds == 0)
 		return;
 	found[o] = true;
@@ -393,7 +396,7 @@ look_at(host *h)
 
 	describe(h, h->lists, &own);
 	memset(found, 0, sizeof(found));
-	step_in_way = false;
+	step_in_way = will_tell = false;
 	each_told(h, see);
 	if (standing_has_lapsed(&h->standing, now_us))
 		seen.lapsed++;
@@ -418,7 +421,7 @@ look_at(host *h)
 		known[count++] = (StandingOther){.says = HOST_TAKES, .takes_for_us = INT64_MAX / 4};
 	for (int n = 0; n < NODES && all_ripe; n++)
 		h->told |= h->beat[n].answered != 0 ? CORE_BIT(n) : 0;
-	if (!is_answered(h) || (!h->standing.begun && step_in_way))
+	if (!is_answered(h) || (!h->standing.begun && (step_in_way || will_tell)))
 	{
 		h->beat_at_us = now_us + SECOND;
 		return false;
@@ -845,11 +848,21 @@ begin_story(void)
 	if (chance(3)) /* one node at a time is replaced */
 		for (int l = 0; l < LISTS; l++)
 			list_of[l] = 7u << l;
+	for (int n = 0; n < NODES; n++)
+		nodes[n].started_us = now_us - (int64_t) dice(20) * SECOND;
 	for (int h = 0; h < HOSTS; h++)
 	{
-		hosts[h].file = (core_lists){list_of[0], 0};
+		/* a late one has nodes of which it shares some with the others */
+		bool late = h == HOSTS - 1 && !faults && list_of[1] != (core_mask) 7 << 3 && chance(2);
+
+		hosts[h].file = (core_lists){list_of[late], 0};
 		hosts[h].renames = h == 1 && chance(4);
 		start(&hosts[h], true);
+		if (late)
+		{
+			hosts[h].up = false;
+			hosts[h].up_at_us = now_us + dice(20) * SECOND;
+		}
 	}
 }
 
@@ -914,6 +927,10 @@ start_with_latest_list(void)
 	if (latest == NULL)
 		return 0;
 	to = latest->lists;
+	for (int h = 0; h < HOSTS; h++)
+		if (standing_may_take(&hosts[h].standing, now_us) &&
+			!quorums_meet(to, ~(core_mask) 0, hosts[h].lists, ~(core_mask) 0))
+			return 0; /* marks were lost before: hosts with two lists take locks */
 	for (int n = 0; n < NODES; n++)
 		if ((to.now & CORE_BIT(n)) && nodes[n].mark.version > latest->marks.own.version)
 			return 0; /* others have marked these nodes since */

@@ -66,6 +66,15 @@ differ(HostConfig one, HostConfig other)
 	return difference.kinds == reverse.kinds ? difference.kinds : ~0u;
 }
 
+static bool
+may_differ(HostConfig ours, HostConfig theirs)
+{
+	HostsDifference difference;
+
+	hosts_compare(&ours, &theirs, LATELY, &difference);
+	return difference.may_differ;
+}
+
 static void
 test_lists(void)
 {
@@ -170,9 +179,14 @@ test_restarts(void)
 	ok(as_seen(three, before) == 0, "nodes that lost their data since");
 	ok(hosts_in_doubt(&three, LATELY) == 3, "the first two are newer");
 	ok(as_seen(three, nodes("x:1 y:2 c:3")) == 0, "under other names");
+	ok(may_differ(three, before), "the other host has to tell whether these are its nodes");
+	ok(!may_differ(three, nodes("a:11 b:12 c:3")), "not if it knows them");
+	ok(!may_differ(three, nodes("a:11 b:12 z:0")), "nor if it does not reach another one");
+	ok(may_differ(three, nodes("a:1 b:12 z:0")), "unless that may be any");
 	ok(as_seen(three, nodes("x:4 y:5 z:6")) == HOSTS_NODES, "the third tells other nodes");
 	three.node[0].started_us = LATELY - 1;
 	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
+	ok(may_differ(three, before), "and will tell");
 	three.node[0].started_us = 0;
 	ok(as_seen(three, before) == HOSTS_NODES, "long before: it is another one");
 	three.node[0].heard_us = LATELY - 1;
@@ -251,31 +265,37 @@ test_leaving(void)
 		{{1, 3, 3, 2}, {0, 1, 1, 1}, {1, 1, 1}},
 	};
 	int stays = 0;
+	int waits = 0;
 	int leaves = 0;
 
 	for (int change = 0; change < 3; change++)
 		for (int orders = 0; orders < 4; orders++)
-			for (int down = -1; down < CHANGED; down++)
-			{
-				HostConfig then = host_in_step("a", changes[change][1], (orders & 1) != 0);
-				HostConfig both = host_in_step("b", changes[change][0], (orders & 2) != 0);
-				HostConfig former = host_in_step("b", changes[change][2], (orders & 2) != 0);
-				HostConfig *hosts[] = {&then, &both, &former};
-				HostsDifference difference;
+			for (int names = 0; names < 2; names++)
+				for (int down = -1; down < CHANGED; down++)
+				{
+					const char *name = names == 0 ? "a" : "b";
+					HostConfig then = host_in_step("a", changes[change][1], (orders & 1) != 0);
+					HostConfig both = host_in_step(name, changes[change][0], (orders & 2) != 0);
+					HostConfig former = host_in_step(name, changes[change][2], (orders & 2) != 0);
+					HostConfig *hosts[] = {&then, &both, &former};
+					bool is_kept = down >= 0 && changes[change][1][down] != 0;
+					HostsDifference difference;
 
-				for (int host = 0; host < 3; host++)
-					for (int i = 0; i < hosts[host]->count; i++)
-						if (hosts[host]->node[i].address[1] - '0' == down)
-							hosts[host]->node[i].process[0] = '\0';
-				hosts_compare(&then, &both, HOSTS_AT_ANY_TIME, &difference);
-				stays += difference.kinds != 0;
-				hosts_compare(&then, &former, HOSTS_AT_ANY_TIME, &difference);
-				/* a node that is down may be one that the other has: if they have some in
-				 * common, they see when it is back that it is not */
-				leaves += (change == 1 || down < 0) && difference.kinds == 0;
-			}
+					for (int host = 0; host < 3; host++)
+						for (int i = 0; i < hosts[host]->count; i++)
+							if (hosts[host]->node[i].address[1] - '0' == down)
+								hosts[host]->node[i].process[0] = '\0';
+					hosts_compare(&then, &both, HOSTS_AT_ANY_TIME, &difference);
+					if (names == 1 && is_kept)
+						waits += difference.kinds == 0;
+					else
+						stays += difference.kinds != 0;
+					hosts_compare(&then, &former, HOSTS_AT_ANY_TIME, &difference);
+					leaves += difference.kinds == 0;
+				}
 	ok(stays == 0, "a host leaves its former list when the others have both (%d)", stays);
-	ok(leaves == 0, "not when one has the former one alone (%d)", leaves);
+	ok(waits == 0, "not while a node it keeps is down and has another name there (%d)", waits);
+	ok(leaves == 0, "nor when one has the former list alone (%d)", leaves);
 }
 
 /* What is named is known, whenever it started; and what a host can't send to may come back. */
