@@ -116,7 +116,8 @@ class Round:
             self.problems.append(problem)
 
     def let_entries_end(self):
-        """Of servers that died, for which others refuse: see Faults.hides_the_dead, and came_back_alone."""
+        """Of servers that died, for which others refuse: see Faults.hides_the_dead, and came_back_alone.
+        And nodes that have lost the mark of their list get it again."""
         end = time.monotonic() + ENTRY_S
         while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -125,7 +126,7 @@ class Round:
         try:
             host.sql(f"SELECT redlock_try('{self.resources[0]}')")
         except psycopg2.Error as error:
-            return "has other settings" in str(error)
+            return "has other settings" in str(error) or "were left for others" in str(error)
         return False
 
     def settle(self, clocks_back_s):
