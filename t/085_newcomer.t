@@ -63,12 +63,13 @@ my %answers;
 wait_until(
 	sub {
 		my $result = psql_result($overlapping, "SELECT redlock_try('tried', ttl => '5s')");
-		$answers{ $result->{state} } = $result->{detail};
+		$answers{ $result->{state} } = $result->{hint};
 		return exists $answers{'55000'};
 	},
 	'a newcomer with a young node of its own is refused', 90);
 is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
-like($answers{'08006'}, qr/: this host does not know yet whether other hosts have the same settings;/, 'which the detail explains');
+like($answers{'08006'}, qr/^This host takes no locks before the nodes have told it whether other hosts have the same settings\. Try again/,
+	'which the hint explains');
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;

@@ -1136,8 +1136,11 @@ fail_unreachable(const LockRequest *request, int name, char *nodes)
 					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
 									 : errdetail("The answers came too late for a ttl of %d ms.",
 												 request->terms.ttl_ms),
-					advice[0] != '\0'
-						? errhint("%s See the view redlock_nodes.", advice)
+					advice[0] != '\0' ? errhint("%s See the view redlock_nodes.", advice)
+					: !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
+						? errhint("This host takes no locks before the nodes have told it whether "
+								  "other hosts have the same settings. Try again; see the views "
+								  "redlock_nodes and redlock_hosts.")
 						: errhint("See the view redlock_nodes. A quorum is a majority of all nodes "
 								  "in redlock.nodes, and of all in redlock.nodes_next while that "
 								  "is set.")));

@@ -8,7 +8,6 @@
 #include "storage/shmem.h"
 
 #include "shared/clock.h"
-#include "shared/lease.h"
 #include "shared/node_status.h"
 
 #define PASSWORD_STEP "Correct the user and password in redlock.nodes, and reload."
@@ -120,9 +119,6 @@ silence(const NodeStatus *status)
 	if (strcmp(status->state, "ready") == 0 &&
 		pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0)
 		return "it has not yet told of other hosts";
-	if (strcmp(status->state, "ready") == 0 && !lease_table->standing.begun &&
-		lease_table->standing.says != HOST_WARNS)
-		return "this host does not know yet whether other hosts have the same settings";
 	return "no answer yet";
 }
 
