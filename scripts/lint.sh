@@ -166,8 +166,13 @@ tests_are_scheduled()
             my ($test) = m{^expected/(.*?)(?:_\d)?\.out$};
             complain("$_ is of no test") unless defined $test && $in_both{$test};
         }
-        complain("$_ is neither a TAP test nor a module") for grep { !/\.(t|pm)$/ } glob "t/*";
+        complain("$_ is neither a TAP test nor a module") for grep { !/\.(t|pm)$|^t\/README\.md$/ } glob "t/*";
         exit $wrong'
+}
+
+tests_page_is_current()
+{
+    scripts/tests_page.pl | diff t/README.md -
 }
 
 # The flags of the compiler that PostgreSQL was built with may be unknown to
@@ -201,6 +206,7 @@ check "the tables of rooms in src/README.md" rooms_are_described
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "names that all supported servers have" names_are_everywhere
 check "tests are in the schedules" tests_are_scheduled
+check "t/README.md agrees with the heads of the tests" tests_page_is_current
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects

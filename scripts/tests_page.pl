@@ -1,0 +1,46 @@
+#!/usr/bin/perl
+# tests_page.pl
+#
+# Prints t/README.md: what each TAP test shows, and what it protects from, by the comment at its
+# head.  scripts/lint.sh compares the page.
+#
+#   scripts/tests_page.pl >t/README.md
+
+use strict;
+use warnings;
+
+sub paragraphs_of
+{
+	my ($file) = @_;
+	my @lines;
+
+	open my $in, '<', $file or die "$file: $!\n";
+	while (<$in>)
+	{
+		last unless /^#(?: (.*))?$/;
+		push @lines, $1 // '';
+	}
+	close $in;
+	return map { s/\s+/ /gr } split /\n\n+/, join("\n", @lines);
+}
+
+sub cell { return $_[0] =~ s/\|/\\|/gr; }
+
+print <<'END';
+# TAP tests
+
+Each file starts servers of its own, and can run alone: `scripts/test.sh tap t/001_two_hosts.t`. This page is made by `scripts/tests_page.pl` of the comments at the heads of the files.
+
+| file | shows | protects from |
+|---|---|---|
+END
+
+foreach my $file (sort glob 't/*.t')
+{
+	my ($shows, @others) = paragraphs_of($file);
+	my ($protects) = map { /^Protects from(?: \([^)]*\))?:? (.*)/ ? $1 : () } @others;
+
+	die "$file begins without a comment that says what it shows\n" unless defined $shows && $shows ne '';
+	my $name = $file =~ s{^t/}{}r;
+	printf "| [%s](%s) | %s | %s |\n", $name, $name, cell($shows), cell($protects // '');
+}
