@@ -487,7 +487,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	will_tell = will_tell || (difference.kinds == 0 && difference.may_differ && is_fresh(seen_us));
+	will_tell = will_tell || (difference.may_differ && is_fresh(seen_us));
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;

@@ -60,6 +60,7 @@ static bool is_digit(char c, unsigned *value);
 static void compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 					int64_t seen_us, HostsDifference *difference);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
+static bool names_process(const HostConfig *config, const HostNode *node);
 static core_lists lists_of(const HostConfig *config, const int *bit_of, int list);
 static core_mask voters_of(const HostConfig *config, const int *bit_of);
 static bool is_known(const HostNode *node);
@@ -343,15 +344,24 @@ void
 hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 			  HostsDifference *difference)
 {
-	HostsDifference by_process;
 	HostConfig then = *ours;
+	bool in_doubt = false;
+	unsigned kinds;
 
-	compare(ours, ours, theirs, seen_us, &by_process);
+	compare(ours, ours, theirs, seen_us, difference);
+	difference->may_differ = false;
+	kinds = difference->kinds;
 	for (int i = 0; i < then.count; i++)
-		if (by_process.twin[i] < 0 && is_in_doubt(&then.node[i], seen_us))
-			then.node[i].process[0] = '\0';
+	{
+		if (names_process(theirs, &then.node[i]) || !is_in_doubt(&then.node[i], seen_us))
+			continue;
+		then.node[i].process[0] = '\0';
+		in_doubt = true;
+	}
+	if (!in_doubt)
+		return;
 	compare(ours, &then, theirs, seen_us, difference);
-	difference->may_differ = by_process.kinds != 0;
+	difference->may_differ = difference->kinds == 0 && kinds != 0;
 }
 
 /* then: our nodes, as far as they were known when the other host wrote its configuration */
@@ -441,6 +451,15 @@ is_in_doubt(const HostNode *node, int64_t seen_us)
 {
 	return seen_us != HOSTS_AT_ANY_TIME &&
 		   (node->started_us + UNNOTICED_US > seen_us || node->heard_us < seen_us);
+}
+
+static bool
+names_process(const HostConfig *config, const HostNode *node)
+{
+	for (int i = 0; i < config->count; i++)
+		if (is_same_process(&config->node[i], node))
+			return true;
+	return false;
 }
 
 /* list: 0: those in force, else which of `held` */

@@ -123,7 +123,7 @@ extern bool hosts_take(const char **at, const char *end, HostRecord *record);
 typedef struct HostsDifference
 {
 	unsigned kinds;  /* 0: they agree */
-	bool may_differ; /* by the processes that are named; a node may have restarted, too */
+	bool may_differ; /* they agree if a node has restarted, and differ if it has not */
 	/* which node of the other host each of ours is, or -1; maybe the same: one of the two
 	 * does not know it, since it can't send to it */
 	int twin[HOSTS_NODES_MAX];

@@ -15,8 +15,8 @@
  * quorum need not share a node with one of its own; no two hosts that differ in redlock.max_ttl are
  * granted locks within the time of a look; where nothing fails, none beside one that warns, or has
  * warned and still holds a lock, and no step away from a host that takes locks; where nothing
- *fails, the host that was there first goes on beside newcomers; and when all get the same settings
- *all hosts get locks.
+ * fails, the host that was there first goes on beside newcomers; and when all get the same settings
+ * all hosts get locks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -353,8 +353,7 @@ see(host *h, int o, const entry *told)
 		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	will_tell = will_tell || (difference.kinds == 0 && difference.may_differ &&
-							  now_us - told->seen_us <= SILENT_US);
+	will_tell = will_tell || (difference.may_differ && now_us - told->seen_us <= SILENT_US);
 	if (difference.kinds == 0)
 		return;
 	found[o] = true;
@@ -852,7 +851,7 @@ begin_story(void)
 		nodes[n].started_us = now_us - (int64_t) dice(20) * SECOND;
 	for (int h = 0; h < HOSTS; h++)
 	{
-		/* a late one has nodes of which it shares some with the others */
+		/* the last host may come late, with some nodes of the other hosts and some of its own */
 		bool late = h == HOSTS - 1 && !faults && list_of[1] != (core_mask) 7 << 3 && chance(2);
 
 		hosts[h].file = (core_lists){list_of[late], 0};

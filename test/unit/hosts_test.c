@@ -183,6 +183,9 @@ test_restarts(void)
 	ok(!may_differ(three, nodes("a:11 b:12 c:3")), "not if it knows them");
 	ok(!may_differ(three, nodes("a:11 b:12 z:0")), "nor if it does not reach another one");
 	ok(may_differ(three, nodes("a:1 b:12 z:0")), "unless that may be any");
+	ok(as_seen(three, nodes("x:1 y:12 z:0")) == 0,
+	   "one has restarted, the other host does not reach a third");
+	ok(as_seen(three, nodes("z:0 y:12 x:1")) == 0, "in another order");
 	ok(as_seen(three, nodes("x:4 y:5 z:6")) == HOSTS_NODES, "the third tells other nodes");
 	three.node[0].started_us = LATELY - 1;
 	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
