@@ -40,7 +40,7 @@ foreach my $file (sort glob 't/*.t')
 	my ($shows, @others) = paragraphs_of($file);
 	my ($protects) = map { /^Protects from(?: \([^)]*\))?:? (.*)/ ? $1 : () } @others;
 
-	die "$file begins without a comment that says what it shows\n" unless defined $shows && $shows ne '';
+	die "$file: its head must say what the test shows, and what it protects from\n" unless $shows && $protects;
 	my $name = $file =~ s{^t/}{}r;
-	printf "| [%s](%s) | %s | %s |\n", $name, $name, cell($shows), cell($protects // '');
+	printf "| [%s](%s) | %s | %s |\n", $name, $name, cell($shows), cell($protects);
 }

@@ -425,7 +425,7 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	# each host refuses locks until the other one has told its setting
+	# a host refuses locks until it has read the new setting of the other host
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');

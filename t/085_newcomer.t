@@ -57,8 +57,12 @@ wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %h
 
 # ---- one of its nodes is another one, which has just started ----
 
-# It may be a node of the others that has restarted.  They tell when they write themselves into the lists again.
-my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], redis_node() ]);
+# The newcomer can't tell its young node from a node of a and b after a restart, until a and b have written again.
+my $own = redis_node();
+my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], $own ]);
+$overlapping->stop;
+$own->restart;
+$overlapping->start;
 my %answers;
 wait_until(
 	sub {

@@ -67,7 +67,7 @@ static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
 static bool step_in_way; /* another host is about to take a step away from this one */
-static bool will_tell;   /* another host will soon tell whether its nodes are those of this one */
+static bool will_tell;   /* another host has yet to name the process of a young node */
 
 static struct
 {
@@ -561,15 +561,16 @@ find_dispute(uint64 host, const HostConfig *config)
 }
 
 /*
- * With the same nodes of ours known, by what another node told, and as fresh; or there were too
- * many.
+ * Another node told the same configuration, with the same doubts and as fresh; or there were too
+ * many configurations.
  */
 static bool
 was_compared(const HostRecord *record, int64 seen_us)
 {
-	uint64 hash = hash_bytes_extended((const unsigned char *) record->config, record->config_len,
-									  hosts_in_doubt(entry_config(), seen_us) +
-										  ((uint64) is_fresh(seen_us) << 32));
+	core_mask doubt = hosts_in_doubt(entry_config(), seen_us);
+	uint64 seed = doubt | (doubt != 0 && is_fresh(seen_us) ? UINT64CONST(1) << 32 : 0);
+	uint64 hash =
+		hash_bytes_extended((const unsigned char *) record->config, record->config_len, seed);
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)
