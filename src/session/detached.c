@@ -16,6 +16,7 @@
 #include "session/detached.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
+#include "shared/guc.h"
 #include "shared/lease.h"
 
 /* How often it is looked whether the nodes have renewed a lease. */
@@ -129,4 +130,21 @@ detached_reason(const DetachedLease *detached)
 		return pstrdup("It was released by its token, held for as long as its hold_at_most allows, "
 					   "or not renewed by the broker in time.");
 	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
+}
+
+/* No session's end releases them, so what bounds a session bounds a role on this server. */
+void
+detached_check_limit(int more, int held)
+{
+	if (held + more <= redlock_max_locks_per_session)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("role \"%s\" holds too many detached redlocks on this server",
+					GetUserNameFromId(GetUserId(), false)),
+			 errdetail("It holds %d and asks for %d more; the limit of "
+					   "redlock.max_locks_per_session is %d.",
+					   held, more, redlock_max_locks_per_session),
+			 errhint("Release some by redlock_release(resource, token), see the view "
+					 "redlock_locks, or let a superuser raise redlock.max_locks_per_session.")));
 }

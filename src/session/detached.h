@@ -29,4 +29,10 @@ extern void detached_fail_ended(const LockName *name);
 /* Why a lease that this transaction relies on is not there any more: a sentence; palloc'd. */
 extern char *detached_reason(const DetachedLease *detached);
 
+/*
+ * An error (53400) if this role, which holds `held` detached locks on this server, would hold too
+ * many with so many more.
+ */
+extern void detached_check_limit(int more, int held);
+
 #endif /* REDLOCK_DETACHED_H */

@@ -34,3 +34,11 @@ loss_fail(const char *name, char *reason, const char *when)
 					errmsg("the lease on redlock \"%s\" was lost%s", name, when),
 					errdetail_internal("%s", reason), errhint(LOSS_HINT)));
 }
+
+void
+loss_warn(const char *name, const char *reason)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING), errmsg("the lease on redlock \"%s\" had been lost", name),
+			 errdetail_internal("%s", reason)));
+}

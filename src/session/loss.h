@@ -21,4 +21,7 @@ extern char *loss_message(bool cancels, const char *name);
 /* An error, 40001; `when` goes on with "was lost". */
 extern void loss_fail(const char *name, char *reason, const char *when);
 
+/* A warning: the session released a lock whose lease was lost before. */
+extern void loss_warn(const char *name, const char *reason);
+
 #endif /* REDLOCK_LOSS_H */

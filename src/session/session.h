@@ -1,6 +1,7 @@
 /*
  * session.h
- *		What this session holds, and when it gives it back.
+ *		What SQL asks of the locks of this session.  This header declares the functions of all
+ *		files session...
  */
 #ifndef REDLOCK_SESSION_H
 #define REDLOCK_SESSION_H
@@ -62,18 +63,16 @@ extern int64 session_check(uint64 hash, const char *name);
 /* A sentence: why the lease was lost, if this session holds a lost one; else NULL. */
 extern char *session_loss_reason(uint64 hash, const char *name);
 
-/* In PG_CATCH: is that why the client will be told of this error? */
-extern bool session_is_cancelled_by_loss(void);
-
 /* The fencing token, if held; an error if not, or lost. */
 extern int64 session_valid_token(uint64 hash, const char *name);
 
 /* Does this session share it with others? */
 extern bool session_shares(uint64 hash, const char *name);
 
-/* The fencing token, also if the lease was lost; 0 if not held. */
 /* What redlock_fences calls it: each permit has a token of its own.  An error unless it is held. */
 extern char *session_fenced_name(uint64 hash, const char *name);
+
+/* The fencing token, also if the lease was lost; 0 if not held. */
 extern int64 session_token(uint64 hash, const char *name);
 
 #endif /* REDLOCK_SESSION_H */

@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/portal.h"
 
+#include "session/loss_alarm.h"
 #include "session/runs.h"
 #include "session/session.h"
 #include "sql/arguments.h"
@@ -114,8 +115,8 @@ redlock_run(PG_FUNCTION_ARGS)
 		}
 		PG_CATCH();
 		{
-			runs_fail(&run, session_loss_reason(name.hash, name.name),
-					  session_is_cancelled_by_loss(), context);
+			runs_fail(&run, session_loss_reason(name.hash, name.name), loss_alarm_cancelled(),
+					  context);
 			PG_RE_THROW();
 		}
 		PG_END_TRY();

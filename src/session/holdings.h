@@ -1,0 +1,119 @@
+/*
+ * holdings.h
+ *		The table of the locks that this session holds.
+ *
+ * A holding is one lease of this session with the acquisitions counted on it: one counter each
+ * for the session scope, for the call scope of the running CALL, and for the call scope of CALLs
+ * that have ended in this transaction.  Each (sub)transaction that acquired at transaction scope
+ * has an XactHold.  The holding ends when all counters are zero and no XactHold is left; then its
+ * lease is released.  While a counter is above zero, the session has the gate once at session
+ * level.  For each XactHold the session has the gate once at transaction level.
+ *
+ * A transaction that is attached to a detached lease has a holding for the lease, too, counted at
+ * transaction scope.  Such a holding does not own the lease, never releases the lease, and is not
+ * in the gate.  The lease may end at any time, and another lease may have the entry then.
+ */
+#ifndef REDLOCK_HOLDINGS_H
+#define REDLOCK_HOLDINGS_H
+
+#include "lib/ilist.h"
+
+#include "session/request.h"
+
+/* This subtransaction acquired at transaction scope. */
+typedef struct XactHold
+{
+	struct XactHold *next; /* of an outer subtransaction */
+	SubTransactionId subid;
+} XactHold;
+
+typedef struct Holding
+{
+	uint64 hash; /* key */
+	uint64 gate;
+	Lease *lease;
+	bool shared;
+	bool attached;          /* it is not ours: */
+	DetachedLease detached; /* ... but this one, as it was when we attached */
+	int64 session_count;
+	int64 call_count;     /* of the running outermost CALL or DO */
+	int64 ended_count;    /* of such that have ended, in this transaction */
+	XactHold *xact_holds; /* innermost first */
+	char *fences;         /* the schema of redlock_fences, if commits of the call record
+						   * the token */
+	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
+	int runs;             /* redlock_run runs under it; each relies on an acquisition */
+	bool loss_signalled;  /* the timer has seen it */
+	dlist_node link;      /* in holdings */
+	char name[FLEXIBLE_ARRAY_MEMBER]; /* of the resource, in the server encoding */
+} Holding;
+
+/* All holdings, for loops.  Only holdings.c adds to the list, or deletes from it. */
+extern dlist_head holdings;
+
+/* Before the first holding; no-op when called again. */
+extern void holdings_set_up(void);
+
+/* An error (53400) if the session would hold too many locks with so many more. */
+extern void holdings_check_limit(int more);
+
+/* NULL: not held.  An error (55006) if another name that is held has this hash. */
+extern Holding *holding_find(uint64 hash, const char *name);
+
+/* The same; errors: 55000 not held, 40001 the lease was lost. */
+extern Holding *holding_find_valid(uint64 hash, const char *name);
+
+/*
+ * A new holding of a name that is not held, with nothing counted on it.  The caller sets the
+ * lease, and then enlists the holding: from then on callbacks and the alarm see it.
+ */
+extern Holding *holding_enter(const LockName *held);
+extern void holding_enlist(Holding *holding);
+
+/* Count one more acquisition.  Errors: out of memory, then nothing is counted. */
+extern void holding_count_up(Holding *holding, LockScope scope);
+
+/*
+ * After acquisitions were counted down: leave the gate, and end the holding, if nothing keeps
+ * them.  Frees an ended holding.  Never fails.
+ */
+extern void holding_release(Holding *holding);
+
+/* Drop the innermost XactHold.  Never fails. */
+extern void holding_drop_xact_hold(Holding *holding);
+
+/* The number of all XactHolds: 0 lets the callbacks of most transactions return at once. */
+extern int holdings_xact_holds(void);
+
+/* End all holdings, whatever is counted on them; hands no lease over.  Never fails. */
+extern void holdings_end_all(void);
+
+/* Acquisitions at session or call scope. */
+extern int64 holding_lasting(const Holding *holding);
+
+/* Did this very subtransaction acquire the lock at transaction scope? */
+extern bool holding_is_of_subxact(const Holding *holding);
+
+/* Enter the gate at session level, unless that is done; returns whether the session is in it. */
+extern bool holding_keep_gate(Holding *holding);
+
+/* Commits record its token no more.  Never fails. */
+extern void holding_end_fence(Holding *holding);
+
+/* Validity left in microseconds, and whether it is more than the margin.  Async-signal-safe. */
+extern int64 holding_validity_us(const Holding *holding);
+extern bool holding_is_valid(const Holding *holding, int64 margin_us);
+
+extern int64 holding_token(const Holding *holding);
+
+/* Why its lease was lost, a sentence; palloc'd. */
+extern char *holding_reason(const Holding *holding);
+
+/* Errors.  40001: the lease was lost; `when` goes on with "was lost".  55006: the same hash. */
+extern void holding_fail_lost(const Holding *holding, const char *when);
+extern void holding_fail_same_hash(const char *name, const char *other);
+
+/* In the alarm's signal handler: is the list being changed just now?  Async-signal-safe. */
+extern bool holdings_are_changing(void);
+
+#endif /* REDLOCK_HOLDINGS_H */

@@ -1,0 +1,168 @@
+/*
+ * loss_alarm.c
+ *		The alarm that tells this session of a lost lease; see loss_alarm.h.
+ *
+ * A timer of this process rings when validity ends, so the session notices a loss also when the
+ * broker is stopped or gone.  The alarm does what StatementCancelHandler or die would do.  The
+ * error that follows blames the user or an administrator.  On the error's way to the log and the
+ * client a hook puts the true reason into it.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+#include "session/gate.h"
+#include "session/loss.h"
+#include "session/loss_alarm.h"
+#include "shared/alarm.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+
+static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
+static volatile TimestampTz loss_statement;  /* in the statement that began then */
+
+static emit_log_hook_type prev_emit_log = NULL;
+
+static void set_alarm(void);
+static void on_alarm(void);
+static void signal_loss(void);
+static bool is_of_loss(int sqlstate, bool cancels);
+static void explain_loss(ErrorData *error);
+
+void
+loss_alarm_set_up(void)
+{
+	alarm_set_up(ALARM_LOSS, on_alarm);
+}
+
+void
+loss_alarm_watch_errors(void)
+{
+	prev_emit_log = emit_log_hook;
+	emit_log_hook = explain_loss;
+}
+
+/* To ring when the first lease of this session would end. */
+static void
+set_alarm(void)
+{
+	int64 first_us = PG_INT64_MAX;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled)
+			first_us = Min(first_us, lease_valid_until_us(holding->lease));
+	}
+	if (first_us != PG_INT64_MAX)
+		alarm_at(ALARM_LOSS, first_us);
+}
+
+/*
+ * For a new one.  Most often it is set already, for an earlier lease that may have
+ * been released since: then it rings for nothing, once in a ttl.
+ */
+void
+loss_alarm_set_for(const Holding *holding)
+{
+	int64 at_us = lease_valid_until_us(holding->lease);
+
+	if (at_us < alarm_due_us(ALARM_LOSS))
+		alarm_at(ALARM_LOSS, at_us);
+}
+
+/*
+ * In the signal handler: validity ends now, or the broker says that a lease was
+ * lost before.  Most often the lease was renewed meanwhile, and it is set anew.
+ */
+static void
+on_alarm(void)
+{
+	bool lost = false;
+	dlist_iter iter;
+
+	if (holdings_are_changing())
+	{
+		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
+		return;
+	}
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->loss_signalled && !holding_is_valid(holding, 0))
+			lost = holding->loss_signalled = true;
+	}
+	if (lost)
+		signal_loss();
+	set_alarm();
+}
+
+/* What StatementCancelHandler and die do.  Async-signal-safe. */
+static void
+signal_loss(void)
+{
+	if (redlock_on_loss == ON_LOSS_ERROR)
+		return;
+	gate_give_way();
+	loss_statement = GetCurrentStatementStartTimestamp();
+	if (redlock_on_loss == ON_LOSS_TERMINATE)
+	{
+		loss_error = ERRCODE_ADMIN_SHUTDOWN;
+		ProcDiePending = true;
+	}
+	else
+	{
+		loss_error = ERRCODE_QUERY_CANCELED;
+		QueryCancelPending = true;
+	}
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+static bool
+is_of_loss(int sqlstate, bool cancels)
+{
+	return loss_error != 0 && sqlstate == loss_error &&
+		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp());
+}
+
+bool
+loss_alarm_cancelled(void)
+{
+	return is_of_loss(geterrcode(), true);
+}
+
+/*
+ * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
+ * way to the log and the client; what is allocated here goes with it.
+ */
+static void
+explain_loss(ErrorData *error)
+{
+	bool cancels = error->elevel == ERROR;
+	dlist_iter iter;
+
+	if (error->elevel >= ERROR && is_of_loss(error->sqlerrcode, cancels))
+		dlist_foreach(iter, &holdings)
+		{
+			Holding *holding = dlist_container(Holding, link, iter.cur);
+
+			if (holding_is_valid(holding, 0))
+				continue;
+			loss_error = 0;
+			error->message = loss_message(cancels, holding->name);
+			error->detail = holding_reason(holding);
+			error->hint = pstrdup(cancels ? LOSS_HINT
+										  : "Another session may hold the lock by now. "
+											"Start the work over in a new session.");
+			break;
+		}
+	if (prev_emit_log)
+		prev_emit_log(error);
+}

@@ -1,0 +1,88 @@
+/*
+ * session_attach.c
+ *		Detached locks: how a transaction relies on one, and how a session releases one; see
+ *		session.h.
+ *
+ * A detached lease belongs to no session.  A transaction that is attached to the lease has a
+ * holding for it (holdings.h).  So the commit guard, the alarm and the checks treat the lease like
+ * a lease of this session; only the release differs.
+ */
+#include "postgres.h"
+
+#include "session/detached.h"
+#include "session/holdings.h"
+#include "session/loss.h"
+#include "session/loss_alarm.h"
+#include "session/misuse.h"
+#include "session/session_internal.h"
+
+static Holding *attach(const LockName *name, const DetachedLease *detached);
+
+void
+session_attach(const LockName *name, int64 token)
+{
+	Holding *holding = holding_find(name->hash, name->name);
+	DetachedLease detached;
+
+	session_start();
+	if (holding != NULL && !holding_is_valid(holding, 0))
+		holding_fail_lost(holding, ""); /* whether or not another is detached by now */
+	detached_find(name, token, &detached);
+	if (lease_detached_validity_us(&detached) == 0)
+		detached_fail_ended(name);
+	if (holding == NULL)
+	{
+		holdings_check_limit(1);
+		holding = attach(name, &detached);
+	}
+	else if (holding_token(holding) != token)
+		holding_fail_lost(holding, ""); /* just now */
+	PG_TRY();
+	{
+		holding_count_up(holding, SCOPE_TRANSACTION);
+	}
+	PG_CATCH();
+	{
+		holding_release(holding);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	loss_alarm_set_for(holding);
+	misuse_warn_of_attaching(name->name, &detached);
+}
+
+static Holding *
+attach(const LockName *name, const DetachedLease *detached)
+{
+	Holding *holding = holding_enter(name);
+
+	holding->lease = detached->lease;
+	holding->attached = true;
+	holding->detached = *detached;
+	holding_enlist(holding);
+	return holding;
+}
+
+/* What this transaction has written is not yet visible: the next holder would miss it. */
+bool
+session_release_detached(const LockName *name, int64 token)
+{
+	Holding *holding = holding_find(name->hash, name->name);
+	DetachedLease detached;
+	bool valid;
+
+	detached_find(name, token, &detached);
+	if (holding != NULL && holding->attached && holding->detached.token == token)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("redlock \"%s\" can't be released while this transaction is attached to it",
+						name->name),
+				 errdetail("Others would not yet see what the transaction does."),
+				 errhint("Release it after the commit.")));
+	valid = lease_detached_validity_us(&detached) > 0;
+	if (!lease_release_detached(&detached))
+		detached_fail_ended(name);
+	if (!valid)
+		loss_warn(name->name, detached_reason(&detached));
+	return valid;
+}
