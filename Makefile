@@ -29,7 +29,8 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
 	broker/lists_file broker/loop broker/marks broker/members broker/node broker/registry broker/resolver \
 	broker/script broker/subscription broker/timers broker/tls broker/told broker/trouble broker/turns \
-	session/detached session/effects session/encoding session/fence session/gate session/list_hosts session/loss session/permit_queue session/request \
+	session/detached session/effects session/encoding session/fence session/gate session/list_hosts session/loss \
+	session/permit_queue session/request session/request_errors session/request_lease \
 	session/runs session/session \
 	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/views)
 
