@@ -27,11 +27,13 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
-	broker/lists_file broker/loop broker/marks broker/members broker/node broker/registry broker/resolver \
-	broker/script broker/subscription broker/timers broker/tls broker/told broker/trouble broker/turns \
+	broker/lists_file broker/loop broker/marks broker/members broker/node broker/node_checks \
+	broker/node_pipeline broker/registry broker/resolver broker/script broker/subscription broker/timers \
+	broker/tls broker/told broker/trouble broker/turns \
 	session/detached session/effects session/encoding session/fence session/gate session/holdings \
 	session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
-	session/runs session/session session/session_attach session/transaction \
+	session/request_errors session/request_lease session/runs session/session session/session_attach \
+	session/transaction \
 	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/views)
 
 EXTENSION = redlock_pg

@@ -1028,7 +1028,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		release_queue_may_repeat(&releases, sent->lease_slot, &lease->core, node->slot, sent->op,
 								 sent->round, now_us, nodes_that(node_can_send), voters(now_us)))
 	{
-		/* node.c sends the script along */
+		/* node_pipeline.c sends the script along */
 		send_to(CORE_BIT(node->slot), lease, sent->op, sent->why, now_us);
 		return;
 	}

@@ -28,8 +28,8 @@
  * Each node has two slots: its own, for commands, and that of its subscriber, a
  * second connection for the messages of releases, opened when it is first needed.
  *
- * Used by the broker only; node.c knows nothing of leases, it tells what
- * happened through NodeHandler.
+ * Used by the broker only.  The files node.c and node_*.c know nothing of leases: they tell
+ * what happened through NodeHandler.
  */
 #ifndef REDLOCK_NODE_H
 #define REDLOCK_NODE_H

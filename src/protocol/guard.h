@@ -59,7 +59,7 @@ typedef struct GuardMemory
 {
 	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
 	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
-	char reason[GUARD_REASON_SIZE];  /* of the last quarantine, for people; by node.c */
+	char reason[GUARD_REASON_SIZE];  /* of the last quarantine, for people; by node_checks.c */
 	int64_t until_us;                /* must not vote before; 0: never was in quarantine */
 
 	int twin;       /* must not be used: it is the server of this node,

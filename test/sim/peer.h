@@ -1,7 +1,7 @@
 /*
  * peer.h
- *		What src/broker/node.c does: time-outs, reconnecting, the handshake.  What comes of
- *		it is decided by src/protocol/guard.c as it is.
+ *		What src/broker/node.c and node_checks.c do: time-outs, reconnecting, the handshake.
+ *		src/protocol/guard.c itself decides what follows from the handshake.
  */
 #ifndef SIM_PEER_H
 #define SIM_PEER_H

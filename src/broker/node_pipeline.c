@@ -1,0 +1,321 @@
+/*
+ * node_pipeline.c
+ *		Commands and replies of a connection: batches, writing, reading, and which reply
+ *		answers which command.
+ *
+ * hiredis is used for what it does well, the protocol and its buffers; its
+ * sockets are non-blocking and driven by our loop.  Its asynchronous API is not
+ * used: one kind of callback and one ring are all that pipelined commands with
+ * replies in order need, and leases must outlive a connection.
+ */
+#include "postgres.h"
+
+#include "broker/loop.h"
+#include "broker/node_internal.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/text.h"
+
+StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
+				 "the numbers of commands in flight wrap");
+
+static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
+
+static void end_batch(RedisNode *node);
+static void watch(RedisNode *node);
+static void *create_short_array(const redisReadTask *task, RedlockElements elements);
+static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
+REDLOCK_NORETURN static void out_of_memory(const RedisNode *node);
+static bool is_alert(const RedisNode *node);
+static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
+static bool is_answer_due(const RedisNode *node);
+static bool is_pong(const redisReply *reply);
+
+void
+node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
+{
+	InFlight *entry;
+
+	Assert(node_can_send(node));
+	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
+
+	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
+	*entry = *sent;
+	entry->by_text = node->by_text;
+	entry->last = entry->check = false;
+	entry->call = 0;
+	script_add(node->batch, command);
+	node->flush_wanted = true;
+	if (node->batch->count == SCRIPT_BATCH_MAX)
+		end_batch(node);
+}
+
+/* What was sent since the last one becomes a call of the script. */
+static void
+end_batch(RedisNode *node)
+{
+	if (!script_append(node->connection, node->batch, node->guard->marker,
+					   node->by_text ? NULL : node->sha))
+		out_of_memory(node);
+	node->in_flight[(node->in_flight_tail - 1) % NODE_IN_FLIGHT_MAX].last = true;
+	node->by_text = false;
+}
+
+void
+node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *argvlen,
+		  int64 now_us)
+{
+	InFlight sent = {.call = call, .last = true, .sent_us = now_us};
+
+	Assert(node_can_send(node) && call != 0);
+	node_send_alone(node, &sent, argc, argv, argvlen);
+}
+
+/* Behind what is in the batch. */
+void
+node_send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
+				const size_t *argvlen)
+{
+	if (node->batch->count > 0)
+		end_batch(node);
+	node_append(node, argc, argv, argvlen);
+	node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX] = *sent;
+	node->flush_wanted = true;
+}
+
+void
+node_subscribe(RedisNode *node, const char *channel, size_t len, bool join)
+{
+	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", channel};
+	size_t argvlen[] = {strlen(argv[0]), len};
+
+	Assert(node_is_subscriber(node) && node->state == NODE_READY);
+
+	node_append(node, lengthof(argv), argv, argvlen);
+	node->flush_wanted = true;
+}
+
+bool
+node_flush(RedisNode *node, int64 now_us)
+{
+	int done = 0;
+
+	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
+		return true;
+	if (!node_is_subscriber(node) && node->batch->count > 0)
+		end_batch(node);
+	if (node->tls != NULL)
+		tls_before_io();
+	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
+	{
+		node_fail_io(node, "write", now_us);
+		return false;
+	}
+	node->flush_wanted = !done;
+	watch(node);
+	return true;
+}
+
+/* A write by TLS that is not done may wait for bytes to read: then room is no news. */
+static void
+watch(RedisNode *node)
+{
+	loop_watch(node->slot, node->connection->fd,
+			   node->tls != NULL ? tls_waits_for_room(node->tls) : node->flush_wanted);
+}
+
+/*
+ * hiredis allocates, and frees one by one, as many elements as an array says to
+ * have: a line of a hostile node would keep it busy for seconds.
+ */
+void
+node_limit_replies(redisReader *reader)
+{
+	static redisReplyObjectFunctions limited;
+
+	create_array = reader->fn->createArray;
+	limited = *reader->fn;
+	limited.createArray = create_short_array;
+	reader->fn = &limited;
+}
+
+static void *
+create_short_array(const redisReadTask *task, RedlockElements elements)
+{
+	return elements <= NODE_ELEMENTS_MAX ? create_array(task, elements) : NULL;
+}
+
+void
+node_append(RedisNode *node, int argc, const char **argv, const size_t *argvlen)
+{
+	if (redisAppendCommandArgv(node->connection, argc, argv, argvlen) != REDIS_OK)
+		out_of_memory(node);
+}
+
+static void
+out_of_memory(const RedisNode *node)
+{
+	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),
+					errmsg("out of memory for commands to redlock node %s", node->url.address)));
+}
+
+void
+node_read_replies(RedisNode *node, int64 now_us)
+{
+	redisContext *connection = node->connection;
+
+	size_t before = connection->reader->len;
+
+	do
+	{
+		if (node->tls != NULL)
+			tls_before_io();
+		if (redisBufferRead(connection) != REDIS_OK)
+		{
+			node_fail_io(node, "read", now_us);
+			return;
+		}
+	} while (node->tls != NULL && tls_has_more(node->tls));
+	if (node->tls != NULL)
+		watch(node);
+	if (is_alert(node))
+	{
+		node_fail(node, NODE_REFUSED, "it speaks TLS: its URL should begin with rediss://", now_us);
+		return;
+	}
+	node->unparsed += connection->reader->len - before;
+	node->heard_us = now_us;
+	while (node->connection == connection)
+	{
+		void *reply = NULL;
+
+		if (redisReaderGetReply(connection->reader, &reply) != REDIS_OK)
+		{
+			node_fail(node, NODE_BACKING_OFF, "it does not speak the Redis protocol", now_us);
+			return;
+		}
+		if (reply == NULL)
+			break;
+
+		if (node->state == NODE_HANDSHAKE && node->answers < node->questions)
+			node_on_handshake(node, reply, now_us);
+		else if (is_answer_due(node))
+			on_reply(node, reply, now_us);
+		else if (node_is_subscriber(node))
+			hear(node, reply, now_us);
+		else
+			node_fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+		freeReplyObject(reply);
+		if (node->connection == connection)
+			node->unparsed = connection->reader->len - connection->reader->pos;
+	}
+	if (node->connection != connection)
+		return;
+	if (node->unparsed > NODE_REPLY_MAX)
+		node_fail(node, NODE_BACKING_OFF, "it sends more than any reply could have", now_us);
+	else if (node->unparsed > 0 && !is_answer_due(node) && node->state != NODE_HANDSHAKE &&
+			 !node_is_subscriber(node))
+		node_fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+}
+
+/* What a server of TLS says to one that speaks otherwise, if it says anything. */
+static bool
+is_alert(const RedisNode *node)
+{
+	const redisReader *reader = node->connection->reader;
+
+	return node_is_unanswered(node) && reader->len > reader->pos &&
+		   reader->buf[reader->pos] == 0x15;
+}
+
+static void
+on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	const InFlight *first = &node->in_flight[node->in_flight_head % NODE_IN_FLIGHT_MAX];
+	char changed[SCRIPT_TEXT_MAX + 1] = "";
+	int count = 1;
+
+	if (first->call != 0)
+	{
+		int call = first->call;
+
+		node->in_flight_head++;
+		if (call != NODE_SAID)
+			node_handler->called(node, call, reply, now_us);
+		return;
+	}
+	if (first->check)
+	{
+		bool evicted = node->facts.evicts;
+
+		node->in_flight_head++;
+		node_read_memory(node, reply);
+		if (evicted && !node->facts.evicts)
+			node_set_state(node, node->state, NULL); /* its quarantine has an end now */
+		if (node->facts.evicts)
+		{
+			guard_distrust(node->guard, MAX_TTL_US, now_us);
+			node_describe(node, GUARD_EVICTS);
+			node_set_state(node, NODE_QUARANTINED, node->guard->reason);
+		}
+		return;
+	}
+	while (!node->in_flight[(node->in_flight_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
+		count++;
+	for (int i = 0; i < count; i++)
+	{
+		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
+		ScriptAnswer answer;
+
+		script_read(sent.op, reply, i, count, &answer);
+		if (answer.forgot || answer.demoted)
+			strlcpy(changed, answer.text, sizeof(changed));
+		if (answer.unknown_script && !sent.by_text)
+			node->by_text = true;
+		node_handler->answered(node, &sent, &answer, now_us);
+	}
+	if (changed[0] != '\0')
+		node_fail(node, NODE_BACKING_OFF, changed, now_us); /* for another handshake */
+}
+
+/* Was a batch sent that is not yet answered? */
+static bool
+is_answer_due(const RedisNode *node)
+{
+	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
+}
+
+/* A message, the confirmation that a channel was joined or left, or an answer to PING. */
+static void
+hear(RedisNode *node, const redisReply *reply, int64 now_us)
+{
+	redisReply **element = reply->element;
+
+	if (reply->type == REDIS_REPLY_ERROR)
+	{
+		char error[SCRIPT_TEXT_MAX + 1];
+
+		/* a host that may not subscribe waits by asking */
+		text_of_node(error, sizeof(error), reply->str, reply->len);
+		node_fail(node, NODE_REFUSED, error, now_us);
+		return;
+	}
+	if (node->pinged_us != 0 && is_pong(reply))
+		node->pinged_us = 0;
+	else if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 ||
+			 element[0]->type != REDIS_REPLY_STRING || element[1]->type != REDIS_REPLY_STRING)
+		node_fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
+	else if (strcmp(element[0]->str, "message") == 0 && element[2]->type == REDIS_REPLY_STRING)
+		node_handler->heard(node, element[1]->str, element[1]->len, element[2]->str,
+							element[2]->len, now_us);
+	else if (strcmp(element[0]->str, "subscribe") == 0)
+		node_handler->joined(node, element[1]->str, element[1]->len, now_us);
+}
+
+/* It looks otherwise on a connection that has subscribed to something. */
+static bool
+is_pong(const redisReply *reply)
+{
+	return reply->type == REDIS_REPLY_STATUS ||
+		   (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2);
+}

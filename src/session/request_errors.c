@@ -1,0 +1,410 @@
+/*
+ * request_errors.c
+ *		Errors of a request, and the texts that tell people who has a lock.
+ *
+ * request_fail_held_at and request_time_out_at end a try or a wait that was in vain.
+ * They raise an error, or note the reason of a call that skips, or do neither: the
+ * request says which.
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#include "protocol/permits.h"
+#include "session/encoding.h"
+#include "session/loss.h"
+#include "session/request_internal.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/holder.h"
+#include "shared/host_list.h"
+#include "shared/node_status.h"
+
+/* Of a call that is skipped. */
+static char skipped[1024];     /* who has the lock, */
+static bool skipped_elsewhere; /* ... and this may be another session of that server by now */
+
+static void note_skipped(const LockRequest *request, int name);
+static Lease *lease_of(int name);
+static bool was_asked_long(void);
+static char *holder_text(const LockRequest *request, int name);
+static char *here_text(uint64 hash);
+static bool is_elsewhere(const LockRequest *request, Lease *lease);
+static char *held_by_text(Lease *lease);
+static int elsewhere_hint(void);
+static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
+static char *permits_text(int permits);
+
+/*
+ * All must say the same of how many may hold it.  Who holds it is shown by what its session
+ * wrote of itself; of others nothing is known.
+ */
+void
+request_refuse_granted_permits(const LockRequest *request, int name)
+{
+	char held_by[64];
+	int permits;
+
+	if (!lease_held_by_head(request_now.asked[name].lease, held_by, sizeof(held_by)))
+		return;
+	permits =
+		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) == 0 ? 1 : holder_permits(held_by);
+	if (permits > 0 && permits != Max(request->permits, 1))
+		fail_other_permits(
+			request, name, permits,
+			psprintf("It was granted to: %s.", held_by_text(request_now.asked[name].lease)));
+}
+
+void
+request_refuse_other_permits(const LockRequest *request, int name, uint64 hash)
+{
+	int permits = lease_permits(hash);
+
+	if (permits >= 0 && Max(permits, 1) != Max(request->permits, 1))
+		fail_other_permits(request, name, permits,
+						   "It is held or waited for on this server; see the view redlock_locks.");
+}
+
+static void
+fail_other_permits(const LockRequest *request, int name, int permits, char *detail)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+		 errmsg("redlock \"%s\" is asked for %s, and others have it %s", request->names[name].name,
+				permits_text(request->permits), permits_text(permits)),
+		 errdetail_internal("%s", detail),
+		 errhint("Let all callers say the same number of slots. A lock that has slots can't be "
+				 "shared, detached, or acquired together with others.")));
+}
+
+static char *
+permits_text(int permits)
+{
+	return permits > 1 ? psprintf("with %d slots", permits) : "without slots";
+}
+
+/*
+ * The nodes might grant what another host holds.  A lease that was left by another session
+ * of this server is no new one, and goes on.
+ */
+void
+request_refuse_in_dispute(const LockRequest *request)
+{
+	HostDispute dispute;
+
+	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_dispute())
+		return;
+	host_list_dispute(&dispute);
+	if (dispute.name[0] == '\0')
+		return;
+	if (dispute.left)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" is not acquired, since the nodes of this server were left for "
+					"others",
+					request->names[0].name),
+			 errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
+					"might get it too",
+					request->names[0].name, dispute.name),
+			 errdetail_internal("%s", dispute.detail),
+			 errhint("%s Locks are acquired again when the hosts agree, or that one has been gone "
+					 "for a minute; see the view redlock_hosts.",
+					 dispute.hint)));
+}
+
+void
+request_fail_held(const LockRequest *request)
+{
+	request_fail_held_at(request, 0);
+}
+
+void
+request_time_out(const LockRequest *request)
+{
+	request_time_out_at(request, 0);
+}
+
+/* A try that was in vain: no error, unless the caller wants one. */
+void
+request_fail_held_at(const LockRequest *request, int name)
+{
+	if (request->skip)
+		note_skipped(request, name);
+	if (request->skip || request->wait_ms != 0)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					errmsg("redlock \"%s\" is held by another", request->names[name].name),
+					errdetail_internal("%s", holder_text(request, name)),
+					is_elsewhere(request, lease_of(name)) ? elsewhere_hint() : 0));
+}
+
+void
+request_time_out_at(const LockRequest *request, int name)
+{
+	bool by_lock_timeout = request_ends_by_lock_timeout(request);
+	Lease *lease = lease_of(name);
+
+	/* these are never called busy, nor skipped */
+	if (lease != NULL && lease_broker_pid() == 0)
+		request_fail_no_broker();
+	if (lease != NULL && was_asked_long())
+	{
+		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
+
+		if (silent == LEASE_NOT_ASKED)
+			request_fail_silent_broker(request, name);
+		if (silent != 0)
+			request_fail_unreachable(request, name,
+									 lease_missing_nodes(request_now.asked[name].lease));
+	}
+	if (request->skip && (request->terms.once || !by_lock_timeout))
+	{
+		note_skipped(request, name);
+		return; /* the time that the call gave is over, not the session's */
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
+					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
+					by_lock_timeout ? "lock_timeout" : "wait"),
+			 errdetail_internal("%s", holder_text(request, name)),
+			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
+}
+
+/* It may be asked for once more, by other slots; what is noted last is why. */
+static void
+note_skipped(const LockRequest *request, int name)
+{
+	Lease *lease = lease_of(name);
+	char *text = holder_text(request, name);
+	int len = pg_mbcliplen(text, strlen(text), sizeof(skipped) - 1);
+
+	memcpy(skipped, text, len);
+	skipped[len] = '\0';
+	skipped_elsewhere = is_elsewhere(request, lease);
+}
+
+const char *
+request_skipped(void)
+{
+	return skipped;
+}
+
+void
+request_tell_skipped(const LockRequest *request)
+{
+	ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request->names[0].name),
+					 errdetail_internal("%s", skipped), skipped_elsewhere ? elsewhere_hint() : 0));
+}
+
+/* NULL: it is not asked for, since another session of this server is before us. */
+static Lease *
+lease_of(int name)
+{
+	return name < request_now.asked_count ? request_now.asked[name].lease : NULL;
+}
+
+/*
+ * Does it mean something that the broker or the nodes have not answered?  Not where
+ * most of the time went by at the gate, and a moment was left for them.
+ */
+static bool
+was_asked_long(void)
+{
+	return request_is_long(redlock_clock_us(), request_now.asked_us);
+}
+
+bool
+request_is_long(int64 now_us, int64 since_us)
+{
+	return now_us - since_us >= since_us - request_now.call_began_us ||
+		   now_us - since_us >= redlock_node_timeout_ms * INT64CONST(1000);
+}
+
+/* A sentence. */
+static char *
+holder_text(const LockRequest *request, int name)
+{
+	Lease *lease = lease_of(name);
+	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
+
+	if (request->permits > 0)
+		return psprintf(
+			"All of its %d slots are held, or kept by hold_at_least, or others wait for "
+			"one.",
+			request->permits);
+	if (lease == NULL)
+		return here_text(request->names[name].hash);
+	return held_by != NULL ? psprintf("It was granted to: %s.", held_by)
+						   : "The nodes have not told who holds it.";
+}
+
+/* A sentence on the session of this server that is before this one. */
+static char *
+here_text(uint64 hash)
+{
+	Lease *lease = lease_find(hash);
+	Lease *copy = palloc(sizeof(Lease));
+	const char *since;
+
+	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
+		pg_atomic_read_u32(&copy->wish) != WISH_HOLD)
+		return "Another session of this server is before this one; see the view redlock_locks.";
+	since = timestamptz_to_str(copy->since);
+	if (lease_state(copy) != LEASE_HELD)
+		return psprintf("Process %d of this server is before this one, and has asked for it since "
+						"%s.",
+						copy->owner_pid, since);
+	if (copy->shared)
+		return psprintf("Sessions of this server have shared it since %s; see the view "
+						"redlock_locks.",
+						since);
+	if (copy->owner_pid == 0)
+		return psprintf("It has been a detached lock of this server since %s; see the view "
+						"redlock_locks.",
+						since);
+	return psprintf("Process %d of this server has held it since %s.", copy->owner_pid, since);
+}
+
+/* In a hand-over, or by keep_idle, another session of its server may have it by now. */
+static bool
+is_elsewhere(const LockRequest *request, Lease *lease)
+{
+	char held_by[64];
+
+	return lease != NULL && request->permits == 0 && lease->kept_until == 0 &&
+		   lease_held_by_head(lease, held_by, sizeof(held_by)) && holder_permits(held_by) > 0;
+}
+
+/* In the encoding of this database; NULL: not known. */
+static char *
+held_by_text(Lease *lease)
+{
+	char *held_by = lease_held_by_text(lease);
+
+	return held_by != NULL ? encoding_from_utf8(held_by) : NULL;
+}
+
+static int
+elsewhere_hint(void)
+{
+	return errhint("Another session of that server may have it by now: its view redlock_locks "
+				   "tells which.");
+}
+
+/* It had been granted. */
+void
+request_fail_lost(const LockRequest *request, int name)
+{
+	if (request_now.waited_for == name || request_now.waited_for < 0)
+		loss_fail(request->names[name].name, loss_reason(request_now.asked[name].lease),
+				  " right after it was granted");
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("the lease on redlock \"%s\" was lost while \"%s\" was waited for",
+					request->names[name].name, request->names[request_now.waited_for].name),
+			 errdetail_internal("%s", loss_reason(request_now.asked[name].lease)),
+			 errhint("What this call had acquired is given back: ask for all again. A hold_at_most "
+					 "must outlast the wait for the other locks.")));
+}
+
+void
+request_fail_unreachable(const LockRequest *request, int name, char *nodes)
+{
+	Lease *lease = lease_of(name);
+	core_mask silent = lease != NULL ? pg_atomic_read_u32(&lease->silent_nodes) : PG_UINT32_MAX;
+	char *advice = nodes[0] != '\0' ? node_status_advise(silent) : "";
+
+	lease_count(COUNT_UNREACHABLE);
+	if (!node_status_listed())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
+						request->names[name].name),
+				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
+	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
+					errmsg("no quorum of redlock nodes could be reached for \"%s\"",
+						   request->names[name].name),
+					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
+									 : errdetail("The answers came too late for a ttl of %d ms.",
+												 request->terms.ttl_ms),
+					advice[0] != '\0' ? errhint("%s See the view redlock_nodes.", advice)
+					: !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
+						? errhint("This host takes no locks before the nodes have told it whether "
+								  "other hosts have the same settings. Try again; see the views "
+								  "redlock_nodes and redlock_hosts.")
+						: errhint("See the view redlock_nodes. A quorum is a majority of all nodes "
+								  "in redlock.nodes, and of all in redlock.nodes_next while that "
+								  "is set.")));
+}
+
+void
+request_fail_deadlock(const LockRequest *request, int name)
+{
+	pgstat_report_deadlock();
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[name].name),
+		 errdetail_internal("%s",
+							encoding_from_utf8(lease_cycle_text(request_now.asked[name].lease))),
+		 errhint("Roll back, release the locks that are held at session scope, and run the "
+				 "transaction again. Deadlocks do not occur where all take their locks in the "
+				 "same order.")));
+}
+
+void
+request_fail_silent_broker(const LockRequest *request, int name)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker has not asked for \"%s\" in time",
+						   request->names[name].name),
+					errdetail("It is stopped or overloaded, or has started just now and is still "
+							  "connecting to the nodes."),
+					errhint("Try again. If the error stays, see the server log and process %d.",
+							lease_broker_pid())));
+}
+
+void
+request_fail_no_broker(void)
+{
+	if (!IsPostmasterEnvironment)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlocks can't be used in single-user mode"),
+						errdetail("The broker, which talks to the nodes, is a background worker, "
+								  "and single-user mode has none."),
+						errhint("Start the server as usual, and try again.")));
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker is not running"),
+					errhint("The server restarts it by itself. If it does not come up, see the "
+							"server log, and whether max_worker_processes, now %d, is enough.",
+							max_worker_processes)));
+}
+
+void
+request_fail_table_full(void)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("too many redlocks are held or asked for on this server"),
+		 lease_table->max_locks < redlock_max_locks
+			 ? errdetail("The server's lock table has room for %d, less than redlock.max_locks, "
+						 "which is %d.",
+						 lease_table->max_locks, redlock_max_locks)
+			 : 0,
+		 lease_table->max_locks < redlock_max_locks
+			 ? errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
+					   max_locks_per_xact)
+			 : errhint("Raise redlock.max_locks, now %d, and restart the server.",
+					   redlock_max_locks)));
+}

@@ -1,0 +1,68 @@
+/*
+ * request_internal.h
+ *		What the files request.c and request_*.c share among themselves.  No other file
+ *		includes this header: lint checks that.
+ */
+#ifndef REDLOCK_REQUEST_INTERNAL_H
+#define REDLOCK_REQUEST_INTERNAL_H
+
+#include "session/request.h"
+#include "shared/guc.h"
+
+/* How long the broker may be missing, for a caller that gave no time to wait. */
+#define BROKER_MISSING_US INT64CONST(3000000)
+
+/* How long the broker may take to ask the nodes, or for a try, to tell what the nodes said. */
+#define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
+
+/* A name of the request, in its order: the gate that was entered, and the lease asked for. */
+typedef struct Asked
+{
+	uint64 hash;
+	uint64 gate;
+	bool at_gate;
+	bool awaited; /* see LeaseTerms */
+	Lease *lease; /* NULL: not yet asked for, or the caller's */
+} Asked;
+
+/* The request under way.  request.c writes all of it, request_lease.c the lease that it opens. */
+typedef struct RequestNow
+{
+	Asked asked[SEVERAL_MAX];
+	int asked_count; /* so many names of the request, the first ones, are in `asked` */
+	int waited_for;  /* the name that was waited for last; -1: none */
+	int64 call_began_us;
+	int64 asked_us; /* when the broker was last told to ask the nodes */
+} RequestNow;
+
+extern RequestNow request_now;
+
+/* request.c */
+extern bool request_ends_by_lock_timeout(const LockRequest *request); /* before `wait` ends */
+extern void request_wait_at_most(int64 deadline_us, long at_most_ms); /* or for the latch */
+
+/* request_lease.c; `key` has room for a prefix of LOCK_PREFIX_MAX and a name of LOCK_NAME_MAX */
+extern int request_make_key(const LockName *name, char *key); /* returns the length */
+extern LeaseOpened request_open_lease(const LockRequest *request, int name, int64 deadline_us);
+extern void request_describe_holder(const LockRequest *request, Lease *lease);
+
+/* request_errors.c: they return if the caller wants no error, or nothing is wrong */
+extern void request_fail_held_at(const LockRequest *request, int name);
+extern void request_time_out_at(const LockRequest *request, int name);
+extern void request_refuse_granted_permits(const LockRequest *request, int name);
+extern void request_refuse_in_dispute(const LockRequest *request);
+
+/* request_errors.c: they never return */
+extern void request_fail_lost(const LockRequest *request, int name);
+extern void request_fail_unreachable(const LockRequest *request, int name, char *nodes);
+extern void request_fail_silent_broker(const LockRequest *request, int name);
+extern void request_fail_deadlock(const LockRequest *request, int name);
+extern void request_fail_table_full(void);
+
+/*
+ * Does a silence of the broker or the nodes since `since_us` mean something?  A short silence after
+ * a longer wait at the gate does not.
+ */
+extern bool request_is_long(int64 now_us, int64 since_us);
+
+#endif /* REDLOCK_REQUEST_INTERNAL_H */

@@ -1,0 +1,133 @@
+/*
+ * request_lease.c
+ *		One lease of a request: its key, its place in the lease table, and the text by
+ *		which its key at the nodes describes the holder.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "commands/dbcommands.h" /* get_database_name, up to 18 */
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+#include "protocol/permits.h"
+#include "session/encoding.h"
+#include "session/request_internal.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/holder.h"
+
+/* Returns its length. */
+int
+request_make_key(const LockName *name, char *key)
+{
+	int prefix_len = strlen(redlock_key_prefix);
+
+	memcpy(key, redlock_key_prefix, prefix_len);
+	memcpy(key + prefix_len, name->utf8, name->utf8_len);
+	return prefix_len + name->utf8_len;
+}
+
+/* Take a slot of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
+LeaseOpened
+request_open_lease(const LockRequest *request, int name, int64 deadline_us)
+{
+	const LockName *wanted = &request->names[name];
+	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
+	int key_len = request_make_key(wanted, key);
+	LeaseTerms terms = request->terms;
+	int64 began_us = 0;
+	LeaseOpened opened;
+
+	terms.awaited = request_now.asked[name].awaited;
+	terms.awaits_tokens = true;
+	for (;;)
+	{
+		int64 now_us;
+
+		opened =
+			lease_open(wanted->hash, request_now.asked[name].gate, key, key_len - wanted->utf8_len,
+					   key_len, &terms, &request_now.asked[name].lease);
+		if (opened == LEASE_MORE_TOKENS)
+		{
+			/* no longer than the nodes may take to answer */
+			terms.awaits_tokens = redlock_clock_us() < deadline_us;
+			if (terms.awaits_tokens)
+				request_wait_at_most(deadline_us, 1);
+			continue;
+		}
+		if (opened != LEASE_NO_SLOT)
+			break;
+		now_us = redlock_clock_us();
+		if (began_us == 0)
+			began_us = now_us;
+		if (lease_broker_pid() == 0)
+			request_fail_no_broker(); /* nobody frees what is released */
+		if (now_us - began_us > BROKER_SILENT_US)
+			request_fail_silent_broker(request, name);
+		if (now_us >= deadline_us)
+			break;
+		request_wait_at_most(deadline_us, 1);
+	}
+	if (opened == LEASE_NO_SLOT || opened == LEASE_TABLE_FULL)
+		request_fail_table_full();
+	if (opened == LEASE_TOO_MANY_JOINED)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("the sessions of this server share too many redlocks"),
+			 errdetail("Each that shares one takes a place in the server's lock table, of which "
+					   "they may fill half."),
+			 errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
+					 max_locks_per_xact)));
+	return opened;
+}
+
+/* For people who look at the key with redis-cli. */
+void
+request_describe_holder(const LockRequest *request, Lease *lease)
+{
+	static char text[LOCK_HOLDER_MAX + 1];
+	static char host[64] = "";
+	static char database[NAMEDATALEN * MAX_CONVERSION_GROWTH];
+	static char user[NAMEDATALEN * MAX_CONVERSION_GROWTH];
+	static Oid described = InvalidOid;
+	static HolderWords words;
+	static size_t size = 0; /* for which the text was written */
+	bool detached = request->terms.scope == SCOPE_DETACHED;
+	Oid role = detached ? GetUserId() : GetSessionUserId();
+	int pid = detached ? 0 : MyProcPid;
+	size_t room = lease_text_size(lease);
+
+	/* what other hosts show of readers has more in front */
+	if (lease->shared)
+		room = Max(room, 2 * strlen(LOCK_READERS)) - strlen(LOCK_READERS);
+	room = Min(room, (size_t) lease_text_size(lease));
+	if (described != role)
+	{
+		char *database_name = get_database_name(MyDatabaseId);
+		char *user_name = GetUserNameFromId(role, true);
+
+		gethostname(host, sizeof(host) - 1);
+		encoding_to_utf8(database, sizeof(database), database_name != NULL ? database_name : "");
+		encoding_to_utf8(user, sizeof(user), user_name != NULL ? user_name : "");
+		words.cluster = cluster_name;
+		words.host = host;
+		words.database = database;
+		words.user = user;
+		described = role;
+		size = 0;
+	}
+	if (size != room || words.pid != pid || words.permits != lease->permits)
+	{
+		size = room;
+		words.pid = pid;
+		words.permits = lease->permits;
+		holder_write(text, size, &words);
+	}
+	strlcpy(lease_holder(lease), text, lease_text_size(lease));
+}
