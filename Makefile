@@ -22,14 +22,14 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
-	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish \
+	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
 	shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
-	shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
+	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
 	broker/lists_file broker/loop broker/marks broker/members broker/node broker/node_checks \
-	broker/node_pipeline broker/registry broker/resolver broker/script broker/subscription broker/timers \
-	broker/tls broker/told broker/trouble broker/turns \
+	broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
+	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
 	session/detached session/effects session/encoding session/fence session/gate session/holdings \
 	session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/session session/session_attach \
@@ -163,11 +163,12 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
-SIM_FILES = sim world plan story node wire word host reload peer session operator fault check debt
-SIM_PURE = core guard hearing release_queue rules settling slots waiters wish
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=src/protocol/%.h)
+SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
+SIM_PURE = $(patsubst %,src/protocol/%,core guard hearing release_queue rules settling slots waiters wish) \
+	src/driver/driver src/driver/turns
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=%.h) src/driver/driver_lease.h src/driver/driver_world.h
 
-test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=src/protocol/%.c) $(SIM_HEADERS)
+test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core hearing rules waiters) $(SIM_HEADERS)

@@ -12,7 +12,7 @@
 #include "broker/broker.h"
 #include "session/session.h"
 #include "shared/guc.h"
-#include "shared/lease.h"
+#include "shared/memory.h"
 
 PG_MODULE_MAGIC;
 
@@ -24,7 +24,7 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return; /* the functions will say what to do */
 	guc_define();
-	lease_install_hooks();
+	memory_install_hooks();
 	session_install_hooks();
 	broker_register();
 }

@@ -35,15 +35,15 @@ check()
 }
 
 # The folder says which process runs a line, and what the line may know.  Arrows point from sql to
-# session, from session and broker to shared, and from shared to protocol.  The protocol and the
-# other pure files know C99 headers only: programs without PostgreSQL or sockets link them.  A header
+# session, from session and broker to shared, from shared to driver, and from there to protocol.
+# The protocol, the driver and the other pure files know C99 headers only: programs without PostgreSQL or sockets link them.  A header
 # X_internal.h belongs to the files of X: no other file includes it.
 includes_point_down()
 {
     perl -ne '
         BEGIN {
-            %below = (protocol => [], shared => [qw(protocol)],
-                broker => [qw(protocol shared)], session => [qw(protocol shared)],
+            %below = (protocol => [], driver => [qw(protocol)], shared => [qw(protocol driver)],
+                broker => [qw(protocol driver shared)], session => [qw(protocol shared)],
                 sql => [qw(protocol shared session)]);
             $c99 = join "|", qw(assert complex ctype errno fenv float inttypes iso646 limits locale math
                 setjmp signal stdarg stdbool stddef stdint stdio stdlib string tgmath time wchar wctype);
@@ -53,10 +53,10 @@ includes_point_down()
         if (/^\s*#\s*include/) {
             # ours are named in one way, so that none goes by another
             ($name) = m{["<]([^">]+)[">]};
-            ($to) = $name =~ m{(?:^|/)(protocol|shared|broker|session|sql)/\w+\.h$};
+            ($to) = $name =~ m{(?:^|/)(protocol|driver|shared|broker|session|sql)/\w+\.h$};
             @ours = $name =~ m{^(?:\.+/)*([^/]+)$} ? glob "src/*/$1" : ();
             $wrong = $to ? $_ !~ /^#include "$to\/\w+\.h"/ || !grep { $to eq $_ } $room, @{ $below{$room} }
-                : @ours > 0 || (($room eq "protocol" || $pure{$ARGV}) && !/^#include <($c99)\.h>/);
+                : @ours > 0 || (($room =~ /^(protocol|driver)$/ || $pure{$ARGV}) && !/^#include <($c99)\.h>/);
             # X_internal.h is for X.c, X.h and X_*.c
             $wrong = 1 if $name =~ m{^(\w+/\w+)_internal\.h$} && $ARGV !~ m{^src/$1(_\w+)?\.[ch]$};
             push @wrong, "$ARGV:$.: $_" if $wrong;
@@ -65,14 +65,14 @@ includes_point_down()
         END { print @wrong; exit @wrong > 0 }' src/*/*.[ch]
 }
 
-# C99 has an allocator, a clock and files as well.  The protocol calls none of them: only
-# itself, and what copies and compares.
-protocol_calls_nothing()
+# C99 has an allocator, a clock and files as well.  Protocol and driver call none of them: only
+# each other, and what copies and compares.
+pure_rooms_call_nothing()
 {
     local file
 
     mkdir "$TMP/protocol"
-    for file in src/protocol/*.c; do
+    for file in src/protocol/*.c src/driver/*.c; do
         "${CC:-cc}" -std=c99 -fno-builtin -DNDEBUG -Isrc -c -o "$TMP/protocol/$(basename "$file" .c).o" "$file" || return 1
     done
     nm -A "$TMP"/protocol/*.o | perl -ne '
@@ -97,7 +97,7 @@ rooms_are_described()
             while (<$in>)
             {
                 $includes{$room}{$1} = 1
-                  if /#include "(?:protocol|shared|broker|session|sql)\/(\w+)\.h"/ && $1 ne $room;
+                  if /#include "(?:protocol|driver|shared|broker|session|sql)\/(\w+)\.h"/ && $1 ne $room;
             }
         }
         open my $in, "<", "src/README.md" or die "src/README.md: $!";
@@ -114,6 +114,40 @@ rooms_are_described()
         push @wrong, map { "$_ is not listed\n" } grep { !$listed{$_} } sort keys %includes;
         print @wrong;
         exit @wrong > 0'
+}
+
+# No file uses itself by way of others.  Files that share an X_internal.h are one here.
+no_circles()
+{
+    perl -e '
+        my (%uses, %seen, @circle);
+        my %family = map { m{^src/(\w+/\w+)_internal\.h$} ? ($1 => 1) : () } glob "src/*/*.h";
+        sub module
+        {
+            my ($file) = @_;
+            my ($family) = grep { $file =~ /^$_(_|$)/ } sort keys %family;
+            return $family // $file;
+        }
+        foreach my $file (glob "src/*/*.[ch]")
+        {
+            my $from = module($file =~ s{^src/(\w+/\w+)\.[ch]$}{$1}r);
+            open my $in, "<", $file or die "$file: $!";
+            while (<$in>)
+            {
+                next unless m{#include "(\w+/\w+)\.h"};
+                $uses{$from}{ module($1) } = 1 if -e "src/$1.h" && module($1) ne $from;
+            }
+        }
+        sub look
+        {
+            my ($module, @path) = @_;
+            if (grep { $_ eq $module } @path) { @circle = (@path, $module); return; }
+            return if $seen{$module}++;
+            look($_, @path, $module) for sort keys %{ $uses{$module} };
+        }
+        look($_) for sort keys %uses;
+        print join(" -> ", @circle), "\n" if @circle;
+        exit @circle > 0'
 }
 
 # No loop, and no call but for those that copy a text or are inline, between
@@ -201,8 +235,9 @@ else
     echo "-       formatting: no clang-format here"
 fi
 check "includes point down, and the pure rooms include C99 headers only" includes_point_down
-check "the protocol calls no allocator, clock or file" protocol_calls_nothing
+check "protocol and driver call no allocator, clock or file" pure_rooms_call_nothing
 check "the tables of rooms in src/README.md" rooms_are_described
+check "no file uses itself by way of others" no_circles
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "names that all supported servers have" names_are_everywhere
 check "tests are in the schedules" tests_are_scheduled

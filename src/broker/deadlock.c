@@ -20,7 +20,7 @@
 #include "broker/deadlock.h"
 #include "broker/subscription.h"
 #include "broker/timers.h"
-#include "broker/turns.h"
+#include "driver/turns.h"
 #include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
@@ -80,6 +80,7 @@ typedef struct Visit
 	ScriptProbe probe;
 } Visit;
 
+static const Driver *driver;
 static Wait *waits;
 static dlist_head waiting = DLIST_STATIC_INIT(waiting);
 static int probing; /* of these, how many have sent a probe */
@@ -124,8 +125,9 @@ static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
 
 void
-deadlock_init(void)
+deadlock_init(const Driver *of_leases)
 {
+	driver = of_leases;
 	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timers = timers_make();
@@ -183,7 +185,7 @@ deadlock_on_time(int64 now_us)
 			send_probe(lease, now_us);
 		}
 		/* at random: of probes that are dropped, it is not always the same ones */
-		again_us = probe_again_us(lease->core.waiting, probing);
+		again_us = probe_again_us(lease->drive.core.waiting, probing);
 		again_us += (int64) pg_prng_uint64_range(&pg_global_prng_state, 0, again_us / 2);
 		timers_set(timers, timer, now_us + again_us * 4 / 5);
 	}
@@ -467,7 +469,7 @@ was_told(Lease *const *told, int count, const Lease *request)
 static void
 tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 {
-	const Waiters *hosts = turns_told(lease);
+	const Waiters *hosts = turns_told(driver, lease_slot(lease));
 	char text[SCRIPT_PROBE_MAX];
 	size_t len;
 
@@ -539,7 +541,7 @@ is_asked_for(Lease *lease)
 static uint64
 number_of(const Lease *lease)
 {
-	return (uint64) lease_slot(lease) << 32 | lease->generation;
+	return (uint64) lease_slot(lease) << 32 | lease->drive.generation;
 }
 
 /*

@@ -12,9 +12,10 @@
 #define REDLOCK_DEADLOCK_H
 
 #include "broker/script.h"
+#include "driver/driver_world.h"
 #include "shared/lease.h"
 
-extern void deadlock_init(void);
+extern void deadlock_init(const Driver *driver);
 
 /* A request waits for what another has; it does no more. */
 extern void deadlock_wait(Lease *lease, int64 now_us);

@@ -242,7 +242,7 @@ static bool
 has_leases(int64 now_us)
 {
 	for (int i = 0; i < lease_table->slots; i++)
-		if (lease_at(i)->in_use && is_asked_or_held(&lease_at(i)->core))
+		if (lease_at(i)->in_use && is_asked_or_held(&lease_at(i)->drive.core))
 			return true;
 	return lease_table->settling.kept_until_us > now_us;
 }

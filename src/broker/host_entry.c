@@ -147,7 +147,7 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 
 	for (int i = 0; i < lease_table->slots; i++)
 	{
-		const core_lease *lease = &lease_at(i)->core;
+		const core_lease *lease = &lease_at(i)->drive.core;
 		core_lists lists = lease->lists;
 		int at = 0;
 

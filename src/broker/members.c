@@ -434,7 +434,7 @@ slot_use(void)
 
 	for (int i = 0; i < lease_table->slots; i++)
 		if (lease_at(i)->in_use)
-			use.leased |= core_served_by(&lease_at(i)->core);
+			use.leased |= core_served_by(&lease_at(i)->drive.core);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (node_status[i].in_use)
@@ -457,4 +457,25 @@ close_left_node(int slot, int64 now_us)
 	status->in_use = false;
 	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
 	seqlock_end_write(&status->version);
+}
+
+int64
+members_round_trip_us(void)
+{
+	int64 rtt_us[CORE_NODES_MAX];
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int64 rtt = (int64) pg_atomic_read_u64(&node_status[i].rtt_us);
+		int at = count;
+
+		if (!(members() & CORE_BIT(i)))
+			continue;
+		for (; at > 0 && rtt_us[at - 1] > rtt; at--)
+			rtt_us[at] = rtt_us[at - 1];
+		rtt_us[at] = rtt;
+		count++;
+	}
+	return count > 0 ? rtt_us[count / 2] : 0;
 }

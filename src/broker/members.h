@@ -22,6 +22,9 @@
 extern core_lists members_lists(void);
 extern core_mask members(void); /* of both */
 
+/* The round trip to the median of these nodes. */
+extern int64 members_round_trip_us(void);
+
 /*
  * The nodes of an earlier broker, also those that are no longer listed: leases may live on
  * them, and what is listed now may have to wait for their slots.  After a start of the server, the

@@ -39,6 +39,7 @@
 #include "broker/resolver.h"
 #include "broker/script.h"
 #include "broker/tls.h"
+#include "driver/driver_world.h"
 #include "protocol/core.h"
 #include "protocol/guard.h"
 #include "shared/url.h"
@@ -72,15 +73,11 @@ typedef enum NodeState
 /* A command in flight: what the broker needs to know when the reply comes. */
 typedef struct InFlight
 {
-	int lease_slot;
-	uint32 generation;
-	uint32 round;
-	core_op op;
-	core_event_type why; /* the event that asked for it */
-	bool by_text;        /* the script's text was sent along */
-	bool last;           /* of its batch: one reply answers all of it */
-	bool check;          /* of the connection: no lease is concerned */
-	int call;            /* what node_call was given, and then no lease either; or 0 */
+	DriverSent command;
+	bool by_text; /* the script's text was sent along */
+	bool last;    /* of its batch: one reply answers all of it */
+	bool check;   /* of the connection: no lease is concerned */
+	int call;     /* what node_call was given, and then no lease either; or 0 */
 	int64 sent_us;
 } InFlight;
 

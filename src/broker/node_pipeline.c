@@ -267,7 +267,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		InFlight sent = node->in_flight[node->in_flight_head++ % NODE_IN_FLIGHT_MAX];
 		ScriptAnswer answer;
 
-		script_read(sent.op, reply, i, count, &answer);
+		script_read(sent.command.op, reply, i, count, &answer);
 		if (answer.forgot || answer.demoted)
 			strlcpy(changed, answer.text, sizeof(changed));
 		if (answer.unknown_script && !sent.by_text)

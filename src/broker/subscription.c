@@ -12,7 +12,7 @@
 #include "utils/memutils.h"
 
 #include "broker/subscription.h"
-#include "protocol/hearing.h"
+#include "driver/driver.h"
 #include "protocol/permits.h"
 #include "shared/guc.h"
 
@@ -20,42 +20,35 @@
 #define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
 #define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
 
-/* Of each slot of the lease table. */
-typedef struct Subscription
-{
-	bool active;            /* on the channel of its key */
-	Hearing hearing;        /* what nodes confirmed and told there */
-	core_mask *told_permit; /* of a queue that is held: nodes that told of each permit; or NULL */
-} Subscription;
+static Driver *driver;
 
-static Subscription *subscriptions;
+/* Of each slot of the lease table: of a queue that is held, nodes that told of each permit; or NULL
+ */
+static core_mask **told_permits;
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
 
-static Subscription *of(const Lease *lease);
+static bool hears(const Lease *lease);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
 static void say_by(core_mask nodes, int argc, const char **argv, const size_t *argvlen,
 				   int64 now_us);
 
 void
-subscription_init(void)
+subscription_init(Driver *of_leases)
 {
-	subscriptions =
-		MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Subscription),
+	driver = of_leases;
+	told_permits =
+		MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(core_mask *),
 								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
 void
 subscription_begin(Lease *lease)
 {
-	if (of(lease)->active)
-		return;
-	of(lease)->active = true;
-	memset(&of(lease)->hearing, 0, sizeof(Hearing));
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *subscriber = node_at(i + NODE_SUBSCRIBER);
 
-		if ((lease->core.members & CORE_BIT(i)) && subscriber->state == NODE_READY)
+		if ((lease->drive.core.members & CORE_BIT(i)) && subscriber->state == NODE_READY)
 			node_subscribe(subscriber, lease->key, lease->key_len, true);
 	}
 }
@@ -63,34 +56,21 @@ subscription_begin(Lease *lease)
 void
 subscription_end(Lease *lease)
 {
-	if (!of(lease)->active)
-		return;
-	of(lease)->active = false;
-	if (of(lease)->told_permit != NULL)
-		pfree(of(lease)->told_permit);
-	of(lease)->told_permit = NULL;
+	core_mask **told = &told_permits[lease_slot(lease)];
+
+	if (*told != NULL)
+		pfree(*told);
+	*told = NULL;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((lease->core.members & CORE_BIT(i)) &&
+		if ((lease->drive.core.members & CORE_BIT(i)) &&
 			node_at(i + NODE_SUBSCRIBER)->state == NODE_READY)
 			node_subscribe(node_at(i + NODE_SUBSCRIBER), lease->key, lease->key_len, false);
 }
 
-void
-subscription_asked(Lease *lease)
+static bool
+hears(const Lease *lease)
 {
-	hearing_asked(&of(lease)->hearing);
-}
-
-bool
-subscription_may_miss(const Lease *lease)
-{
-	return of(lease)->active && hearing_may_miss(&of(lease)->hearing, &lease->core);
-}
-
-static Subscription *
-of(const Lease *lease)
-{
-	return &subscriptions[lease_slot(lease)];
+	return driver->slot[lease_slot(lease)].hears;
 }
 
 void
@@ -101,31 +81,10 @@ subscription_open(int node, int64 now_us)
 }
 
 Lease *
-subscription_joined(const RedisNode *node, const char *channel, size_t len, bool *majority)
+subscription_joined(const RedisNode *node, const char *channel, size_t len)
 {
-	int from = node->slot - NODE_SUBSCRIBER;
-	Lease *lease = subscription_lease(channel, len);
-
-	deaf_to_us &= ~CORE_BIT(from);
-	if (lease == NULL || !of(lease)->active || (of(lease)->hearing.joined & CORE_BIT(from)))
-		return NULL;
-	*majority = hearing_joined(&of(lease)->hearing, &lease->core, from);
-	return lease;
-}
-
-Lease *
-subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token,
-				  bool *majority)
-{
-	Lease *lease = subscription_lease(channel, len);
-
-	if (lease == NULL || !of(lease)->active)
-		return NULL; /* it waits no longer */
-	*majority =
-		hearing_told(&of(lease)->hearing, &lease->core, node->slot - NODE_SUBSCRIBER, token);
-	if (*majority)
-		lease_count(COUNT_WOKEN);
-	return lease;
+	deaf_to_us &= ~CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	return subscription_lease(channel, len);
 }
 
 /* A node that tells of a permit once more tells of its next release. */
@@ -134,20 +93,21 @@ subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
 {
 	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
-	core_mask *told;
+	core_mask **told;
+	core_mask *by;
 	bool enough;
 
-	if (lease == NULL || !lease->is_queue || !of(lease)->active || lease->core.state != CORE_HELD)
+	if (lease == NULL || !lease->is_queue || !hears(lease) || lease->drive.core.state != CORE_HELD)
 		return NULL;
-	if (of(lease)->told_permit == NULL)
-		of(lease)->told_permit =
-			MemoryContextAllocZero(TopMemoryContext, (PERMITS_MAX + 1) * sizeof(core_mask));
-	told = &of(lease)->told_permit[permit];
-	if (*told & bit)
-		*told = 0;
-	enough = core_has_quorum(lease->core.lists, *told);
-	*told |= bit;
-	return !enough && core_has_quorum(lease->core.lists, *told) ? lease : NULL;
+	told = &told_permits[lease_slot(lease)];
+	if (*told == NULL)
+		*told = MemoryContextAllocZero(TopMemoryContext, (PERMITS_MAX + 1) * sizeof(core_mask));
+	by = &(*told)[permit];
+	if (*by & bit)
+		*by = 0;
+	enough = core_has_quorum(lease->drive.core.lists, *by);
+	*by |= bit;
+	return !enough && core_has_quorum(lease->drive.core.lists, *by) ? lease : NULL;
 }
 
 bool
@@ -179,7 +139,7 @@ subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 void
 subscription_say_to_readers(const Lease *lease, const char *text, size_t len, int64 now_us)
 {
-	core_mask nodes = core_votes(&lease->core, CORE_VOTE_NO) & nodes_that(node_can_send);
+	core_mask nodes = core_votes(&lease->drive.core, CORE_VOTE_NO) & nodes_that(node_can_send);
 	char random[16];
 	const char *argv[] = {"EVAL", lua_readers_script, "0", lease->key, text, random};
 	size_t argvlen[] = {4, strlen(lua_readers_script), 1, lease->key_len, len, 0};
@@ -213,7 +173,7 @@ subscription_lease(const char *key, size_t len)
 }
 
 void
-subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
+subscription_on_change(RedisNode *node, int64 now_us)
 {
 	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
 
@@ -235,19 +195,12 @@ subscription_on_change(RedisNode *node, void (*lost)(Lease *lease))
 	{
 		Lease *lease = lease_at(i);
 
-		if (!lease->in_use || !of(lease)->active || !(lease->core.members & bit))
+		if (!hears(lease) || !(lease->drive.core.members & bit))
 			continue;
 		if (node->state == NODE_READY)
 			node_subscribe(node, lease->key, lease->key_len, true);
-		else if (of(lease)->hearing.joined & bit)
-		{
-			const core_mask *joined = &of(lease)->hearing.joined;
-			bool enough = core_has_quorum(lease->core.lists, *joined);
-
-			hearing_left(&of(lease)->hearing, node->slot - NODE_SUBSCRIBER);
-			if (enough && !core_has_quorum(lease->core.lists, *joined))
-				lost(lease);
-		}
+		else
+			driver_on_left(driver, i, node->slot - NODE_SUBSCRIBER, now_us);
 	}
 }
 

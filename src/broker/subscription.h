@@ -3,11 +3,9 @@
  *		What this server hears of others: the subscriptions of waiting leases to the channels
  *		of their keys, and that to the channel of this server.
  *
- * A waiter joins the key's channel on all nodes; when it asks again is told in
- * protocol/hearing.h.
+ * A waiter joins the key's channel on all nodes; protocol/hearing.h tells when it asks again.
  *
- * Used by the broker only.  It lets no lease take a step: the broker does, when it is told
- * to.  A successor begins anew.
+ * Used by the broker only.  A successor begins anew.
  */
 #ifndef REDLOCK_SUBSCRIPTION_H
 #define REDLOCK_SUBSCRIPTION_H
@@ -15,29 +13,17 @@
 #include "broker/node.h"
 #include "shared/lease.h"
 
-extern void subscription_init(void);
+extern void subscription_init(Driver *driver);
 
-/* The lease waits; it does no more.  Safe to repeat. */
+/* The lease joins the channel of its key, or leaves it: see hears of DriverSlot. */
 extern void subscription_begin(Lease *lease);
 extern void subscription_end(Lease *lease);
-
-/* It has asked again: releases before that are over. */
-extern void subscription_asked(Lease *lease);
-
-/* It was refused, or none of the above.  May it miss that the lock is released? */
-extern bool subscription_may_miss(const Lease *lease);
 
 /* The node can be asked: what it tells this server is heard from now on. */
 extern void subscription_open(int node, int64 now_us);
 
-/*
- * A subscriber joined a channel, or was told of the release of the lease that had this token (0:
- * an unknown one).  Returns the lease that waits there, or NULL; majority: it asks again for that.
- */
-extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len,
-								  bool *majority);
-extern Lease *subscription_told(const RedisNode *node, const char *channel, size_t len, int64 token,
-								bool *majority);
+/* A subscriber joined a channel.  Returns the lease whose key it is, or NULL. */
+extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len);
 
 /* A node tells that this permit was released.  Returns the queue, if it is held, when enough have.
  */
@@ -60,11 +46,8 @@ extern void subscription_say_to_readers(const Lease *lease, const char *text, si
 /* The lease with this key, or NULL. */
 extern Lease *subscription_lease(const char *key, size_t len);
 
-/*
- * A subscriber came, or went.  lost: called for each lease that has too few left, and
- * must go back to asking.
- */
-extern void subscription_on_change(RedisNode *node, void (*lost)(Lease *lease));
+/* A subscriber came, or went: the driver is told which leases have left a channel. */
+extern void subscription_on_change(RedisNode *node, int64 now_us);
 
 /* The node is left, or is connected to again, and then subscription_open follows. */
 extern void subscription_close(int node, int64 now_us);

@@ -199,8 +199,8 @@ owner_text(const Lease *lease)
 static char *
 votes_text(const Lease *lease)
 {
-	core_mask yes = core_votes(&lease->core, CORE_VOTE_YES);
-	core_mask denying = core_votes(&lease->core, CORE_VOTE_NO);
+	core_mask yes = core_votes(&lease->drive.core, CORE_VOTE_YES);
+	core_mask denying = core_votes(&lease->drive.core, CORE_VOTE_NO);
 
-	return node_status_explain(yes, denying, lease->core.members & ~(yes | denying));
+	return node_status_explain(yes, denying, lease->drive.core.members & ~(yes | denying));
 }

@@ -296,9 +296,9 @@ go_on(Lease *from, Lease *to)
 {
 	from->goes_on = true;
 	to->wanted = from->wanted;
-	to->turn_began_us = from->turn_began_us;
-	to->long_turn_us = from->long_turn_us;
-	to->turn_handovers = from->turn_handovers + from->handovers + 1;
+	to->drive.turn_began_us = from->drive.turn_began_us;
+	to->drive.long_turn_us = from->drive.long_turn_us;
+	to->drive.turn_handovers = from->drive.turn_handovers + from->handovers + 1;
 }
 
 /* The limit of the new holder takes the place of the former one.  Under the table lock. */
@@ -413,7 +413,7 @@ take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_le
 		lease_join_first(lease);
 	pg_atomic_write_u64(&lease->want_until_us, 0);
 	lease->wanted = false;
-	lease->handovers = lease->turn_handovers = 0;
+	lease->handovers = lease->drive.turn_handovers = 0;
 	lease->goes_on = false;
 	lease->returns = false;
 	lease->is_awaited = false;
@@ -543,14 +543,14 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	else if (idle)
 	{
 		int others = waiting(lease->gate);
-		int64 turn_us = now_us - lease->turn_began_us;
-		int handovers = lease->turn_handovers + lease->handovers;
+		int64 turn_us = now_us - lease->drive.turn_began_us;
+		int handovers = lease->drive.turn_handovers + lease->handovers;
 
 		lease->returns = others > 0;
 		idle = rules_may_hand_over(lease->hold_at_least_ms > 0, validity_us, ttl_us, turn_us,
 								   handovers, redlock_handover_limit) &&
-			   (passed ||
-				rules_turn_lasts(lease->wanted, handovers, others, turn_us >= lease->long_turn_us));
+			   (passed || rules_turn_lasts(lease->wanted, handovers, others,
+										   turn_us >= lease->drive.long_turn_us));
 		if (idle && passed)
 			idle_until_us = now_us + PERMITS_PASS_US;
 	}
@@ -706,13 +706,13 @@ lease_valid_until_us(Lease *lease)
 int64
 lease_token(Lease *lease)
 {
-	return rules_token(lease->first_token, lease->handovers);
+	return rules_token(lease->drive.first_token, lease->handovers);
 }
 
 void
 lease_free(Lease *lease)
 {
-	Assert(lease->in_use && lease->core.state == CORE_FREE);
+	Assert(lease->in_use && lease->drive.core.state == CORE_FREE);
 	Assert(pg_atomic_read_u32(&lease->wish) == WISH_NOTHING);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
@@ -722,7 +722,7 @@ lease_free(Lease *lease)
 	for (int i = 0; i < CYCLES; i++)
 		if (lease_table->cycle_slot[i] == lease_slot(lease))
 			lease_table->cycle_slot[i] = -1;
-	lease->generation++;
+	lease->drive.generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	LWLockRelease(lease_lock_of(lease->hash));
 	push_free(lease);

@@ -80,6 +80,7 @@
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 
+#include "driver/driver_lease.h"
 #include "protocol/core.h"
 #include "protocol/lua.h"
 #include "protocol/settling.h"
@@ -203,20 +204,9 @@ typedef struct Lease
 	TimestampTz kept_until; /* it was released elsewhere, and is kept until then by its
 							 * hold_at_least; 0: it was not */
 
-	/* (g) */
-	int64 turn_began_us;
-	int64 long_turn_us; /* see rules_turn_lasts */
-	int turn_handovers; /* of this turn, before the nodes granted it */
-	int64 first_token;  /* and then one more for each hand-over, up to last_token */
-
 	/* (b) */
-	uint32 generation; /* changes when the slot is freed, so that late replies
-						* find nobody.  It wraps: no reply is under way while
-						* a slot is freed 2^32 times */
 	uint8 secret[LOCK_SECRET_BYTES];
-	bool granted;        /* of this secret, by a quorum */
-	int64 keep_until_us; /* the key stays until then; 0: no longer than held */
-	core_lease core;
+	DriverLease drive; /* but the fields for the turn and the first token, which are (g) */
 } Lease;
 
 StaticAssertDecl(sizeof(Lease) <= 1128, "a slot takes little more than a kilobyte");
@@ -317,8 +307,9 @@ extern LeaseTable *lease_table;
 /* An error (55000) unless preloaded. */
 extern void lease_require_preload(void);
 
-/* postmaster, _PG_init */
-extern void lease_install_hooks(void);
+/* Its memory: requested by the postmaster, and set up under AddinShmemInitLock.  See memory.c. */
+extern void lease_memory_request(void);
+extern void lease_memory_set_up(void);
 
 /* backends */
 typedef struct LeaseTerms

@@ -1,6 +1,6 @@
 /*
  * lease_memory.c
- *		Shared memory: its size, and how the server's start sets it up.
+ *		The memory of the lease table: its size, and how the server's start sets it up.
  *
  * There are more slots than redlock.max_locks: a released lease keeps its slot
  * until each node has acknowledged, and must not stand in the way of new ones.
@@ -15,23 +15,14 @@
 #include "storage/shmem.h"
 
 #include "shared/guc.h"
-#include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
-#include "shared/new_names.h"
-#include "shared/node_status.h"
-#include "shared/run_report.h"
 
 /* Slots for leases that are being released, in addition to max_locks. */
 #define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 LeaseTable *lease_table = NULL;
 
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static void init_table(void);
 static int room_for_locks(void);
 static int buckets_wanted(void);
@@ -49,43 +40,20 @@ lease_require_preload(void)
 }
 
 void
-lease_install_hooks(void)
+lease_memory_request(void)
 {
-	prev_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	prev_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
-
-static void
-request_shmem(void)
-{
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	RequestAddinShmemSpace(host_list_size());
-	RequestAddinShmemSpace(add_size(table_size(), node_status_size()));
-	new_names_request();
-	run_report_request();
+	RequestAddinShmemSpace(table_size());
 	RequestNamedLWLockTranche("redlock_pg", LEASE_PARTITIONS + 1);
 }
 
-static void
-startup_shmem(void)
+void
+lease_memory_set_up(void)
 {
 	bool found;
 
-	if (prev_shmem_startup_hook)
-		prev_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	lease_table = ShmemInitStruct("redlock_pg", table_size(), &found);
 	if (!found)
 		init_table();
-	node_status_set_up();
-	host_list_set_up();
-	new_names_set_up();
-	run_report_set_up();
-	LWLockRelease(AddinShmemInitLock);
 }
 
 static void
@@ -141,7 +109,7 @@ init_table(void)
 		Lease *lease = &lease_table->lease[i];
 
 		/* so nobody guesses the number of a wait: see deadlock.c */
-		lease->generation = pg_prng_uint32(&pg_global_prng_state);
+		lease->drive.generation = pg_prng_uint32(&pg_global_prng_state);
 		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
 		lease->next_named = -1;
 		lease->next_queued = -1;

@@ -202,8 +202,8 @@ lease_detach(Lease *lease, DetachedLease *detached)
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
 	seqlock_begin_write(&lease->version);
-	*detached =
-		(DetachedLease){lease, lease->hash, lease->generation, lease->token, lease->owner_role};
+	*detached = (DetachedLease){lease, lease->hash, lease->drive.generation, lease->token,
+								lease->owner_role};
 	lease->owner_pid = 0;
 	seqlock_end_write(&lease->version);
 	/* it sees that the lease is detached, or we see the loss: see lease_give_up_detached */
@@ -228,7 +228,8 @@ lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *
 		 lease->key_len - lease->prefix_len == name_len &&
 		 memcmp(lease->key + lease->prefix_len, name, name_len) == 0;
 	if (is)
-		*found = (DetachedLease){lease, hash, lease->generation, lease->token, lease->owner_role};
+		*found =
+			(DetachedLease){lease, hash, lease->drive.generation, lease->token, lease->owner_role};
 	LWLockRelease(lease_lock_of(hash));
 	return is;
 }
@@ -250,7 +251,7 @@ lease_detached_missing_nodes(const DetachedLease *detached)
 	char *nodes = lease_missing_nodes(detached->lease);
 
 	pg_read_barrier();
-	return detached->lease->generation == detached->generation ? nodes : "";
+	return detached->lease->drive.generation == detached->generation ? nodes : "";
 }
 
 bool
@@ -351,7 +352,7 @@ static bool
 is_same(const DetachedLease *detached)
 {
 	return pg_atomic_read_u32(&detached->lease->wish) == WISH_HOLD &&
-		   detached->lease->generation == detached->generation;
+		   detached->lease->drive.generation == detached->generation;
 }
 
 /* Who waits for it in the gate goes on.  Under the table lock. */

@@ -93,7 +93,7 @@ lease_unanswered(uint64 hash)
 	if (lease != NULL && lease_state(lease) == LEASE_WAITING)
 	{
 		silent = pg_atomic_read_u32(&lease->silent_nodes);
-		members = lease->core.members;
+		members = lease->drive.core.members;
 	}
 	LWLockRelease(lease_lock_of(hash));
 	if (silent == 0 || 2 * pg_popcount32(silent) < pg_popcount32(members))

@@ -264,7 +264,7 @@ is_quorum(int h, int s, core_lists lists, core_mask servers)
 	{
 		core_mask bit = CORE_BIT(w.server_of[h][n]);
 
-		if ((servers & bit) && (hosts[h].slot[s].core.members & CORE_BIT(n)))
+		if ((servers & bit) && (hosts[h].slot[s].drive.core.members & CORE_BIT(n)))
 		{
 			slots |= CORE_BIT(n);
 			servers &= ~bit;
@@ -290,7 +290,7 @@ check_round(int h, int s)
 	for (int i = 0; i < w.plan.servers; i++)
 		if (book->counted[i] < check->floor)
 			behind |= CORE_BIT(i);
-	check->ordered = !is_quorum(h, s, hosts[h].slot[s].core.lists, behind);
+	check->ordered = !is_quorum(h, s, hosts[h].slot[s].drive.core.lists, behind);
 }
 
 void
@@ -343,7 +343,7 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 	int server = w.server_of[h][node];
 
 	if (answer->reply != CORE_REPLY_YES || command->secret != slot->secret ||
-		command->attempt != slot->core.attempt)
+		command->attempt != slot->drive.core.attempt)
 		return;
 	if (command->op == CORE_OP_ACQUIRE)
 		check->yes |= CORE_BIT(server);
@@ -420,13 +420,13 @@ check_stays(int h)
 			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
 			   slot->secret);
 		demand(14,
-			   slot->owner != OWNER_HOLDS || slot->core.state != CORE_HELD ||
+			   slot->owner != OWNER_HOLDS || slot->drive.core.state != CORE_HELD ||
 				   slot->check.hold_until_us == 0 || !is_overdue(h, slot->check.hold_until_us),
 			   "host %c keeps request %u, whose session has held it for as long as it may",
 			   HOST_NAME(h), slot->secret);
 		if (slot->owner != OWNER_DETACHED)
 			continue;
-		demand(14, slot->core.state == CORE_HELD,
+		demand(14, slot->drive.core.state == CORE_HELD,
 			   "host %c keeps request %u, which is detached and was lost", HOST_NAME(h),
 			   slot->secret);
 		demand(14, !is_overdue(h, slot->check.hold_until_us),
@@ -440,7 +440,7 @@ void
 check_prolonged(int h, int s, int64_t hold_at_most_us)
 {
 	round_check *check = &hosts[h].slot[s].check;
-	int64_t left_us = hosts[h].slot[s].core.granted_until_us - host_now_us(h);
+	int64_t left_us = hosts[h].slot[s].drive.core.granted_until_us - host_now_us(h);
 
 	seen.prolonged++;
 	check->tight = left_us < 8 * w.plan.delay_us + 1000;
@@ -471,7 +471,7 @@ check_disowned(int h, int s)
 	const slot *slot = &hosts[h].slot[s];
 
 	demand(14,
-		   slot->owner != OWNER_DETACHED || slot->core.state == CORE_LOST ||
+		   slot->owner != OWNER_DETACHED || slot->drive.core.state == CORE_LOST ||
 			   host_now_us(h) >= slot->check.hold_until_us,
 		   "host %c gives up request %u, which is detached, before its end", HOST_NAME(h),
 		   slot->secret);
@@ -495,10 +495,10 @@ check_outcome(int h, int s, core_outcome outcome)
 			break;
 		case CORE_MUST_WAIT:
 			seen.recalls += slot->once;
-			slot->check.split = slot->check.split || slot->core.splits > 0;
+			slot->check.split = slot->check.split || slot->drive.core.splits > 0;
 			demand(12,
 				   !slot->once || !w.plan.faultless ||
-					   (slot->core.wake_at_us <= try_until_us(slot) &&
+					   (slot->drive.core.wake_at_us <= try_until_us(slot) &&
 						host_now_us(h) <= try_until_us(slot)),
 				   "request %u of host %c, a try, waits for too long", slot->secret, HOST_NAME(h));
 			break;
@@ -534,6 +534,9 @@ check_outcome(int h, int s, core_outcome outcome)
 		case CORE_EXPIRED:
 			seen.expired++;
 			tell("host %c: the lease of request %u is lost", HOST_NAME(h), slot->secret);
+			demand(14, !host_stays(slot) && !hosts[h].release[s].waits,
+				   "host %c tells of the loss of request %u, which nobody has", HOST_NAME(h),
+				   slot->secret);
 			demand(14, slot->owner != OWNER_DETACHED || host_now_us(h) < slot->check.hold_until_us,
 				   "host %c loses the lease of request %u, which is detached and was to end",
 				   HOST_NAME(h), slot->secret);
@@ -561,19 +564,19 @@ check_granted(int h, int s)
 
 	seen.granted++;
 	tell("host %c: request %u is granted, valid for %.3f ms, tokens to %lld", HOST_NAME(h),
-		 slot->secret, (double) (slot->core.valid_until_us - now_us) / 1000,
-		 (long long) (slot->core.token - WALL_US - START_US));
-	demand(3, now_us < deadline_us && slot->core.granted_until_us <= deadline_us,
+		 slot->secret, (double) (slot->drive.core.valid_until_us - now_us) / 1000,
+		 (long long) (slot->drive.core.token - WALL_US - START_US));
+	demand(3, now_us < deadline_us && slot->drive.core.granted_until_us <= deadline_us,
 		   "request %u of host %c is granted %.3f ms after its first send, with %.3f ms to go, and "
 		   "the validity of a ttl is %.3f ms",
 		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
-		   (double) (slot->core.valid_until_us - now_us) / 1000,
+		   (double) (slot->drive.core.valid_until_us - now_us) / 1000,
 		   (double) VALIDITY_US(slot->ttl_us) / 1000);
-	demand(4, is_quorum(h, s, slot->core.lists, check->yes),
+	demand(4, is_quorum(h, s, slot->drive.core.lists, check->yes),
 		   "request %u of host %c is granted by %d nodes", slot->secret, HOST_NAME(h), votes);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
-	check->valid_until_us = slot->core.granted_until_us;
+	check->valid_until_us = slot->drive.core.granted_until_us;
 	check_held_for(h, s, slot->hold_at_most_us);
 	check->tight = false;
 	check->steady = false;
@@ -584,18 +587,26 @@ check_granted(int h, int s)
 		w.last_granted[slot->resource] = true;
 }
 
-/* A release that keeps the key is sent. */
+/* By hold_at_least, from the grant on, if a session was told of that. */
 void
-check_kept(int h, int s)
+check_kept(int h, int s, bool is_kept)
 {
 	const slot *slot = &hosts[h].slot[s];
+	int64_t until_us = slot->check.granted_us + slot->keep_us;
 
+	demand(8,
+		   is_kept || slot->keep_us == 0 || !slot->returned || !core_ends(&slot->drive.core) ||
+			   host_now_us(h) >= until_us,
+		   "host %c deletes the key of request %u, which is to be kept", HOST_NAME(h),
+		   slot->secret);
+	if (!is_kept)
+		return;
 	kept[slot->secret].servers = 0;
 	for (int n = 0; n < w.plan.places; n++)
-		if (slot->core.lists.now & CORE_BIT(n))
+		if (slot->drive.core.lists.now & CORE_BIT(n))
 			kept[slot->secret].servers |= CORE_BIT(w.server_of[h][n]);
 	kept[slot->secret].host = h;
-	kept[slot->secret].until_us = slot->keep_until_us;
+	kept[slot->secret].until_us = until_us;
 }
 
 /* Nobody has what a majority keeps, though nobody has it any more that was granted it. */
@@ -643,7 +654,7 @@ check_order(int h, int s)
 {
 	const slot *slot = &hosts[h].slot[s];
 	struct book *book = &books[slot->resource];
-	int64_t last = slot->core.token;
+	int64_t last = slot->drive.core.token;
 	int64_t first = last - LUA_SPAN + 1;
 
 	if (is_ordered(slot))
@@ -663,7 +674,7 @@ check_order(int h, int s)
 				   (long long) (last - WALL_US - START_US));
 	for (int i = 0; i < w.plan.hosts; i++)
 		for (int k = 0; k < w.plan.slots; k++)
-			if ((i != h || k != s) && hosts[i].slot[k].core.state == CORE_HELD &&
+			if ((i != h || k != s) && hosts[i].slot[k].drive.core.state == CORE_HELD &&
 				hosts[i].slot[k].resource == slot->resource)
 				check_bound(i, k, last, slot->shared);
 	if (book->grant_count < SECRETS_MAX)
@@ -681,7 +692,7 @@ check_order(int h, int s)
 static void
 check_bound(int h, int s, int64_t token, bool shared)
 {
-	const core_lease *lease = &hosts[h].slot[s].core;
+	const core_lease *lease = &hosts[h].slot[s].drive.core;
 
 	if (books[hosts[h].slot[s].resource].forgets == 0 && !(shared && hosts[h].slot[s].shared))
 		demand(5, token <= lease->token || token > lease->bound,
@@ -706,11 +717,11 @@ check_renewed(int h, int s)
 	const struct book *book = &books[slot->resource];
 	round_check *check = &slot->check;
 	int64_t now_us = host_now_us(h);
-	int64_t valid_until_us = slot->core.granted_until_us;
+	int64_t valid_until_us = slot->drive.core.granted_until_us;
 	int votes = __builtin_popcount(check->renewed);
-	core_lists lists = slot->core.lists;
+	core_lists lists = slot->drive.core.lists;
 
-	if (!slot->core.settled)
+	if (!slot->drive.core.settled)
 		lists.next = 0;
 	seen.renewed++;
 	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), slot->secret,
@@ -719,7 +730,7 @@ check_renewed(int h, int s)
 		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h), slot->secret,
 		   (double) (check->valid_until_us - now_us) / 1000,
 		   (double) (valid_until_us - now_us) / 1000);
-	demand(9, check->hold_until_us == 0 || slot->core.valid_until_us <= check->hold_until_us,
+	demand(9, check->hold_until_us == 0 || slot->drive.core.valid_until_us <= check->hold_until_us,
 		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
 	demand(3,
 		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||
@@ -730,9 +741,10 @@ check_renewed(int h, int s)
 		   "request %u of host %c is renewed by %d nodes in this round", slot->secret, HOST_NAME(h),
 		   votes);
 	if (book->forgets == 0)
-		demand(5, check->renewal_floor <= slot->core.token,
+		demand(5, check->renewal_floor <= slot->drive.core.token,
 			   "host %c renews request %u with token %lld, though %lld was granted before",
-			   HOST_NAME(h), slot->secret, (long long) (slot->core.token - WALL_US - START_US),
+			   HOST_NAME(h), slot->secret,
+			   (long long) (slot->drive.core.token - WALL_US - START_US),
 			   (long long) (check->renewal_floor - WALL_US - START_US));
 	for (int i = 0; i < book->grant_count; i++)
 		check_bound(h, s, book->grants[i], book->shared[i]);
@@ -796,16 +808,16 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 	was_returned[slot->secret] = true;
 	demand(1, slot->resource == resource, "who asked host %c for lock %d is given lock %d",
 		   HOST_NAME(h), resource + 1, slot->resource + 1);
-	demand(3, slot->core.state == CORE_HELD && host_now_us(h) < told_until_us(&slot->check),
+	demand(3, slot->drive.core.state == CORE_HELD && host_now_us(h) < told_until_us(&slot->check),
 		   "a session of host %c is told that it has the lock by request %u, which is over",
 		   HOST_NAME(h), slot->secret);
 
-	demand(13, token > slot->core.token - LUA_SPAN && token <= slot->core.bound,
+	demand(13, token > slot->drive.core.token - LUA_SPAN && token <= slot->drive.core.bound,
 		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
-		   (long long) (slot->core.token - WALL_US - START_US),
-		   (long long) (slot->core.bound - WALL_US - START_US));
-	seen.beyond += token > slot->core.token;
+		   (long long) (slot->drive.core.token - WALL_US - START_US),
+		   (long long) (slot->drive.core.bound - WALL_US - START_US));
+	seen.beyond += token > slot->drive.core.token;
 	demand(13, slot->handovers - w.plan.spent < slot->span,
 		   "host %c hands request %u over for the %dth time", HOST_NAME(h), slot->secret,
 		   slot->handovers);
@@ -817,7 +829,8 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 		for (int i = 0; i < session_count; i++)
 			demand(13,
 				   sessions[i].host != h || sessions[i].slot != s ||
-					   sessions[i].generation != slot->generation || sessions[i].token < token,
+					   sessions[i].generation != slot->drive.generation ||
+					   sessions[i].token < token,
 				   "host %c hands out token %lld again", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US));
 		if (w.plan.guarded && is_ordered(slot))
@@ -833,7 +846,7 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 	sessions[id] = (session){.host = h,
 							 .slot = s,
 							 .resource = resource,
-							 .generation = slot->generation,
+							 .generation = slot->drive.generation,
 							 .token = token,
 							 .began_us = handed_over ? w.now_us : slot->check.began_true_us,
 							 .returned_us = w.now_us,
@@ -1012,8 +1025,8 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				break;
 			count_to(s, command, command->token);
 			demand(5,
-				   same || slot->generation != command->generation ||
-					   counted_since(before, command) <= slot->core.bound,
+				   same || slot->drive.generation != command->generation ||
+					   counted_since(before, command) <= slot->drive.core.bound,
 				   "node %d renews request %u of host %c, and had counted beyond its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));
 			demand(5, after->counter >= command->token,
@@ -1137,8 +1150,8 @@ is_still_owed(const command *command, int node, const struct wire *wire)
 
 	if (forgiven[command->secret])
 		return true;
-	if (slot->generation == command->generation && slot->core.state != CORE_FREE &&
-		slot->core.node[node].key != CORE_KEY_ABSENT)
+	if (slot->drive.generation == command->generation && slot->drive.core.state != CORE_FREE &&
+		slot->drive.core.node[node].key != CORE_KEY_ABSENT)
 		return true;
 	for (uint32_t i = wire->executed; i != wire->tail; i++)
 		if (wire->command[i % WIRE_MAX].op == CORE_OP_RELEASE &&
@@ -1175,7 +1188,7 @@ check_freed(int h, int s, bool shell_forgives)
 		return;
 	}
 	for (int n = 0; n < w.plan.places; n++)
-		if (slot->core.members & CORE_BIT(n))
+		if (slot->drive.core.members & CORE_BIT(n))
 			members |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,

@@ -140,7 +140,7 @@ extern void check_asked(int host, int slot);
 extern void check_round(int host, int slot);
 extern void check_renewal(int host, int slot);
 extern void check_sent(int host, int slot, int node, core_op op);
-extern void check_kept(int host, int slot);
+extern void check_kept(int host, int slot, bool kept); /* a release is sent, and keeps the key */
 extern void check_answered(int host, int slot, int node, const command *command,
 						   const answer *answer);
 extern void check_outcome(int host, int slot, core_outcome outcome);

@@ -36,7 +36,7 @@
 #define EVENTS_MAX (1 << 16)
 #define GRANTS_MAX 200000
 
-/* As in src/broker/broker.c */
+/* As in src/broker/world.c */
 #define RETRY_US (50 * MS)
 #define RETRY_SUBSCRIBED_US (500 * MS)
 

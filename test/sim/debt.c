@@ -327,8 +327,8 @@ is_wanted(uint32_t secret)
 	const slot *slot = slot_at(requests[secret].host, requests[secret].slot);
 
 	return slot->in_use && slot->secret == secret && slot->wish != WISH_NOTHING &&
-		   (slot->core.state == CORE_ASKING || slot->core.state == CORE_HELD ||
-			slot->core.state == CORE_LOST);
+		   (slot->drive.core.state == CORE_ASKING || slot->drive.core.state == CORE_HELD ||
+			slot->drive.core.state == CORE_LOST);
 }
 
 static void
@@ -344,7 +344,7 @@ check_repairs(int h, int s)
 		uint32_t secret;
 
 		if (up_us <= slot->check.granted_true_us || up_us <= slot->relisted_true_us ||
-			!(slot->core.members & CORE_BIT(n)))
+			!(slot->drive.core.members & CORE_BIT(n)))
 			continue;
 		secret = debt_standing(server, slot->resource);
 		if (secret != 0 && slot->shared && server->data.lock[slot->resource].shared)
@@ -352,7 +352,7 @@ check_repairs(int h, int s)
 			secret = debt_stands(server, slot->resource, slot->secret) ? slot->secret : 0;
 			counter = server->data.lock[slot->resource].since;
 		}
-		if ((secret != 0 && secret != slot->secret) || counter > slot->core.token ||
+		if ((secret != 0 && secret != slot->secret) || counter > slot->drive.core.token ||
 			(hosts[h].release[s].unsent & CORE_BIT(n)))
 			paths[h][n].contested_us[slot->resource] = w.now_us;
 		if (paths[h][n].well_us == 0 || paths[h][n].well_us > up_us ||

@@ -1,20 +1,17 @@
 /*
  * host.h
- *		A host: what src/broker/broker.c does around the core, and what peer.c and
- *		session.c share with it.
+ *		A host: its lease driver (src/driver), its sessions, and its nodes.
  */
 #ifndef SIM_HOST_H
 #define SIM_HOST_H
 
 #include "check.h"
-#include "protocol/hearing.h"
-#include "protocol/release_queue.h"
-#include "protocol/settling.h"
-#include "protocol/wish.h"
+#include "driver/driver.h"
 #include "wire.h"
 #include "world.h"
 
 #define QUEUE_MAX 3 /* sessions at a gate */
+#define KNOWN_MAX (SLOTS_MAX + RESOURCES_MAX)
 
 /* The owner of a slot.  What the broker knows of it is the wish alone. */
 typedef enum owner
@@ -28,18 +25,16 @@ typedef enum owner
 
 typedef struct slot
 {
-	core_lease core;
+	DriverLease drive;
 	round_check check; /* of check.c */
 	bool in_use;
 	int resource;
 	Wish wish;
 	owner owner;
 	bool queued; /* for the broker */
-	uint32_t generation;
 	uint32_t secret;
 	bool once;
-	bool told; /* the outcome */
-	bool granted;
+	bool told;     /* the outcome */
 	bool returned; /* a session was told a token */
 	bool forgiven; /* its debts were forgotten */
 	int64_t ttl_us;
@@ -47,14 +42,10 @@ typedef struct slot
 	int64_t hold_until_us; /* of its holder, from the grant or a hand-over on; 0: no limit */
 	bool detach;           /* its owner detaches it */
 	int64_t keep_us;       /* the key stays so long after the grant, even if released */
-	int64_t keep_until_us;
-	int span; /* sessions that may hold it */
+	int span;              /* sessions that may hold it */
 	int handovers;
-	int64_t first_token;
-	int64_t last_token;     /* of the grant, or its bound since a renewal */
-	int64_t more_tokens_us; /* more are asked for, and come by then or do not */
-	int64_t turn_began_us;
-	int64_t long_turn_us;
+	int64_t last_token;       /* of the grant, or its bound since a renewal */
+	int64_t more_tokens_us;   /* more are asked for, and come by then or do not */
 	int64_t relisted_true_us; /* its nodes are others since then */
 	int64_t keep_idle_us;
 	bool may_stay; /* as the nodes were told when it was asked for */
@@ -63,13 +54,11 @@ typedef struct slot
 	int64_t want_until_us; /* ... as long as nobody wants it alone */
 	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
 	int64_t looks_at_us;   /* the broker looks whether a stay or a hold is over */
-	WaitersKnown waiters;  /* hosts that want it, as far as the broker knows */
-	bool wanted;           /* ... and as the sessions know */
+	bool wanted;           /* by other hosts, as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */
-	int64_t asked_us;      /* the broker began to ask */
-	int64_t heard_us;      /* of a release since then, or that */
-	int session;           /* who holds it; -1: nobody yet, or nobody any more */
-	Hearing hearing;
+	int64_t waits_since_us;
+	int64_t asked_us;    /* the broker began to ask */
+	int session;         /* who holds it; -1: nobody yet, or nobody any more */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } slot;
@@ -88,16 +77,18 @@ typedef struct host
 	sim_clock wall;
 	int64_t paused_until_us;
 	bool broker_down;
-	bool settled; /* each node was tried once */
 	int64_t broker_began_us;
-	ReleaseQueue releases;
-	Release release[SLOTS_MAX]; /* its memory */
-	int64_t room_at_us;         /* it is looked then whether there is room; true time */
-	core_mask crowded;          /* nodes that are full of other locks' releases */
+	Driver driver;
+	/* its memory */
+	DriverSlot of_slot[SLOTS_MAX];
+	Release release[SLOTS_MAX];
+	WaitersKnown known[KNOWN_MAX];
+	bool known_used[KNOWN_MAX];
+	bool moves;         /* the lists of nodes change just now */
+	int64_t room_at_us; /* it is looked then whether there is room; true time */
+	core_mask crowded;  /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
-	int64_t turn_begins_us[RESOURCES_MAX]; /* by plan.turn: its next request lets others go first */
-	uint64_t turn_tells[RESOURCES_MAX];    /* who is told if it asks before; 0: nobody */
-	int queued[SLOTS_MAX];                 /* slots whose owner wishes something else, in order */
+	int queued[SLOTS_MAX]; /* slots whose owner wishes something else, in order */
 	int queued_count;
 	bool pass_due; /* an EVENT_PASS is under way */
 	struct
@@ -127,20 +118,12 @@ extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
 extern int64_t host_now_us(int host);
 extern int64_t host_true_time_us(int host, int64_t clock_us);
 
-/* For peer.c, session.c and word.c */
-extern void host_step(int host, int slot, core_event_type type, int node);
-extern void host_step_by(int host, int slot, core_event *event);
+extern int64_t host_wall_us(int host);
+extern uint64_t host_hash(int resource); /* of its name */
 
-/* A request was refused, or a node has told it of a release: it may have missed that. */
-extern void host_ask_if_missed(int host, int slot);
-extern void host_node_ready(int host, int slot, int node); /* the node is ready */
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
 extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */
 extern void host_push(int host, int slot); /* its owner wishes something else */
-
-/* For reload.c */
-extern void host_relist(int host, int slot);
-extern void host_hurry(int host, int slot); /* its release is sent, be there room or not */
 
 /* A node of this host, from the one given on. */
 extern int host_node(int host, int node);

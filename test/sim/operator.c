@@ -291,7 +291,8 @@ all_settled(void)
 		if (!reload_is_done(h) || host_now_us(h) < hosts[h].settling.unsettled_until_us)
 			return false;
 		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use && !settling_has(&hosts[h].settling, &slot_at(h, s)->core))
+			if (slot_at(h, s)->in_use &&
+				!settling_has(&hosts[h].settling, &slot_at(h, s)->drive.core))
 				return false;
 	}
 	return true;
@@ -406,9 +407,9 @@ is_over(void)
 		if (!reload_is_done(h))
 			return false;
 		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use && slot_at(h, s)->core.state != CORE_FREE &&
-				(slot_at(h, s)->core.lists.now != hosts[h].lists.now ||
-				 slot_at(h, s)->core.lists.next != hosts[h].lists.next))
+			if (slot_at(h, s)->in_use && slot_at(h, s)->drive.core.state != CORE_FREE &&
+				(slot_at(h, s)->drive.core.lists.now != hosts[h].lists.now ||
+				 slot_at(h, s)->drive.core.lists.next != hosts[h].lists.next))
 				return false;
 	}
 	return true;

@@ -113,8 +113,7 @@ peer_on_handshake(const event *event)
 		tell("host %c: node %d may have forgotten leases and must not vote: %s", HOST_NAME(h),
 			 n + 1, verdict == GUARD_FORGOT ? "its marker is another" : "it restarted");
 	}
-	for (int s = 0; s < SLOTS_MAX; s++)
-		host_node_ready(h, s, n);
+	driver_on_node_ready(&hosts[h].driver, n, host_now_us(h));
 }
 
 static GuardVerdict

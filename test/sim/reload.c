@@ -20,9 +20,7 @@
 
 static bool assign_slots(int host, const list *list, int *place);
 static void open_nodes(int host, const list *list, const int *place);
-static void move_askers(int host);
-static void relist(int host);
-static bool can_send_to(int host, core_mask nodes);
+static void move_leases(int host);
 static bool close_left_nodes(int host);
 static SlotUse slot_use(int host);
 static void close_left_node(int host, int node);
@@ -76,8 +74,7 @@ reload_nodes(int h)
 		tell("host %c: its redlock.nodes is in force", HOST_NAME(h));
 	}
 	open_nodes(h, list, place);
-	move_askers(h);
-	relist(h);
+	move_leases(h);
 	if (!close_left_nodes(h))
 		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
 }
@@ -139,53 +136,15 @@ open_nodes(int h, const list *list, const int *place)
 	}
 }
 
+/* Requests go to the new nodes, and leases get the lists in force. */
 static void
-move_askers(int h)
+move_leases(int h)
 {
 	for (int s = 0; s < w.plan.slots; s++)
-	{
-		slot *slot = slot_at(h, s);
-		ReleaseStep next;
-
-		if (!slot->in_use || !core_must_move(&slot->core, hosts[h].lists))
-			continue;
-		seen.moved++;
-		while (release_queue_move(&hosts[h].releases, s, &slot->core, hosts[h].lists, &next))
-		{
-			if (next.type == CORE_FORGET)
-			{
-				if (can_send_to(h, slot->core.members))
-					debt_forgotten(h, s);
-				else
-					check_freed(h, s, true);
-				slot->forgiven = true; /* if its owner gives up just now */
-			}
-			host_step(h, next.slot, next.type, next.node);
-		}
-	}
-}
-
-static void
-relist(int h)
-{
-	for (int s = 0; s < w.plan.slots; s++)
-	{
-		const core_lease *core = &slot_at(h, s)->core;
-
-		if (slot_at(h, s)->in_use && core->state != CORE_FREE &&
-			!release_queue_waits(&hosts[h].releases, s) &&
-			(core->wanted.now != hosts[h].lists.now || core->wanted.next != hosts[h].lists.next))
-			host_relist(h, s);
-	}
-}
-
-static bool
-can_send_to(int h, core_mask nodes)
-{
-	for (int n = 0; n < w.plan.places; n++)
-		if ((nodes & CORE_BIT(n)) && !wire_can_send(h, n))
-			return false;
-	return true;
+		seen.moved += core_must_move(&slot_at(h, s)->drive.core, hosts[h].lists);
+	hosts[h].moves = true;
+	(void) driver_set_lists(&hosts[h].driver, hosts[h].lists, host_now_us(h));
+	hosts[h].moves = false;
 }
 
 /* Returns whether none is left that still serves a lease. */
@@ -212,7 +171,7 @@ slot_use(int h)
 
 	for (int s = 0; s < w.plan.slots; s++)
 		if (slot_at(h, s)->in_use)
-			use.leased |= core_served_by(&slot_at(h, s)->core);
+			use.leased |= core_served_by(&slot_at(h, s)->drive.core);
 	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!hosts[h].node[n].in_use)

@@ -87,7 +87,7 @@ detach(int h, int s, int64_t hold_us)
 	slot->owner = OWNER_DETACHED;
 	for (int i = 0; i < 3 && chance(2); i++)
 		later(w.now_us + dice_us(chance(2) ? hold_us : slot->hold_at_most_us), EVENT_PROLONG, h, 0,
-			  s, slot->generation);
+			  s, slot->drive.generation);
 }
 
 /* lease_prolong of lease_unowned.c */
@@ -98,7 +98,7 @@ session_on_prolong(const event *event)
 	slot *slot = slot_at(h, event->slot);
 	int64_t hold_at_most_us = 1 + dice_us(slot->hold_at_most_us + 1);
 
-	if (w.calm || slot->generation != event->tag || slot->owner != OWNER_DETACHED ||
+	if (w.calm || slot->drive.generation != event->tag || slot->owner != OWNER_DETACHED ||
 		validity_us(h, slot) == 0)
 		return;
 	tell("host %c: request %u is prolonged", HOST_NAME(h), slot->secret);
@@ -135,7 +135,7 @@ come(int h, int resource, bool last)
 		gate->wants[gate->waiting++] = (uint8_t) resource;
 		if (host_stays(slot_at(h, gate->named)) && gate->waiting == 1)
 			later(w.now_us + dice_us(w.plan.delay_us / 2), EVENT_TAKE, h, resource, gate->named,
-				  slot_at(h, gate->named)->generation);
+				  slot_at(h, gate->named)->drive.generation);
 	}
 }
 
@@ -145,8 +145,10 @@ named(int h, int resource)
 {
 	int s = gate_of(h, resource)->named;
 
-	return s >= 0 && slot_at(h, s)->core.state == CORE_LOST && slot_at(h, s)->wish == WISH_HOLD ? -1
-																								: s;
+	return s >= 0 && slot_at(h, s)->drive.core.state == CORE_LOST &&
+				   slot_at(h, s)->wish == WISH_HOLD
+			   ? -1
+			   : s;
 }
 
 /* lease_try_join of lease_shared.c */
@@ -169,7 +171,7 @@ join(int h, int s)
 	slot->joined++;
 	tell("host %c: another session shares request %u", HOST_NAME(h), slot->secret);
 	check_joined(h, s);
-	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
+	begin(h, s, slot->resource, rules_token(slot->drive.first_token, slot->handovers), false);
 }
 
 /* lease_leave of lease_shared.c */
@@ -188,7 +190,7 @@ session_has(int id, int h, int s)
 	const slot *slot = slot_at(h, s);
 
 	return sessions[id].host == h && sessions[id].slot == s && !sessions[id].done &&
-		   sessions[id].generation == slot->generation &&
+		   sessions[id].generation == slot->drive.generation &&
 		   (slot->shared ? slot->owner == OWNER_HOLDS : slot->session == id);
 }
 
@@ -205,7 +207,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
 		return;
 	slot = slot_at(h, s);
-	assert(!slot->in_use && slot->core.state == CORE_FREE);
+	assert(!slot->in_use && slot->drive.core.state == CORE_FREE);
 	seen.beside_lost += gate->named >= 0;
 	gate->named = s;
 	slot->in_use = true;
@@ -218,7 +220,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->once = !last && chance(3);
 	slot->shared = shared;
 	slot->joined = 0;
-	slot->told = slot->granted = slot->returned = slot->forgiven = false;
+	slot->told = slot->drive.granted = slot->returned = slot->forgiven = false;
 	slot->secret = 0;
 	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
 						? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2))
@@ -236,8 +238,8 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->wanted = slot->returns = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
-		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->generation);
-	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->generation);
+		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
+	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->drive.generation);
 }
 
 /* What a session asks for: not always the same; a millisecond at least. */
@@ -276,8 +278,10 @@ session_on_asked(const event *event)
 {
 	slot *slot = slot_at(event->host, event->slot);
 
-	if (slot->generation != event->tag || slot->owner != OWNER_ASKS || slot->wish != WISH_NONE)
+	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS ||
+		slot->wish != WISH_NONE)
 		return;
+	slot->waits_since_us = host_now_us(event->host);
 	slot->wish = WISH_HOLD;
 	host_push(event->host, event->slot);
 }
@@ -292,8 +296,8 @@ session_told(int h, int s)
 	if (slot->owner != OWNER_ASKS)
 		return;
 	if (may(FAULT_CANCEL) && chance(8))
-		later(w.now_us + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, slot->generation);
-	later(read_us, EVENT_READ, h, 0, s, slot->generation);
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
+	later(read_us, EVENT_READ, h, 0, s, slot->drive.generation);
 }
 
 /*
@@ -307,9 +311,9 @@ session_on_read(const event *event)
 	int s = event->slot;
 	slot *slot = slot_at(h, s);
 
-	if (slot->generation != event->tag || slot->owner != OWNER_ASKS || !slot->told)
+	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS || !slot->told)
 		return;
-	if (!slot->granted)
+	if (!slot->drive.granted)
 	{
 		give_up(h, s);
 		return;
@@ -324,7 +328,7 @@ session_on_read(const event *event)
 	slot->joined = 1;
 	if (w.plan.spent > 0)
 		ask_for_tokens(h, s);
-	begin(h, s, slot->resource, rules_token(slot->first_token, slot->handovers), false);
+	begin(h, s, slot->resource, rules_token(slot->drive.first_token, slot->handovers), false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
@@ -347,7 +351,7 @@ end_holding(int h, int s)
 	slot *slot = slot_at(h, s);
 	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
 	bool detached = slot->owner == OWNER_DETACHED;
-	int64_t granted_us = validity_us(h, slot) > 0 ? slot->core.granted_until_us : 0;
+	int64_t granted_us = validity_us(h, slot) > 0 ? slot->drive.core.granted_until_us : 0;
 
 	assert(slot->wish == WISH_HOLD && (slot->owner == OWNER_HOLDS || detached));
 	slot->session = -1;
@@ -365,15 +369,15 @@ end_holding(int h, int s)
 			host_push(h, s);
 		if (gate_of(h, slot->resource)->waiting > 0)
 			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
-				  slot->generation);
+				  slot->drive.generation);
 		return;
 	}
 	if (!slot->shared && !detached &&
 		rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
 						 gate_of(h, slot->resource)->waiting,
-						 host_now_us(h) - slot->turn_began_us >= slot->long_turn_us) &&
+						 host_now_us(h) - slot->drive.turn_began_us >= slot->drive.long_turn_us) &&
 		rules_may_hand_over(slot->keep_us > 0, rules_validity_us(granted_us, host_now_us(h)),
-							slot->ttl_us, host_now_us(h) - slot->turn_began_us,
+							slot->ttl_us, host_now_us(h) - slot->drive.turn_began_us,
 							slot->handovers - w.plan.spent, slot->span - 1))
 	{
 		slot->idle_until_us = 0;
@@ -381,7 +385,7 @@ end_holding(int h, int s)
 		slot->wish = WISH_IDLE;
 		check_held_for(h, s, 0);
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
-			  slot->generation);
+			  slot->drive.generation);
 		return;
 	}
 	slot->returns = gate_of(h, slot->resource)->waiting > 0;
@@ -430,9 +434,9 @@ session_disown(int h, int s)
 static int64_t
 validity_us(int h, const slot *slot)
 {
-	return slot->core.state == CORE_HELD
+	return slot->drive.core.state == CORE_HELD
 			   ? rules_validity_us(
-					 rules_valid_until_us(slot->core.granted_until_us, slot->hold_until_us),
+					 rules_valid_until_us(slot->drive.core.granted_until_us, slot->hold_until_us),
 					 host_now_us(h))
 			   : 0;
 }
@@ -441,7 +445,7 @@ validity_us(int h, const slot *slot)
 static int
 tokens(const slot *slot)
 {
-	int all = (int) (slot->last_token - slot->first_token + 1);
+	int all = (int) (slot->last_token - slot->drive.first_token + 1);
 
 	return all < w.plan.spent + slot->span ? all : w.plan.spent + slot->span;
 }
@@ -502,7 +506,7 @@ session_on_take(const event *event)
 		gate->waiting = 0; /* nobody comes for it */
 		return;
 	}
-	if (slot->generation == event->tag && slot->wish == WISH_IDLE)
+	if (slot->drive.generation == event->tag && slot->wish == WISH_IDLE)
 	{
 		if (gate->wants[0] == slot->resource && (!w.plan.share || chance(2)) &&
 			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
@@ -515,7 +519,7 @@ session_on_take(const event *event)
 			if (w.plan.spent > 0 && chance(2))
 				ask_for_tokens(h, event->slot);
 			slot->keep_idle_us = keep_idle_us();
-			begin(h, event->slot, wants, rules_token(slot->first_token, slot->handovers),
+			begin(h, event->slot, wants, rules_token(slot->drive.first_token, slot->handovers),
 				  !slot->shared);
 			return;
 		}
@@ -588,10 +592,10 @@ session_on_cancel(const event *event)
 {
 	slot *slot = slot_at(event->host, event->slot);
 
-	if (slot->generation != event->tag || slot->owner != OWNER_ASKS)
+	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS)
 		return;
 	seen.fault[FAULT_CANCEL]++;
-	seen.cancelled += slot->granted;
+	seen.cancelled += slot->drive.granted;
 	give_up(event->host, event->slot);
 }
 

@@ -4,6 +4,7 @@
  */
 #include "word.h"
 
+#include "driver/turns.h"
 #include "protocol/rules.h"
 #include "session.h"
 #include "story.h"
@@ -16,6 +17,11 @@
 typedef struct word
 {
 	bool used;
+	bool is_join; /* not told by anybody: see word_join */
+	bool joined;
+	int slot;
+	uint32_t generation;
+	int node;
 	bool want;   /* else: free */
 	bool shared; /* a want, to share it; nodes do not say so */
 	int server;
@@ -28,17 +34,17 @@ typedef struct word
 static word words[WORDS_MAX];
 
 static void tell_waiters(const word *word);
+static bool has_joined(int host, int slot, int server);
 static void send_word(int host, const word *word);
 static void send_once(int host, const word *word, int64_t at_us);
 static void forge(int server);
 static void hear_want(int host, const word *word);
 static void hear_free(int host, int slot, const word *word);
-static int64_t hear_turn(int host, int slot, const Waiters *named);
-static void say_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);
+static void hear_joined(int host, const word *word);
+static int64_t way_us(void);
 static Waiters read_waiters(int host, const word *word);
 static bool waits(int host, int slot, int resource);
 static int node_of(int host, int server, core_mask members);
-static int64_t hold_back_us(void);
 
 void
 word_begin(void)
@@ -77,24 +83,32 @@ word_tell(int server, const command *command, const answer *answer)
 	}
 }
 
-/* Who subscribes: all that have been refused, and some that are about to. */
+/* All hosts that have joined the channel. */
 static void
 tell_waiters(const word *word)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
 		for (int s = 0; s < w.plan.slots; s++)
-			if (waits(h, s, word->resource) &&
-				node_of(h, word->server, slot_at(h, s)->core.members) >= 0)
+			if (waits(h, s, word->resource) && has_joined(h, s, word->server))
 			{
 				send_word(h, word);
 				break;
 			}
 }
 
+static bool
+has_joined(int h, int s, int server)
+{
+	int node = node_of(h, server, slot_at(h, s)->drive.core.members);
+
+	return node >= 0 && hosts[h].of_slot[s].hears &&
+		   (hosts[h].of_slot[s].hearing.joined & CORE_BIT(node)) != 0;
+}
+
 static void
 send_word(int host, const word *word)
 {
-	int64_t at_us = w.now_us + w.plan.delay_us / 2 + dice_us(w.plan.delay_us);
+	int64_t at_us = w.now_us + way_us();
 
 	if (may(FAULT_WORD) && chance(4))
 	{
@@ -168,6 +182,11 @@ word_on_hear(const event *event)
 	words[event->tag].used = false;
 	if (hosts[h].broker_down)
 		return;
+	if (word.is_join)
+	{
+		hear_joined(h, &word);
+		return;
+	}
 	if (word.want)
 	{
 		hear_want(h, &word);
@@ -194,75 +213,67 @@ hear_want(int h, const word *word)
 	}
 	tell("host %c hears that lock %d is wanted by host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
-	waiters.waiter[0].alone = slot_at(h, s)->shared && !word->shared;
-	waiters_tell(&slot_at(h, s)->waiters, waiters.waiter[0]);
-	if (!word->shared || !slot_at(h, s)->shared)
-		session_want(h, s);
+	turns_want(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
 }
 
-/* Enough must tell, of one release. */
 static void
 hear_free(int h, int s, const word *word)
 {
-	slot *slot = slot_at(h, s);
-	int node = node_of(h, word->server, slot->core.members);
-	core_event event = {.type = CORE_WAKE, .retry_us = w.plan.retry_us};
+	int node = node_of(h, word->server, slot_at(h, s)->drive.core.members);
 	Waiters named = read_waiters(h, word);
 
 	if (node < 0)
 		return;
-	if (!hearing_told(&slot->hearing, &slot->core, node, word->token))
+	tell("host %c hears that lock %d is free", HOST_NAME(h), word->resource + 1);
+	driver_on_free(&hosts[h].driver, s, node, word->token, &named, host_now_us(h));
+}
+
+/* A node confirms that the host is on the channel of a lock, or its connection for that is gone. */
+static void
+hear_joined(int h, const word *word)
+{
+	if (slot_at(h, word->slot)->drive.generation != word->generation)
+		return;
+	if (word->joined)
+		driver_on_joined(&hosts[h].driver, word->slot, word->node, host_now_us(h));
+	else
+		driver_on_left(&hosts[h].driver, word->slot, word->node, host_now_us(h));
+}
+
+/* The connections for that break, now and then, and are made again. */
+void
+word_join(int h, int s)
+{
+	word word = {
+		.is_join = true, .joined = true, .slot = s, .generation = slot_at(h, s)->drive.generation};
+
+	for (word.node = 0; word.node < w.plan.places; word.node++)
 	{
-		host_ask_if_missed(h, s);
-		return;
+		int64_t at_us = w.now_us + 2 * way_us();
+
+		if (!(slot_at(h, s)->drive.core.members & CORE_BIT(word.node)) ||
+			(may(FAULT_WORD) && chance(8)))
+			continue;
+		send_once(h, &word, at_us);
+		if (!may(FAULT_WORD) || !chance(8))
+			continue;
+		seen.fault[FAULT_WORD]++;
+		word.joined = false;
+		send_once(h, &word, at_us + dice_us(w.plan.ttl_us));
+		word.joined = true;
+		send_once(h, &word, at_us + dice_us(2 * w.plan.ttl_us));
 	}
-	event.not_before_us = hear_turn(h, s, &named);
-	if (event.not_before_us == 0)
-		return;
-	tell("host %c hears that lock %d is free, and %s", HOST_NAME(h), word->resource + 1,
-		 event.not_before_us > host_now_us(h) ? "holds back" : "asks");
-	host_step_by(h, s, &event);
 }
 
 static int64_t
-hear_turn(int h, int s, const Waiters *named)
+way_us(void)
 {
-	slot *slot = slot_at(h, s);
-	int64_t now_us = host_now_us(h);
-	int place = waiters_place(named, (uint64_t) h + 1);
-	uint64_t next = waiters_whom_to_tell(named, (uint64_t) h + 1);
-	int64_t after_us =
-		rules_turn_after_us(place, named->count, slot->core.waiting, dice(UINT32_MAX),
-							hold_back_us(), now_us - slot->heard_us);
-
-	slot->heard_us = now_us;
-	if (named->count > 0)
-	{
-		waiters_hear(&slot->waiters, named, (uint64_t) h + 1);
-		if (slot->waiters.named.count > 0 && !slot->shared)
-			session_want(h, s);
-	}
-	if (after_us < 0)
-		return 0;
-	if (next != 0)
-		say_want(h, slot->resource, slot->shared, now_us - slot->asked_us, next);
-	if (place == named->count && slot->core.not_before_us > now_us &&
-		slot->core.not_before_us < now_us + after_us)
-		return slot->core.not_before_us;
-	return now_us + after_us;
-}
-
-int64_t
-word_miss_us(int h, int s)
-{
-	int64_t after_us = rules_miss_us(slot_at(h, s)->core.waiting, dice(UINT32_MAX));
-
-	return after_us >= 0 ? host_now_us(h) + after_us : 0;
+	return w.plan.delay_us / 2 + dice_us(w.plan.delay_us);
 }
 
 /* By one server.  Who is none hears nothing. */
-static void
-say_want(int h, int resource, bool shared, int64_t waited_us, uint64_t to)
+void
+word_want(int h, int resource, bool shared, int64_t waited_us, uint64_t to)
 {
 	word word = {.want = true,
 				 .shared = shared,
@@ -285,32 +296,6 @@ read_waiters(int h, const word *word)
 	return waiters;
 }
 
-void
-word_end_turn(int h, int s)
-{
-	slot *slot = slot_at(h, s);
-	int turn = w.plan.turn[w.plan.gate[slot->resource]];
-	Waiters *named =
-		waiters_to_name(&slot->waiters, slot->returns ? (uint64_t) h + 1 : 0, host_now_us(h));
-
-	if (named->count == 0)
-		return;
-	hosts[h].turn_begins_us[turn] =
-		host_now_us(h) + rules_pause_us(waiters_place(named, (uint64_t) h + 1), hold_back_us(),
-										host_now_us(h) - slot->turn_began_us);
-	hosts[h].turn_tells[turn] = waiters_whom_to_tell(named, (uint64_t) h + 1);
-}
-
-int64_t
-word_begin_us(int h, int resource, bool shared)
-{
-	int turn = w.plan.turn[w.plan.gate[resource]];
-
-	if (hosts[h].turn_begins_us[turn] > host_now_us(h) && hosts[h].turn_tells[turn] != 0)
-		say_want(h, resource, shared, 0, hosts[h].turn_tells[turn]);
-	return hosts[h].turn_begins_us[turn];
-}
-
 /* The name is what comes behind the prefix that is set now. */
 static bool
 waits(int h, int s, int resource)
@@ -318,7 +303,7 @@ waits(int h, int s, int resource)
 	const slot *slot = slot_at(h, s);
 
 	return slot->in_use && slot->resource == resource &&
-		   (slot->core.state == CORE_ASKING || slot->core.state == CORE_BUSY) &&
+		   (slot->drive.core.state == CORE_ASKING || slot->drive.core.state == CORE_BUSY) &&
 		   resource / w.plan.names == hosts[h].prefix;
 }
 
@@ -333,19 +318,7 @@ node_of(int h, int server, core_mask members)
 }
 
 int64_t
-word_long_turn_us(void)
-{
-	return rules_long_turn_us(hold_back_us());
-}
-
-int64_t
 word_recall_us(void)
 {
 	return rules_recall_us(2 * w.plan.delay_us);
-}
-
-static int64_t
-hold_back_us(void)
-{
-	return rules_hold_back_us(2 * w.plan.delay_us);
 }

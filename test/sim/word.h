@@ -1,7 +1,6 @@
 /*
  * word.h
- *		What hosts tell each other by the nodes, and whose turn is next: the work of
- *		src/broker/subscription.c and turns.c.
+ *		What hosts tell each other by the nodes: the work of src/broker/subscription.c.
  *
  * Words go by connections of their own.  All of them are hints, which FAULT_WORD loses,
  * repeats, holds back and forges.
@@ -26,16 +25,10 @@ extern void word_on_hear(const event *event);
 /* For how long a try waits for a lease that another host has for nobody. */
 extern int64_t word_recall_us(void);
 
-/* A host may have missed a release: when it asks; 0: not because of that. */
-extern int64_t word_miss_us(int host, int slot);
+/* A request of this host joins the channel of its lock on all nodes. */
+extern void word_join(int host, int slot);
 
-/* From when on a turn is a long one. */
-extern int64_t word_long_turn_us(void);
-
-/* The turn of this host is over. */
-extern void word_end_turn(int host, int slot);
-
-/* When its next request may ask; 0: at once. */
-extern int64_t word_begin_us(int host, int resource, bool shared);
+/* The host tells another that it waits. */
+extern void word_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);
 
 #endif /* SIM_WORD_H */

@@ -1,0 +1,149 @@
+/*
+ * node_news.c
+ *		What people are told of a node: in the view redlock_nodes and in the log.
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "broker/node_news.h"
+#include "shared/clock.h"
+#include "shared/new_names.h"
+#include "shared/node_status.h"
+
+/* How often an error of a node is logged that is another again and again. */
+#define LOG_ERROR_US INT64CONST(10000000)
+
+/* So full a node is told of; and so full that it is told that there is room again. */
+#define MEMORY_WARN_PERCENT 80
+#define MEMORY_ROOM_PERCENT 75
+
+static char *most_names_text(void);
+static bool may_log_error(RedisNode *node, bool ended_duty);
+
+/* For people, and in the log once when little is left, and once when there is room again. */
+void
+node_news_of_memory(RedisNode *node)
+{
+	NodeStatus *status = &node_status[node->slot];
+	int percent =
+		node->memory_limit > 0 ? (int) (100.0 * node->memory_used / node->memory_limit) : 0;
+
+	pg_atomic_write_u64(&status->memory_used, node->memory_used);
+	pg_atomic_write_u64(&status->memory_limit, node->memory_limit);
+	if (node->memory_used == 0)
+		return;
+	if (!node->warned_of_memory && percent >= MEMORY_WARN_PERCENT)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("redlock node %s has little memory left", node->url.address),
+				 errdetail("It uses " INT64_FORMAT " of " INT64_FORMAT " bytes, %d %%. %s",
+						   node->memory_used, node->memory_limit, percent, most_names_text()),
+				 errhint("Raise its maxmemory, or find out what fills it. A full node grants no "
+						 "lock whose name it does not know.")));
+		node->warned_of_memory = true;
+	}
+	else if (node->warned_of_memory && percent < MEMORY_ROOM_PERCENT)
+	{
+		ereport(LOG,
+				(errmsg("redlock node %s has enough memory again", node->url.address),
+				 errdetail("It uses " INT64_FORMAT " bytes, and its maxmemory is " INT64_FORMAT ".",
+						   node->memory_used, node->memory_limit)));
+		node->warned_of_memory = false;
+	}
+}
+
+/* Names of roles are not known here. */
+static char *
+most_names_text(void)
+{
+	NewNames list[NEW_NAMES_ROLES];
+	int count = new_names_list(list);
+	NewNames most = {0};
+
+	for (int i = 0; i < count; i++)
+		if (list[i].names > most.names)
+			most = list[i];
+	if (most.names == 0)
+		return "No role of this server has brought in a new name within an hour.";
+	return psprintf("Of the roles of this server, the one with OID %u has brought in most new "
+					"names within an hour: " INT64_FORMAT ".",
+					most.role, most.names);
+}
+
+/* For people, and in the log if it is news. */
+void
+node_news_of_state(RedisNode *node, NodeState before)
+{
+	NodeStatus *status = &node_status[node->slot];
+	/* not only connected again, as for a new password: its last error was told then */
+	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
+	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
+	/* it stays refused until it has answered otherwise */
+	bool is_looked_at_again = node->state == NODE_RESOLVING || node->state == NODE_CONNECTING ||
+							  node->state == NODE_HANDSHAKE;
+
+	seqlock_begin_write(&status->version);
+	if (strcmp(status->state, node_state_name(node->state)) != 0 &&
+		!(is_looked_at_again && strcmp(status->state, node_state_name(NODE_REFUSED)) == 0))
+	{
+		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
+		status->since = GetCurrentTimestamp();
+	}
+	status->evicts = node->state == NODE_QUARANTINED && node->facts.evicts;
+	strlcpy(status->last_error, node->error, sizeof(status->last_error));
+	status->last_error_at = node->error_at;
+	seqlock_end_write(&status->version);
+
+	if (node->state == NODE_READY && before != NODE_READY)
+		ereport(LOG, (errmsg("redlock node %s is ready", node->url.address)));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED && node->facts.evicts)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks: %s", node->url.address,
+							 node->error),
+					  errhint("Set maxmemory-policy to noeviction on that node, also in its "
+							  "configuration file. It votes again redlock.max_ttl after that.")));
+	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
+		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
+							 node->url.address,
+							 (int) ((node->guard->until_us - redlock_clock_us()) / 1000000) + 1,
+							 node->error)));
+	else
+	{
+		if (fails && may_log_error(node, was_on_duty && !node_is_on_duty(node)))
+			ereport(LOG, (errmsg("redlock node %s: %s", node->url.address, node->error)));
+		return;
+	}
+	node->logged[0] = '\0';
+	node->logged_us = 0;
+}
+
+/*
+ * The end of its duty is told at once.  Of errors that take turns, those of answers or of
+ * its addresses, one is told now and then; one that lasts comes again, and is told then.
+ */
+static bool
+may_log_error(RedisNode *node, bool ended_duty)
+{
+	int64 now_us = redlock_clock_us();
+
+	if (!ended_duty && (strcmp(node->logged, node->error) == 0 ||
+						(node->logged_us != 0 && now_us - node->logged_us < LOG_ERROR_US)))
+		return false;
+	strlcpy(node->logged, node->error, sizeof(node->logged));
+	node->logged_us = now_us;
+	return true;
+}
+
+/* Once, and again when it was mended meanwhile. */
+void
+node_news_of_praise(RedisNode *node)
+{
+	if (node_is_praised(node) && !node->warned)
+		ereport(WARNING, (errcode(ERRCODE_CONFIG_FILE_ERROR),
+						  errmsg("redlock node %s is not durable, although redlock.nodes says so",
+								 node->url.address),
+						  errdetail("It says itself: %s.", node->forgets),
+						  errhint("Mend that, or remove durable=yes from its URL.")));
+	node->warned = node_is_praised(node);
+}

@@ -1,0 +1,634 @@
+/*
+ * host_world.c
+ *		The world of the lease driver in the simulator; see host_world.h.
+ *
+ * The functions are those of DriverWorld, where each is explained.  The checks of check.c look at
+ * each step of a core by `watch`, and at what is sent and told.
+ */
+#include "host_world.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "debt.h"
+#include "driver/turns.h"
+#include "fault.h"
+#include "protocol/rules.h"
+#include "session.h"
+#include "story.h"
+#include "word.h"
+
+/* Requests of a schedule that are aged. */
+#define AGED_MAX (SECRETS_MAX / 4)
+
+static int64_t wall_clock_us(const Driver *driver);
+static void on_loss(int host, int slot);
+static void watch(Driver *driver, int slot, const core_event *event, const core_out *out);
+static void before_step(int host, int slot, const core_event *event);
+static void on_forget(int host, int slot);
+static bool can_send_to(int host, core_mask nodes);
+static void grow_old(core_lease *lease);
+
+/* As it was before the step that is being watched. */
+static core_lease before;
+
+/*
+ * The nodes
+ */
+
+static core_mask
+can_send(const Driver *driver)
+{
+	core_mask nodes = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		if (wire_can_send(driver->host, n))
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+static core_mask
+can_vote(const Driver *driver, int64_t now_us)
+{
+	core_mask nodes = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		if (wire_can_send(driver->host, n) &&
+			guard_may_vote(&hosts[driver->host].node[n].guard, now_us))
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+static core_mask
+on_duty(const Driver *driver)
+{
+	core_mask nodes = 0;
+
+	for (int n = 0; n < w.plan.places; n++)
+		if (wire_at(driver->host, n)->state == WIRE_UP)
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
+static int64_t
+round_trip_us(const Driver *driver)
+{
+	(void) driver;
+	return 2 * w.plan.delay_us;
+}
+
+static void
+compose(Driver *driver, DriverCommand *what)
+{
+	if (what->sent.op == CORE_OP_RELEASE)
+		check_kept(driver->host, what->sent.slot, what->ttl_ms > 0);
+}
+
+static void
+send_to_node(Driver *driver, int n, const DriverCommand *what)
+{
+	int h = driver->host;
+	int s = what->sent.slot;
+	const slot *slot = slot_at(h, s);
+	wire *wire = wire_at(h, n);
+	core_command core = core_command_to(&slot->drive.core, n, what->sent.op);
+	command command = {.op = what->sent.op,
+					   .why = what->sent.why,
+					   .resource = slot->resource,
+					   .secret = slot->secret,
+					   .attempt = core.attempt,
+					   .counter = core.counter,
+					   .token = core.token,
+					   .ttl_ms = what->ttl_ms,
+					   .host = h,
+					   .may_stay = slot->may_stay,
+					   .shared = slot->shared,
+					   .slot = s,
+					   .generation = what->sent.generation,
+					   .round = what->sent.round,
+					   .sent_us = what->now_us};
+
+	if (what->sent.op == CORE_OP_ACQUIRE)
+	{
+		command.proposal = wall_clock_us(driver);
+		command.marker = host_marker(h, n);
+		command.waited_us = what->waited_us;
+	}
+	if (what->sent.op == CORE_OP_RELEASE)
+	{
+		command.ended = what->token;
+		command.waiting = what->waiters != NULL ? what->waiters->count : 0;
+		for (int i = 0; i < command.waiting; i++)
+			command.waiter[i] = (told_waiter){what->waiters->waiter[i].host,
+											  what->now_us - what->waiters->waiter[i].since_us};
+	}
+	check_sent(h, s, n, what->sent.op);
+	story_command("->", &command, n, "");
+	wire_send(h, n, &command);
+	if (wire->watched)
+		return;
+	wire->watched = true;
+	later(w.now_us + w.plan.answer_us / 4, EVENT_OVERDUE, h, n, 0, wire->epoch);
+}
+
+/*
+ * Clock, dice and timers
+ */
+
+static int64_t
+wall_clock_us(const Driver *driver)
+{
+	return host_wall_us(driver->host);
+}
+
+static uint32_t
+random_bits(Driver *driver)
+{
+	(void) driver;
+	return dice(UINT32_MAX);
+}
+
+/* Of the events for a slot the last alone counts: see timer_tag. */
+static void
+set_timer(Driver *driver, int s, int64_t wake_at_us)
+{
+	slot *slot = slot_at(driver->host, s);
+	int64_t at_us;
+
+	if (wake_at_us == 0)
+	{
+		slot->timer_at_us = 0;
+		slot->timer_tag++;
+		return;
+	}
+	at_us = host_true_time_us(driver->host, wake_at_us);
+	if (at_us < w.now_us)
+		at_us = w.now_us;
+	if (slot->timer_at_us != 0 && slot->timer_at_us <= at_us)
+		return; /* it will find out that it is early */
+	slot->timer_at_us = at_us;
+	later(at_us, EVENT_TIMER, driver->host, 0, s, ++slot->timer_tag);
+}
+
+/*
+ * Other hosts
+ */
+
+static void
+hear(Driver *driver, int slot, bool begin)
+{
+	if (begin)
+		word_join(driver->host, slot);
+}
+
+static void
+tell_host(Driver *driver, uint64_t host, int s, int64_t now_us)
+{
+	const slot *slot = slot_at(driver->host, s);
+
+	word_want(driver->host, slot->resource, slot->shared, turns_waited_us(driver, s, now_us), host);
+}
+
+static WaitersKnown *
+make_waiters(Driver *driver)
+{
+	host *host = &hosts[driver->host];
+
+	for (int i = 0; i < KNOWN_MAX; i++)
+		if (!host->known_used[i])
+		{
+			host->known_used[i] = true;
+			host->known[i] = (WaitersKnown){0};
+			return &host->known[i];
+		}
+	assert(false);
+	return NULL;
+}
+
+static void
+drop_waiters(Driver *driver, WaitersKnown *known)
+{
+	hosts[driver->host].known_used[known - hosts[driver->host].known] = false;
+}
+
+/*
+ * The owner
+ */
+
+static void
+get_terms(const Driver *driver, int s, DriverTerms *terms)
+{
+	const slot *slot = slot_at(driver->host, s);
+
+	*terms = (DriverTerms){.hash = host_hash(slot->resource),
+						   .ttl_us = slot->ttl_us,
+						   .keep_us = slot->keep_us,
+						   .hold_at_most_us = slot->hold_at_most_us,
+						   .waits_since_us = slot->waits_since_us,
+						   .once = slot->once,
+						   .shared = slot->shared};
+}
+
+static void
+new_value(Driver *driver, int s)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	slot->asked_us = host_now_us(driver->host);
+	slot->secret = ++w.secrets;
+	slot->forgiven = false;
+	slot->relisted_true_us = 0;
+	tell("host %c: request %u for lock %d%s%s%s", HOST_NAME(driver->host), slot->secret,
+		 slot->resource + 1, slot->shared ? ", to share it" : "", slot->once ? ", a try" : "",
+		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
+	check_asked(driver->host, s);
+}
+
+static Wish
+get_wish(const Driver *driver, int slot)
+{
+	return slot_at(driver->host, slot)->wish;
+}
+
+static bool
+is_answered(const Driver *driver, int slot)
+{
+	return slot_at(driver->host, slot)->told;
+}
+
+static bool
+is_returned(const Driver *driver, int slot)
+{
+	return slot_at(driver->host, slot)->returned;
+}
+
+static void
+tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
+{
+	int h = driver->host;
+	slot *slot = slot_at(h, s);
+
+	(void) now_us;
+	switch (news)
+	{
+		case DRIVER_MUST_WAIT:
+			check_outcome(h, s, CORE_MUST_WAIT);
+			break;
+		case DRIVER_GRANTED:
+			check_outcome(h, s, CORE_GRANTED);
+			slot->told = true;
+			if (!rules_want_is_later(slot->want_until_us, slot->drive.core.round_began_us))
+				slot->want_until_us = 0; /* lease_set_state */
+			slot->hold_until_us = slot->drive.core.hold_until_us;
+			slot->last_token = slot->drive.core.bound;
+			session_told(h, s);
+			break;
+		case DRIVER_NO_NODES:
+		case DRIVER_REFUSED:
+		case DRIVER_UNREACHABLE:
+			if (news != DRIVER_NO_NODES)
+				check_outcome(h, s, news == DRIVER_REFUSED ? CORE_REFUSED : CORE_UNREACHABLE);
+			slot->told = true;
+			session_told(h, s);
+			break;
+		case DRIVER_RENEWED:
+			check_outcome(h, s, CORE_RENEWED);
+			slot->last_token = slot->drive.core.bound;
+			break;
+		case DRIVER_UNRENEWED:
+			check_outcome(h, s, CORE_UNRENEWED);
+			break;
+		case DRIVER_LOST:
+			check_outcome(h, s, CORE_EXPIRED);
+			on_loss(h, s);
+			break;
+		case DRIVER_RELEASED:
+		case DRIVER_HEARD:
+			break;
+	}
+}
+
+/* Its sessions hear of it, but for those that are stopped. */
+static void
+on_loss(int h, int s)
+{
+	session_lost(h, s);
+	for (int i = 0; i < session_count; i++)
+		if (session_has(i, h, s) && !sessions[i].paused)
+			later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s, (uint32_t) i);
+}
+
+/* Deadlocks have a simulator of their own: deadlock.c. */
+static void
+no_more_waits(Driver *driver, int slot)
+{
+	(void) driver;
+	(void) slot;
+}
+
+static int64_t
+hold_until_us(const Driver *driver, int slot, int64_t now_us)
+{
+	(void) now_us;
+	return slot_at(driver->host, slot)->hold_until_us;
+}
+
+static bool
+hold_is_over(const Driver *driver, int s, int64_t now_us)
+{
+	const slot *slot = slot_at(driver->host, s);
+
+	return wish_hold_is_over(host_owner_of(slot), slot->hold_until_us, now_us);
+}
+
+static int64_t
+look_at_us(Driver *driver, int s, int64_t wake_at_us)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	slot->looks_at_us =
+		wish_look_at_us(slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us,
+						slot->hold_until_us, host_now_us(driver->host));
+	return slot->looks_at_us;
+}
+
+/* lease_wants_tokens of lease.c */
+static bool
+wants_tokens(const Driver *driver, int s, int64_t now_us)
+{
+	const slot *slot = slot_at(driver->host, s);
+
+	return slot->keep_idle_us != 0 && !slot->shared &&
+		   rules_wants_tokens(slot->last_token -
+							  rules_token(slot->drive.first_token, slot->handovers)) &&
+		   wish_may_renew(slot->wish, host_owner_of(slot), slot->idle_until_us, now_us);
+}
+
+static void
+expect_tokens(Driver *driver, int slot, int64_t until_us)
+{
+	slot_at(driver->host, slot)->more_tokens_us = until_us;
+}
+
+static DriverTurnEnd
+turn_end(const Driver *driver, int slot)
+{
+	return slot_at(driver->host, slot)->returns ? TURN_RETURNS : TURN_ENDS;
+}
+
+/* lease_end_stay .. lease_release_orphan of lease_unowned.c */
+static bool
+end_stay(Driver *driver, int s, int64_t now_us)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	if (!wish_stay_is_over(slot->wish, slot->idle_until_us, now_us))
+		return false;
+	seen.stays_over++;
+	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host), slot->secret);
+	session_disown(driver->host, s);
+	return true;
+}
+
+static bool
+end_hold(Driver *driver, int s, int64_t now_us)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	if (!wish_is_detached(slot->wish, host_owner_of(slot)) ||
+		!wish_hold_is_over(host_owner_of(slot), slot->hold_until_us, now_us))
+		return false;
+	seen.holds_over++;
+	tell("host %c: request %u was detached for long enough", HOST_NAME(driver->host), slot->secret);
+	session_disown(driver->host, s);
+	host_push(driver->host, s);
+	return true;
+}
+
+static bool
+give_up_stay(Driver *driver, int s)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	if (!host_stays(slot))
+		return false;
+	session_disown(driver->host, s);
+	host_push(driver->host, s);
+	return true;
+}
+
+static bool
+give_up_detached(Driver *driver, int s)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	if (!wish_is_detached(slot->wish, host_owner_of(slot)))
+		return false;
+	session_disown(driver->host, s);
+	host_push(driver->host, s);
+	return true;
+}
+
+static bool
+release_orphan(Driver *driver, int s, int64_t now_us)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	(void) now_us;
+	if (!wish_is_orphaned(slot->wish, host_owner_of(slot), slot->idle_until_us))
+		return false;
+	tell("host %c: request %u was left for nobody", HOST_NAME(driver->host), slot->secret);
+	session_disown(driver->host, s);
+	return true;
+}
+
+WishOwner
+host_owner_of(const slot *slot)
+{
+	return slot->owner == OWNER_DETACHED   ? WISH_OWNER_NONE
+		   : slot->owner == OWNER_VANISHED ? WISH_OWNER_GONE
+										   : WISH_OWNER_LIVES;
+}
+
+static void
+want(Driver *driver, int slot)
+{
+	session_want(driver->host, slot);
+}
+
+/* Permits have a simulator of their own: permits.c. */
+static void
+tell_permit(Driver *driver, int slot, int permit)
+{
+	(void) driver;
+	(void) slot;
+	(void) permit;
+	assert(false);
+}
+
+/* operator.c counts by itself */
+static void
+count_unsettled(Driver *driver, int change)
+{
+	(void) driver;
+	(void) change;
+}
+
+static void
+free_slot(Driver *driver, int s)
+{
+	slot *slot = slot_at(driver->host, s);
+
+	check_freed(driver->host, s, slot->forgiven);
+	slot->in_use = false;
+	slot->wish = WISH_NONE;
+	slot->drive.generation++;
+}
+
+/*
+ * Checks of each step
+ */
+
+static void
+watch(Driver *driver, int s, const core_event *event, const core_out *out)
+{
+	int h = driver->host;
+	slot *slot = slot_at(h, s);
+	core_lease *core = &slot->drive.core;
+
+	if (out == NULL)
+	{
+		before_step(h, s, event);
+		return;
+	}
+	if (w.plan.lawful)
+		check_laws(&before, event, core, out);
+	if (event->type == CORE_ACQUIRE && w.plan.aged && w.secrets < AGED_MAX)
+		grow_old(core);
+	if (before.state == CORE_HELD && core->members != before.members)
+	{
+		slot->relisted_true_us = w.now_us;
+		seen.relisted++;
+	}
+	if (before.state != CORE_RELEASING && core->state == CORE_RELEASING)
+		check_over(h, s);
+	if (out->acquire != 0 && core->round != before.round)
+		check_round(h, s);
+	else if (core->round != before.round && core->state == CORE_HELD)
+		check_renewal(h, s);
+}
+
+static void
+before_step(int h, int s, const core_event *event)
+{
+	core_lease *core = &slot_at(h, s)->drive.core;
+
+	assert(!hosts[h].broker_down);
+	if (event->type == CORE_ACQUIRE && w.plan.aged)
+		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
+	if (event->type == CORE_FORGET)
+		on_forget(h, s);
+	before = *core;
+}
+
+/* A slot is needed, or the request goes to other nodes. */
+static void
+on_forget(int h, int s)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->forgiven = true; /* if its owner gives up just now */
+	if (hosts[h].moves && can_send_to(h, slot->drive.core.members))
+		debt_forgotten(h, s);
+	else if (hosts[h].moves || slot->wish != WISH_NOTHING)
+		check_freed(h, s, true); /* its owner has not yet read that it failed */
+}
+
+static bool
+can_send_to(int h, core_mask nodes)
+{
+	for (int n = 0; n < w.plan.places; n++)
+		if ((nodes & CORE_BIT(n)) && !wire_can_send(h, n))
+			return false;
+	return true;
+}
+
+/*
+ * A request that has asked many times: near the last number of its attempts.  Each is
+ * followed by another soon, and there is room for so many in a schedule.
+ */
+static void
+grow_old(core_lease *lease)
+{
+	uint32_t attempt = CORE_ATTEMPT_MAX - dice(4);
+
+	if (lease->state == CORE_BUSY)
+		attempt--; /* it has not asked yet */
+	for (int n = 0; n < w.plan.places; n++)
+		if (lease->node[n].attempt != 0)
+			lease->node[n].attempt = attempt;
+	lease->attempt = attempt;
+	seen.aged++;
+}
+
+static const DriverWorld world_of_host = {
+	.can_send = can_send,
+	.can_vote = can_vote,
+	.on_duty = on_duty,
+	.round_trip_us = round_trip_us,
+	.compose = compose,
+	.send = send_to_node,
+	.wall_clock_us = wall_clock_us,
+	.random = random_bits,
+	.set_timer = set_timer,
+	.hear = hear,
+	.tell_host = tell_host,
+	.make_waiters = make_waiters,
+	.drop_waiters = drop_waiters,
+	.get_terms = get_terms,
+	.new_value = new_value,
+	.wish = get_wish,
+	.is_answered = is_answered,
+	.is_returned = is_returned,
+	.tell = tell_owner,
+	.no_more_waits = no_more_waits,
+	.hold_until_us = hold_until_us,
+	.hold_is_over = hold_is_over,
+	.look_at_us = look_at_us,
+	.wants_tokens = wants_tokens,
+	.expect_tokens = expect_tokens,
+	.turn_end = turn_end,
+	.end_stay = end_stay,
+	.end_hold = end_hold,
+	.give_up_stay = give_up_stay,
+	.give_up_detached = give_up_detached,
+	.release_orphan = release_orphan,
+	.want = want,
+	.tell_permit = tell_permit,
+	.count_unsettled = count_unsettled,
+	.free = free_slot,
+	.watch = watch,
+};
+
+void
+host_world_begin(int h)
+{
+	host *host = &hosts[h];
+
+	memset(&host->driver, 0, sizeof(host->driver));
+	memset(host->of_slot, 0, sizeof(host->of_slot));
+	memset(host->known, 0, sizeof(host->known));
+	memset(host->known_used, 0, sizeof(host->known_used));
+	host->driver.world = &world_of_host;
+	host->driver.host = h;
+	host->driver.id = (uint64_t) h + 1;
+	host->driver.slots = w.plan.slots;
+	host->driver.leases = (char *) &host->slot[0].drive;
+	host->driver.stride = sizeof(slot);
+	host->driver.slot = host->of_slot;
+	host->driver.settling = &host->settling;
+	host->driver.lists = host->lists;
+	host->driver.answer_us = w.plan.answer_us;
+	host->driver.retry_us = host->driver.retry_told_us = w.plan.retry_us;
+	driver_init(&host->driver, host->release, w.plan.releases_max);
+}
