@@ -264,7 +264,9 @@ static const step steps[] = {
 	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
 	{"ACL SETUSER default -hset", "OK"},
 	{"acquire_shared $key <3:8:4=_x> 200000 $now 5", "!*"},
-	{"renew_shared $key <1:8:2=_x> 200000 $now $now", "!*"},
+	{"PTTL $readers", "{200000}"},
+	{"renew_shared $key <1:8:2=_x> 300000 $now $now", "!*"},
+	{"PTTL $readers", "{300000}"},
 	{"PTTL $key", "{100000}"},
 	{"GET $key", "<1:8:2=_x>"},
 
