@@ -97,6 +97,25 @@ isnt(traces(), ' 0 no file', 'has its effect');
 $remote->safe_psql('postgres', 'DELETE FROM work');
 $session->quit;
 
+# What a rollback undoes is refused at the commit, all else at the statement.
+lose($session, 'where');
+foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table')
+{
+	$session->query('BEGIN');
+	is($session->run($effects{$what})->{state}, '', "$what: no error at the statement");
+	is($session->run('ROLLBACK')->{state}, '', '... nor at the rollback');
+	$session->query('BEGIN');
+	$session->run($effects{$what});
+	is($session->run('COMMIT')->{state}, '40001', '... and the commit fails');
+}
+foreach my $what ('a foreign table', 'COPY FROM', 'dblink_exec', 'COPY TO a file')
+{
+	$session->query('BEGIN');
+	is($session->run($effects{$what})->{state}, '40001', "$what: an error at the statement");
+	is($session->run('ROLLBACK')->{state}, '', '... and the transaction rolls back');
+}
+is($session->run("SELECT redlock_release('where')")->{out}, 'f', 'the session can release the lock after each');
+
 # The wrapper's callback was registered after ours; the lease is lost after the write.
 foreach my $more ('', "INSERT INTO near VALUES ('row');")
 {

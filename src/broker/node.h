@@ -98,6 +98,8 @@ typedef struct RedisNode
 	char forgets[48];                /* what it says by which a restart may lose grants; empty:
 									  * nothing */
 	char untold[48];                 /* what it does not tell of that; empty: all is told */
+	char lacks_for_locks[48];        /* rights that its user lacks for some locks; empty: none */
+	char lacks_for_hosts[96];        /* ... for the list of hosts */
 	bool warned;                     /* that redlock.nodes praises it for more than it says */
 
 	/* the last error in the log since it was on duty, and when; empty and 0: none */
@@ -176,6 +178,12 @@ extern void node_close(RedisNode *node, int64 now_us);
 
 /* What went wrong just now; empty: nothing that need be told any more. */
 extern void node_set_error(RedisNode *node, const char *error);
+
+/*
+ * Where the reply says that the user lacks a right: adds to the text, of SCRIPT_TEXT_MAX bytes at
+ * most, what the administrator must grant.
+ */
+extern void node_explain_refusal(const redisReply *reply, const char *lacks, char *text);
 
 /* Connect again at once, with new credentials, or other words about the node. */
 extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);

@@ -67,6 +67,7 @@ static bool is_optional(Question what);
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
 static const char *explain_error(Question what, const redisReply *reply);
+static bool is_refusal(const redisReply *reply);
 static bool begins_with(const char *text, const char *with);
 static void read_fsync(RedisNode *node, const redisReply *reply);
 static const redisReply *configured(const redisReply *reply, const char *name);
@@ -313,7 +314,13 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			return NULL;
 
 		case ASK_MARKER:
-			return read_marker(node, reply) ? NULL : "it did not tell its marker";
+			if (!read_marker(node, reply))
+				return "it did not tell its marker";
+			if (reply->element[2]->len == 0)
+				return NULL;
+			text_to_printable(value, sizeof(value), reply->element[2]->str, reply->element[2]->len);
+			snprintf(fault, sizeof(fault), "its user lacks rights for each lock; grant %s", value);
+			return fault;
 
 		case ASK_SCRIPT:
 			if (reply->type != REDIS_REPLY_STRING || reply->len != SCRIPT_SHA_SIZE - 1)
@@ -353,12 +360,32 @@ explain_error(Question what, const redisReply *reply)
 	}
 	if (begins_with(reply->str, "ERR Could not find scripting engine"))
 		return "it is a server without Lua, which a node needs";
-	if (begins_with(reply->str, "NOPERM") || begins_with(reply->str, "ERR ACL failure") ||
-		begins_with(reply->str, "ERR The user executing the script can't"))
+	if (is_refusal(reply))
 		snprintf(end, sizeof(end), "; grant %s", needs[what].rights);
 	text_of_node(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
 	strlcat(fault, end, sizeof(fault));
 	return fault;
+}
+
+/* Does it say that the user lacks a right? */
+static bool
+is_refusal(const redisReply *reply)
+{
+	return begins_with(reply->str, "NOPERM") || begins_with(reply->str, "ERR ACL failure") ||
+		   strstr(reply->str, "The user executing the script can't") != NULL;
+}
+
+void
+node_explain_refusal(const redisReply *reply, const char *lacks, char *text)
+{
+	char end[112] = "";
+	size_t room;
+
+	if (reply->type != REDIS_REPLY_ERROR || lacks[0] == '\0' || !is_refusal(reply))
+		return;
+	snprintf(end, sizeof(end), "; grant %s", lacks);
+	room = SCRIPT_TEXT_MAX - strlen(end);
+	strlcpy(text + Min(strlen(text), room), end, sizeof(end));
 }
 
 static bool
@@ -432,11 +459,18 @@ node_read_memory(RedisNode *node, const redisReply *reply)
 static bool
 read_marker(RedisNode *node, const redisReply *reply)
 {
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
 		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
 		reply->element[0]->len > LUA_MARKER_MAX || reply->element[1]->type != REDIS_REPLY_INTEGER ||
 		reply->element[1]->integer < GUARD_FRESH || reply->element[1]->integer > GUARD_LOST_ONCE)
 		return false;
+	for (int i = 2; i < 5; i++)
+		if (reply->element[i]->type != REDIS_REPLY_STRING)
+			return false;
+	text_to_printable(node->lacks_for_locks, sizeof(node->lacks_for_locks), reply->element[3]->str,
+					  reply->element[3]->len);
+	text_to_printable(node->lacks_for_hosts, sizeof(node->lacks_for_hosts), reply->element[4]->str,
+					  reply->element[4]->len);
 	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
 	node->facts.loss = reply->element[1]->integer;
 	return true;

@@ -268,6 +268,11 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		ScriptAnswer answer;
 
 		script_read(sent.command.op, reply, i, count, &answer);
+		if (answer.reply >= CORE_REPLY_ERROR)
+			node_explain_refusal(reply->type == REDIS_REPLY_ARRAY && reply->elements == count
+									 ? reply->element[i]
+									 : reply,
+								 node->lacks_for_locks, answer.text);
 		if (answer.forgot || answer.demoted)
 			strlcpy(changed, answer.text, sizeof(changed));
 		if (answer.unknown_script && !sent.by_text)

@@ -118,6 +118,7 @@ list_complain(RedisNode *node, const redisReply *reply)
 	told_of(node->slot)->complained = true;
 	if (reply->type == REDIS_REPLY_ERROR)
 		text_of_node(error, sizeof(error), reply->str, reply->len);
+	node_explain_refusal(reply, node->lacks_for_hosts, error);
 	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
 						 error),
 				  errdetail("Hosts that disagree are not told so by this node.")));

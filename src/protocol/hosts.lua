@@ -177,17 +177,15 @@ end
 if call('PEXPIRE', text_of(config), lives) == 0 then
 	call('SET', text_of(config), text, 'PX', lives)
 end
+-- The node's ACL has let PEXPIRE pass, so no key stays without a life when a later command is refused.
 call('HSET', facts, id, config .. ARGV[4])
-call('ZADD', users, now, id)
-call('ZADD', configs, now, config)
-call('ZADD', ids, 0, id)
-call('ZADD', hosts, now, id)
-call('ZADD', namesakes, now, id)
+call('PEXPIRE', facts, lives)
+for _, entry in ipairs({{users, now, id}, {configs, now, config}, {ids, 0, id}, {hosts, now, id}, {namesakes, now, id}}) do
+	call('ZADD', unpack(entry))
+	call('PEXPIRE', entry[1], lives)
+end
 for _, other in ipairs(call('ZRANGE', namesakes, 0, -4)) do
 	call('ZREM', namesakes, other)
-end
-for _, key in ipairs({users, configs, facts, ids, hosts, namesakes}) do
-	call('PEXPIRE', key, lives)
 end
 local namesake = ''
 for _, other in ipairs(seen_before and call('ZRANGEBYSCORE', namesakes, '(' .. format('%.0f', seen_before), now) or {}) do

@@ -8,8 +8,9 @@
 -- ARGV: random text for a new one; the marker that was seen here before or ''; redlock.max_ttl
 -- in ms.
 --
--- Returns {the marker, 0}, or if it tells of a loss {the marker, 1 if that is less than max_ttl
--- ago, else 2}.
+-- Returns the marker; 0, or if it tells of a loss 1 if that is less than max_ttl ago, else 2; and
+-- three texts: the rights that the user lacks for each lock, for shared locks and permits, and for
+-- the list of hosts.  Such a text is like "+pexpire +del", or ''.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -23,5 +24,28 @@ if not marker then
 	redis.call('SET', LUA_MARKER, marker)
 end
 
+-- The marker is there, and is a string.  So a command of these changes nothing: it reads, or fails.
+-- A node looks at the user's rights before it looks at the key.  It may not name the command that
+-- the user lacks.
+local function lacks(...)
+	local rights = {}
+	for _, words in ipairs({...}) do
+		local reply = redis.pcall(unpack(words))
+		if type(reply) == 'table' and reply.err and string.find(reply.err, ' run th', 1, true) then
+			rights[#rights + 1] = '+' .. words[1]
+		end
+	end
+	return table.concat(rights, ' ')
+end
+
+local hset, hget, hdel = {'hset', LUA_MARKER, '', ''}, {'hget', LUA_MARKER, ''}, {'hdel', LUA_MARKER, ''}
+local for_each_lock = lacks({'set', LUA_MARKER, '', 'NX'}, {'setrange', LUA_MARKER, 0, ''}, {'pttl', LUA_MARKER},
+	{'pexpire', LUA_MARKER, ''}, {'del', LUA_HOSTS .. '\0none'})
+local for_some_locks = lacks({'exists', LUA_MARKER}, hset, hget, hdel, {'hgetall', LUA_MARKER})
+local for_hosts = lacks(hset, hget, hdel, {'zadd', LUA_MARKER, 0, ''}, {'zrem', LUA_MARKER, ''},
+	{'zscore', LUA_MARKER, ''}, {'zrange', LUA_MARKER, 0, 0}, {'zrangebyscore', LUA_MARKER, 0, 0},
+	{'zrangebylex', LUA_MARKER, '-', '+'})
+
 local lost_at = tonumber(string.match(marker, ' lost (%d+)$'))
-return {string.sub(marker, 1, LUA_HELD_MAX), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2}
+return {string.sub(marker, 1, LUA_HELD_MAX), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2,
+	for_each_lock, for_some_locks, for_hosts}

@@ -111,6 +111,10 @@
 -- though a release may have deleted the key.  An error in place of the array is one of the
 -- whole node, and commands before the one that met it may have been executed.
 --
+-- Only readers get their life by a command of its own.  So PEXPIRE comes first, which the node's ACL
+-- may refuse, then HSET, then PEXPIRE again, in case that HSET has made the key.  Otherwise a reader
+-- whose PEXPIRE is refused would stay for ever.
+--
 -- A node whose memory is full (maxmemory) refuses to write, though not to delete or to
 -- shorten a life, until the script has called a command that changes something; from then on it
 -- refuses nothing to this script.  So the first write of each command is one that such a node
@@ -299,12 +303,18 @@ for i = 2, #arguments do
 				local life = ttl
 				if was_shared then
 					life = math.max(ttl, call('PTTL', key))
-					set = try('HSET', readers, request, reader)
+					set = try('PEXPIRE', readers, life)
+					if type(set) ~= 'table' then
+						set = try('HSET', readers, request, reader)
+					end
 				else
 					set = try('SET', key, value, 'NX', 'PX', ttl)
 					if not set.err then
 						call('DEL', readers)
-						set = try('HSET', readers, 'since', counter or '0', request, reader)
+						set = try('PEXPIRE', readers, life)
+						if type(set) ~= 'table' then
+							set = try('HSET', readers, 'since', counter or '0', request, reader)
+						end
 						if type(set) == 'table' then
 							call('DEL', key)
 						end
@@ -314,11 +324,11 @@ for i = 2, #arguments do
 					reply = set
 					break
 				end
+				call('PEXPIRE', readers, life)
 				if was_shared then
 					local may_stay = sub(held, 61, 61) == LUA_MAY_STAY and LUA_MAY_STAY or sub(value, 61, 61)
 					call('SET', key, sub(value, 1, 60) .. may_stay .. sub(value, 62), 'PX', life)
 				end
-				call('PEXPIRE', readers, life)
 			else
 				-- A full node tells the holder's value, too.  The script grants a repeated acquire
 				-- once; a later attempt replaces an earlier attempt of the same request.
@@ -620,12 +630,18 @@ for i = 2, #arguments do
 				local life = math.max(ttl, call('PTTL', key))
 				local set
 				if shared then
-					set = try('HSET', readers, request, reader)
+					set = try('PEXPIRE', readers, life)
+					if type(set) ~= 'table' then
+						set = try('HSET', readers, request, reader)
+					end
 				else
 					set = try('SET', key, value, 'NX', 'PX', ttl)
 					if not set.err then
 						call('DEL', readers)
-						set = try('HSET', readers, 'since', since, request, reader)
+						set = try('PEXPIRE', readers, life)
+						if type(set) ~= 'table' then
+							set = try('HSET', readers, 'since', since, request, reader)
+						end
 						if type(set) == 'table' then
 							call('DEL', key)
 						end
@@ -635,8 +651,8 @@ for i = 2, #arguments do
 					reply = set
 					break
 				end
-				call('PEXPIRE', key, life)
 				call('PEXPIRE', readers, life)
+				call('PEXPIRE', key, life)
 			elseif held ~= value then
 				if held and not (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) then
 					reply = 0

@@ -166,7 +166,11 @@ access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg
 {
 	if (next_object_access != NULL)
 		next_object_access(access, class, object, sub, arg);
-	if (access == OAT_FUNCTION_EXECUTE && has_effect(object))
+	if (access != OAT_FUNCTION_EXECUTE)
+		return;
+	if (object == F_PG_NOTIFY)
+		noted = true; /* as NOTIFY */
+	else if (has_effect(object))
 		note_at_once();
 }
 
@@ -189,13 +193,12 @@ has_effect(Oid function)
 	return has;
 }
 
-/* Those of PostgreSQL that have effects without a transaction id. */
+/* Those of PostgreSQL that have effects at once. */
 static bool
 builtin_has_effect(Oid function)
 {
 	switch (function)
 	{
-		case F_PG_NOTIFY:
 		case F_LO_EXPORT:
 		case REDLOCK_F_EMIT_MESSAGE_TEXT:
 		case REDLOCK_F_EMIT_MESSAGE_BYTEA:
@@ -242,6 +245,8 @@ effects_begin_utility(Node *statement)
 	switch (nodeTag(statement))
 	{
 		case T_NotifyStmt:
+			noted = true; /* a rollback undoes it, so the guard looks at the commit */
+			break;
 		case T_AlterSystemStmt:
 			note_at_once();
 			break;

@@ -781,7 +781,7 @@ meet_both(void)
 	now_us = server_time_us();
 	mark = node_marker(&its_mark, now_us, fresh, seen, 100000);
 	marks[mark]++;
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
 		reply->element[0]->type != REDIS_REPLY_STRING)
 		differ("no marker");
 	else

@@ -1,0 +1,119 @@
+# A node whose user lacks one of the rights that docs/operations.md lists.
+#
+# Protects from: a script that is stopped half way by the node's ACL, and leaves a key that never
+# expires; an error that does not name the right; a node that votes although its user can't
+# renew or release.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @rights = slurp_file('docs/operations.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
+my @nodes = redis_nodes(3);
+
+sub grant_all_but
+{
+	my ($right) = @_;
+
+	foreach my $node (@nodes)
+	{
+		$node->cli(qw(ACL SETUSER limited reset on >secret), grep { $_ ne $right } @rights);
+		$node->cli(qw(CLIENT KILL USER limited));
+	}
+	return;
+}
+
+grant_all_but('');
+my $host = redlock_cluster(
+	'a',
+	nodes => [ map { $_->url(user => 'limited', password => 'secret') } @nodes ],
+	conf  => "redlock.ttl = '10s'\nredlock.node_timeout = '5s'\nredlock.on_loss = 'error'");
+my $s = session($host);
+my $number = 0;
+
+sub keys_for_ever
+{
+	my $script = q{local keys = {} for _, key in ipairs(redis.call('KEYS', '*')) do
+		if redis.call('PTTL', key) == -1 and key ~= 'redlock:\0marker' then keys[#keys + 1] = key end end return table.concat(keys, ' ')};
+	return join '', map { $_->cli('EVAL', $script, 0) } @nodes;
+}
+
+sub all_are
+{
+	my ($condition, $what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until(sub { $s->query("SELECT count(*) FROM redlock_nodes WHERE $condition") == 3 }, $what)
+	  || diag($s->query('TABLE redlock_nodes'));
+}
+
+# A node without one of the rights in %each does not vote.  Of the rest, only HSET is needed by the
+# first reader already: the error must name it.
+my %shared = map { $_ => "mode => 'shared'" } qw(hset hget hdel hgetall);
+my %each   = map { $_ => 1 } qw(info script|load evalsha eval get set setrange pttl pexpire del time);
+my @removed = grep { /^\+/ && !/^\+auth$/ } @rights;
+
+cmp_ok(scalar @removed, '>', 25, 'there are rights');
+foreach my $right (@removed)
+{
+	my ($command) = $right =~ /^\+(.*)$/;
+	my $more = $command eq 'exists' ? 'slots => 2' : $shared{$command};
+	my $named = $command =~ /^(?:get|time)$/ ? qr/grant .*\+get .*\+time/ : qr/grant .*\Q$right\E\b/;
+
+	# the list of hosts is made anew, too
+	$_->cli('EVAL', "for _, key in ipairs(redis.call('KEYS', 'redlock:?hosts*')) do redis.call('DEL', key) end", 0) foreach @nodes;
+	grant_all_but($right);
+	if ($each{$command})
+	{
+		all_are(q{state = 'refused' AND last_error LIKE '%; grant %'}, "without $command no node votes");
+		like($s->query('SELECT last_error FROM redlock_nodes LIMIT 1'), $named, '... and the view says what to grant');
+	}
+	elsif (defined $more)
+	{
+		my $result;
+
+		wait_until(
+			sub {
+				$result = $s->run("SELECT redlock_try('needs it @{[++$number]}', scope => 'session', $more)");
+				$s->run("SELECT redlock_release_all()");
+				return $command ne 'hset' || $result->{state} eq '08006' && $result->{detail} =~ $named;
+			},
+			"without $command such locks are tried")
+		  or diag("$result->{state} $result->{detail}");
+		wait_until(sub { $s->run("SELECT redlock_try('plain', scope => 'session') AND redlock_release('plain')")->{out} eq 't' },
+			'... and other locks work');
+	}
+	else
+	{
+		all_are(q{state IN ('ready', 'quarantined')}, "without $command the nodes stay on duty");
+	}
+	foreach my $arguments ('', ", mode => 'shared'", ', slots => 2')
+	{
+		my $name = "any " . ++$number;
+		$s->run("SELECT redlock_try('$name', scope => 'session'$arguments)") foreach 1, 2;
+	}
+	$s->run('SELECT redlock_release_all()');
+	is(keys_for_ever(), '', 'no key stays for ever');
+	grant_all_but('');
+	all_are(q{state IN ('ready', 'quarantined')}, '... and all is well with the right');
+}
+
+# the user lacks the right while the connection goes on: no handshake finds it
+foreach my $arguments ('', ", mode => 'shared'", ', slots => 2')
+{
+	my $name = 'live ' . ++$number;
+
+	$s->run("SELECT redlock_try('$name', scope => 'session'$arguments)");
+	$_->cli(qw(ACL SETUSER limited -pexpire)) foreach @nodes;
+	$s->run("SELECT redlock_try('$name other', scope => 'session'$arguments)");
+	$s->run('SELECT redlock_release_all()');
+	$_->cli(qw(ACL SETUSER limited +pexpire)) foreach @nodes;
+	is(keys_for_ever(), '', "no key stays for ever without PEXPIRE on a live connection$arguments");
+}
+
+$s->quit;
+$host->stop;
+done_testing();
