@@ -221,7 +221,7 @@ leave_queue(const LockRequest *request)
 			if (passed != NULL)
 				(void) lease_give_up_stay(passed);
 		}
-	gate_leave(queue_gate, false, true);
+	gate_leave(queue_gate, (GateUse){.session_level = true});
 	queue = NULL;
 }
 

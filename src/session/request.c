@@ -20,7 +20,6 @@
 #include "utils/timeout.h"
 
 #include "protocol/permits.h"
-#include "session/gate.h"
 #include "session/request_internal.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -82,9 +81,9 @@ request_acquire(const LockRequest *request)
 {
 	Assert(request_now.asked_count == 0 && !parked);
 	request_now.call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
-	request_now.shared = request->terms.shared;
+	request_now.gate_use.shared = request->terms.shared;
 	/* a session that detaches a lease has left the gate before its transaction ends */
-	request_now.at_session_level =
+	request_now.gate_use.session_level =
 		request->terms.scope == SCOPE_SESSION || request->terms.scope == SCOPE_CALL;
 	taken_count = 0;
 	free_permit = PERMITS_TAKEN_HERE;
@@ -491,7 +490,7 @@ give_back(int from)
 static void
 leave_gate(const Asked *at)
 {
-	gate_leave(at->gate, request_now.shared, request_now.at_session_level);
+	gate_leave(at->gate, request_now.gate_use);
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
@@ -505,8 +504,7 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 	waiting = request;
 	waiting_at_gate = hash;
 	request_now.waited_for = name;
-	if (gate_enter(hash, was_taken, request_now.shared, request_now.at_session_level, until_us,
-				   prepare_to_wait, &next->gate))
+	if (gate_enter(hash, was_taken, request_now.gate_use, until_us, prepare_to_wait, &next->gate))
 	{
 		waiting_at_gate = 0;
 		next->hash = hash;

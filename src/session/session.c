@@ -295,7 +295,7 @@ detach_all(const LockRequest *request)
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
 		lease_detach(lease, &detached[i]);
-		gate_leave(gate, false, false);
+		gate_leave(gate, (GateUse){0}); /* it was entered at transaction level */
 	}
 	lease_end_detaching();
 	for (int i = 0; i < request->count && ended < 0; i++)
@@ -324,7 +324,7 @@ hold_again(Holding *holding, LockScope scope)
 	if (scope != SCOPE_TRANSACTION)
 		(void) holding_keep_gate(holding);
 	else if (!holding_is_of_subxact(holding))
-		(void) gate_enter_again(holding->gate, holding->shared, false);
+		(void) gate_enter_again(holding->gate, (GateUse){.shared = holding->shared});
 }
 
 /* It was granted: make it a holding, with nothing counted on it. */
