@@ -80,6 +80,50 @@ SELECT redlock_try('setting', slots => 2), redlock_try('setting 2', hold_at_most
 SELECT redlock_try('setting 4');
 RESET redlock.keep_idle;
 
+-- Acquiring again: each way to hold a lock, and each way to ask for it then.  `same` is the same
+-- token: the session keeps what it has.
+CREATE TEMP TABLE ways (position int, way text, argument text);
+INSERT INTO ways VALUES
+    (1, 'exclusive', ''),
+    (2, 'shared', $$, mode => 'shared'$$),
+    (3, 'slots => 2', ', slots => 2'),
+    (4, 'slots => 3', ', slots => 3'),
+    (5, 'hold limits', $$, hold_at_least => '1 ms', hold_at_most => '1 min'$$),
+    (6, 'keep_idle', $$, keep_idle => '1 s'$$),
+    (7, 'detached', $$, scope => 'detached', hold_at_most => '1 min'$$),
+    (8, 'attached', NULL);
+CREATE TEMP TABLE again (held int, asked int, outcome text);
+
+DO $$
+DECLARE
+    tried record;
+    name text;
+    token bigint;
+    other bigint;
+BEGIN
+    FOR tried IN
+        SELECT h.position AS held, h.way, h.argument AS holds, a.position AS asked, a.argument AS asks
+          FROM ways h, ways a WHERE h.way <> 'detached' AND a.way <> 'attached' ORDER BY 1, 4
+    LOOP
+        name := format('again/%s/%s', tried.held, tried.asked);
+        BEGIN
+            IF tried.way = 'attached' THEN
+                token := redlock_acquire(name, scope => 'detached', hold_at_most => '1 min');
+                PERFORM redlock_attach(name, token);
+            ELSE
+                EXECUTE format('SELECT redlock_acquire(%L%s)', name, tried.holds) INTO token;
+            END IF;
+            EXECUTE format('SELECT redlock_acquire(%L%s)', name, tried.asks) INTO other;
+            INSERT INTO again VALUES (tried.held, tried.asked, CASE WHEN token = other THEN 'same' ELSE 'another token' END);
+        EXCEPTION WHEN OTHERS THEN
+            INSERT INTO again VALUES (tried.held, tried.asked, SQLSTATE || ': ' || replace(SQLERRM, name, 'again'));
+        END;
+    END LOOP;
+END $$;
+SELECT outcome, h.way AS held, string_agg(a.way, ', ' ORDER BY asked) AS asked
+  FROM again JOIN ways h ON h.position = held JOIN ways a ON a.position = asked
+ GROUP BY outcome, held, h.way ORDER BY outcome = 'same' DESC, outcome, held;
+
 SELECT redlock_release_all() > 0 AS released;
 SELECT count(*) > 0 AS released FROM (SELECT redlock_release(resource, token) FROM redlock_locks WHERE scope = 'detached' AND state = 'held' AND token IS NOT NULL) r;
 SELECT redlock_release_idle() >= 0 AS given_up;
