@@ -34,13 +34,13 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/session session/session_attach \
 	session/transaction \
-	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/views)
+	sql/arguments sql/fencing sql/intervals sql/locks sql/procedure sql/run sql/terms sql/views)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments acquire token fence scopes views settings several shared slots advisory call_scope warnings hold keep_idle detached run parallel privileges
+REGRESS = install arguments terms acquire token fence scopes views settings several shared slots advisory call_scope warnings hold keep_idle detached run parallel privileges
 ISOLATION = exclude sharing wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1

@@ -75,15 +75,15 @@ gate_set_up(void)
 }
 
 bool
-gate_enter(uint64 hash, bool of_lease, bool shared, bool session_level, int64 deadline_us,
-		   void (*before_wait)(void), uint64 *gate)
+gate_enter(uint64 hash, bool of_lease, GateUse use, int64 deadline_us, void (*before_wait)(void),
+		   uint64 *gate)
 {
 	do
 	{
 		awaited.hash = hash;
 		awaited.deadline_us = deadline_us;
 		*gate = of_lease ? lease_gate(hash) : lease_present_gate(hash);
-		if (enter(*gate, MODE(shared), session_level,
+		if (enter(*gate, MODE(use.shared), use.session_level,
 				  deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
 			return true;
 	} while (redlock_clock_us() < deadline_us);
@@ -91,20 +91,20 @@ gate_enter(uint64 hash, bool of_lease, bool shared, bool session_level, int64 de
 }
 
 bool
-gate_enter_again(uint64 gate, bool shared, bool session_level)
+gate_enter_again(uint64 gate, GateUse use)
 {
-	return enter(gate, MODE(shared), session_level, NULL);
+	return enter(gate, MODE(use.shared), use.session_level, NULL);
 }
 
 void
-gate_leave(uint64 gate, bool shared, bool session_level)
+gate_leave(uint64 gate, GateUse use)
 {
 	LOCKTAG tag = tag_of(gate);
 
-	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, MODE(shared)))
+	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, MODE(use.shared)))
 		return;
-	LockRelease(&tag, MODE(shared), session_level);
-	if (session_level)
+	LockRelease(&tag, MODE(use.shared), use.session_level);
+	if (use.session_level)
 	{
 		gates_in_era--;
 		drop_sentinel();

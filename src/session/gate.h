@@ -19,24 +19,30 @@
 /* Once in a session, before it enters a gate. */
 extern void gate_set_up(void);
 
+/* How a session is in a gate: like an advisory lock, and counted like one. */
+typedef struct GateUse
+{
+	bool shared;        /* beside other readers; else alone */
+	bool session_level; /* the end of the transaction does not undo it */
+} GateUse;
+
 /*
  * Enter the gate of the resource with this hash, and tell which it was; false if it
  * could not be done by the deadline, on the clock of the leases.  That stands in for
- * lock_timeout.  Shared, or alone.  Counted, and at session or transaction level, like advisory
- * locks. If it has to wait, before_wait is called first.  of_lease: the present gate was not that
- * of the lease which has the name.
+ * lock_timeout.  If it has to wait, before_wait is called first.  of_lease: the present gate was
+ * not that of the lease which has the name.
  */
-extern bool gate_enter(uint64 hash, bool of_lease, bool shared, bool session_level,
-					   int64 deadline_us, void (*before_wait)(void), uint64 *gate);
+extern bool gate_enter(uint64 hash, bool of_lease, GateUse use, int64 deadline_us,
+					   void (*before_wait)(void), uint64 *gate);
 
 /* Enter one that was entered before, if that can be done now. */
-extern bool gate_enter_again(uint64 gate, bool shared, bool session_level);
+extern bool gate_enter_again(uint64 gate, GateUse use);
 
 /*
  * Undoes one entering.  No-op if the gate is not held (any more); but at session
  * level it must have been entered in the present era.  Never fails.
  */
-extern void gate_leave(uint64 gate, bool shared, bool session_level);
+extern void gate_leave(uint64 gate, GateUse use);
 
 /*
  * What this session entered at session level in an earlier era than this was

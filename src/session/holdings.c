@@ -257,7 +257,9 @@ holding_drop_xact_hold(Holding *holding)
 bool
 holding_keep_gate(Holding *holding)
 {
-	if (holding->gate_era != gate_era() && gate_enter_again(holding->gate, holding->shared, true))
+	if (holding->gate_era != gate_era() &&
+		gate_enter_again(holding->gate,
+						 (GateUse){.shared = holding->shared, .session_level = true}))
 		holding->gate_era = gate_era();
 	return holding->gate_era == gate_era();
 }
@@ -289,7 +291,7 @@ holding_release(Holding *holding)
 	if (holding_lasting(holding) == 0 && holding->xact_holds == NULL)
 		end_holding(holding, true);
 	if (leave)
-		gate_leave(gate, shared, true);
+		gate_leave(gate, (GateUse){.shared = shared, .session_level = true});
 }
 
 /* No allocation, no error: runs in callbacks. */

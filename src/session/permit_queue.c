@@ -25,21 +25,17 @@ static Lease *queue = NULL;
 static uint64 queue_gate;
 static int64 gone_on_us;
 
-static bool follow(const LockRequest *request, permits_search *search,
-				   void (*hold)(const LockRequest *whole), const LockRequest *whole);
-static bool try_permit(const LockRequest *request, int permit,
-					   void (*hold)(const LockRequest *whole), const LockRequest *whole, int *free);
+static bool follow(const LockRequest *request, permits_search *search);
+static bool try_permit(const LockRequest *request, int permit, int *free);
 static permits_seen look(const LockRequest *request, const permits_search *search, int free);
 static int idle_permit(const LockRequest *request);
 static LockName named(const LockRequest *request, int permit, char *utf8);
 static bool enter_queue(const LockRequest *request);
-static void take_queue(const LockRequest *whole);
 static void leave_queue(const LockRequest *request);
 static void go_on(void);
 
 bool
-permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
-					 const LockRequest *whole)
+permit_queue_acquire(const LockRequest *request)
 {
 	LockRequest own = *request;
 	permits_search search = {
@@ -54,17 +50,16 @@ permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest 
 		request_refuse_other_permits(&own, 0, named(request, permit, utf8).hash);
 	PG_TRY();
 	{
-		granted = follow(&own, &search, hold, whole);
+		granted = follow(&own, &search);
 		leave_queue(&own);
 	}
 	PG_CATCH();
 	{
+		request_end();
 		leave_queue(&own);
-		request_end_wait();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	request_end_wait();
 	return granted;
 }
 
@@ -77,8 +72,7 @@ permit_queue_give_up(void)
 }
 
 static bool
-follow(const LockRequest *request, permits_search *search, void (*hold)(const LockRequest *whole),
-	   const LockRequest *whole)
+follow(const LockRequest *request, permits_search *search)
 {
 	char utf8[LOCK_NAME_MAX + 1];
 	bool others_wait = lease_is_taken(named(request, PERMITS_QUEUE, utf8).hash);
@@ -93,7 +87,7 @@ follow(const LockRequest *request, permits_search *search, void (*hold)(const Lo
 		{
 			case PERMITS_TRY:
 				go_on();
-				if (try_permit(request, search->permit, hold, whole, &free))
+				if (try_permit(request, search->permit, &free))
 					return true;
 				break;
 			case PERMITS_ENTER_QUEUE:
@@ -121,8 +115,7 @@ follow(const LockRequest *request, permits_search *search, void (*hold)(const Lo
 
 /* For who waits no quorum is no error yet: the queue is lost then, and can't be entered again. */
 static bool
-try_permit(const LockRequest *request, int permit, void (*hold)(const LockRequest *whole),
-		   const LockRequest *whole, int *free)
+try_permit(const LockRequest *request, int permit, int *free)
 {
 	LockRequest try = *request;
 	char utf8[LOCK_NAME_MAX + 1];
@@ -137,7 +130,7 @@ try_permit(const LockRequest *request, int permit, void (*hold)(const LockReques
 	try.terms.patient = !request->terms.once;
 	if (request->terms.once)
 		try.wait_ms = -1;
-	if (request_acquire(&try, hold, whole))
+	if (request_acquire(&try))
 		return true;
 	*free = request_free_permit();
 	return false;
@@ -201,16 +194,14 @@ enter_queue(const LockRequest *request)
 	ask.terms.is_queue = true;
 	ask.terms.hold_at_least_ms = 0;
 	ask.terms.hold_at_most_ms = STOPPED_MS;
-	return request_acquire(&ask, take_queue, request);
-}
-
-static void
-take_queue(const LockRequest *whole)
-{
+	if (!request_acquire(&ask))
+		return false;
 	queue = request_take(&queue_gate);
 	gone_on_us = 0;
 	if (queue->handovers == 0)
 		queue->since = GetCurrentTimestamp();
+	request_end();
+	return true;
 }
 
 /* Where no other session of this server takes it over, permits were left to nobody. */
@@ -230,7 +221,7 @@ leave_queue(const LockRequest *request)
 			if (passed != NULL)
 				(void) lease_give_up_stay(passed);
 		}
-	gate_leave(queue_gate, false, true);
+	gate_leave(queue_gate, (GateUse){.session_level = true});
 	queue = NULL;
 }
 

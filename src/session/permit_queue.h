@@ -8,8 +8,7 @@
 #include "session/request.h"
 
 /* As request_acquire, of a request for one name with permits. */
-extern bool permit_queue_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
-								 const LockRequest *whole);
+extern bool permit_queue_acquire(const LockRequest *request);
 
 /* The session ends.  Never fails. */
 extern void permit_queue_give_up(void);

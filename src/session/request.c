@@ -20,7 +20,6 @@
 #include "utils/timeout.h"
 
 #include "protocol/permits.h"
-#include "session/gate.h"
 #include "session/request_internal.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
@@ -54,8 +53,7 @@ static uint32 wait_event = 0;
 static bool watching = false; /* whether there still is a client */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
-static void let_others_give_back(const LockRequest *request, int from, int times,
-								 int64 deadline_us);
+static void let_others_give_back(int from, int times, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
@@ -70,9 +68,8 @@ static void end_wait_at_gate(void);
 static void give_up_on(const LockRequest *request, int name);
 static void take_left(const LockRequest *request);
 static void leave_idle(void);
-static void give_back(const LockRequest *request, int from);
-static void leave_gate(const LockRequest *request, const Asked *at);
-static bool at_session_level(const LockRequest *request);
+static void give_back(int from);
+static void leave_gate(const Asked *at);
 static bool enter_gate(const LockRequest *request, int name, int64 until_us);
 static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
 static void prepare_to_wait(void);
@@ -80,12 +77,14 @@ static void unwatch_client(void);
 static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
 
 bool
-request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
-				const LockRequest *whole)
+request_acquire(const LockRequest *request)
 {
-	volatile bool granted = false;
-
+	Assert(request_now.asked_count == 0 && !parked);
 	request_now.call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
+	request_now.gate_use.shared = request->terms.shared;
+	/* a session that detaches a lease has left the gate before its transaction ends */
+	request_now.gate_use.session_level =
+		request->terms.scope == SCOPE_SESSION || request->terms.scope == SCOPE_CALL;
 	taken_count = 0;
 	free_permit = PERMITS_TAKEN_HERE;
 	request_now.waited_for = -1;
@@ -93,27 +92,20 @@ request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whol
 	waits_since_us = unasked_since_us = 0;
 	if (request->count > 1)
 		reserve_gates(request->count);
-	PG_TRY();
-	{
-		granted = acquire_all(request, request_deadline_us(request));
-		if (granted)
-			hold(whole);
-		give_back(request, 0);
-		return_gates();
-	}
-	PG_CATCH();
-	{
-		end_wait_at_gate();
-		give_back(request, 0);
-		return_gates();
-		lease_park(0);
-		unwatch_client();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	if (acquire_all(request, request_deadline_us(request)))
+		return true;
+	request_end();
+	return false;
+}
+
+void
+request_end(void)
+{
+	end_wait_at_gate();
+	give_back(0);
+	return_gates();
 	lease_park(0);
 	unwatch_client();
-	return granted;
 }
 
 Lease *
@@ -203,7 +195,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				request_fail_held_at(request, first);
 				return false;
 			}
-			let_others_give_back(request, first, again, deadline_us);
+			let_others_give_back(first, again, deadline_us);
 			continue;
 		}
 		next = several_next(state, request_now.asked_count, request->count, &from);
@@ -218,7 +210,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 					return true; /* it was handed what is valid, and did not wait since */
 				break;
 			case SEVERAL_GIVE_BACK:
-				give_back(request, from);
+				give_back(from);
 				break;
 			case SEVERAL_WAIT_FOR_LAST:
 			case SEVERAL_WAIT:
@@ -236,12 +228,12 @@ acquire_all(const LockRequest *request, int64 deadline_us)
  * long to give back the others as this one needed to be refused.
  */
 static void
-let_others_give_back(const LockRequest *request, int from, int times, int64 deadline_us)
+let_others_give_back(int from, int times, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 	int64 until_us = Min(now_us + times * (now_us - request_now.asked_us), deadline_us);
 
-	give_back(request, from);
+	give_back(from);
 	while (redlock_clock_us() < until_us)
 		request_wait_at_most(until_us, BROKER_CHECK_MS);
 }
@@ -298,7 +290,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	bool any_opened = false;
 
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
-		give_back(request, request_now.asked_count);
+		give_back(request_now.asked_count);
 	if (parked)
 		request_now.asked_count++; /* through that gate we are */
 	parked = false;
@@ -326,7 +318,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		}
 		request_now.asked[i].awaited = how == LEASE_AWAITED;
 		was_taken = was_taken || how == LEASE_TAKEN;
-		give_back(request, how == LEASE_TAKEN ? i : i + 1);
+		give_back(how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
 		request_now.asked_count = i;
 		break;
@@ -476,12 +468,12 @@ leave_idle(void)
 
 /* Those from this one on. */
 static void
-give_back(const LockRequest *request, int from)
+give_back(int from)
 {
 	leave_idle();
 	if (parked && request_now.asked_count >= from)
 	{
-		leave_gate(request, &request_now.asked[request_now.asked_count]);
+		leave_gate(&request_now.asked[request_now.asked_count]);
 		parked = false;
 	}
 	for (; request_now.asked_count > from; request_now.asked_count--)
@@ -491,21 +483,14 @@ give_back(const LockRequest *request, int from)
 		if (last->lease != NULL)
 			lease_release(last->lease, gate_waiters);
 		if (last->at_gate)
-			leave_gate(request, last);
+			leave_gate(last);
 	}
 }
 
 static void
-leave_gate(const LockRequest *request, const Asked *at)
+leave_gate(const Asked *at)
 {
-	gate_leave(at->gate, request->terms.shared, at_session_level(request));
-}
-
-/* Who detaches what it acquires has left the gate before its transaction ends. */
-static bool
-at_session_level(const LockRequest *request)
-{
-	return request->terms.scope == SCOPE_SESSION || request->terms.scope == SCOPE_CALL;
+	gate_leave(at->gate, request_now.gate_use);
 }
 
 /* False: a try, and another session of this server is before us; or time is over. */
@@ -519,8 +504,7 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 	waiting = request;
 	waiting_at_gate = hash;
 	request_now.waited_for = name;
-	if (gate_enter(hash, was_taken, request->terms.shared, at_session_level(request), until_us,
-				   prepare_to_wait, &next->gate))
+	if (gate_enter(hash, was_taken, request_now.gate_use, until_us, prepare_to_wait, &next->gate))
 	{
 		waiting_at_gate = 0;
 		next->hash = hash;
@@ -661,12 +645,6 @@ request_wait_a_moment(int64 until_us)
 {
 	prepare_to_wait();
 	request_wait_at_most(until_us, BROKER_CHECK_MS);
-}
-
-void
-request_end_wait(void)
-{
-	unwatch_client();
 }
 
 bool

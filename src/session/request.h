@@ -34,15 +34,14 @@ typedef struct LockRequest
 } LockRequest;
 
 /*
- * Ask for leases on all names.  When all are granted, `hold` is called, with `whole`: it takes
- * each of them (request_take), in the order of the names.  Returns false if `once`, and another
- * holds one, or if `skip`.  All else is an error: 55P03 waited in vain, 08006 no quorum, 40001
- * it was lost right after the grant, 40P01 a deadlock, 53400 the lease table is full, or the role
- * brings in too many new names, 55000 no broker, or another host with which this one does not
- * agree.
+ * Ask for leases on all names.  Returns true if all are granted: the caller takes each lease
+ * (request_take), and then calls request_end.  Returns false if `once`, and another holds one, or
+ * if `skip`.  All else is an error, after which the caller calls request_end, too: 55P03 waited in
+ * vain, 08006 no quorum, 40001 it was lost right after the grant, 40P01 a deadlock, 53400 the lease
+ * table is full, or the role brings in too many new names, 55000 no broker, or another host with
+ * which this one does not agree.
  */
-extern bool request_acquire(const LockRequest *request, void (*hold)(const LockRequest *whole),
-							const LockRequest *whole);
+extern bool request_acquire(const LockRequest *request);
 
 /* When that returned false, if `skip`: why, a sentence; a static text. */
 extern const char *request_skipped(void);
@@ -50,8 +49,16 @@ extern const char *request_skipped(void);
 /* The same as a notice. */
 extern void request_tell_skipped(const LockRequest *request);
 
-/* The next lease that was granted, and the gate that was entered for it, are the caller's now. */
+/*
+ * The next lease that was granted, in the order of the names, and the gate that was entered for it:
+ * both are the caller's now.  Until then they are the request's, so that an error and the end of
+ * the session find them.
+ */
 extern Lease *request_take(uint64 *gate);
+
+/* Gives back what was not taken, and ends the wait.  Nothing is done where no request is under way.
+ */
+extern void request_end(void);
 
 /*
  * An error (55000) if a session of this server has, or waits for, what has this hash, and said
@@ -68,7 +75,6 @@ extern int request_free_permit(void);
 /* For who tries again and again until then, and waits in between. */
 extern int64 request_deadline_us(const LockRequest *request);
 extern void request_wait_a_moment(int64 until_us);
-extern void request_end_wait(void); /* never fails */
 
 /* The errors of a try that was in vain, and of a wait; none if the caller wants none. */
 extern void request_fail_held(const LockRequest *request);

@@ -6,6 +6,7 @@
 #ifndef REDLOCK_REQUEST_INTERNAL_H
 #define REDLOCK_REQUEST_INTERNAL_H
 
+#include "session/gate.h"
 #include "session/request.h"
 #include "shared/guc.h"
 
@@ -31,6 +32,7 @@ typedef struct RequestNow
 	Asked asked[SEVERAL_MAX];
 	int asked_count; /* so many names of the request, the first ones, are in `asked` */
 	int waited_for;  /* the name that was waited for last; -1: none */
+	GateUse gate_use;
 	int64 call_began_us;
 	int64 asked_us; /* when the broker was last told to ask the nodes */
 } RequestNow;

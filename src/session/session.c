@@ -36,6 +36,8 @@ static int call_depth = 0;
 
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 
+static int find_missing(const LockRequest *request, LockName *missing);
+static bool ask_and_hold(const LockRequest *ask, const LockRequest *request);
 static void check_ready(void);
 static void fail_held(const Holding *holding);
 static void fail_upgrade(const char *name);
@@ -94,16 +96,38 @@ session_acquire(const LockRequest *request)
 				 errhint("Use the scope \"session\", or make the call a part of a procedure.")));
 	session_start();
 	ask.names = missing;
-	ask.count = 0;
+	ask.count = find_missing(request, missing);
+	if (request->terms.scope != SCOPE_DETACHED)
+		holdings_check_limit(ask.count);
+	else
+		detached_check_limit(ask.count, lease_count_detached(GetUserId()));
+	if (ask.count == 0)
+		hold_all(request);
+	else if (!ask_and_hold(&ask, request))
+		return false;
+	if (request->terms.scope != SCOPE_DETACHED)
+		misuse_warn_of_scope(request);
+	return true;
+}
+
+/*
+ * The names that this session does not hold yet: returns how many.  An error where it holds a lock
+ * in a way that the request does not go with.
+ */
+static int
+find_missing(const LockRequest *request, LockName *missing)
+{
+	int count = 0;
+
 	for (int i = 0; i < request->count; i++)
 	{
 		Holding *holding = holding_find(request->names[i].hash, request->names[i].name);
 
-		for (int j = 0; j < ask.count; j++)
+		for (int j = 0; j < count; j++)
 			if (missing[j].hash == request->names[i].hash)
 				holding_fail_same_hash(request->names[i].name, missing[j].name);
 		if (holding == NULL)
-			missing[ask.count++] = request->names[i];
+			missing[count++] = request->names[i];
 		else if (holding->attached || request->terms.scope == SCOPE_DETACHED)
 			fail_held(holding);
 		else if (!holding_is_valid(holding, 0))
@@ -113,18 +137,29 @@ session_acquire(const LockRequest *request)
 		else if (holding->shared && !request->terms.shared)
 			fail_upgrade(holding->name);
 	}
-	if (request->terms.scope != SCOPE_DETACHED)
-		holdings_check_limit(ask.count);
-	else
-		detached_check_limit(ask.count, lease_count_detached(GetUserId()));
-	if (ask.count == 0)
-		hold_all(request);
-	else if (request->permits > 0 ? !permit_queue_acquire(&ask, hold_all, request)
-								  : !request_acquire(&ask, hold_all, request))
-		return false;
-	if (request->terms.scope != SCOPE_DETACHED)
-		misuse_warn_of_scope(request);
-	return true;
+	return count;
+}
+
+/* `ask`: the names of the request that are not held yet. */
+static bool
+ask_and_hold(const LockRequest *ask, const LockRequest *request)
+{
+	volatile bool granted = false;
+
+	PG_TRY();
+	{
+		granted = ask->permits > 0 ? permit_queue_acquire(ask) : request_acquire(ask);
+		if (granted)
+			hold_all(request);
+	}
+	PG_CATCH();
+	{
+		request_end();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	request_end();
+	return granted;
 }
 
 /* That it is preloaded was checked by who called us. */
@@ -260,7 +295,7 @@ detach_all(const LockRequest *request)
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
 		lease_detach(lease, &detached[i]);
-		gate_leave(gate, false, false);
+		gate_leave(gate, (GateUse){0}); /* it was entered at transaction level */
 	}
 	lease_end_detaching();
 	for (int i = 0; i < request->count && ended < 0; i++)
@@ -289,7 +324,7 @@ hold_again(Holding *holding, LockScope scope)
 	if (scope != SCOPE_TRANSACTION)
 		(void) holding_keep_gate(holding);
 	else if (!holding_is_of_subxact(holding))
-		(void) gate_enter_again(holding->gate, holding->shared, false);
+		(void) gate_enter_again(holding->gate, (GateUse){.shared = holding->shared});
 }
 
 /* It was granted: make it a holding, with nothing counted on it. */

@@ -25,8 +25,15 @@
 static void check_name(char *name, int element, LockName *checked);
 static bool is_list(const char *name);
 static const char *which_name(int element);
-static void check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request);
+static bool is_argument(FunctionCallInfo fcinfo, int arg);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
+static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
+static int get_keep_idle_ms(FunctionCallInfo fcinfo, int arg);
+static int get_slots(FunctionCallInfo fcinfo, int arg);
+static void check_name_with_slots(const LockName *name);
+static bool get_shared(FunctionCallInfo fcinfo, int arg);
+static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
+static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static inline bool says(const text *given, const char *word);
 
 /* What a session holds is known to its own process only. */
@@ -179,16 +186,51 @@ compare_names(const void *one, const void *other)
 	return several_compare(a->utf8, a->utf8_len, b->utf8, b->utf8_len);
 }
 
+/*
+ * The order in which the arguments are read is the order of their errors.  keep_idle comes last:
+ * its setting applies only where the other terms allow keep_idle.
+ */
 void
-get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
+get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockRequest *request)
 {
-	get_wait(fcinfo, 1, request);
-	request->terms.ttl_ms = get_ttl_ms(fcinfo, 2);
-	request->terms.scope = get_scope(fcinfo, 3);
-	get_hold_limits(fcinfo, 4, &request->terms);
-	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request->terms);
-	get_mode(fcinfo, 7, request);
-	check_detached(fcinfo, 5, request);
+	LeaseTerms *terms = &request->terms;
+	bool says_keep_idle = is_argument(fcinfo, at->keep_idle) && !PG_ARGISNULL(at->keep_idle);
+
+	terms->ttl_ms = get_ttl_ms(fcinfo, at->ttl);
+	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : SCOPE_CALL;
+	get_hold_limits(fcinfo, at->hold_limits, terms);
+	terms->shared = is_argument(fcinfo, at->mode) && get_shared(fcinfo, at->mode);
+	if (is_argument(fcinfo, at->slots))
+		request->permits = get_slots(fcinfo, at->slots);
+	if (says_keep_idle)
+		terms->keep_idle_ms = get_keep_idle_ms(fcinfo, at->keep_idle);
+
+	given |= terms->scope == SCOPE_TRANSACTION ? TERM(TERM_TRANSACTION) : 0;
+	given |= terms->scope == SCOPE_DETACHED ? TERM(TERM_DETACHED) : 0;
+	given |= terms->shared ? TERM(TERM_SHARED) : 0;
+	given |= request->permits > 0 ? TERM(TERM_SLOTS) : 0;
+	given |= terms->hold_at_least_ms > 0 ? TERM(TERM_HOLD_AT_LEAST) : 0;
+	given |= terms->hold_at_most_ms > 0 ? TERM(TERM_HOLD_AT_MOST) : 0;
+	given |= terms->keep_idle_ms > 0 ? TERM(TERM_KEEP_IDLE) : 0;
+	terms_check(given);
+
+	if (request->permits > 0)
+		check_name_with_slots(&request->names[0]);
+	if (terms->scope == SCOPE_DETACHED)
+		check_max_hold(fcinfo, at->hold_limits + 1, "hold_at_most",
+					   get_hold_us(fcinfo, at->hold_limits + 1, "hold_at_most"));
+	if (!says_keep_idle && terms_allow(given, TERM_KEEP_IDLE))
+	{
+		terms->keep_idle_ms = redlock_keep_idle_ms;
+		check_max_hold(fcinfo, at->keep_idle, "keep_idle", redlock_keep_idle_ms * INT64CONST(1000));
+	}
+}
+
+/* Functions of earlier versions lack arguments; 0: this function has no such argument. */
+static bool
+is_argument(FunctionCallInfo fcinfo, int arg)
+{
+	return arg > 0 && arg < PG_NARGS();
 }
 
 /*
@@ -196,7 +238,7 @@ get_acquire(FunctionCallInfo fcinfo, LockRequest *request)
  * number `wait`.
  */
 void
-get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request)
+get_try_wait(FunctionCallInfo fcinfo, int wait, LockRequest *request)
 {
 	request->terms.once = true;
 	if (wait < PG_NARGS())
@@ -204,29 +246,6 @@ get_try(FunctionCallInfo fcinfo, int wait, LockRequest *request)
 	if (request->terms.once)
 		request->wait_ms = -1;
 	request->skip = !request->terms.once;
-	request->terms.ttl_ms = get_ttl_ms(fcinfo, 1);
-	request->terms.scope = get_scope(fcinfo, 2);
-	get_hold_limits(fcinfo, 3, &request->terms);
-	request->terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 5, &request->terms);
-	get_mode(fcinfo, 6, request);
-	check_detached(fcinfo, 4, request);
-}
-
-/* What no session's end gives back must end by itself. */
-static void
-check_detached(FunctionCallInfo fcinfo, int arg, const LockRequest *request)
-{
-	if (request->terms.scope != SCOPE_DETACHED)
-		return;
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("hold_at_most must be given for a detached redlock"),
-				 errdetail("A detached lock belongs to no session, so no session's end releases "
-						   "it."),
-				 errhint("Give the time until the work next tells that it goes on, by "
-						 "redlock_extend.")));
-	check_max_hold(fcinfo, arg, "hold_at_most", get_hold_us(fcinfo, arg, "hold_at_most"));
 }
 
 void
@@ -261,7 +280,7 @@ get_wait_ms(FunctionCallInfo fcinfo, int arg)
  * hold_at_least, and behind it hold_at_most, in whole milliseconds: no shorter
  * than the one says, no longer than the other.
  */
-void
+static void
 get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
 {
 	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
@@ -296,70 +315,43 @@ get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name)
 	return us;
 }
 
-/*
- * In whole milliseconds, rounded up; 0: the lock does not stay.  The functions of 0.1.0
- * have no such argument.
- */
-int
-get_keep_idle_ms(FunctionCallInfo fcinfo, int arg, const LeaseTerms *terms)
+/* In whole milliseconds, rounded up; 0: the lock does not stay. */
+static int
+get_keep_idle_ms(FunctionCallInfo fcinfo, int arg)
 {
-	bool limited = terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0;
-	int64 us = limited ? 0 : redlock_keep_idle_ms * INT64CONST(1000);
+	int64 us = interval_us(PG_GETARG_INTERVAL_P(arg));
 
-	if (arg < PG_NARGS() && !PG_ARGISNULL(arg))
-		us = interval_us(PG_GETARG_INTERVAL_P(arg));
 	if (us < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("keep_idle must not be negative"),
 				 errhint("Use zero to give the lock up when it is released.")));
-	if (us > 0 && limited)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("keep_idle can't be combined with hold_at_least or hold_at_most"),
-						errdetail("A lock with such a limit does not stay with its server when it "
-								  "is released."),
-						errhint("Leave keep_idle out; a detached lock must have hold_at_most.")));
 	check_max_hold(fcinfo, arg, "keep_idle", us);
 	return (int) ((us + 999) / 1000);
 }
 
-/* Functions of earlier versions have no such argument.  redlock.keep_idle is not for permits. */
-void
-get_slots(FunctionCallInfo fcinfo, int arg, int keep_idle_arg, LockRequest *request)
+/* 0: the lock itself */
+static int
+get_slots(FunctionCallInfo fcinfo, int arg)
 {
-	const LockName *name = &request->names[0];
 	int slots;
 
-	if (arg >= PG_NARGS())
-		return;
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("slots must not be null")));
 	slots = PG_GETARG_INT32(arg);
 	if (slots < 1 || slots > PERMITS_MAX)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("slots must be from 1 to %d, not %d", PERMITS_MAX, slots)));
-	if (slots == 1)
-		return;
-	if (request->terms.shared)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("mode \"shared\" can't be combined with slots"),
-						errdetail("Any number of sessions share a lock, each slot has one holder."),
-						errhint("Leave out the one or the other.")));
+	return slots == 1 ? 0 : slots;
+}
+
+/* The key of a slot has the number of the slot behind the name. */
+static void
+check_name_with_slots(const LockName *name)
+{
 	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
 						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
 								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
-	if (request->terms.scope == SCOPE_DETACHED)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("a slot of a redlock can't be detached"),
-						errdetail("A slot is one of a session."),
-						errhint("Acquire one lock for each slot, under names of your own.")));
-	if (!PG_ARGISNULL(keep_idle_arg) && request->terms.keep_idle_ms > 0)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("keep_idle can't be combined with slots"),
-						errdetail("A slot that stays with a server would not be free for others."),
-						errhint("Leave keep_idle out.")));
-	request->terms.keep_idle_ms = 0;
-	request->permits = slots;
 }
 
 /* Of an argument, or of the setting of that name where it is not given. */
@@ -392,40 +384,22 @@ get_token(FunctionCallInfo fcinfo, int arg)
 	return PG_GETARG_INT64(arg);
 }
 
-/*
- * Many sessions may share a lease, each for as long as it likes: limits of one can't be kept for
- * it alone.  The functions of 0.1.0 have no such argument.
- */
-void
-get_mode(FunctionCallInfo fcinfo, int arg, LockRequest *request)
+/* Is the mode "shared"? */
+static bool
+get_shared(FunctionCallInfo fcinfo, int arg)
 {
-	LeaseTerms *terms = &request->terms;
 	text *mode;
+	bool shared;
 
-	if (arg >= PG_NARGS())
-		return;
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("mode must not be null")));
 	mode = PG_GETARG_TEXT_PP(arg);
-	terms->shared = says(mode, "shared");
-	if (!terms->shared && !says(mode, "exclusive"))
+	shared = says(mode, "shared");
+	if (!shared && !says(mode, "exclusive"))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("\"%s\" is no mode of a redlock", text_to_cstring(mode)),
 						errhint("Use \"exclusive\" or \"shared\".")));
-	if (terms->shared && request->terms.scope == SCOPE_DETACHED)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("a shared redlock can't be detached"),
-						errdetail("The sessions of a server share one lease with one token, which "
-								  "does not tell whose part is given back."),
-						errhint("Use another scope, or the mode \"exclusive\".")));
-	if (terms->shared && (terms->hold_at_least_ms > 0 || terms->hold_at_most_ms > 0))
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("mode \"shared\" can't be combined with hold_at_least or hold_at_most"),
-			 errdetail("The sessions of a server share one lease, which lasts as long as one of "
-					   "them holds the lock."),
-			 errhint("Leave them out, or use the mode \"exclusive\".")));
+	return shared;
 }
 
 static inline bool
@@ -448,7 +422,7 @@ get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 /* In whole milliseconds, rounded down */
-int
+static int
 get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 {
 	int64 ttl_us = redlock_ttl_ms * INT64CONST(1000);
@@ -473,7 +447,7 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 	return (int) (ttl_us / 1000);
 }
 
-LockScope
+static LockScope
 get_scope(FunctionCallInfo fcinfo, int arg)
 {
 	static Oid last_value = InvalidOid; /* most calls name the same */

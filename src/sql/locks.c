@@ -36,6 +36,15 @@ PG_FUNCTION_INFO_V1(redlock_attach);
 PG_FUNCTION_INFO_V1(redlock_token);
 #pragma GCC visibility pop
 
+static const TermArguments acquire_terms = {
+	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .slots = 8};
+static const TermArguments acquire_all_terms = {
+	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7};
+static const TermArguments try_terms = {
+	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6, .slots = 7};
+static const TermArguments try_all_terms = {
+	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6};
+
 /*
  * redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots)
  */
@@ -47,15 +56,15 @@ redlock_acquire(PG_FUNCTION_ARGS)
 	LockRequest request = {.names = &name, .count = 1, .tokens = &token};
 
 	get_name(fcinfo, &name);
-	get_acquire(fcinfo, &request);
-	get_slots(fcinfo, 8, 6, &request);
+	get_wait(fcinfo, 1, &request);
+	get_terms(fcinfo, &acquire_terms, 0, &request);
 	(void) session_acquire(&request);
 	PG_RETURN_INT64(token);
 }
 
 /*
  * Since 0.2.0 redlock_acquire, redlock_try and redlock_run have keep_idle and mode; those of 0.1.0
- * work, too: get_keep_idle_ms.
+ * work, too: is_argument.
  */
 Datum
 redlock_acquire_0_2(PG_FUNCTION_ARGS)
@@ -77,7 +86,8 @@ redlock_acquire_all(PG_FUNCTION_ARGS)
 	Datum *tokens = palloc(count * sizeof(Datum));
 
 	request.tokens = palloc(request.count * sizeof(int64));
-	get_acquire(fcinfo, &request);
+	get_wait(fcinfo, 1, &request);
+	get_terms(fcinfo, &acquire_all_terms, TERM(TERM_SEVERAL), &request);
 	(void) session_acquire(&request);
 	for (int i = 0; i < count; i++)
 	{
@@ -98,8 +108,8 @@ redlock_try(PG_FUNCTION_ARGS)
 	LockRequest request = {.names = &name, .count = 1};
 
 	get_name(fcinfo, &name);
-	get_try(fcinfo, 8, &request);
-	get_slots(fcinfo, 7, 5, &request);
+	get_try_wait(fcinfo, 8, &request);
+	get_terms(fcinfo, &try_terms, 0, &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 
@@ -111,7 +121,8 @@ redlock_try_all(PG_FUNCTION_ARGS)
 	int count;
 
 	(void) get_names(fcinfo, &request, &count);
-	get_try(fcinfo, 7, &request);
+	get_try_wait(fcinfo, 7, &request);
+	get_terms(fcinfo, &try_all_terms, TERM(TERM_SEVERAL), &request);
 	PG_RETURN_BOOL(session_acquire(&request));
 }
 

@@ -18,6 +18,9 @@
 PG_FUNCTION_INFO_V1(redlock_lock);
 #pragma GCC visibility pop
 
+static const TermArguments lock_terms = {
+	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .slots = 8};
+
 /*
  * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots): a
  * procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps
@@ -28,22 +31,10 @@ redlock_lock(PG_FUNCTION_ARGS)
 {
 	LockName name;
 	LockRequest request = {.names = &name, .count = 1, .by_call = true};
-	LockScope scope;
 
 	get_name(fcinfo, &name);
-	scope = get_scope(fcinfo, 3);
-	if (scope == SCOPE_TRANSACTION)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("redlock_lock can't acquire at transaction scope"),
-						errdetail("The transaction of a CALL ends with it."),
-						errhint("Use redlock_acquire, or the scope \"session\" or \"call\".")));
-	if (scope == SCOPE_DETACHED)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("redlock_lock can't acquire a detached lock"),
-						errdetail("It returns no token, by which such a lock is released."),
-						errhint("Use redlock_acquire.")));
-	get_acquire(fcinfo, &request);
-	get_slots(fcinfo, 8, 6, &request);
+	get_wait(fcinfo, 1, &request);
+	get_terms(fcinfo, &lock_terms, TERM(TERM_LOCK_CALL), &request);
 	(void) acquire_without_snapshot(&request, is_atomic(fcinfo));
 	return (Datum) 0;
 }

@@ -30,6 +30,10 @@ PG_FUNCTION_INFO_V1(redlock_run_0_2);
 PG_FUNCTION_INFO_V1(redlock_runs_merge);
 #pragma GCC visibility pop
 
+/* Without a scope: a run has call scope. */
+static const TermArguments run_terms = {
+	.ttl = 3, .hold_limits = 4, .keep_idle = 6, .mode = 9, .slots = 10};
+
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
 {
@@ -82,13 +86,9 @@ redlock_run(PG_FUNCTION_ARGS)
 				 errmsg("the command to run under redlock \"%s\" must not be null", name.name)));
 	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	get_wait(fcinfo, 2, &request);
-	request.terms.ttl_ms = get_ttl_ms(fcinfo, 3);
-	get_hold_limits(fcinfo, 4, &request.terms);
-	request.terms.keep_idle_ms = get_keep_idle_ms(fcinfo, 6, &request.terms);
+	get_terms(fcinfo, &run_terms, 0, &request);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
-	get_mode(fcinfo, 9, &request);
-	get_slots(fcinfo, 10, 6, &request);
 	if (fence || record) /* before the lock is taken from who could do the work */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
@@ -96,7 +96,6 @@ redlock_run(PG_FUNCTION_ARGS)
 						errmsg("a run can't be recorded in a transaction block or a function"),
 						errdetail("Its row in redlock_runs is committed before the command."),
 						errhint("Call redlock_run in a statement of its own, or without record.")));
-	request.terms.scope = SCOPE_CALL;
 	request.skip = true;
 	request.commits = record;
 	if (!IsPostmasterEnvironment)
