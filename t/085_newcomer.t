@@ -2,13 +2,15 @@
 #
 # Protects from: one misconfigured newcomer that stops all other hosts; a newcomer that takes
 # locks before it knows of the others; two newcomers of which neither ever takes locks, or both
-# do; hosts that go on beside one that takes locks all the same, or still holds some.
+# do; hosts that go on beside one that takes locks all the same, or still holds some; a young
+# node that is taken for another host's node, when it starts late, or when the other hosts hang.
 #
-# Takes over a minute: a host that dies is in the lists for 45 s.
+# Takes over two minutes: a host that dies is in the lists for 45 s.
 
 use strict;
 use warnings;
 
+use HostileNode;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
@@ -78,6 +80,43 @@ is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hos
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;
 
+# ---- its own node is down when it begins ----
+
+# Without its own node, the host agrees with a and b.  When the own node votes and a common node is out of reach,
+# the host could get a lock beside a and b.
+my $way = HostileNode->new($nodes[1]);
+$own->kill9;
+my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready => 2);
+wait_until(sub { state_on($early) eq '' }, 'a host whose own node is down takes locks');
+$way->stop;
+wait_until(sub { state_on($early) eq '08006' }, 'it has no majority without a node of the others');
+$own->start;
+my %early;
+wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when its own node has started', 90);
+is(join(' ', sort keys %early), '08006 55000', 'and gets no lock by that node before');
+wait_until(sub { state_on($_) eq '' }, $_->name . ' goes on', 90) foreach @host{qw(a b)};
+$early->stop;
+
+# ---- the others hang ----
+
+my @brokers = map { broker_pid($_) } @host{qw(a b)};
+kill 'STOP', @brokers;
+$own->restart;
+$overlapping->start;
+my %hanging;
+my $silence_ms = sub {
+	my ($time) = split /\n/, $nodes[2]->cli('TIME');
+	my $beat = (sort { $b <=> $a } map { last_beat($_, $nodes[2]) } @id{qw(a b)})[0];
+	return 1000 * $time - $beat;
+};
+wait_until(sub { $hanging{ state_on($overlapping) }++; return $silence_ms->() > 22_000; },
+	'hosts hang for 22 s', 60);
+is(join(' ', sort keys %hanging), '08006', 'a newcomer with a young node of its own gets no lock beside hosts that hang');
+kill 'CONT', @brokers;
+wait_until(sub { state_on($overlapping) eq '55000' }, 'it is refused when they go on', 60);
+is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'as they do');
+$overlapping->stop;
+
 # ---- a node of all that restarts just before a newcomer begins ----
 
 $nodes[0]->restart;
@@ -103,7 +142,7 @@ foreach my $host (@host{qw(a b)})
 		sub { log_of($host) =~ /WARNING:  redlock host "laptop" has other settings than this one, and takes no locks\n/ },
 		$host->name . ': its log names the newcomer');
 	is(standing_of($host, 'laptop'), 'refuses', 'so does the view');
-	unlike(log_of($host), qr/both could get one lock/, 'and not that both could get a lock');
+	unlike(log_of($host), qr/"laptop" has other settings than this one, and both could get one lock/, 'and not that both could get a lock');
 }
 is(standing_of($laptop, 'a'), 'takes', 'the other one takes locks');
 

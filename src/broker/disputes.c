@@ -66,8 +66,8 @@ static int64 inherited_us;
 static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
-static bool step_in_way; /* another host is about to take a step away from this one */
-static bool will_tell;   /* another host has yet to name the process of a young node */
+static bool step_in_way;  /* another host is about to take a step away from this one */
+static core_mask guessed; /* slots of nodes; see note_guess */
 
 static struct
 {
@@ -79,7 +79,7 @@ static uint64 compared[COMPARED_MAX]; /* hashes of configurations, by this beat 
 static int compared_count;
 
 static void look_at_standing(int64 now_us);
-static void let_vote(void);
+static void let_vote(int64 now_us);
 static bool is_answered(int64 *asked_us);
 static bool is_ripe(const Dispute *dispute);
 static bool has_leases(int64 now_us);
@@ -97,7 +97,7 @@ static void see(const HostRecord *record, int64 seen_us);
 static bool was_seen(uint64 host);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
-static bool is_fresh(int64 seen_us);
+static void note_guess(const HostsDifference *difference, const HostConfig *theirs);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -129,7 +129,7 @@ find_disputes(int64 now_us)
 	inherited_agrees = false;
 	in_doubt = false;
 	step_in_way = false;
-	will_tell = false;
+	guessed = 0;
 	entry_look_again(); /* what was heard of its nodes meanwhile */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
@@ -156,7 +156,7 @@ find_disputes(int64 now_us)
 			tell(&disputes[i]);
 	pass_on_inherited(complete);
 	publish();
-	let_vote();
+	let_vote(now_us);
 }
 
 /* Takes the next step to locks, or from them, if the nodes have answered the last one. */
@@ -169,14 +169,14 @@ look_at_standing(int64 now_us)
 	int64 asked_us;
 	bool had_begun = standing->begun;
 
+	(void) standing_has_lapsed(standing, now_us);
 	if (!is_answered(&asked_us) ||
-		(!standing->begun && (step_in_way || will_tell || inherited != 0)))
+		(!standing->begun && (step_in_way || guessed != 0 || inherited != 0)))
 	{
 		if (!standing->begun)
 			beat_by(now_us + BEAT_LEAST_US);
 		return;
 	}
-	(void) standing_has_lapsed(standing, now_us);
 	look_at_marks();
 	standing_look(standing, lease_table->host_id, has_leases(now_us), others,
 				  describe_others(others, !standing->begun), asked_us, now_us);
@@ -189,15 +189,18 @@ look_at_standing(int64 now_us)
 /*
  * Lets nodes vote whose answers were looked at.  With a node that is back, this host may come into
  * a dispute: the node gets no vote before the dispute is ripe, since only then this host stops.
+ * A node about which this host guesses gets no vote either.  This host asks again soon.
  */
 static void
-let_vote(void)
+let_vote(int64 now_us)
 {
+	if (guessed != 0)
+		beat_by(now_us + BEAT_LEAST_US);
 	for (int i = 0; i < dispute_count; i++)
 		if (lease_table->standing.begun && !is_ripe(&disputes[i]) && stops(&disputes[i]))
 			return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && told_of(i)->answered != 0)
+		if ((members() & ~guessed & CORE_BIT(i)) && told_of(i)->answered != 0)
 			set_told(i, true);
 }
 
@@ -265,13 +268,9 @@ describe_others(StandingOther *others, bool all)
 static void
 find_other(const Dispute *dispute, StandingOther *other)
 {
-	bool differs = (dispute->difference.kinds & ~HOSTS_HELD) != 0;
-
-	other->id = dispute->host;
-	other->says = differs ? dispute->config.standing : HOST_REFUSES;
-	other->takes_for_us =
-		dispute->facts.takes_for_s * INT64CONST(1000000) + looked_us - dispute->seen_us;
-	other->holds = (dispute->difference.kinds & HOSTS_HELD) != 0;
+	*other = standing_other(dispute->host, &dispute->config, dispute->difference.kinds,
+							dispute->facts.takes_for_s * INT64CONST(1000000) + looked_us -
+								dispute->seen_us);
 }
 
 static bool
@@ -487,7 +486,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	will_tell = will_tell || (difference.may_differ && is_fresh(seen_us));
+	note_guess(&difference, &theirs);
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
@@ -527,11 +526,17 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->found_us = looked_us;
 }
 
-/* A host that is well writes more often than that. */
-static bool
-is_fresh(int64 seen_us)
+/*
+ * If the guess about the nodes is wrong, both hosts could get one lock.  A host that is well writes
+ * again within seconds.  A host that hangs may go on to take locks while the nodes tell of it.
+ */
+static void
+note_guess(const HostsDifference *difference, const HostConfig *theirs)
 {
-	return looked_us - seen_us <= ALL_TELL_US;
+	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
+
+	if (standing_stops(&lease_table->standing, &other))
+		guessed |= entry_slots(difference->guessed);
 }
 
 /*
@@ -561,16 +566,15 @@ find_dispute(uint64 host, const HostConfig *config)
 }
 
 /*
- * Another node told the same configuration, with the same doubts and as fresh; or there were too
- * many configurations.
+ * Another node told the same configuration, with the same doubts; or there were too many
+ * configurations.
  */
 static bool
 was_compared(const HostRecord *record, int64 seen_us)
 {
 	core_mask doubt = hosts_in_doubt(entry_config(), seen_us);
-	uint64 seed = doubt | (doubt != 0 && is_fresh(seen_us) ? UINT64CONST(1) << 32 : 0);
 	uint64 hash =
-		hash_bytes_extended((const unsigned char *) record->config, record->config_len, seed);
+		hash_bytes_extended((const unsigned char *) record->config, record->config_len, doubt);
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)

@@ -19,6 +19,10 @@ static size_t own_len;
 static char facts_text[LUA_FACTS_MAX];
 static size_t facts_len;
 static HostStep announced = HOST_STAYS;
+static char written[CORE_NODES_MAX][HOSTS_ID_MAX + 1]; /* processes that the text names */
+
+StaticAssertDecl((int) HOSTS_FORMER_MAX == (int) GUARD_FORMER_MAX,
+				 "as many processes as the guard remembers");
 
 static void describe_self(void);
 static void describe_held(HostConfig *config, core_lists lists);
@@ -33,6 +37,10 @@ entry_write(void)
 	describe_self();
 	describe_config(&own, members_lists());
 	own_len = hosts_write_config(&own, own_text);
+	memset(written, 0, sizeof(written));
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && node_is_on_duty(node_at(i)))
+			hosts_set_id(written[i], node_at(i)->guard->run_id);
 }
 
 void
@@ -60,6 +68,28 @@ void
 entry_announce(HostStep step)
 {
 	announced = step;
+}
+
+/* Nodes in force come first in a configuration, in the order of their slots. */
+core_mask
+entry_slots(core_mask places)
+{
+	core_mask slots = 0;
+	int place = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && (places & CORE_BIT(place++)))
+			slots |= CORE_BIT(i);
+	return slots;
+}
+
+bool
+entry_names(const RedisNode *node)
+{
+	char process[HOSTS_ID_MAX + 1];
+
+	hosts_set_id(process, node->guard->run_id);
+	return process[0] != '\0' && strcmp(process, written[node->slot]) == 0;
 }
 
 HostStep
@@ -210,5 +240,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 		hosts_set_id(node->process, from->guard->run_id);
 		node->started_us = from->guard->started_us;
 		node->heard_us = from->heard_us;
+		for (int i = 0; i < HOSTS_FORMER_MAX; i++)
+			hosts_set_id(node->former[i], from->guard->former[i]);
 	}
 }

@@ -7,6 +7,7 @@
 #ifndef REDLOCK_HOST_ENTRY_H
 #define REDLOCK_HOST_ENTRY_H
 
+#include "broker/node.h"
 #include "protocol/core.h"
 #include "protocol/hosts.h"
 
@@ -20,6 +21,12 @@ extern void entry_texts(const char *text[2], size_t len[2]);
  */
 extern const HostConfig *entry_config(void);
 extern void entry_look_again(void);
+
+/* The slots of nodes in force.  A bit of places is a place in entry_config()->node. */
+extern core_mask entry_slots(core_mask places);
+
+/* Does the entry, as entry_write wrote it last, name the present process of the node? */
+extern bool entry_names(const RedisNode *node);
 
 /* This host's configuration, with these lists. */
 extern void describe_config(HostConfig *config, core_lists lists);

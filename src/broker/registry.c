@@ -75,14 +75,16 @@ registry_changed(void)
 /*
  * Does the last word of a node that was away for a moment allow a vote?  The node has this host in
  * its list for LUA_HOST_LIVES_MS, so a newcomer there finds this host.  A request that has met a
- * dead connection asks again by a new connection, and must not wait for the list.  A node that has
- * restarted and votes is durable, and has kept its list.
+ * dead connection asks again by a new connection, and must not wait for the list.
+ *
+ * If this host's last entry does not name the node's process, the node tells of other hosts first.
+ * Another host that read the entry takes the node for one without a vote for this host.
  */
 static bool
 still_counts(const RedisNode *node)
 {
-	return redlock_clock_us() - told_of(node->slot)->answered_us <
-		   LUA_HOST_SILENT_MS * INT64CONST(1000);
+	return entry_names(node) && redlock_clock_us() - told_of(node->slot)->answered_us <
+									LUA_HOST_SILENT_MS * INT64CONST(1000);
 }
 
 int64
@@ -147,7 +149,8 @@ beat(int64 now_us)
 {
 	beat_us = now_us;
 	beat_begins(now_us + (disputes_any() ? BEAT_IN_DISPUTE_US : BEAT_US));
-	entry_write();
+	if (beat_out != 0 || (nodes_that(node_can_send) & members()) != 0)
+		entry_write();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *node = node_at(i);
@@ -227,7 +230,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (reply != NULL && lacks_script(node, reply))
 	{
-		/* the node has restarted: it is asked again at once, see still_counts */
+		/* the node has restarted: it is asked again at once */
 		if (!from->loaded && node_can_send(node))
 		{
 			send_beat(node, now_us);

@@ -39,6 +39,15 @@ standing_has_lapsed(Standing *standing, int64_t now_us)
 	return true;
 }
 
+StandingOther
+standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds, int64_t takes_for_us)
+{
+	return (StandingOther){.id = id,
+						   .says = (kinds & ~HOSTS_HELD) != 0 ? theirs->standing : HOST_REFUSES,
+						   .takes_for_us = takes_for_us,
+						   .holds = (kinds & HOSTS_HELD) != 0};
+}
+
 bool
 standing_stops(const Standing *standing, const StandingOther *other)
 {

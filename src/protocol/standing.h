@@ -72,6 +72,10 @@ extern void standing_warn(Standing *standing, bool warns, bool has_leases, int64
 /* Must it look once more before it takes locks, as a newcomer?  To be asked before a look. */
 extern bool standing_has_lapsed(Standing *standing, int64_t now_us);
 
+/* A host with these settings, which differ in these kinds (HostsDifference). */
+extern StandingOther standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds,
+									int64_t takes_for_us);
+
 /* Is it in the way of this host's locks? */
 extern bool standing_stops(const Standing *standing, const StandingOther *other);
 

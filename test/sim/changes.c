@@ -11,6 +11,9 @@
  * and forget which hosts there are.  Operators give each host any list that may follow
  * its present one, whatever the others have, and another redlock.max_ttl.
  *
+ * In some stories a newcomer has a wrong list with a node of its own, which starts late.  The other
+ * hosts are well, or lose a node for a moment, or hang at that time.
+ *
  * Checked, as number 22: no host is granted a lock while another one holds one by lists of which a
  * quorum need not share a node with one of its own; no two hosts that differ in redlock.max_ttl are
  * granted locks within the time of a look; where nothing fails, none beside one that warns, or has
@@ -31,6 +34,7 @@
 #define HOSTS 4
 #define NODES 9
 #define LISTS 3 /* of three nodes each, or with some in common */
+#define OWN 3   /* a node in the newcomer's list alone */
 #define TICK_US INT64_C(50000)
 #define SECOND INT64_C(1000000)
 #define LEASE_US (20 * SECOND)
@@ -73,6 +77,7 @@ typedef struct beat
 	int64_t at_us;
 	int64_t beat_us;
 	uint64_t answered;
+	int64_t vote_us; /* the last that it answered was asked then */
 	int64_t new_us;
 	entry heard[HOSTS];
 } beat;
@@ -97,6 +102,9 @@ typedef struct host
 	int64_t beat_at_us;
 	int64_t configure_at_us;
 	beat beat[NODES];
+	int process[NODES];                  /* that it was connected to last, */
+	int former[NODES][HOSTS_FORMER_MAX]; /* ... and before that; 0: none */
+	int named[NODES];                    /* that its last entry names; -1: none */
 	StepMarks marks;
 	core_mask marked; /* with the latest version */
 	core_mask told;   /* these nodes vote */
@@ -123,9 +131,33 @@ static node nodes[NODES];
 static core_mask list_of[LISTS];
 static int64_t now_us;
 static uint64_t seed;
+
+/* A seed is of the kind whose number its millions are. */
+enum
+{
+	CHANGES,
+	FAULTS,
+	LOST_MARKS, /* hosts that were off may get locks, and none is kept from its nodes */
+	OWN_DOWN,   /* a newcomer with a wrong list begins, then its own node starts */
+	SHORT_CUTS, /* ... and each other host loses a node for a moment */
+	HANG,       /* the other hosts hang when a newcomer's own node starts */
+	RESTARTS,   /* a node restarts every 5 s */
+	KINDS
+};
+
+static const char *const kind_names[KINDS] = {"",
+											  " with faults",
+											  " with faults and lost marks",
+											  " with a node that starts late",
+											  " with a node that starts late, and short cuts",
+											  " with hosts that hang when a node starts",
+											  " with a node that restarts every 5 s"};
+
+static int kind;
 static bool faults;
-static bool loses; /* nodes lose marks: hosts that were off may get locks, and none is kept from its
-					  nodes */
+static bool all_is_well; /* no host hangs, none is cut off */
+static bool loses;
+static int64_t own_starts_us; /* the newcomer's own node, which is down before */
 
 static struct
 {
@@ -226,6 +258,9 @@ describe(const host *h, core_lists lists, HostConfig *config)
 			sprintf(to->address, h->renames ? "m%d" : "n%d", n);
 			if (can_reach(h, n))
 				sprintf(to->process, "p%d.%d", n, nodes[n].process);
+			for (int i = 0; i < HOSTS_FORMER_MAX; i++)
+				if (h->former[n][i] != 0)
+					sprintf(to->former[i], "p%d.%d", n, h->former[n][i]);
 			to->started_us = nodes[n].started_us;
 			to->heard_us = now_us;
 			to->now = (lists.now & CORE_BIT(n)) != 0;
@@ -241,6 +276,8 @@ static void
 send_beats(host *h)
 {
 	h->beat_at_us = now_us + 10 * SECOND;
+	for (int n = 0; n < NODES; n++)
+		h->named[n] = (all_of(h->lists) & CORE_BIT(n)) && can_reach(h, n) ? nodes[n].process : -1;
 	for (int n = 0; n < NODES; n++)
 	{
 		beat *b = &h->beat[n];
@@ -291,6 +328,7 @@ hear(host *h, int n)
 	b->at_us = now_us;
 	b->beat_us = b->asked_us;
 	b->answered = b->number;
+	b->vote_us = b->asked_us;
 	if (b->is_new)
 		b->new_us = now_us;
 	memcpy(b->heard, b->told, sizeof(b->heard));
@@ -332,17 +370,30 @@ static HostConfig own_announced;
 static StandingOther others[HOSTS + 1];
 static bool found[HOSTS];
 static bool step_in_way;
-static bool will_tell;
+static core_mask guessed;
 static bool apart;
 static bool rival;
 static uint64_t rival_id;
+
+/* Nodes in force come first in a configuration. */
+static void
+note_guess(const host *h, const HostsDifference *difference, const HostConfig *theirs)
+{
+	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
+	int place = 0;
+
+	if (!standing_stops(&h->standing, &other))
+		return;
+	for (int n = 0; n < NODES; n++)
+		if ((all_of(h->lists) & CORE_BIT(n)) && (difference->guessed & CORE_BIT(place++)))
+			guessed |= CORE_BIT(n);
+}
 
 static void
 see(host *h, int o, const entry *told)
 {
 	HostsDifference difference;
 
-	(void) h;
 	hosts_compare(&own, &told->config, told->seen_us, &difference);
 	if (told->config.step != HOST_STAYS)
 	{
@@ -353,15 +404,12 @@ see(host *h, int o, const entry *told)
 		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	will_tell = will_tell || (difference.may_differ && now_us - told->seen_us <= SILENT_US);
+	note_guess(h, &difference, &told->config);
 	if (difference.kinds == 0)
 		return;
 	found[o] = true;
-	others[o] = (StandingOther){
-		.id = hosts[o].id,
-		.says = (difference.kinds & ~HOSTS_HELD) != 0 ? told->config.standing : HOST_REFUSES,
-		.takes_for_us = told->takes_for_us + now_us - told->seen_us,
-		.holds = (difference.kinds & HOSTS_HELD) != 0};
+	others[o] = standing_other(hosts[o].id, &told->config, difference.kinds,
+							   told->takes_for_us + now_us - told->seen_us);
 }
 
 static bool
@@ -395,7 +443,8 @@ look_at(host *h)
 
 	describe(h, h->lists, &own);
 	memset(found, 0, sizeof(found));
-	step_in_way = will_tell = false;
+	step_in_way = false;
+	guessed = 0;
 	each_told(h, see);
 	if (standing_has_lapsed(&h->standing, now_us))
 		seen.lapsed++;
@@ -419,8 +468,10 @@ look_at(host *h)
 	if (h->is_left)
 		known[count++] = (StandingOther){.says = HOST_TAKES, .takes_for_us = INT64_MAX / 4};
 	for (int n = 0; n < NODES && all_ripe; n++)
-		h->told |= h->beat[n].answered != 0 ? CORE_BIT(n) : 0;
-	if (!is_answered(h) || (!h->standing.begun && (step_in_way || will_tell)))
+		h->told |= h->beat[n].answered != 0 ? CORE_BIT(n) & ~guessed : 0;
+	if (guessed != 0)
+		h->beat_at_us = now_us + SECOND;
+	if (!is_answered(h) || (!h->standing.begun && (step_in_way || guessed != 0)))
 	{
 		h->beat_at_us = now_us + SECOND;
 		return false;
@@ -602,7 +653,7 @@ configure(host *h)
 		(h->file.next == 0 && (back || h->file.now == h->lists.next) && may_leave(h, to, back)))
 	{
 		seen.steps += steps;
-		for (int o = 0; steps && !faults && o < HOSTS; o++)
+		for (int o = 0; steps && all_is_well && o < HOSTS; o++)
 			if (&hosts[o] != h && standing_may_take(&hosts[o].standing, now_us) &&
 				hosts[o].standing.says != HOST_WARNS &&
 				!quorums_meet(to, ~(core_mask) 0, hosts[o].lists, ~(core_mask) 0) &&
@@ -659,7 +710,7 @@ take_lock(host *h)
 			hosts[o].standing.says != HOST_WARNS && h->standing.says != HOST_WARNS &&
 			standing_may_take(&hosts[o].standing, now_us) && seen.apart_ttl++ == 0)
 			violate("with another redlock.max_ttl", (int) (h - hosts), o);
-		if (!faults && h->standing.says != HOST_WARNS && has_lease(&hosts[o]) &&
+		if (all_is_well && h->standing.says != HOST_WARNS && has_lease(&hosts[o]) &&
 			hosts[o].lease_warned_us != 0 && now_us - hosts[o].warns_since_us > 20 * SECOND &&
 			quorums_meet(h->lists, ~(core_mask) 0, hosts[o].lists, ~(core_mask) 0) &&
 			hosts[o].lease_max_ttl == hosts[o].max_ttl_in_force &&
@@ -709,6 +760,24 @@ start(host *h, bool first)
 }
 
 static void
+meet(host *h, int n)
+{
+	if (h->process[n] == nodes[n].process)
+		return;
+	memmove(&h->former[n][1], &h->former[n][0], sizeof(h->former[n]) - sizeof(h->former[n][0]));
+	h->former[n][0] = h->process[n];
+	h->process[n] = nodes[n].process;
+}
+
+/* Does the last word of a node that was away for a moment allow a vote? */
+static bool
+still_counts(const host *h, int n)
+{
+	return h->named[n] == nodes[n].process && h->beat[n].vote_us != 0 &&
+		   now_us - h->beat[n].vote_us < SILENT_US;
+}
+
+static void
 run_host(host *h)
 {
 	bool all_answered = true;
@@ -722,14 +791,19 @@ run_host(host *h)
 	{
 		beat *b = &h->beat[n];
 
-		if (!can_reach(h, n))
+		if (!can_reach(h, n) || h->process[n] != nodes[n].process)
 		{
 			any = any || b->out;
 			b->out = false;
 			b->answered = 0; /* it must tell once more before it votes */
-			h->told &= ~CORE_BIT(n);
+			if (can_reach(h, n))
+				meet(h, n);
 		}
-		else if ((all_of(h->lists) & CORE_BIT(n)) && b->answered == 0 && !b->out)
+		if (!can_reach(h, n))
+			continue;
+		if (b->answered == 0 && !still_counts(h, n))
+			h->told &= ~CORE_BIT(n);
+		if ((all_of(h->lists) & CORE_BIT(n)) && b->answered == 0 && !b->out)
 			h->beat_at_us = now_us;
 		if (b->out && b->answered_us <= now_us)
 		{
@@ -746,6 +820,24 @@ run_host(host *h)
 		send_beats(h);
 	if (chance(4))
 		take_lock(h);
+}
+
+static void
+restart(int n)
+{
+	nodes[n].process++;
+	nodes[n].started_us = now_us;
+}
+
+/* It is down for so long. */
+static void
+restart_for(int n, int64_t down_us)
+{
+	restart(n);
+	nodes[n].started_us += down_us;
+	for (int h = 0; h < HOSTS; h++)
+		if (hosts[h].cut_until_us[n] < nodes[n].started_us)
+			hosts[h].cut_until_us[n] = nodes[n].started_us;
 }
 
 static void
@@ -806,8 +898,7 @@ happen(void)
 			h->lease_until_us = h->granted_us = 0;
 			break;
 		case 6:
-			nodes[n].process++;
-			nodes[n].started_us = now_us;
+			restart(n);
 			break;
 		case 7:
 			h->id ^= 0; /* another broker: its memory of what nodes told is gone */
@@ -835,24 +926,68 @@ run_nodes(void)
 				arrive(&hosts[h], n);
 }
 
+/* OWN is down, for all hosts. */
+static void
+begin_late_node(void)
+{
+	host *late = &hosts[HOSTS - 1];
+
+	own_starts_us = now_us + 30 * SECOND + (int64_t) dice(800) * TICK_US;
+	for (int h = 0; h < HOSTS; h++)
+		hosts[h].cut_until_us[OWN] = own_starts_us;
+	if (kind == HANG && chance(2))
+		late->up_at_us = own_starts_us - 2 * SECOND + (int64_t) dice(400) * TICK_US;
+}
+
+static void
+start_late_node(void)
+{
+	tell("node %d starts", OWN);
+	restart(OWN);
+	for (int h = 0; h < HOSTS - 1; h++)
+	{
+		int shared = (int) dice(OWN);
+
+		if (kind == HANG)
+			hosts[h].stopped_until_us = now_us + 16 * SECOND + dice(14) * SECOND;
+		else if (kind == SHORT_CUTS)
+		{
+			/* leases by a lost node are a known limit: not checked */
+			hosts[h].lease_until_us = 0;
+			hosts[h].cut_until_us[shared] = now_us + dice(6 * SECOND / TICK_US) * TICK_US;
+			if (chance(2))
+				restart(shared);
+		}
+	}
+}
+
 static void
 begin_story(void)
 {
+	kind = (int) (seed / 1000000);
+	faults = kind == FAULTS || kind == LOST_MARKS;
+	loses = kind == LOST_MARKS;
+	all_is_well = kind == CHANGES || kind == OWN_DOWN;
+	own_starts_us = NEVER;
 	dice_begin(seed);
 	memset(hosts, 0, sizeof(hosts));
 	memset(nodes, 0, sizeof(nodes));
 	now_us = 1000 * SECOND;
 	for (int l = 0; l < LISTS; l++)
 		list_of[l] = (core_mask) 7 << 3 * l;
-	if (chance(3)) /* one node at a time is replaced */
+	if (kind >= OWN_DOWN || chance(3)) /* one node at a time is replaced */
 		for (int l = 0; l < LISTS; l++)
 			list_of[l] = 7u << l;
 	for (int n = 0; n < NODES; n++)
+	{
+		nodes[n].process = 1;
 		nodes[n].started_us = now_us - (int64_t) dice(20) * SECOND;
+	}
 	for (int h = 0; h < HOSTS; h++)
 	{
 		/* the last host may come late, with some nodes of the other hosts and some of its own */
-		bool late = h == HOSTS - 1 && !faults && list_of[1] != (core_mask) 7 << 3 && chance(2);
+		bool late = h == HOSTS - 1 && !faults && list_of[1] != (core_mask) 7 << 3 &&
+					kind != RESTARTS && (kind >= OWN_DOWN || chance(2));
 
 		hosts[h].file = (core_lists){list_of[late], 0};
 		hosts[h].renames = h == 1 && chance(4);
@@ -863,6 +998,8 @@ begin_story(void)
 			hosts[h].up_at_us = now_us + dice(20) * SECOND;
 		}
 	}
+	if (kind >= OWN_DOWN && kind <= HANG)
+		begin_late_node();
 }
 
 static void
@@ -880,6 +1017,10 @@ run_for(int64_t length_us, bool calm)
 			next_us =
 				now_us + (chance(3) ? (int64_t) dice(20) * TICK_US : (int64_t) dice(12) * SECOND);
 		}
+		if (kind == RESTARTS && now_us < 1200 * SECOND && now_us % (5 * SECOND) == 0)
+			restart_for(0, (int64_t) (seed % 60) * TICK_US);
+		if (now_us == own_starts_us)
+			start_late_node();
 		run_nodes();
 		for (int h = 0; h < HOSTS; h++)
 			run_host(&hosts[(h + now_us / TICK_US) % HOSTS]);
@@ -950,17 +1091,15 @@ start_with_latest_list(void)
 }
 
 static void
-test_changes(int stories, bool with_faults, bool with_losses)
+test_changes(int stories, int of_kind)
 {
 	int bad = 0;
 	int stuck = 0;
 
 	memset(&seen, 0, sizeof(seen));
-	faults = with_faults;
-	loses = with_losses;
 	for (int i = 0; i < stories; i++)
 	{
-		seed = (uint64_t) i + 1 + (with_losses ? 2000000 : with_faults ? 1000000 : 0);
+		seed = (uint64_t) (i + 1 + of_kind * 1000000);
 		begin_story();
 		run_for(300 * SECOND, false);
 		stuck += settle() == HOSTS;
@@ -975,12 +1114,8 @@ test_changes(int stories, bool with_faults, bool with_losses)
 					" marks, %" PRId64 " looks with a rival, %" PRId64 " withdrew, %" PRId64
 					" refused, %" PRId64 " gave way, %" PRId64
 					" looks at nodes that were left; %d without anybody who gets locks",
-					stories,
-					with_losses   ? " with faults and lost marks"
-					: with_faults ? " with faults"
-								  : "",
-					seen.grants, seen.steps, seen.marks, seen.rivals, seen.withdrawn, seen.refused,
-					seen.yielded, seen.left, stuck);
+					stories, kind_names[of_kind], seen.grants, seen.steps, seen.marks, seen.rivals,
+					seen.withdrawn, seen.refused, seen.yielded, seen.left, stuck);
 	check_invariant(22, seed,
 					seen.steps > stories && seen.rivals > stories / 4 && seen.refused > stories / 4,
 					"and there was something to check");
@@ -995,8 +1130,6 @@ main(int argc, char **argv)
 	{
 		tells = true;
 		seed = strtoull(argv[2], NULL, 10);
-		faults = seed > 1000000;
-		loses = seed > 2000000;
 		begin_story();
 		run_for(300 * SECOND, false);
 		(void) settle();
@@ -1004,8 +1137,7 @@ main(int argc, char **argv)
 			printf("# %d stuck\n", start_with_latest_list());
 		return 0;
 	}
-	test_changes(stories, false, false);
-	test_changes(stories, true, false);
-	test_changes(stories, true, true);
+	for (int of_kind = 0; of_kind < KINDS; of_kind++)
+		test_changes(stories, of_kind);
 	return tap_done();
 }

@@ -66,13 +66,16 @@ differ(HostConfig one, HostConfig other)
 	return difference.kinds == reverse.kinds ? difference.kinds : ~0u;
 }
 
-static bool
-may_differ(HostConfig ours, HostConfig theirs)
+/* Nodes that are taken for the other host's by a guess. */
+static core_mask
+guessed(HostConfig ours, HostConfig theirs)
 {
 	HostsDifference difference;
 
 	hosts_compare(&ours, &theirs, LATELY, &difference);
-	return difference.may_differ;
+	return difference.guess_kinds == (difference.guessed != 0 ? HOSTS_NODES : 0)
+			   ? difference.guessed
+			   : ~(core_mask) 0;
 }
 
 static void
@@ -179,17 +182,29 @@ test_restarts(void)
 	ok(as_seen(three, before) == 0, "nodes that lost their data since");
 	ok(hosts_in_doubt(&three, LATELY) == 3, "the first two are newer");
 	ok(as_seen(three, nodes("x:1 y:2 c:3")) == 0, "under other names");
-	ok(may_differ(three, before), "the other host has to tell whether these are its nodes");
-	ok(!may_differ(three, nodes("a:11 b:12 c:3")), "not if it knows them");
-	ok(!may_differ(three, nodes("a:11 b:12 z:0")), "nor if it does not reach another one");
-	ok(may_differ(three, nodes("a:1 b:12 z:0")), "unless that may be any");
+	ok(guessed(three, before) == 3, "the other host has to tell whether these are its nodes");
+	ok(guessed(three, nodes("a:11 b:12 c:3")) == 0, "not if it knows them");
+	ok(guessed(three, nodes("a:11 b:12 z:0")) == 0, "nor if it does not reach another one");
+	ok(guessed(three, nodes("a:1 b:12 z:0")) == 1, "unless that may be any, but one that it names");
+	ok(guessed(three, nodes("a:0 b:0 c:3")) == 0, "nor if it reaches none of them");
+	ok(guessed(three, nodes("x:4 y:5 z:6")) == 0, "nor if the hosts differ without them");
+	three.max_ttl_ms = 30000;
+	ok(guessed(three, before) == 3, "but if they differ in something else");
+	three.max_ttl_ms = before.max_ttl_ms;
+	strcpy(three.node[1].former[3], "p2");
+	ok(guessed(three, before) == 1, "a former process that both met tells which node it is");
+	strcpy(three.node[0].former[0], "p1");
+	ok(as_seen(three, before) == 0 && guessed(three, before) == 0, "then nothing is guessed");
+	ok(guessed(three, nodes("a:4 b:2 c:3")) == 1, "nor where the other host names another one");
+	memset(three.node[0].former, 0, sizeof(three.node[0].former));
+	memset(three.node[1].former, 0, sizeof(three.node[1].former));
 	ok(as_seen(three, nodes("x:1 y:12 z:0")) == 0,
 	   "one has restarted, the other host does not reach a third");
 	ok(as_seen(three, nodes("z:0 y:12 x:1")) == 0, "in another order");
 	ok(as_seen(three, nodes("x:4 y:5 z:6")) == HOSTS_NODES, "the third tells other nodes");
 	three.node[0].started_us = LATELY - 1;
 	ok(as_seen(three, before) == 0, "one started just before: the host may not have noticed");
-	ok(may_differ(three, before), "and will tell");
+	ok(guessed(three, before) == 3, "and will tell");
 	three.node[0].started_us = 0;
 	ok(as_seen(three, before) == HOSTS_NODES, "long before: it is another one");
 	three.node[0].heard_us = LATELY - 1;

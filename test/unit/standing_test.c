@@ -5,7 +5,7 @@
  *
  * Protects from: a host that takes locks before it has said so and looked at others; a newcomer
  * that stops hosts which were there before; two hosts that wait for each other for ever; a host
- *that goes on beside one that holds locks, or takes some.
+ * that goes on beside one that holds locks, or takes some.
  */
 #include <string.h>
 
@@ -234,6 +234,29 @@ test_lapse(void)
 	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
 }
 
+/* Does a host that differs in these kinds stop one that takes locks? */
+static bool
+stops(HostStanding says, unsigned kinds)
+{
+	Standing standing = begun(60 * SECOND);
+	HostConfig theirs = {.standing = says};
+	StandingOther they = standing_other(9, &theirs, kinds, 0);
+
+	return standing_stops(&standing, &they);
+}
+
+static void
+test_kinds(void)
+{
+	ok(!stops(HOST_TAKES, 0), "a host that agrees stops nobody");
+	ok(stops(HOST_TAKES, HOSTS_NODES) && stops(HOST_HOLDS, HOSTS_MAX_TTL),
+	   "a host that takes locks, or holds some, by other settings does");
+	ok(!stops(HOST_REFUSES, HOSTS_NODES) && !stops(HOST_ASKS, HOSTS_NODES),
+	   "a host that takes none does not");
+	ok(stops(HOST_REFUSES, HOSTS_HELD) && stops(HOST_TAKES, HOSTS_HELD),
+	   "but for locks by a former list of nodes");
+}
+
 int
 main(void)
 {
@@ -244,5 +267,6 @@ main(void)
 	test_two_established();
 	test_warns();
 	test_lapse();
+	test_kinds();
 	return tap_done();
 }
