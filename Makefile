@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
@@ -119,9 +119,10 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots standing steps url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots standing steps url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
+test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
 test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
 test/unit/hearing_test: src/protocol/hearing.c src/protocol/core.c
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
@@ -164,7 +165,7 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
-SIM_PURE = $(patsubst %,src/protocol/%,core guard hearing release_queue rules settling slots waiters wish) \
+SIM_PURE = $(patsubst %,src/protocol/%,core entry guard hearing release_queue rules settling slots waiters wish) \
 	src/driver/driver src/driver/turns
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=%.h) src/driver/driver_lease.h src/driver/driver_world.h
 

@@ -32,12 +32,7 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
 	else if (other)
-	{
 		memory->started_us = now_us;
-		memmove(memory->former[1], memory->former[0],
-				sizeof(memory->former) - sizeof(memory->former[0]));
-		memcpy(memory->former[0], memory->run_id, sizeof(memory->run_id));
-	}
 	if (memory->twin != 0 || other)
 		memory->met_us = now_us;
 	memory->twin = find_twin(nodes, node, facts->run_id) + 1;

@@ -16,6 +16,8 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 	switch (wish)
 	{
 		case WISH_NONE:
+		case WISH_DETACHED:
+		case WISH_HAND_OVER:
 		case WISH_IDLE:
 			break;
 		case WISH_HOLD:
@@ -36,7 +38,7 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 bool
 wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
 {
-	return wish == WISH_IDLE && idle_until_us != 0 && now_us >= idle_until_us;
+	return wish == WISH_IDLE && now_us >= idle_until_us;
 }
 
 bool
@@ -46,27 +48,20 @@ wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us)
 }
 
 /*
- * An idle lease that does not stay is young, since hand-over ends long before the first
- * renewal.  An owner that went away without giving up its lease can't be; but it must not
- * renew.
+ * A lease that is left for the next in the gate is young, since hand-over ends long before the
+ * first renewal.  The lease of an owner that went away without releasing it may be old; but the
+ * broker must not renew it.
  */
 bool
-wish_is_orphaned(Wish wish, WishOwner owner, int64_t idle_until_us)
+wish_is_orphaned(Wish wish, WishOwner owner)
 {
-	return (wish == WISH_IDLE && idle_until_us == 0) ||
-		   (wish == WISH_HOLD && owner == WISH_OWNER_GONE);
-}
-
-bool
-wish_is_detached(Wish wish, WishOwner owner)
-{
-	return wish == WISH_HOLD && owner == WISH_OWNER_NONE;
+	return wish == WISH_HAND_OVER || (wish == WISH_HOLD && owner == WISH_OWNER_GONE);
 }
 
 bool
 wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us)
 {
-	return (wish == WISH_HOLD && owner != WISH_OWNER_GONE) ||
+	return (wish == WISH_HOLD && owner != WISH_OWNER_GONE) || wish == WISH_DETACHED ||
 		   (wish == WISH_IDLE && now_us < idle_until_us);
 }
 
@@ -78,9 +73,9 @@ wish_look_at_us(Wish wish, int64_t wake_at_us, int64_t idle_until_us, int64_t ke
 
 	if (wish == WISH_IDLE)
 		end_us = idle_until_us;
-	else if (wish == WISH_HOLD && keep_idle_us > 0)
+	else if (wish_is_held(wish) && keep_idle_us > 0)
 		end_us = now_us + (keep_idle_us > HELD_LOOK_US ? keep_idle_us : HELD_LOOK_US);
-	if (wish == WISH_HOLD && hold_until_us != 0 && (end_us == 0 || hold_until_us < end_us))
+	if (wish_is_held(wish) && hold_until_us != 0 && (end_us == 0 || hold_until_us < end_us))
 		end_us = hold_until_us;
 	return end_us != 0 && end_us < wake_at_us ? end_us : wake_at_us;
 }

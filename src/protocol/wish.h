@@ -18,12 +18,16 @@
 
 #include "protocol/core.h"
 
+/* The entry as its owner left it; entry.h has the transitions. */
 typedef enum Wish
 {
-	WISH_NONE = 0, /* slot not in use, or not asked for yet */
-	WISH_HOLD,     /* the owner wants the lock, or holds it */
-	WISH_IDLE,     /* held, for the next in the gate, or by keep_idle; has no owner */
-	WISH_NOTHING   /* the owner is done with it */
+	WISH_NONE = 0,  /* slot not in use, or not asked for yet */
+	WISH_HOLD,      /* a session wants the lock, or holds it; or several readers do */
+	WISH_DETACHED,  /* held by no process */
+	WISH_HAND_OVER, /* held, for the next session in the gate */
+	WISH_IDLE,      /* held until idle_until_us, for the next session that comes: by keep_idle, or
+					 * a permit for the head of its queue */
+	WISH_NOTHING    /* released: the owner is done with it */
 } Wish;
 
 /* Whose wish it is. */
@@ -31,7 +35,7 @@ typedef enum WishOwner
 {
 	WISH_OWNER_GONE = 0, /* its process ended, and did not give it up */
 	WISH_OWNER_LIVES,
-	WISH_OWNER_NONE /* the lease is detached */
+	WISH_OWNER_NONE /* the lease is detached, or was when it was released */
 } WishOwner;
 
 typedef enum WishAct
@@ -49,10 +53,17 @@ typedef enum WishAct
 extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered,
 						bool release_waits);
 
-/*
- * idle_until_us, of an idle lease: when its stay by keep_idle ends; 0: it does not stay,
- * but was left for the next in the gate.
- */
+static inline bool
+wish_is_held(Wish wish)
+{
+	return wish == WISH_HOLD || wish == WISH_DETACHED;
+}
+
+static inline bool
+wish_has_no_holder(Wish wish)
+{
+	return wish == WISH_HAND_OVER || wish == WISH_IDLE;
+}
 
 /* Looked at before each timer.  Has the lease stayed for long enough? */
 extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
@@ -64,10 +75,7 @@ extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 extern bool wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us);
 
 /* Looked at when a renewal is due.  Was the lease left for nobody? */
-extern bool wish_is_orphaned(Wish wish, WishOwner owner, int64_t idle_until_us);
-
-/* Is it held by no process?  Then nobody gives it back who has lost it. */
-extern bool wish_is_detached(Wish wish, WishOwner owner);
+extern bool wish_is_orphaned(Wish wish, WishOwner owner);
 
 /* In all these cases its wish becomes WISH_NOTHING. */
 

@@ -257,7 +257,7 @@ here_text(uint64 hash)
 	const char *since;
 
 	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
-		pg_atomic_read_u32(&copy->wish) != WISH_HOLD)
+		!wish_is_held(pg_atomic_read_u32(&copy->wish)))
 		return "Another session of this server is before this one; see the view redlock_locks.";
 	since = timestamptz_to_str(copy->since);
 	if (lease_state(copy) != LEASE_HELD)
@@ -268,7 +268,7 @@ here_text(uint64 hash)
 		return psprintf("Sessions of this server have shared it since %s; see the view "
 						"redlock_locks.",
 						since);
-	if (copy->owner_pid == 0)
+	if (pg_atomic_read_u32(&copy->wish) == WISH_DETACHED)
 		return psprintf("It has been a detached lock of this server since %s; see the view "
 						"redlock_locks.",
 						since);

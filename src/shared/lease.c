@@ -4,8 +4,9 @@
  *		the next; see lease.h for the locks.
  *
  * A session opens a lease, asks the broker for it, takes over an idle lease, hands over or keeps
- * its lease, and releases it.  These transitions are the path of each acquire and release, so they
- * stand in one file with all that they call each time.
+ * its lease, and releases it.  protocol/entry.c decides; this file has the locks, the order of the
+ * stores, and what follows.  It is the path of each acquire and release, so it has all that they
+ * call each time.
  *
  * The index maps the 64-bit hash of a name to its slot: the slots of each bucket are
  * chained, so it needs no memory of its own and can't be full.  The lowest bits of
@@ -34,9 +35,8 @@ static void set_name(Lease *lease, uint64 hash);
 static void unset_name(Lease *lease);
 static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 							const LeaseTerms *terms, Lease **result);
-static void take_over(Lease *idle, uint64 gate, const LeaseTerms *terms);
+static void store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry);
 static void go_on(Lease *from, Lease *to);
-static void limit_hold(Lease *lease, const LeaseTerms *terms);
 static bool is_unseen(Lease *lease);
 static bool make_room(void);
 static bool count_owned(void);
@@ -45,16 +45,8 @@ static void push_free(Lease *lease);
 static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
 					  int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
-static bool can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms,
-						  int tokens);
-static int64 tokens_left(Lease *lease);
-static bool more_tokens_come(Lease *lease, int64 now_us);
 static uint64 queue_of(const Lease *lease);
 static bool tell_of_permit(uint64 queue, int permits, int permit);
-static bool is_limited(const Lease *lease);
-static bool is_left(Lease *lease);
-static int64 validity_at(Lease *lease, int64 now_us);
-static int64 granted_at(Lease *lease, int64 now_us);
 
 uint64
 lease_hash(const char *name, int len)
@@ -91,8 +83,7 @@ lease_named(uint64 hash)
 {
 	Lease *lease = found(hash);
 
-	if (lease != NULL && lease_state(lease) == LEASE_LOST &&
-		pg_atomic_read_u32(&lease->wish) == WISH_HOLD)
+	if (lease != NULL && entry_has_lost_name(lease_wish(lease), lease_state(lease)))
 		return NULL;
 	return lease;
 }
@@ -172,8 +163,7 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 {
 	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
-	bool stayed = false;
-	bool asks = false;
+	EntryTaken taken = {0};
 	bool was_left = false;
 	bool retired;
 
@@ -186,38 +176,28 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	idle = lease_named(hash);
 	if (idle != NULL)
 	{
-		if (lease_is_owned_elsewhere(idle, gate))
-			opened = LEASE_TAKEN;
-		else if (lease_is_detached(idle))
+		int64 now_us = redlock_clock_us();
+		Entry entry = lease_entry(idle);
+		EntryRequest request = lease_request(idle, gate, key, key_len, terms);
+
+		opened = entry_open(&entry, &request, now_us);
+		if (opened == LEASE_DETACHED)
 		{
 			idle->is_awaited = idle->is_awaited || !terms->once;
 			/* it may be asked for among others: lease_gate was told of the last one */
 			lease_await(hash);
-			opened = LEASE_DETACHED;
 		}
-		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE && idle->shared && terms->shared)
-			opened = LEASE_AWAITED; /* another session was faster: it can be joined, perhaps */
-		else if (pg_atomic_read_u32(&idle->wish) != WISH_IDLE)
-			opened = LEASE_TAKEN; /* its owner lost its gate, or has another */
-		else if (can_take_over(idle, key, key_len, terms, lease_tokens_of(idle)))
+		else if (opened == LEASE_HANDED_OVER)
 		{
-			/* a permit that was passed on is handed over */
-			stayed = pg_atomic_read_u64(&idle->idle_until_us) != 0 && idle->keep_idle_ms > 0;
-			take_over(idle, gate, terms);
-			asks = stayed && rules_asks_for_tokens(tokens_left(idle));
-			if (asks)
-				lease_expect_tokens(idle, redlock_clock_us() +
-											  redlock_node_timeout_ms * INT64CONST(1000));
+			taken = entry_take_over(&entry, &request, now_us);
+			store_taken(idle, gate, terms, &entry);
+			if (taken.asks)
+				lease_expect_tokens(idle, now_us + redlock_node_timeout_ms * INT64CONST(1000));
 			*result = idle;
-			opened = LEASE_HANDED_OVER;
 		}
-		else if (terms->awaits_tokens && lease_stays(idle) &&
-				 more_tokens_come(idle, redlock_clock_us()) &&
-				 can_take_over(idle, key, key_len, terms, PG_INT32_MAX))
-			opened = LEASE_MORE_TOKENS;
-		else
+		else if (opened == LEASE_OPENED)
 		{
-			was_left = is_left(idle) && lease_is_named(idle, key, key_len);
+			was_left = entry.wish == WISH_HAND_OVER && request.same_lock;
 			lease_free_name(idle);
 		}
 	}
@@ -242,9 +222,9 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	if (opened == LEASE_HANDED_OVER)
 	{
 		/* the broker has its bound raised, or sees the end of its hold */
-		if (asks || is_unseen(idle))
+		if (taken.asks || is_unseen(idle))
 			lease_push(idle);
-		lease_count(stayed ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
+		lease_count(taken.was_kept ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
 	}
 	return opened;
 }
@@ -256,9 +236,20 @@ lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const Le
 
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
 	lease = lease_named(hash);
-	if (lease != NULL && is_left(lease) &&
-		can_take_over(lease, key, key_len, terms, lease_tokens_of(lease)))
-		take_over(lease, gate, terms);
+	if (lease != NULL && lease_wish(lease) == WISH_HAND_OVER)
+	{
+		int64 now_us = redlock_clock_us();
+		Entry entry = lease_entry(lease);
+		EntryRequest request = lease_request(lease, gate, key, key_len, terms);
+
+		if (entry_open(&entry, &request, now_us) == LEASE_HANDED_OVER)
+		{
+			(void) entry_take_over(&entry, &request, now_us);
+			store_taken(lease, gate, terms, &entry);
+		}
+		else
+			lease = NULL;
+	}
 	else
 		lease = NULL;
 	LWLockRelease(lease_lock_of(hash));
@@ -270,21 +261,71 @@ lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const Le
 	return lease;
 }
 
-/* Under the table lock. */
+/* The values that the transitions need.  The state comes first: see lease_set_state. */
+Entry
+lease_entry(Lease *lease)
+{
+	Entry entry = {.wish = lease_wish(lease), .state = lease_state(lease)};
+
+	entry.answered = pg_atomic_read_u32(&lease->silent_nodes) == 0;
+	entry.shared = lease->shared;
+	entry.wanted = lease->wanted;
+	entry.may_stay = lease->may_stay;
+	entry.is_queue = lease->is_queue;
+	entry.returns = lease->returns;
+	entry.readers = (int) pg_atomic_read_u32(&lease->joined);
+	entry.permits = lease->permits;
+	entry.handovers = lease->handovers;
+	entry.turn_handovers = lease->drive.turn_handovers;
+	entry.ttl_us = lease->ttl_ms * INT64CONST(1000);
+	entry.hold_at_least_us = lease->hold_at_least_ms * INT64CONST(1000);
+	entry.hold_at_most_us = lease->hold_at_most_ms * INT64CONST(1000);
+	entry.keep_idle_us = lease->keep_idle_ms * INT64CONST(1000);
+	entry.granted_until_us = (int64) pg_atomic_read_u64(&lease->granted_until_us);
+	entry.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+	entry.idle_until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
+	entry.want_until_us = (int64) pg_atomic_read_u64(&lease->want_until_us);
+	entry.first_token = lease->drive.first_token;
+	entry.last_token = (int64) pg_atomic_read_u64(&lease->last_token);
+	entry.more_tokens_us = (int64) pg_atomic_read_u64(&lease->more_tokens_us);
+	entry.turn_began_us = lease->drive.turn_began_us;
+	entry.long_turn_us = lease->drive.long_turn_us;
+	return entry;
+}
+
+EntryRequest
+lease_request(Lease *lease, uint64 gate, const char *key, int key_len, const LeaseTerms *terms)
+{
+	return (EntryRequest){
+		.same_gate = lease->gate == gate,
+		.same_lock = lease_is_named(lease, key, key_len),
+		.shared = terms->shared,
+		.once = terms->once,
+		.awaited = terms->awaited,
+		.awaits_tokens = terms->awaits_tokens,
+		.permits = terms->permits,
+		.ttl_us = terms->ttl_ms * INT64CONST(1000),
+		.hold_at_least_us = terms->hold_at_least_ms * INT64CONST(1000),
+		.hold_at_most_us = terms->hold_at_most_ms * INT64CONST(1000),
+		.keep_idle_us = terms->keep_idle_ms * INT64CONST(1000),
+	};
+}
+
+/* What entry_take_over has changed, and the new owner.  Under the table lock. */
 static void
-take_over(Lease *idle, uint64 gate, const LeaseTerms *terms)
+store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry)
 {
 	seqlock_begin_write(&idle->version);
 	set_owner(idle, gate, terms);
 	idle->keep_idle_ms = terms->keep_idle_ms;
-	limit_hold(idle, terms);
+	idle->hold_at_most_ms = terms->hold_at_most_ms;
+	pg_atomic_write_u64(&idle->hold_until_us, entry->hold_until_us);
 	if (idle->shared)
-		lease_join_first(idle); /* with the token of all who shared it before */
-	else
-		idle->handovers++;
+		lease_join_first(idle);
+	idle->handovers = entry->handovers;
 	seqlock_end_write(&idle->version);
 	pg_write_barrier();
-	pg_atomic_write_u32(&idle->wish, WISH_HOLD);
+	pg_atomic_write_u32(&idle->wish, entry->wish);
 }
 
 /*
@@ -299,16 +340,6 @@ go_on(Lease *from, Lease *to)
 	to->drive.turn_began_us = from->drive.turn_began_us;
 	to->drive.long_turn_us = from->drive.long_turn_us;
 	to->drive.turn_handovers = from->drive.turn_handovers + from->handovers + 1;
-}
-
-/* The limit of the new holder takes the place of the former one.  Under the table lock. */
-static void
-limit_hold(Lease *lease, const LeaseTerms *terms)
-{
-	lease->hold_at_most_ms = terms->hold_at_most_ms;
-	pg_atomic_write_u64(
-		&lease->hold_until_us,
-		rules_hold_until_us(redlock_clock_us(), terms->hold_at_most_ms * INT64CONST(1000)));
 }
 
 /*
@@ -444,47 +475,21 @@ set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 	lease->scope = terms->scope;
 }
 
-/* Is this the lock that is wanted, and worth having? */
-static bool
-can_take_over(Lease *lease, const char *key, int key_len, const LeaseTerms *terms, int tokens)
-{
-	return lease_is_named(lease, key, key_len) && lease->shared == terms->shared &&
-		   lease->ttl_ms == terms->ttl_ms && lease->permits == terms->permits &&
-		   rules_may_take_over(terms->hold_at_least_ms > 0, lease_validity_us(lease),
-							   lease->ttl_ms * INT64CONST(1000), lease->handovers, tokens);
-}
-
-/* For holders to come. */
-static int64
-tokens_left(Lease *lease)
-{
-	return (int64) pg_atomic_read_u64(&lease->last_token) - lease_token(lease);
-}
-
-int
-lease_tokens_of(Lease *lease)
-{
-	return (int) Min(tokens_left(lease) + lease->handovers + 1, PG_INT32_MAX);
-}
-
 void
 lease_expect_tokens(Lease *lease, int64 until_us)
 {
 	pg_atomic_write_u64(&lease->more_tokens_us, until_us);
 }
 
-static bool
-more_tokens_come(Lease *lease, int64 now_us)
-{
-	return now_us < (int64) pg_atomic_read_u64(&lease->more_tokens_us);
-}
-
 bool
 lease_wants_tokens(Lease *lease, int64 now_us)
 {
-	return lease->keep_idle_ms > 0 && !lease->shared && rules_wants_tokens(tokens_left(lease)) &&
-		   wish_may_renew(pg_atomic_read_u32(&lease->wish), lease_owner_of(lease),
-						  (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us);
+	Entry entry;
+
+	if (lease->keep_idle_ms <= 0)
+		return false;
+	entry = lease_entry(lease);
+	return entry_wants_tokens(&entry, lease_owner_of(lease), now_us);
 }
 
 void
@@ -511,15 +516,14 @@ lease_ask(Lease *lease)
 void
 lease_release(Lease *lease, int (*waiting)(uint64 gate))
 {
-	int64 ttl_us = lease->ttl_ms * INT64CONST(1000);
-	int64 now_us;
-	int64 validity_us;
-	int64 idle_until_us = 0;
 	uint64 queue = queue_of(lease);
 	int permit = queue != 0 ? permits_number(lease->key, lease->key_len) : 0;
 	int permits = lease->permits;
 	bool idle = waiting != NULL;
 	bool passed = idle && queue != 0 && tell_of_permit(queue, permits, PERMITS_NONE_FREE);
+	EntryRelease release = {.handover_limit = redlock_handover_limit};
+	int64 now_us;
+	Entry entry;
 
 	if (lease->shared)
 	{
@@ -529,43 +533,33 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	passed = passed && !lease_table->stays_end;
+	release.stays_end = lease_table->stays_end;
+	passed = passed && !release.stays_end;
+	release.pass_us = passed ? PERMITS_PASS_US : 0;
 	/* after the lock: the broker has seen that the hold is over, or we see it (lease_hold_until_us)
 	 */
 	now_us = redlock_clock_us();
 	/* as late as may be: it may just have been lost */
-	validity_us = validity_at(lease, now_us) > 0 ? granted_at(lease, now_us) : 0;
-	lease->returns = false;
-	if (idle && lease->may_stay && lease->keep_idle_ms > 0 && !lease_table->stays_end &&
-		rules_may_stay(is_limited(lease), lease->wanted, validity_us, ttl_us, lease->handovers,
-					   lease_tokens_of(lease), more_tokens_come(lease, now_us)))
-		idle_until_us = now_us + lease->keep_idle_ms * INT64CONST(1000);
-	else if (idle)
+	entry = lease_entry(lease);
+	entry.returns = false;
+	if (idle && !entry_stay(&entry, &release, now_us))
 	{
-		int others = waiting(lease->gate);
-		int64 turn_us = now_us - lease->drive.turn_began_us;
-		int handovers = lease->drive.turn_handovers + lease->handovers;
-
-		lease->returns = others > 0;
-		idle = rules_may_hand_over(lease->hold_at_least_ms > 0, validity_us, ttl_us, turn_us,
-								   handovers, redlock_handover_limit) &&
-			   (passed || rules_turn_lasts(lease->wanted, handovers, others,
-										   turn_us >= lease->drive.long_turn_us));
-		if (idle && passed)
-			idle_until_us = now_us + PERMITS_PASS_US;
+		release.waiting = waiting(lease->gate);
+		idle = entry_hand_over(&entry, &release, now_us);
 	}
+	lease->returns = entry.returns;
 	if (idle)
 	{
-		pg_atomic_write_u64(&lease->hold_until_us, 0); /* the limit was its owner's */
-		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
+		pg_atomic_write_u64(&lease->hold_until_us, entry.hold_until_us);
+		pg_atomic_write_u64(&lease->idle_until_us, entry.idle_until_us);
 		pg_write_barrier();
-		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
+		pg_atomic_write_u32(&lease->wish, entry.wish);
 	}
 	else
 		lease_free_name(lease);
 	LWLockRelease(lease_lock_of(lease->hash)); /* and a barrier: see lease_look_at_us */
-	if (!idle ||
-		(idle_until_us != 0 && idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
+	if (!idle || (entry.wish == WISH_IDLE &&
+				  entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		lease_push(lease);
 	if (idle && passed && !tell_of_permit(queue, permits, permit))
 		(void) lease_give_up_stay(lease);
@@ -605,13 +599,6 @@ tell_of_permit(uint64 queue, int permits, int permit)
 	return waits;
 }
 
-/* A limited lease does not stay.  The limit of a queue bounds a stopped owner only. */
-static bool
-is_limited(const Lease *lease)
-{
-	return lease->hold_at_least_ms > 0 || (lease->hold_at_most_ms > 0 && !lease->is_queue);
-}
-
 /*
  * A waiter at the gate gave up.  If the lock was just left for it, and nobody
  * else comes, it must not stay idle.  Never fails.
@@ -624,7 +611,7 @@ lease_release_idle(uint64 hash)
 
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
 	lease = lease_named(hash);
-	idle = lease != NULL && is_left(lease);
+	idle = lease != NULL && lease_may_end(lease, ENTRY_NOBODY_CAME, 0);
 	if (idle)
 		lease_free_name(lease);
 	LWLockRelease(lease_lock_of(hash));
@@ -632,24 +619,21 @@ lease_release_idle(uint64 hash)
 		lease_push(lease);
 }
 
-/* For the next through the gate. */
-static bool
-is_left(Lease *lease)
+/* Under the table lock; without the lock the answer may be out of date. */
+bool
+lease_may_end(Lease *lease, EntryEnd why, int64 now_us)
 {
-	return pg_atomic_read_u32(&lease->wish) == WISH_IDLE && !lease_stays(lease);
+	Entry entry = {.wish = lease_wish(lease),
+				   .hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us),
+				   .idle_until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us)};
+
+	return entry_ends(&entry, lease_owner_of(lease), why, now_us);
 }
 
 bool
 lease_stays(Lease *lease)
 {
-	return pg_atomic_read_u32(&lease->wish) == WISH_IDLE &&
-		   pg_atomic_read_u64(&lease->idle_until_us) != 0;
-}
-
-bool
-lease_is_detached(Lease *lease)
-{
-	return wish_is_detached(pg_atomic_read_u32(&lease->wish), lease_owner_of(lease));
+	return lease_wish(lease) == WISH_IDLE;
 }
 
 void
@@ -658,12 +642,22 @@ lease_go_on(Lease *lease, int64 hold_at_most_us)
 	Assert(lease->owner_pid == MyProcPid && lease->is_queue);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	if (lease_validity_us(lease) > 0)
-		pg_atomic_write_u64(&lease->hold_until_us,
-							rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
-											   redlock_clock_us(), hold_at_most_us));
+	(void) lease_prolong_by(lease, hold_at_most_us);
 	LWLockRelease(lease_lock_of(lease->hash));
 	lease_push(lease);
+}
+
+/* Returns the new limit; 0: the lease has ended.  Under the table lock. */
+int64
+lease_prolong_by(Lease *lease, int64 hold_at_most_us)
+{
+	int64 now_us = redlock_clock_us();
+	Entry entry = lease_entry(lease);
+	int64 until_us = entry_prolong(&entry, hold_at_most_us, now_us);
+
+	if (until_us != 0)
+		pg_atomic_write_u64(&lease->hold_until_us, until_us);
+	return until_us;
 }
 
 LeaseState
@@ -678,22 +672,9 @@ lease_state(Lease *lease)
 int64
 lease_validity_us(Lease *lease)
 {
-	return validity_at(lease, redlock_clock_us());
-}
-
-static int64
-validity_at(Lease *lease, int64 now_us)
-{
 	if (lease_state(lease) != LEASE_HELD)
 		return 0;
-	return rules_validity_us(lease_valid_until_us(lease), now_us);
-}
-
-/* Whoever holds it. */
-static int64
-granted_at(Lease *lease, int64 now_us)
-{
-	return rules_validity_us((int64) pg_atomic_read_u64(&lease->granted_until_us), now_us);
+	return rules_validity_us(lease_valid_until_us(lease), redlock_clock_us());
 }
 
 int64

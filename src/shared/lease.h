@@ -35,8 +35,11 @@
  * Order: the detaching lock, one table lock, one of the mutexes or of the lock manager's own.  No
  * lock is held across a wait.
  *
+ * Each decision below is a transition of protocol/entry.h: under the table lock the values that it
+ * needs are copied (lease_entry), and what has changed is stored.
+ *
  * Hand-over: a session that releases a valid lease while another session of this
- * server waits at the gate may leave it without an owner (wish IDLE): it keeps its
+ * server waits at the gate may leave it without an owner (WISH_HAND_OVER): it keeps its
  * name, and the next through the gate takes it over under the table lock, without
  * the broker and without the network.  A session that gives up waiting at the gate
  * calls lease_release_idle, so that an idle lease that nobody comes for is released.
@@ -44,13 +47,13 @@
  * none.  The broker reads the limit whenever it looks at the lease, and is woken only if the next
  * holder's limit ends before that (looks_at_us).
  *
- * Stay: by keep_idle it may leave the lease so though nobody waits, until idle_until_us.
- * The broker is woken only if it would look at the lease later than that
+ * Stay: by keep_idle it may leave the lease idle though nobody waits (WISH_IDLE), until
+ * idle_until_us.  The broker is woken only if it would look at the lease later than that
  * (looks_at_us); it ends the stay, and until then it renews.  lease_want ends it, too,
  * and so does whoever needs room in the table.  A permit stays so for a moment where the
  * owner of its queue is of this server (PERMITS_PASS_US).
  *
- * Detached: after the grant a session may leave the lease to its role (lease_detach).  From
+ * Detached: after the grant a session may leave the lease to its role (WISH_DETACHED).  From
  * then on it belongs to no process, and the gate is left; it keeps its name until somebody
  * gives it back (lease_release_detached), or the broker ends it: when hold_until_us comes,
  * when it was lost, or when the server stops.  Who passes the gate finds the name taken,
@@ -82,11 +85,11 @@
 
 #include "driver/driver_lease.h"
 #include "protocol/core.h"
+#include "protocol/entry.h"
 #include "protocol/lua.h"
 #include "protocol/settling.h"
 #include "protocol/standing.h"
 #include "protocol/steps.h"
-#include "protocol/wish.h"
 #include "shared/seqlock.h"
 
 #define LEASE_TEXT_SIZE 384 /* bytes for a key, and two texts of who holds it */
@@ -96,16 +99,6 @@
 
 /* Lease.silent_nodes before the broker has asked them */
 #define LEASE_NOT_ASKED PG_UINT32_MAX
-
-typedef enum LeaseState
-{
-	LEASE_WAITING = 0, /* being asked for */
-	LEASE_HELD,        /* granted; see lease_valid_until_us */
-	LEASE_REFUSED,     /* a try found it held by another; final */
-	LEASE_UNREACHABLE, /* no quorum answered; final */
-	LEASE_DEADLOCKED,  /* who has it waits for the owner, be it by others; final */
-	LEASE_LOST         /* was held; validity ran out; final */
-} LeaseState;
 
 /* Asked for together with others, of which some may be given back (protocol/several.h). */
 typedef enum LeaseCompany
@@ -139,7 +132,7 @@ typedef struct Lease
 								* lease_holder (o) and lease_held_by (m), cut
 								* where the key is long */
 	/* (t), but changed by a hand-over, as the gate is */
-	int owner_pid; /* 0: detached */
+	int owner_pid; /* 0: detached, or was when it was released */
 	int owner_procno;
 	Oid owner_role;
 	Oid owner_database;
@@ -177,8 +170,7 @@ typedef struct Lease
 	pg_atomic_uint32 wish;             /* Wish */
 	pg_atomic_uint32 state;            /* LeaseState */
 	pg_atomic_uint64 granted_until_us; /* redlock_clock_us() time; 0: none */
-	pg_atomic_uint64 idle_until_us;    /* the stay, if it is idle, ends then; 0: it was left for
-										* the next in the gate */
+	pg_atomic_uint64 idle_until_us;    /* WISH_IDLE: ends then */
 	pg_atomic_uint64 hold_until_us;    /* ends by hold_at_most of its holder then; 0: it does not */
 	pg_atomic_uint64 looks_at_us;      /* the broker looks whether a stay or a hold is over then;
 										* PG_INT64_MAX: it has to be woken */
@@ -327,21 +319,6 @@ typedef struct LeaseTerms
 	bool once;          /* a try */
 	bool patient;       /* asks on without a quorum, until it is given up */
 } LeaseTerms;
-
-typedef enum LeaseOpened
-{
-	LEASE_OPENED,
-	LEASE_HANDED_OVER, /* and granted: no need to ask */
-	LEASE_JOINED,      /* and granted, as others share it */
-	LEASE_AWAITED,     /* another session asks to share it: our latch is set when it knows more */
-	LEASE_WANTED,      /* those who share it have to give it up first; so it is then */
-	LEASE_TAKEN,       /* the name is in use in this server */
-	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
-	LEASE_TOO_MANY_JOINED,
-	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
-	LEASE_MORE_TOKENS, /* it stays, and waits for more tokens: the same */
-	LEASE_TABLE_FULL
-} LeaseOpened;
 
 extern uint64 lease_hash(const char *name, int len); /* for the index and the gate */
 extern uint64 lease_gate(uint64 hash);         /* of the lease that has the name, if there is one */

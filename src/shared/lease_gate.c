@@ -92,7 +92,7 @@ lease_at_gate(uint64 gate)
 static bool
 is_at_gate(Lease *lease, uint64 gate)
 {
-	return lease->gate == gate && pg_atomic_read_u32(&lease->wish) == WISH_HOLD;
+	return lease->gate == gate && wish_is_held(lease_wish(lease));
 }
 
 /* Has a lease on this name been lost since this process asked for its gate? */

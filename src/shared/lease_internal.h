@@ -15,10 +15,16 @@
 /* lease.c, under the table lock of the name */
 extern Lease *lease_named(uint64 hash);    /* NULL: no lease has the name */
 extern void lease_free_name(Lease *lease); /* exclusively */
-extern int lease_tokens_of(Lease *lease);
+
+/* Under the table lock.  The caller has read the clock before. */
+extern Entry lease_entry(Lease *lease);
+extern EntryRequest lease_request(Lease *lease, uint64 gate, const char *key, int key_len,
+								  const LeaseTerms *terms);
+
+extern int64 lease_prolong_by(Lease *lease, int64 hold_at_most_us);
 
 /* lease.c */
-extern bool lease_is_detached(Lease *lease);
+extern bool lease_may_end(Lease *lease, EntryEnd why, int64 now_us); /* see entry_ends */
 extern WishOwner lease_owner_of(const Lease *lease);
 
 /* lease_shared.c */
@@ -55,11 +61,11 @@ lease_lock_of(uint64 hash)
 	return &lease_table->locks[hash % LEASE_PARTITIONS].lock;
 }
 
-/* Its queue is at another gate than ours. */
-static inline bool
-lease_is_owned_elsewhere(Lease *lease, uint64 gate)
+/* The wish as it is at this moment. */
+static inline Wish
+lease_wish(Lease *lease)
 {
-	return pg_atomic_read_u32(&lease->wish) != WISH_IDLE && lease->gate != gate;
+	return pg_atomic_read_u32(&lease->wish);
 }
 
 static inline bool

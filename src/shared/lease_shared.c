@@ -18,8 +18,6 @@ static int joined_here = 0; /* leases that this session shares */
 
 static int64 own_joins(void);
 static bool has_room_to_join(void);
-static bool is_wanted_alone(Lease *lease);
-static bool is_being_asked(Lease *lease, const LeaseTerms *terms);
 static void note_joined(Lease *lease, int change);
 static pg_atomic_uint64 *sharers_of(const Lease *lease, int procno);
 
@@ -33,30 +31,29 @@ lease_try_join(uint64 hash, uint64 gate, const char *key, int key_len, const Lea
 
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
-	if (lease != NULL && lease_is_owned_elsewhere(lease, gate))
-		opened = LEASE_TAKEN;
-	else if (lease != NULL && lease->shared && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
+	if (lease != NULL)
 	{
-		if (lease_state(lease) != LEASE_HELD)
+		int64 now_us = redlock_clock_us();
+		EntryRequest request = lease_request(lease, gate, key, key_len, terms);
+		Entry entry;
+
+		if (lease->shared && request.same_gate && !wish_has_no_holder(lease_wish(lease)) &&
+			lease_state(lease) != LEASE_HELD)
 			lease_await(hash); /* before we look whether it is being asked for */
-		if (is_being_asked(lease, terms))
-			opened = LEASE_AWAITED;
-		else if (!lease_is_named(lease, key, key_len) ||
-				 !rules_may_join(is_wanted_alone(lease) && !terms->awaited,
-								 lease_validity_us(lease), lease->ttl_ms * INT64CONST(1000)))
+		entry = lease_entry(lease);
+		opened = entry_join(&entry, &request, now_us);
+		if (opened == LEASE_WANTED)
 		{
 			lease_await(hash);
 			lease->is_awaited = true; /* who does so at the same time writes the same */
-			opened = LEASE_WANTED;
 		}
-		else if (!has_room_to_join())
+		else if (opened == LEASE_JOINED && !has_room_to_join())
 			opened = LEASE_TOO_MANY_JOINED;
-		else
+		else if (opened == LEASE_JOINED)
 		{
 			pg_atomic_fetch_add_u32(&lease->joined, 1);
 			note_joined(lease, 1);
 			*result = lease;
-			opened = LEASE_JOINED;
 		}
 	}
 	LWLockRelease(lease_lock_of(hash));
@@ -86,27 +83,6 @@ lease_join_first(Lease *lease)
 	note_joined(lease, 1);
 }
 
-/* Of a lease that is shared. */
-static bool
-is_wanted_alone(Lease *lease)
-{
-	return redlock_clock_us() < (int64) pg_atomic_read_u64(&lease->want_until_us);
-}
-
-/*
- * Another session's question, worth waiting for: a try does not wait for another host.  One that
- * was in vain is about to be given up, and ours may not be.
- */
-static bool
-is_being_asked(Lease *lease, const LeaseTerms *terms)
-{
-	LeaseState state = lease_state(lease);
-
-	if (state == LEASE_WAITING)
-		return !terms->once || pg_atomic_read_u32(&lease->silent_nodes) != 0;
-	return state != LEASE_HELD;
-}
-
 /*
  * Who joins a lease holds its gate, too: a place in the table of who holds what, which has twice
  * as many.  Of the half that redlocks may fill each session has a share of its own, which is not
@@ -133,9 +109,13 @@ void
 lease_leave(Lease *lease, bool may_stay)
 {
 	uint64 hash = lease->hash;
-	int64 idle_until_us = 0;
+	EntryRelease release = {0};
 	bool is_awaited;
+	bool is_last;
+	bool stays;
 	uint32 joined;
+	int64 now_us;
+	Entry entry;
 
 	/* who is likely to be the last takes the lock once */
 	if (pg_atomic_read_u32(&lease->joined) > 1)
@@ -153,28 +133,29 @@ lease_leave(Lease *lease, bool may_stay)
 
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
 	note_joined(lease, -1);
-	joined = pg_atomic_sub_fetch_u32(&lease->joined, 1);
-	lease->returns = false;
+	now_us = redlock_clock_us();
+	entry = lease_entry(lease);
+	is_last = entry_leave(&entry);
+	pg_atomic_write_u32(&lease->joined, entry.readers);
+	lease->returns = entry.returns;
 	is_awaited = lease->is_awaited;
-	if (joined == 0 && may_stay && lease->may_stay && lease->keep_idle_ms > 0 &&
-		!lease_table->stays_end &&
-		rules_may_stay(false, is_wanted_alone(lease), lease_validity_us(lease),
-					   lease->ttl_ms * INT64CONST(1000), 0, lease_tokens_of(lease), false))
+	release.stays_end = lease_table->stays_end;
+	stays = is_last && may_stay && entry_stay(&entry, &release, now_us);
+	if (stays)
 	{
-		idle_until_us = redlock_clock_us() + lease->keep_idle_ms * INT64CONST(1000);
 		lease->is_awaited = false;
-		pg_atomic_write_u64(&lease->idle_until_us, idle_until_us);
+		pg_atomic_write_u64(&lease->idle_until_us, entry.idle_until_us);
 		pg_write_barrier();
-		pg_atomic_write_u32(&lease->wish, WISH_IDLE);
+		pg_atomic_write_u32(&lease->wish, entry.wish);
 	}
-	else if (joined == 0)
+	else if (is_last)
 		lease_free_name(lease);
 	LWLockRelease(lease_lock_of(hash)); /* and a barrier: see lease_look_at_us */
-	if (joined > 0)
+	if (!is_last)
 		return;
-	if (idle_until_us == 0 || idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
+	if (!stays || entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
 		lease_push(lease);
-	if (idle_until_us == 0 || is_awaited)
+	if (!stays || is_awaited)
 		lease_wake_awaiting(hash);
 }
 

@@ -9,32 +9,29 @@
 
 #include "miscadmin.h"
 
-#include "protocol/rules.h"
 #include "shared/clock.h"
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-static bool end_stay(Lease *lease, int64 by_us);
-static bool is_orphan(Lease *lease);
+static bool end(Lease *lease, EntryEnd why, int64 now_us);
 static bool is_same(const DetachedLease *detached);
 static void end_detached(Lease *lease);
 
 /*
- * The lease is given up, if it stays with nobody, and no longer than until then.  Anybody
- * may do that, so the slot may be another lease's by the time that it is locked.
+ * The lease ends, if it ends for this reason.  Any process may call this, so the slot may be
+ * another lease's by the time that it is locked.
  */
 static bool
-end_stay(Lease *lease, int64 by_us)
+end(Lease *lease, EntryEnd why, int64 now_us)
 {
 	uint64 hash = lease->hash;
 	bool ended;
 
-	/* most don't: without the lock first */
-	if (!lease_stays(lease))
+	/* most do not: without the lock first */
+	if (!lease_may_end(lease, why, now_us))
 		return false;
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
-	ended = lease->hash == hash && lease_stays(lease) &&
-			(int64) pg_atomic_read_u64(&lease->idle_until_us) <= by_us;
+	ended = lease->hash == hash && lease_may_end(lease, why, now_us);
 	if (ended)
 		lease_free_name(lease);
 	LWLockRelease(lease_lock_of(hash));
@@ -44,15 +41,13 @@ end_stay(Lease *lease, int64 by_us)
 bool
 lease_end_stay(Lease *lease, int64 now_us)
 {
-	return wish_stay_is_over(pg_atomic_read_u32(&lease->wish),
-							 (int64) pg_atomic_read_u64(&lease->idle_until_us), now_us) &&
-		   end_stay(lease, now_us);
+	return end(lease, ENTRY_STAY_IS_OVER, now_us);
 }
 
 bool
 lease_give_up_stay(Lease *lease)
 {
-	bool ended = end_stay(lease, PG_INT64_MAX);
+	bool ended = end(lease, ENTRY_RECALLED, 0);
 
 	if (ended)
 		lease_push(lease);
@@ -91,20 +86,20 @@ lease_end_all_stays(void)
 void
 lease_want(Lease *lease)
 {
-	if (lease->shared)
+	Entry entry = {.shared = lease->shared};
+
+	entry_want(&entry, redlock_clock_us());
+	if (entry.shared)
+		pg_atomic_write_u64(&lease->want_until_us, entry.want_until_us);
+	else
 	{
-		/* as long as it holds others back at the nodes: it may give up */
-		pg_atomic_write_u64(&lease->want_until_us,
-							redlock_clock_us() + LUA_BARRIER_MS * INT64CONST(1000));
-		lease_recall(lease);
-		return;
+		/* it is told again and again, by each node: without the lock then */
+		if (lease->wanted)
+			return;
+		LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
+		lease->wanted = entry.wanted;
+		LWLockRelease(lease_lock_of(lease->hash));
 	}
-	/* it is told again and again, by each node: without the lock then */
-	if (lease->wanted)
-		return;
-	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	lease->wanted = true;
-	LWLockRelease(lease_lock_of(lease->hash));
 	lease_recall(lease);
 }
 
@@ -141,24 +136,7 @@ lease_look_at_us(Lease *lease, int64 wake_at_us)
 bool
 lease_release_orphan(Lease *lease)
 {
-	bool orphan;
-
-	/* most are none: without the lock first */
-	if (!is_orphan(lease))
-		return false;
-	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	orphan = is_orphan(lease);
-	if (orphan)
-		lease_free_name(lease);
-	LWLockRelease(lease_lock_of(lease->hash));
-	return orphan;
-}
-
-static bool
-is_orphan(Lease *lease)
-{
-	return wish_is_orphaned(pg_atomic_read_u32(&lease->wish), lease_owner_of(lease),
-							(int64) pg_atomic_read_u64(&lease->idle_until_us));
+	return end(lease, ENTRY_ORPHANED, 0);
 }
 
 /*
@@ -187,7 +165,7 @@ lease_count_detached(Oid role)
 	{
 		Lease *lease = lease_at(i);
 
-		count += lease_is_detached(lease) && lease->owner_role == role;
+		count += lease_wish(lease) == WISH_DETACHED && lease->owner_role == role;
 	}
 	return count;
 }
@@ -196,7 +174,8 @@ lease_count_detached(Oid role)
 void
 lease_detach(Lease *lease, DetachedLease *detached)
 {
-	bool over;
+	Entry entry;
+	Wish wish;
 
 	Assert(lease->owner_pid == MyProcPid && lease->token != 0);
 
@@ -207,11 +186,14 @@ lease_detach(Lease *lease, DetachedLease *detached)
 	lease->owner_pid = 0;
 	seqlock_end_write(&lease->version);
 	/* it sees that the lease is detached, or we see the loss: see lease_give_up_detached */
-	over = lease_table->stays_end || lease_state(lease) != LEASE_HELD;
-	if (over)
+	entry = lease_entry(lease);
+	wish = entry_detach(&entry, lease_table->stays_end);
+	if (wish == WISH_NOTHING)
 		end_detached(lease);
+	else
+		pg_atomic_write_u32(&lease->wish, wish);
 	LWLockRelease(lease_lock_of(lease->hash));
-	if (over)
+	if (wish == WISH_NOTHING)
 		lease_push(lease);
 }
 
@@ -224,7 +206,7 @@ lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
 	/* whatever redlock.key_prefix was */
-	is = lease != NULL && lease_is_detached(lease) &&
+	is = lease != NULL && lease_wish(lease) == WISH_DETACHED &&
 		 lease->key_len - lease->prefix_len == name_len &&
 		 memcmp(lease->key + lease->prefix_len, name, name_len) == 0;
 	if (is)
@@ -276,12 +258,8 @@ lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
 	int64 until_us = 0;
 
 	LWLockAcquire(lease_lock_of(detached->hash), LW_EXCLUSIVE);
-	if (lease_detached_validity_us(detached) > 0)
-	{
-		until_us = rules_prolonged_us((int64) pg_atomic_read_u64(&lease->hold_until_us),
-									  redlock_clock_us(), hold_at_most_us);
-		pg_atomic_write_u64(&lease->hold_until_us, until_us);
-	}
+	if (is_same(detached))
+		until_us = lease_prolong_by(lease, hold_at_most_us);
 	LWLockRelease(lease_lock_of(detached->hash));
 	if (until_us != 0)
 		lease_push(lease);
@@ -298,7 +276,7 @@ lease_end_hold(Lease *lease, int64 now_us)
 	if (!lease_hold_is_over(lease, now_us))
 		return false;
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	over = lease_is_detached(lease) && lease_hold_is_over(lease, now_us);
+	over = lease_may_end(lease, ENTRY_HOLD_IS_OVER, now_us);
 	if (over)
 		end_detached(lease);
 	LWLockRelease(lease_lock_of(lease->hash));
@@ -338,7 +316,7 @@ lease_give_up_detached(Lease *lease)
 	bool is;
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	is = lease_is_detached(lease);
+	is = lease_may_end(lease, ENTRY_GIVEN_BACK, 0);
 	if (is)
 		end_detached(lease);
 	LWLockRelease(lease_lock_of(lease->hash));
@@ -351,7 +329,7 @@ lease_give_up_detached(Lease *lease)
 static bool
 is_same(const DetachedLease *detached)
 {
-	return pg_atomic_read_u32(&detached->lease->wish) == WISH_HOLD &&
+	return lease_wish(detached->lease) == WISH_DETACHED &&
 		   detached->lease->drive.generation == detached->generation;
 }
 

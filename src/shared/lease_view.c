@@ -48,7 +48,7 @@ lease_is_idle(uint64 hash)
 
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
-	idle = lease != NULL && pg_atomic_read_u32(&lease->wish) == WISH_IDLE;
+	idle = lease != NULL && wish_has_no_holder(lease_wish(lease));
 	LWLockRelease(lease_lock_of(hash));
 	return idle;
 }
@@ -61,7 +61,7 @@ lease_permits(uint64 hash)
 
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
-	if (lease != NULL && pg_atomic_read_u32(&lease->wish) != WISH_IDLE)
+	if (lease != NULL && !wish_has_no_holder(lease_wish(lease)))
 		permits = lease->permits;
 	LWLockRelease(lease_lock_of(hash));
 	return permits;

@@ -101,7 +101,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 	int64 until_us =
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
-						 pg_atomic_read_u32(&lease->wish) == WISH_HOLD &&
+						 wish_is_held(pg_atomic_read_u32(&lease->wish)) &&
 						 !lease->is_queue); /* that is the place of one who waits for a slot */
 	char *held_by =
 		lease->token == 0 && !held && !lease->is_queue ? lease_held_by_text(lease) : NULL;

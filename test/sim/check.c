@@ -209,7 +209,7 @@ check_outage(void)
 		{
 			slot *slot = &hosts[h].slot[k];
 
-			slot->check.steady = host_is_valid(h, k) && slot->wish == WISH_HOLD &&
+			slot->check.steady = host_is_valid(h, k) && wish_is_held(slot->wish) &&
 								 host_now_us(h) - slot->check.granted_us >= 2 * w.plan.settle_us;
 			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
 			{
@@ -300,7 +300,7 @@ check_renewal(int h, int s)
 
 	demand(
 		14,
-		(hosts[h].slot[s].wish == WISH_HOLD &&
+		(wish_is_held(hosts[h].slot[s].wish) &&
 		 (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS ||
 		  (hosts[h].slot[s].owner == OWNER_DETACHED && host_now_us(h) < check->hold_until_us))) ||
 			(hosts[h].slot[s].wish == WISH_IDLE && host_now_us(h) < hosts[h].slot[s].idle_until_us),
@@ -545,7 +545,7 @@ check_outcome(int h, int s, core_outcome outcome)
 				!w.plan.faultless || slot->check.tight ||
 					(slot->check.hold_until_us > 0 && host_now_us(h) >= slot->check.hold_until_us),
 				"host %c loses the lease of request %u for no reason", HOST_NAME(h), slot->secret);
-			demand(16, !slot->check.steady || slot->wish != WISH_HOLD,
+			demand(16, !slot->check.steady || !wish_is_held(slot->wish),
 				   "host %c loses the lease of request %u, though a majority of nodes was well at "
 				   "each time, and the others not for long",
 				   HOST_NAME(h), slot->secret);

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "driver/driver.h"
+#include "protocol/entry.h"
 #include "wire.h"
 #include "world.h"
 
@@ -31,7 +32,8 @@ typedef struct slot
 	int resource;
 	Wish wish;
 	owner owner;
-	bool queued; /* for the broker */
+	bool was_detached; /* also when it was released */
+	bool queued;       /* for the broker */
 	uint32_t secret;
 	bool once;
 	bool told;     /* the outcome */
@@ -52,7 +54,7 @@ typedef struct slot
 	bool shared;   /* by `joined` sessions */
 	int joined;
 	int64_t want_until_us; /* ... as long as nobody wants it alone */
-	int64_t idle_until_us; /* its stay, if it is idle; 0: it was left for the next at the gate */
+	int64_t idle_until_us; /* of WISH_IDLE */
 	int64_t looks_at_us;   /* the broker looks whether a stay or a hold is over */
 	bool wanted;           /* by other hosts, as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */
@@ -137,7 +139,7 @@ gate_of(int host, int resource)
 static inline bool
 host_stays(const slot *slot)
 {
-	return slot->wish == WISH_IDLE && slot->idle_until_us != 0;
+	return slot->wish == WISH_IDLE;
 }
 
 static inline slot *

@@ -22,6 +22,7 @@
 #define AGED_MAX (SECRETS_MAX / 4)
 
 static int64_t wall_clock_us(const Driver *driver);
+static bool end(int host, int slot, EntryEnd why, int64_t now_us);
 static void on_loss(int host, int slot);
 static void watch(Driver *driver, int slot, const core_event *event, const core_out *out);
 static void before_step(int host, int slot, const core_event *event);
@@ -352,16 +353,13 @@ look_at_us(Driver *driver, int s, int64_t wake_at_us)
 	return slot->looks_at_us;
 }
 
-/* lease_wants_tokens of lease.c */
 static bool
 wants_tokens(const Driver *driver, int s, int64_t now_us)
 {
-	const slot *slot = slot_at(driver->host, s);
+	Entry entry = session_entry(driver->host, s);
 
-	return slot->keep_idle_us != 0 && !slot->shared &&
-		   rules_wants_tokens(slot->last_token -
-							  rules_token(slot->drive.first_token, slot->handovers)) &&
-		   wish_may_renew(slot->wish, host_owner_of(slot), slot->idle_until_us, now_us);
+	entry.last_token = slot_at(driver->host, s)->last_token;
+	return entry_wants_tokens(&entry, host_owner_of(slot_at(driver->host, s)), now_us);
 }
 
 static void
@@ -376,31 +374,36 @@ turn_end(const Driver *driver, int slot)
 	return slot_at(driver->host, slot)->returns ? TURN_RETURNS : TURN_ENDS;
 }
 
-/* lease_end_stay .. lease_release_orphan of lease_unowned.c */
+static bool
+end(int h, int s, EntryEnd why, int64_t now_us)
+{
+	Entry entry = session_entry(h, s);
+
+	if (!entry_ends(&entry, host_owner_of(slot_at(h, s)), why, now_us))
+		return false;
+	session_disown(h, s);
+	return true;
+}
+
 static bool
 end_stay(Driver *driver, int s, int64_t now_us)
 {
-	slot *slot = slot_at(driver->host, s);
-
-	if (!wish_stay_is_over(slot->wish, slot->idle_until_us, now_us))
+	if (!end(driver->host, s, ENTRY_STAY_IS_OVER, now_us))
 		return false;
 	seen.stays_over++;
-	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host), slot->secret);
-	session_disown(driver->host, s);
+	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host),
+		 slot_at(driver->host, s)->secret);
 	return true;
 }
 
 static bool
 end_hold(Driver *driver, int s, int64_t now_us)
 {
-	slot *slot = slot_at(driver->host, s);
-
-	if (!wish_is_detached(slot->wish, host_owner_of(slot)) ||
-		!wish_hold_is_over(host_owner_of(slot), slot->hold_until_us, now_us))
+	if (!end(driver->host, s, ENTRY_HOLD_IS_OVER, now_us))
 		return false;
 	seen.holds_over++;
-	tell("host %c: request %u was detached for long enough", HOST_NAME(driver->host), slot->secret);
-	session_disown(driver->host, s);
+	tell("host %c: request %u was detached for long enough", HOST_NAME(driver->host),
+		 slot_at(driver->host, s)->secret);
 	host_push(driver->host, s);
 	return true;
 }
@@ -408,11 +411,8 @@ end_hold(Driver *driver, int s, int64_t now_us)
 static bool
 give_up_stay(Driver *driver, int s)
 {
-	slot *slot = slot_at(driver->host, s);
-
-	if (!host_stays(slot))
+	if (!end(driver->host, s, ENTRY_RECALLED, 0))
 		return false;
-	session_disown(driver->host, s);
 	host_push(driver->host, s);
 	return true;
 }
@@ -420,11 +420,8 @@ give_up_stay(Driver *driver, int s)
 static bool
 give_up_detached(Driver *driver, int s)
 {
-	slot *slot = slot_at(driver->host, s);
-
-	if (!wish_is_detached(slot->wish, host_owner_of(slot)))
+	if (!end(driver->host, s, ENTRY_GIVEN_BACK, 0))
 		return false;
-	session_disown(driver->host, s);
 	host_push(driver->host, s);
 	return true;
 }
@@ -432,20 +429,17 @@ give_up_detached(Driver *driver, int s)
 static bool
 release_orphan(Driver *driver, int s, int64_t now_us)
 {
-	slot *slot = slot_at(driver->host, s);
-
-	(void) now_us;
-	if (!wish_is_orphaned(slot->wish, host_owner_of(slot), slot->idle_until_us))
+	if (!end(driver->host, s, ENTRY_ORPHANED, now_us))
 		return false;
-	tell("host %c: request %u was left for nobody", HOST_NAME(driver->host), slot->secret);
-	session_disown(driver->host, s);
+	tell("host %c: request %u was left for nobody", HOST_NAME(driver->host),
+		 slot_at(driver->host, s)->secret);
 	return true;
 }
 
 WishOwner
 host_owner_of(const slot *slot)
 {
-	return slot->owner == OWNER_DETACHED   ? WISH_OWNER_NONE
+	return slot->was_detached              ? WISH_OWNER_NONE
 		   : slot->owner == OWNER_VANISHED ? WISH_OWNER_GONE
 										   : WISH_OWNER_LIVES;
 }

@@ -7,9 +7,9 @@
 #include "session.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <string.h>
 
+#include "host_world.h"
 #include "operator.h"
 #include "protocol/rules.h"
 #include "story.h"
@@ -19,23 +19,22 @@
 static void come(int host, int resource, bool last);
 static int named(int host, int resource);
 static void open_slot(int host, int resource, bool last, bool shared);
-static bool may_join(int host, int slot, int resource);
-static void join(int host, int slot);
+static void join(int host, int slot, int resource);
 static void leave(int host, int slot, int session);
 static int find_slot(int host);
 static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
 static int64_t keep_idle_us(void);
 static int64_t hold_at_most_us(void);
-static void take_over(int host, int slot);
+static EntryRequest request_of(int host, int slot, int resource, bool shared);
+static void take_over(int host, int slot, const EntryRequest *request);
 static int64_t moment_us(void);
 static void detach(int host, int slot, int64_t hold_us);
 static void end_holding(int host, int slot);
+static void store_idle(int host, int slot, const Entry *entry);
 static void give_up(int host, int slot);
 static void free_name(int host, int slot);
-static int64_t validity_us(int host, const slot *slot);
-static int tokens(const slot *slot);
+static int64_t validity_us(int host, int slot);
 static void ask_for_tokens(int host, int slot);
-static bool more_tokens_come(int host, const slot *slot);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
@@ -49,6 +48,7 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 
 	slot->session = id;
 	slot->owner = OWNER_HOLDS;
+	slot->was_detached = false;
 	slot->returned = true;
 	if (id < 0)
 	{
@@ -76,34 +76,46 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 		later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
 }
 
-/* lease_detach of lease_unowned.c.  Some go on with it for longer, be it in the last moment. */
+/* Some go on with it for longer, be it in the last moment. */
 static void
 detach(int h, int s, int64_t hold_us)
 {
 	slot *slot = slot_at(h, s);
+	Entry entry = session_entry(h, s);
+	Wish wish = entry_detach(&entry, w.calm);
 
 	seen.detached++;
 	tell("host %c: request %u is detached", HOST_NAME(h), slot->secret);
+	slot->was_detached = true;
+	if (wish == WISH_NOTHING)
+	{
+		free_name(h, s);
+		host_push(h, s);
+		next_asks(h, slot->resource);
+		return;
+	}
+	slot->wish = wish;
 	slot->owner = OWNER_DETACHED;
 	for (int i = 0; i < 3 && chance(2); i++)
 		later(w.now_us + dice_us(chance(2) ? hold_us : slot->hold_at_most_us), EVENT_PROLONG, h, 0,
 			  s, slot->drive.generation);
 }
 
-/* lease_prolong of lease_unowned.c */
 void
 session_on_prolong(const event *event)
 {
 	int h = event->host;
 	slot *slot = slot_at(h, event->slot);
 	int64_t hold_at_most_us = 1 + dice_us(slot->hold_at_most_us + 1);
+	Entry entry = session_entry(h, event->slot);
+	int64_t until_us = entry_prolong(&entry, hold_at_most_us, host_now_us(h));
 
-	if (w.calm || slot->drive.generation != event->tag || slot->owner != OWNER_DETACHED ||
-		validity_us(h, slot) == 0)
+	if (w.calm || slot->drive.generation != event->tag || slot->wish != WISH_DETACHED ||
+		until_us == 0)
 		return;
 	tell("host %c: request %u is prolonged", HOST_NAME(h), slot->secret);
 	check_prolonged(h, event->slot, hold_at_most_us);
-	slot->hold_until_us = rules_prolonged_us(slot->hold_until_us, host_now_us(h), hold_at_most_us);
+	slot->hold_until_us = until_us;
 	host_push(h, event->slot);
 }
 
@@ -125,11 +137,15 @@ come(int h, int resource, bool last)
 	gate *gate = gate_of(h, resource);
 	bool shared = w.plan.share && !last && chance(2);
 	int s = named(h, resource);
+	Entry entry = s >= 0 ? session_entry(h, s) : (Entry){0};
+	EntryRequest request = {.same_gate = true, .shared = shared};
 
+	request.same_lock = s >= 0 && slot_at(h, s)->resource == resource;
 	if (last || s < 0)
 		open_slot(h, resource, last, shared);
-	else if (shared && may_join(h, s, resource))
-		join(h, s);
+	else if (shared && entry.readers > 0 &&
+			 entry_join(&entry, &request, host_now_us(h)) == LEASE_JOINED)
+		join(h, s, resource);
 	else if (gate->waiting < QUEUE_MAX)
 	{
 		gate->wants[gate->waiting++] = (uint8_t) resource;
@@ -145,25 +161,48 @@ named(int h, int resource)
 {
 	int s = gate_of(h, resource)->named;
 
-	return s >= 0 && slot_at(h, s)->drive.core.state == CORE_LOST &&
-				   slot_at(h, s)->wish == WISH_HOLD
-			   ? -1
-			   : s;
+	return s >= 0 && entry_has_lost_name(slot_at(h, s)->wish, session_entry(h, s).state) ? -1 : s;
 }
 
-/* lease_try_join of lease_shared.c */
-static bool
-may_join(int h, int s, int resource)
+Entry
+session_entry(int h, int s)
 {
 	const slot *slot = slot_at(h, s);
+	int most = w.plan.spent + slot->span; /* as many tokens as sessions may have */
+	Entry entry = {.wish = slot->wish,
+				   .shared = slot->shared,
+				   .wanted = slot->wanted,
+				   .may_stay = slot->may_stay,
+				   .returns = slot->returns,
+				   .readers = slot->joined,
+				   .handovers = slot->handovers,
+				   .turn_handovers = slot->drive.turn_handovers - w.plan.spent,
+				   .ttl_us = slot->ttl_us,
+				   .hold_at_least_us = slot->keep_us,
+				   .hold_at_most_us = slot->hold_at_most_us,
+				   .keep_idle_us = slot->keep_idle_us,
+				   .granted_until_us = slot->drive.core.granted_until_us,
+				   .hold_until_us = slot->hold_until_us,
+				   .idle_until_us = slot->idle_until_us,
+				   .want_until_us = slot->want_until_us,
+				   .first_token = slot->drive.first_token,
+				   .last_token = slot->last_token,
+				   .turn_began_us = slot->drive.turn_began_us,
+				   .long_turn_us = slot->drive.long_turn_us};
 
-	return slot->shared && slot->resource == resource && slot->wish == WISH_HOLD &&
-		   slot->joined > 0 &&
-		   rules_may_join(session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us);
+	entry.state = slot->drive.core.state == CORE_HELD   ? LEASE_HELD
+				  : slot->drive.core.state == CORE_LOST ? LEASE_LOST
+														: LEASE_WAITING;
+	if (entry.last_token - entry.first_token + 1 > most)
+		entry.last_token = entry.first_token + most - 1;
+	/* more tokens do not help sessions that are too many */
+	if (slot->handovers + 1 < most)
+		entry.more_tokens_us = slot->more_tokens_us;
+	return entry;
 }
 
 static void
-join(int h, int s)
+join(int h, int s, int resource)
 {
 	slot *slot = slot_at(h, s);
 
@@ -171,16 +210,19 @@ join(int h, int s)
 	slot->joined++;
 	tell("host %c: another session shares request %u", HOST_NAME(h), slot->secret);
 	check_joined(h, s);
-	begin(h, s, slot->resource, rules_token(slot->drive.first_token, slot->handovers), false);
+	begin(h, s, resource, rules_token(slot->drive.first_token, slot->handovers), false);
 }
 
-/* lease_leave of lease_shared.c */
 static void
 leave(int h, int s, int id)
 {
+	Entry entry = session_entry(h, s);
+	bool is_last = entry_leave(&entry);
+
 	if (id >= 0)
 		sessions[id].done = true;
-	if (--slot_at(h, s)->joined == 0)
+	slot_at(h, s)->joined = entry.readers;
+	if (is_last)
 		end_holding(h, s);
 }
 
@@ -235,7 +277,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
 	slot->more_tokens_us = 0;
-	slot->wanted = slot->returns = false;
+	slot->wanted = slot->returns = slot->was_detached = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
@@ -318,7 +360,7 @@ session_on_read(const event *event)
 		give_up(h, s);
 		return;
 	}
-	if (validity_us(h, slot) == 0)
+	if (validity_us(h, s) == 0)
 	{
 		seen.too_late++;
 		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), slot->secret);
@@ -349,50 +391,54 @@ static void
 end_holding(int h, int s)
 {
 	slot *slot = slot_at(h, s);
-	bool limited = slot->keep_us > 0 || slot->hold_at_most_us > 0;
-	bool detached = slot->owner == OWNER_DETACHED;
-	int64_t granted_us = validity_us(h, slot) > 0 ? slot->drive.core.granted_until_us : 0;
+	Entry entry = session_entry(h, s);
+	EntryRelease release = {.stays_end = w.calm,
+							.waiting = gate_of(h, slot->resource)->waiting,
+							.handover_limit = slot->span - 1};
 
-	assert(slot->wish == WISH_HOLD && (slot->owner == OWNER_HOLDS || detached));
+	assert(wish_is_held(slot->wish) &&
+		   (slot->owner == OWNER_HOLDS || slot->owner == OWNER_DETACHED));
 	slot->session = -1;
 	slot->owner = OWNER_NOBODY;
-	if (slot->may_stay && slot->keep_idle_us > 0 && !w.calm &&
-		rules_may_stay(limited, session_is_wanted(h, s), validity_us(h, slot), slot->ttl_us,
-					   slot->handovers, tokens(slot), more_tokens_come(h, slot)))
+	if (slot->wish == WISH_DETACHED)
+		slot->returns = release.waiting > 0;
+	else if (entry_stay(&entry, &release, host_now_us(h)))
 	{
-		slot->idle_until_us = host_now_us(h) + slot->keep_idle_us;
-		slot->hold_until_us = 0;
-		slot->wish = WISH_IDLE;
+		store_idle(h, s, &entry);
 		check_stay(h, s);
 		tell("host %c: request %u stays with nobody", HOST_NAME(h), slot->secret);
 		if (slot->idle_until_us < slot->looks_at_us)
 			host_push(h, s);
-		if (gate_of(h, slot->resource)->waiting > 0)
+		if (release.waiting > 0)
 			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
 				  slot->drive.generation);
 		return;
 	}
-	if (!slot->shared && !detached &&
-		rules_turn_lasts(slot->wanted, slot->handovers - w.plan.spent,
-						 gate_of(h, slot->resource)->waiting,
-						 host_now_us(h) - slot->drive.turn_began_us >= slot->drive.long_turn_us) &&
-		rules_may_hand_over(slot->keep_us > 0, rules_validity_us(granted_us, host_now_us(h)),
-							slot->ttl_us, host_now_us(h) - slot->drive.turn_began_us,
-							slot->handovers - w.plan.spent, slot->span - 1))
+	else if (entry_hand_over(&entry, &release, host_now_us(h)))
 	{
-		slot->idle_until_us = 0;
-		slot->hold_until_us = 0;
-		slot->wish = WISH_IDLE;
+		store_idle(h, s, &entry);
 		check_held_for(h, s, 0);
 		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
 			  slot->drive.generation);
 		return;
 	}
-	slot->returns = gate_of(h, slot->resource)->waiting > 0;
+	else
+		slot->returns = entry.returns;
 	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
 	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, slot->resource);
+}
+
+static void
+store_idle(int h, int s, const Entry *entry)
+{
+	slot *slot = slot_at(h, s);
+
+	slot->returns = entry->returns;
+	slot->hold_until_us = entry->hold_until_us;
+	slot->idle_until_us = entry->idle_until_us;
+	slot->wish = entry->wish;
 }
 
 /* The session that asked goes without the lock, whatever the broker has told by now. */
@@ -432,22 +478,11 @@ session_disown(int h, int s)
 }
 
 static int64_t
-validity_us(int h, const slot *slot)
+validity_us(int h, int s)
 {
-	return slot->drive.core.state == CORE_HELD
-			   ? rules_validity_us(
-					 rules_valid_until_us(slot->drive.core.granted_until_us, slot->hold_until_us),
-					 host_now_us(h))
-			   : 0;
-}
+	Entry entry = session_entry(h, s);
 
-/* Those of the grant, and since renewals up to its bound; or as many as sessions may have. */
-static int
-tokens(const slot *slot)
-{
-	int all = (int) (slot->last_token - slot->drive.first_token + 1);
-
-	return all < w.plan.spent + slot->span ? all : w.plan.spent + slot->span;
+	return entry_validity_us(&entry, host_now_us(h));
 }
 
 static void
@@ -455,13 +490,6 @@ ask_for_tokens(int h, int s)
 {
 	slot_at(h, s)->more_tokens_us = host_now_us(h) + w.plan.answer_us;
 	host_push(h, s);
-}
-
-/* They do not help those who are too many. */
-static bool
-more_tokens_come(int h, const slot *slot)
-{
-	return host_now_us(h) < slot->more_tokens_us && slot->handovers + 1 < w.plan.spent + slot->span;
 }
 
 /* The next at the gate leaves it, for what it wants. */
@@ -506,79 +534,93 @@ session_on_take(const event *event)
 		gate->waiting = 0; /* nobody comes for it */
 		return;
 	}
-	if (slot->drive.generation == event->tag && slot->wish == WISH_IDLE)
+	if (slot->drive.generation == event->tag && wish_has_no_holder(slot->wish))
 	{
-		if (gate->wants[0] == slot->resource && (!w.plan.share || chance(2)) &&
-			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
-								tokens(slot)))
-		{
-			int wants = next_wants(h, event->node);
+		bool shared = w.plan.share && chance(2) ? !slot->shared : slot->shared;
+		EntryRequest request = request_of(h, event->slot, gate->wants[0], shared);
+		Entry entry = session_entry(h, event->slot);
 
-			seen.taken_idle += slot->idle_until_us != 0;
-			take_over(h, event->slot);
-			if (w.plan.spent > 0 && chance(2))
-				ask_for_tokens(h, event->slot);
-			slot->keep_idle_us = keep_idle_us();
-			begin(h, event->slot, wants, rules_token(slot->drive.first_token, slot->handovers),
-				  !slot->shared);
-			return;
-		}
-		if (host_stays(slot) && gate->wants[0] == slot->resource &&
-			slot->handovers + 1 >= tokens(slot) && more_tokens_come(h, slot) &&
-			rules_may_take_over(false, validity_us(h, slot), slot->ttl_us, slot->handovers,
-								INT_MAX))
+		switch (entry_open(&entry, &request, host_now_us(h)))
 		{
-			seen.awaited_tokens++;
-			later(w.now_us + MS, EVENT_TAKE, h, event->node, event->slot, event->tag);
-			return;
+			case LEASE_HANDED_OVER:
+				seen.taken_idle += slot->wish == WISH_IDLE;
+				take_over(h, event->slot, &request);
+				if (w.plan.spent > 0 && chance(2))
+					ask_for_tokens(h, event->slot);
+				begin(h, event->slot, next_wants(h, event->node),
+					  rules_token(slot->drive.first_token, slot->handovers), !slot->shared);
+				return;
+			case LEASE_MORE_TOKENS:
+				seen.awaited_tokens++;
+				later(w.now_us + MS, EVENT_TAKE, h, event->node, event->slot, event->tag);
+				return;
+			default:
+				free_name(h, event->slot);
+				host_push(h, event->slot);
 		}
-		free_name(h, event->slot);
-		host_push(h, event->slot);
 	}
 	next_asks(h, event->node);
 }
 
-/* take_over of lease.c.  The broker is woken if it would see the end of the hold too late. */
+/* The next at the gate, which wants the lock for the ttl that the slot has. */
+static EntryRequest
+request_of(int h, int s, int resource, bool shared)
+{
+	return (EntryRequest){.same_gate = true,
+						  .same_lock = slot_at(h, s)->resource == resource,
+						  .shared = shared,
+						  .awaits_tokens = true,
+						  .ttl_us = slot_at(h, s)->ttl_us,
+						  .hold_at_most_us = shared ? 0 : hold_at_most_us(),
+						  .keep_idle_us = keep_idle_us()};
+}
+
+/* The broker is woken if it would see the end of the hold too late. */
 static void
-take_over(int h, int s)
+take_over(int h, int s, const EntryRequest *request)
 {
 	slot *slot = slot_at(h, s);
+	Entry entry = session_entry(h, s);
 
-	slot->wish = WISH_HOLD;
-	slot->handovers += !slot->shared;
-	slot->joined = 1;
-	slot->hold_at_most_us = slot->shared ? 0 : hold_at_most_us();
-	slot->hold_until_us = rules_hold_until_us(host_now_us(h), slot->hold_at_most_us);
+	(void) entry_take_over(&entry, request, host_now_us(h));
+	slot->wish = entry.wish;
+	slot->handovers = entry.handovers;
+	slot->joined = slot->shared ? entry.readers : 1;
+	slot->keep_idle_us = entry.keep_idle_us;
+	slot->hold_at_most_us = entry.hold_at_most_us;
+	slot->hold_until_us = entry.hold_until_us;
 	slot->detach = slot->hold_at_most_us > 0 && chance(2);
 	check_held_for(h, s, slot->hold_at_most_us);
 	if (slot->hold_until_us != 0 && slot->hold_until_us < slot->looks_at_us)
 		host_push(h, s);
 }
 
-/* lease_want of lease_unowned.c */
 void
 session_want(int h, int s)
 {
-	if (slot_at(h, s)->shared)
-		slot_at(h, s)->want_until_us = host_now_us(h) + LUA_BARRIER_MS * MS;
-	else
-		slot_at(h, s)->wanted = true;
+	Entry entry = session_entry(h, s);
+
+	entry_want(&entry, host_now_us(h));
+	slot_at(h, s)->wanted = entry.wanted;
+	slot_at(h, s)->want_until_us = entry.want_until_us;
 	session_recall(h, s);
 }
 
 bool
 session_is_wanted(int h, int s)
 {
-	return slot_at(h, s)->wanted || host_now_us(h) < slot_at(h, s)->want_until_us;
+	Entry entry = session_entry(h, s);
+
+	return entry_is_wanted(&entry, host_now_us(h));
 }
 
-/* lease_recall of lease_unowned.c */
 void
 session_recall(int h, int s)
 {
 	slot *slot = slot_at(h, s);
+	Entry entry = session_entry(h, s);
 
-	if (!host_stays(slot))
+	if (!entry_ends(&entry, host_owner_of(slot), ENTRY_RECALLED, 0))
 		return;
 	seen.recalled++;
 	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), slot->secret);
@@ -673,7 +715,7 @@ session_stop(int h)
 	{
 		slot *slot = slot_at(h, s);
 
-		if (!slot->in_use || (slot->owner == OWNER_NOBODY && slot->wish != WISH_IDLE))
+		if (!slot->in_use || (slot->owner == OWNER_NOBODY && !wish_has_no_holder(slot->wish)))
 			continue;
 		free_name(h, s);
 		host_push(h, s);

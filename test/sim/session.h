@@ -22,6 +22,9 @@ extern void session_want(int host, int slot);
 extern void session_recall(int host, int slot);
 extern bool session_is_wanted(int host, int slot);
 
+/* The values of the slot that the transitions of protocol/entry.c need. */
+extern Entry session_entry(int host, int slot);
+
 extern void session_asks_last(int host, int64_t at_us);
 
 /* Does this session have what is in the slot? */

@@ -32,7 +32,7 @@ main(void)
 {
 	for (core_state state = CORE_FREE; state <= CORE_RELEASING; state++)
 	{
-		bool good[WISH_NOTHING + 1] = {true, true, true, true};
+		bool good[WISH_NOTHING + 1] = {true, true, true, true, true, true};
 
 		for (Wish wish = WISH_NONE; wish <= WISH_NOTHING; wish++)
 			for (int i = 0; i < 8; i++)
@@ -42,24 +42,24 @@ main(void)
 		ok(good[WISH_NONE], "%s: nothing is done that was not asked for", state_name[state]);
 		ok(good[WISH_HOLD], "%s: the lock is asked for once, when the nodes were tried",
 		   state_name[state]);
-		ok(good[WISH_IDLE], "%s: an idle lease is left alone", state_name[state]);
+		ok(good[WISH_IDLE] && good[WISH_HAND_OVER] && good[WISH_DETACHED],
+		   "%s: an idle lease and a detached lease are left alone", state_name[state]);
 		ok(good[WISH_NOTHING], "%s: what is done with is released once, and then free",
 		   state_name[state]);
 	}
-	ok(wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES, 0) &&
-		   wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE, 0),
-	   "an idle lease for which a renewal is due was left for nobody");
-	ok(!wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES, 1) &&
-		   !wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE, 1),
-	   "but not if it stays");
-	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE, 0) &&
-		   !wish_is_orphaned(WISH_HOLD, WISH_OWNER_LIVES, 0),
-	   "that of an owner which is gone was, and no other");
-	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE, 1), "also if it has stayed before");
-	ok(!wish_is_orphaned(WISH_NOTHING, WISH_OWNER_GONE, 0) &&
-		   !wish_is_orphaned(WISH_NONE, WISH_OWNER_GONE, 0),
+	ok(wish_is_orphaned(WISH_HAND_OVER, WISH_OWNER_LIVES) &&
+		   wish_is_orphaned(WISH_HAND_OVER, WISH_OWNER_GONE),
+	   "a lease that waits for the next in the gate until a renewal is due was left for nobody");
+	ok(!wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES) &&
+		   !wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE),
+	   "a lease that stays was not");
+	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE) &&
+		   !wish_is_orphaned(WISH_HOLD, WISH_OWNER_LIVES),
+	   "the lease of an owner which is gone was, and no other");
+	ok(!wish_is_orphaned(WISH_NOTHING, WISH_OWNER_GONE) &&
+		   !wish_is_orphaned(WISH_NONE, WISH_OWNER_GONE),
 	   "what was given back is no orphan");
-	ok(!wish_is_orphaned(WISH_HOLD, WISH_OWNER_NONE, 0), "nor is a detached lease");
+	ok(!wish_is_orphaned(WISH_DETACHED, WISH_OWNER_NONE), "nor is a detached lease");
 
 	ok(!wish_hold_is_over(WISH_OWNER_NONE, 100, 99) && wish_hold_is_over(WISH_OWNER_NONE, 100, 100),
 	   "a detached lease is over when it is to end");
@@ -67,22 +67,17 @@ main(void)
 		   !wish_hold_is_over(WISH_OWNER_GONE, 100, 200) &&
 		   !wish_hold_is_over(WISH_OWNER_LIVES, 0, 200),
 	   "that of an owner loses its validity then, and is its owner's to give back");
-	ok(wish_is_detached(WISH_HOLD, WISH_OWNER_NONE) &&
-		   !wish_is_detached(WISH_HOLD, WISH_OWNER_LIVES) &&
-		   !wish_is_detached(WISH_HOLD, WISH_OWNER_GONE) &&
-		   !wish_is_detached(WISH_NOTHING, WISH_OWNER_NONE),
-	   "what is held by no process is detached, and nothing else");
-
 	ok(!wish_stay_is_over(WISH_IDLE, 100, 99) && wish_stay_is_over(WISH_IDLE, 100, 100),
 	   "a stay ends when it is to end");
 	ok(!wish_stay_is_over(WISH_HOLD, 100, 200) && !wish_stay_is_over(WISH_NOTHING, 100, 200),
 	   "where there is one");
-	ok(!wish_stay_is_over(WISH_IDLE, 0, 200), "what is left to the next in the gate does not stay");
+	ok(!wish_stay_is_over(WISH_HAND_OVER, 0, 200),
+	   "what is left to the next in the gate does not stay");
 
 	ok(wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 0, 100) &&
 		   wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 50, 100),
 	   "a lease is renewed for its owner");
-	ok(wish_may_renew(WISH_HOLD, WISH_OWNER_NONE, 0, 100) &&
+	ok(wish_may_renew(WISH_DETACHED, WISH_OWNER_NONE, 0, 100) &&
 		   !wish_may_renew(WISH_NOTHING, WISH_OWNER_NONE, 0, 100),
 	   "also when it is detached");
 	ok(!wish_may_renew(WISH_HOLD, WISH_OWNER_GONE, 200, 100), "who lives");
@@ -95,7 +90,7 @@ main(void)
 
 	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 0, 20) == 50, "it is looked at the end of a stay");
 	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 0, 20) == 100, "and when a renewal is due");
-	ok(wish_look_at_us(WISH_IDLE, 100, 0, 10, 0, 20) == 100, "if there is no stay: then only");
+	ok(wish_look_at_us(WISH_HAND_OVER, 100, 0, 10, 0, 20) == 100, "if there is no stay: then only");
 	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30 * S, 0, 60 * S) == 90 * S,
 	   "of an owner: when one could end");
 	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 0, 60 * S) == 61 * S,
@@ -106,7 +101,7 @@ main(void)
 		   wish_look_at_us(WISH_HOLD, 100 * S, 0, 30, 60 * S + 1, 60 * S) == 60 * S + 1,
 	   "it is looked when its owner may hold it no longer");
 	ok(wish_look_at_us(WISH_HOLD, 100, 0, 0, 150, 60) == 100, "if that is sooner");
-	ok(wish_look_at_us(WISH_IDLE, 100, 0, 0, 70, 60) == 100 &&
+	ok(wish_look_at_us(WISH_HAND_OVER, 100, 0, 0, 70, 60) == 100 &&
 		   wish_look_at_us(WISH_NOTHING, 100, 0, 0, 70, 60) == 100,
 	   "and if it has an owner");
 	return tap_done();
