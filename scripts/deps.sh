@@ -87,9 +87,9 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
     # .../postgresql/15/bin
     packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
-# Tests skip what these are for where no such package exists: t/008_cron.t, wrong
-# clocks in t/009_tokens.t, real pools in t/015_clients.t and t/069_pgbouncer.t, drivers in
-# t/080_drivers.t.
+# Tests skip what these are for where no such package exists: t/guest_cron.t, wrong
+# clocks in t/tokens_order.t, real pools in t/session_clients.t and t/session_pgbouncer.t, drivers in
+# t/session_drivers.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
     [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||

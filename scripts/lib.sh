@@ -34,7 +34,7 @@ die()
 # For a PostgreSQL that was built with sanitizers (scripts/build_postgres.sh): what
 # they find ends the process.  libfaketime comes before them, and what programs
 # leave when they end is no leak.  Freed memory that is kept back to find who still
-# uses it must not pass for memory that grows (t/011_hostile.t).
+# uses it must not pass for memory that grows (t/nodes_hostile.t).
 if [ -z "${REDLOCK_INNER-}" ]; then
     export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:verify_asan_link_order=0:quarantine_size_mb=16
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1

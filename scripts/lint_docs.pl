@@ -498,7 +498,7 @@ sub links
 # Examples
 #
 
-# t/031_examples.t runs those marked as SQL.  So none may be marked otherwise by mistake;
+# t/docs_examples.t runs those marked as SQL.  So none may be marked otherwise by mistake;
 # and what it does not run must at least be read without an error.
 my %reader = (sh => [ 'bash', '-n' ], python => [ 'python3', '-c', 'import ast, sys; ast.parse(sys.stdin.read())' ]);
 

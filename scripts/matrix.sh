@@ -3,7 +3,7 @@
 #
 #   scripts/matrix.sh                       the short tier of scripts/test.sh in every row
 #   scripts/matrix.sh trixie forky          in these rows
-#   scripts/matrix.sh trixie -- tap t/001_two_hosts.t   what follows -- is for test.sh
+#   scripts/matrix.sh trixie -- tap t/hosts_exclude.t   what follows -- is for test.sh
 #   scripts/matrix.sh --write [ROW ...]     afterwards make the table in
 #                                           docs/compatibility.md of the last result of
 #                                           each row that ran the short tier

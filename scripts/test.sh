@@ -52,7 +52,7 @@ if [ -z "${REDLOCK_INNER-}" ]; then
         ;;
     esac
     case "$part $*" in
-    full* | short* | 'tap ' | *080_drivers*) drivers=$("$ROOT/scripts/drivers.sh") ;;
+    full* | short* | 'tap ' | *session_drivers*) drivers=$("$ROOT/scripts/drivers.sh") ;;
     esac
     # what has to be fetched before the rights of root are given up
     after_copy()

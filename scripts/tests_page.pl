@@ -29,7 +29,7 @@ sub cell { return $_[0] =~ s/\|/\\|/gr; }
 print <<'END';
 # TAP tests
 
-Each file starts servers of its own, and can run alone: `scripts/test.sh tap t/001_two_hosts.t`. This page is made by `scripts/tests_page.pl` of the comments at the heads of the files.
+Each file starts servers of its own, and can run alone: `scripts/test.sh tap t/hosts_exclude.t`. The first word of a name is its area. This page is made by `scripts/tests_page.pl` of the comments at the heads of the files.
 
 | file | shows | protects from |
 |---|---|---|

@@ -5,7 +5,7 @@
 # with locks: PostgreSQL sets all settings anew in each parallel worker.  And from a file so
 # large that the broker would be busy with it for seconds (invariant 15).
 #
-# What the broker does with such files is t/047_tls.t's.
+# What the broker does with such files is t/tls.t's.
 
 use strict;
 use warnings;

@@ -56,7 +56,7 @@ LUA
 
 # ---- all examples ----
 
-# The schema stands in for pg_cron, with which t/008_cron.t runs such a job.
+# The schema stands in for pg_cron, with which t/guest_cron.t runs such a job.
 $host{a}->safe_psql('postgres', 'CREATE DATABASE mydb');
 $host{a}->safe_psql('mydb', <<'SQL');
 CREATE SCHEMA cron;

@@ -6,7 +6,7 @@
 # from which nobody learns what to mend.  Where the build has no TLS: from a URL that
 # promises it and is taken.
 #
-# See t/047_hostile_tls.t for nodes that hang in the handshake.
+# See t/tls_hostile.t for nodes that hang in the handshake.
 
 use strict;
 use warnings;

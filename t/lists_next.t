@@ -1,5 +1,5 @@
 # redlock.nodes_next on its own: what is in force, what is shown, and what may fail.
-# t/060_replace_nodes.t has a whole change under load.
+# t/lists_replace_nodes.t has a whole change under load.
 #
 # Protects from: a node in both lists that counts twice, or for one list only; a majority of
 # all nodes that is taken for one of each list; passwords that are shown; lists that are too

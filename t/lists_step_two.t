@@ -1,6 +1,6 @@
 # The step at which redlock.nodes_next takes the place of redlock.nodes, see
 # docs/replacing_nodes.md, while another host has the old nodes alone, or leases at these alone.
-# t/063_left_behind.t has the plain cases.
+# t/lists_left_behind.t has the plain cases.
 #
 # Protects from: two holders of one lock, on a host that has left the old nodes because it could
 # not know of the other one: by old nodes that it can't reach any more, with the broker that knew

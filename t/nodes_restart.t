@@ -6,7 +6,7 @@
 # that forgot nothing.  What another host must not get while its holder lives is tried
 # all the time.
 #
-# See t/043_quarantine.t for what a quarantine is like.
+# See t/nodes_quarantine.t for what a quarantine is like.
 
 use strict;
 use warnings;

@@ -7,7 +7,7 @@
 # its starts though it keeps all; a list that is read otherwise than it was meant, or that
 # takes the place of the one in force though it is wrong.
 #
-# How long a quarantine lasts is t/043_quarantine.t's; here redlock.max_ttl is long at first, so that it can
+# How long a quarantine lasts is t/nodes_quarantine.t's; here redlock.max_ttl is long at first, so that it can
 # be looked at, and short then, so that it ends.
 
 use strict;

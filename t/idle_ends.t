@@ -1,4 +1,4 @@
-# Ends of leases that stay with nobody, beside those of t/053_keep_idle.t: of shared ones, at the
+# Ends of leases that stay with nobody, beside those of t/idle_keep.t: of shared ones, at the
 # server's stop, and how far their tokens are ahead of time.
 #
 # Protects from: a lease that stays when its session ends after the stops of all stays, and holds

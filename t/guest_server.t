@@ -9,7 +9,7 @@
 # Protects from: a function or variable of ours with the name of another extension's: PostgreSQL loads
 # all with RTLD_GLOBAL, so that of the first would be called by both.
 #
-# See GuestTest for the scripts, and t/042_other_extensions.t for other extensions.
+# See GuestTest for the scripts, and t/guest_other_extensions.t for other extensions.
 
 use strict;
 use warnings;

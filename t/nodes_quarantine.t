@@ -8,7 +8,7 @@
 # How long a node is in quarantine is the subject here, so times matter:
 # redlock.max_ttl is short.
 #
-# See t/013_restarts.t for nodes that restart in other ways.
+# See t/nodes_restart.t for nodes that restart in other ways.
 
 use strict;
 use warnings;

@@ -5,7 +5,7 @@
 # call it, and one of theirs that finds what it does not expect; counted twice, or not
 # at all; on any path of a statement, errors too.
 #
-# See GuestTest for the scripts, and t/014_guest.t for the server without others.
+# See GuestTest for the scripts, and t/guest_server.t for the server without others.
 
 use strict;
 use warnings;

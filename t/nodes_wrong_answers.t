@@ -5,7 +5,7 @@
 # bound by what a node sends (invariant 15); a call that does not end, or leaves
 # keys on the good nodes (7, 11); control characters of strangers on a terminal.
 #
-# See HostileRounds for what is tried, and t/011_hostile.t for nodes that don't answer
+# See HostileRounds for what is tried, and t/nodes_hostile.t for nodes that don't answer
 # in the protocol.
 
 use strict;
