@@ -306,6 +306,7 @@ take_queue(int h)
 				sizeof(host->queued[0]) * (size_t) host->queued_count);
 		slot_at(h, s)->queued = false;
 		driver_act(&host->driver, s, host_now_us(h));
+		seen.waited += host->release[s].waits;
 	}
 }
 
