@@ -97,7 +97,8 @@ static void see(const HostRecord *record, int64 seen_us);
 static bool was_seen(uint64 host);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
-static void note_guess(const HostsDifference *difference, const HostConfig *theirs);
+static bool is_silent(int64 seen_us);
+static void note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_dispute(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
@@ -486,7 +487,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	note_guess(&difference, &theirs);
+	note_guess(&difference, &theirs, seen_us);
 	i = find_dispute(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
@@ -526,16 +527,22 @@ look_at(const HostRecord *record, int64 seen_us)
 	dispute->found_us = looked_us;
 }
 
+static bool
+is_silent(int64 seen_us)
+{
+	return looked_us - seen_us > STANDING_SILENT_US;
+}
+
 /*
  * If the guess about the nodes is wrong, both hosts could get one lock.  A host that is well writes
- * again within seconds.  A host that hangs may go on to take locks while the nodes tell of it.
+ * again within seconds.  A host that hangs may go on to take locks until it lapses.
  */
 static void
-note_guess(const HostsDifference *difference, const HostConfig *theirs)
+note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us)
 {
 	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
 
-	if (standing_stops(&lease_table->standing, &other))
+	if (!is_silent(seen_us) && standing_stops(&lease_table->standing, &other))
 		guessed |= entry_slots(difference->guessed);
 }
 
@@ -566,15 +573,16 @@ find_dispute(uint64 host, const HostConfig *config)
 }
 
 /*
- * Another node told the same configuration, with the same doubts; or there were too many
- * configurations.
+ * Another node told the same configuration, with the same doubts and as fresh; or there were too
+ * many configurations.
  */
 static bool
 was_compared(const HostRecord *record, int64 seen_us)
 {
 	core_mask doubt = hosts_in_doubt(entry_config(), seen_us);
+	uint64 seed = doubt | (doubt != 0 && is_silent(seen_us) ? UINT64CONST(1) << 32 : 0);
 	uint64 hash =
-		hash_bytes_extended((const unsigned char *) record->config, record->config_len, doubt);
+		hash_bytes_extended((const unsigned char *) record->config, record->config_len, seed);
 
 	for (int i = 0; i < compared_count; i++)
 		if (compared[i] == hash)

@@ -21,6 +21,9 @@ static size_t facts_len;
 static HostStep announced = HOST_STAYS;
 static char written[CORE_NODES_MAX][HOSTS_ID_MAX + 1]; /* processes that the text names */
 
+StaticAssertDecl((int) HOSTS_FORMER_MAX == (int) GUARD_FORMER_MAX,
+				 "as many processes as the guard remembers");
+
 static void describe_self(void);
 static void describe_held(HostConfig *config, core_lists lists);
 static bool find_held(core_lists held[HOSTS_HELD_MAX]);
@@ -237,5 +240,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 		hosts_set_id(node->process, from->guard->run_id);
 		node->started_us = from->guard->started_us;
 		node->heard_us = from->heard_us;
+		for (int i = 0; i < HOSTS_FORMER_MAX; i++)
+			hosts_set_id(node->former[i], from->guard->former[i]);
 	}
 }

@@ -32,7 +32,12 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
 	else if (other)
+	{
 		memory->started_us = now_us;
+		for (int i = GUARD_FORMER_MAX - 1; i > 0; i--)
+			memcpy(memory->former[i], memory->former[i - 1], sizeof(memory->former[i]));
+		memcpy(memory->former[0], memory->run_id, sizeof(memory->run_id));
+	}
 	if (memory->twin != 0 || other)
 		memory->met_us = now_us;
 	memory->twin = find_twin(nodes, node, facts->run_id) + 1;

@@ -53,6 +53,7 @@
 
 #define GUARD_RUN_ID_SIZE 64
 #define GUARD_REASON_SIZE 128
+#define GUARD_FORMER_MAX 4 /* processes of a node before the present one */
 
 /* What this host remembers of a node, in shared memory.  Written by the broker. */
 typedef struct GuardMemory
@@ -67,6 +68,9 @@ typedef struct GuardMemory
 	int64_t met_us; /* since when this process is used by this name */
 
 	int64_t started_us; /* the process, by our clock, and no later */
+
+	/* processes that this host met in this place before, the last one first */
+	char former[GUARD_FORMER_MAX][GUARD_RUN_ID_SIZE];
 } GuardMemory;
 
 /* What a node says of itself when we connect. */

@@ -15,6 +15,9 @@
  * we heard of the node last: that may have restarted since, and we have not noticed.  Who is
  * alive writes again within seconds, and we ask again.
  *
+ * Nor does it matter where it names a process that this host met at the node before (former): that
+ * server has restarted.
+ *
  * A node that is not known is taken for the one with the same address, or for any that the
  * other host has more: such that the hosts agree, if it can be found by the lists that it is in.
  * Where the hosts agree by such a guess about a node that may have restarted, the comparison tells
@@ -63,6 +66,7 @@ static void compare(const HostConfig *now, const HostConfig *then, const HostCon
 					int64_t seen_us, HostsDifference *difference);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
 static bool names_process(const HostConfig *config, const HostNode *node);
+static bool use_former(HostNode *node, const HostConfig *theirs);
 static core_lists lists_of(const HostConfig *config, const int *bit_of, int list);
 static core_mask voters_of(const HostConfig *config, const int *bit_of);
 static bool is_known(const HostNode *node);
@@ -180,6 +184,7 @@ take_node(const char **at, const char *end, HostNode *node)
 	node->held = (uint8_t) (lists / 4);
 	node->db = (int32_t) db;
 	node->started_us = node->heard_us = 0;
+	memset(node->former, 0, sizeof(node->former));
 	return true;
 }
 
@@ -350,17 +355,17 @@ hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 	core_mask in_doubt = 0;
 	unsigned kinds;
 
-	compare(ours, ours, theirs, seen_us, difference);
+	for (int i = 0; i < then.count; i++)
+		if (!names_process(theirs, &then.node[i]) && is_in_doubt(&then.node[i], seen_us) &&
+			!use_former(&then.node[i], theirs))
+			in_doubt |= CORE_BIT(i);
+	compare(ours, &then, theirs, seen_us, difference);
 	difference->guessed = 0;
 	difference->guess_kinds = 0;
 	kinds = difference->kinds;
 	for (int i = 0; i < then.count; i++)
-	{
-		if (names_process(theirs, &then.node[i]) || !is_in_doubt(&then.node[i], seen_us))
-			continue;
-		then.node[i].process[0] = '\0';
-		in_doubt |= CORE_BIT(i);
-	}
+		if (in_doubt & CORE_BIT(i))
+			then.node[i].process[0] = '\0';
 	if (in_doubt == 0)
 		return;
 	compare(ours, &then, theirs, seen_us, difference);
@@ -464,6 +469,23 @@ names_process(const HostConfig *config, const HostNode *node)
 	for (int i = 0; i < config->count; i++)
 		if (is_same_process(&config->node[i], node))
 			return true;
+	return false;
+}
+
+/* The other host names the process that this host met there before a restart. */
+static bool
+use_former(HostNode *node, const HostConfig *theirs)
+{
+	HostNode before = *node;
+
+	for (int i = 0; i < HOSTS_FORMER_MAX; i++)
+	{
+		memcpy(before.process, node->former[i], sizeof(before.process));
+		if (!names_process(theirs, &before))
+			continue;
+		*node = before;
+		return true;
+	}
 	return false;
 }
 

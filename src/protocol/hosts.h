@@ -20,6 +20,7 @@
 #define HOSTS_HELD_MAX 3      /* former lists by which a host holds leases */
 #define HOSTS_ADDRESS_MAX 255 /* bytes of a node's */
 #define HOSTS_ID_MAX 16       /* bytes that tell one process from others */
+#define HOSTS_FORMER_MAX 4    /* processes of a node before the present one */
 #define HOSTS_NAME_MAX 63
 #define HOSTS_VERSION_MAX 31
 #define HOSTS_AFTER_MAX 64 /* bytes of where a page ends */
@@ -66,7 +67,8 @@ typedef struct HostNode
 	char process[HOSTS_ID_MAX + 1]; /* of a node that it can send to: what no other node has */
 	/* of this host's own nodes, not in the text: the process started then, no later, */
 	int64_t started_us;
-	int64_t heard_us; /* ... and it was heard of last */
+	int64_t heard_us;                                /* ... and it was heard of last; */
+	char former[HOSTS_FORMER_MAX][HOSTS_ID_MAX + 1]; /* its processes before that, or empty */
 } HostNode;
 
 /* What the hosts that share locks must agree about. */

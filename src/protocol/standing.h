@@ -42,6 +42,9 @@
  */
 #define STANDING_LAPSE_US INT64_C(30000000)
 
+/* A host has lapsed, by any clock, when its last entry is so old at another host's look. */
+#define STANDING_SILENT_US (STANDING_LAPSE_US + INT64_C(1000000))
+
 /* What a host remembers as long as it runs, zero at first. */
 typedef struct Standing
 {

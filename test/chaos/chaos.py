@@ -116,7 +116,8 @@ class Round:
             self.problems.append(problem)
 
     def let_entries_end(self):
-        """Of servers that died, for which others refuse: see Faults.hides_the_dead, and came_back_alone.
+        """Of servers that died, for which others refuse or wait: see Faults.hides_the_dead, came_back_alone and
+        waits_for_the_dead.
         And nodes that have lost the mark of their list get it again."""
         end = time.monotonic() + ENTRY_S
         while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
@@ -126,13 +127,14 @@ class Round:
         try:
             host.sql(f"SELECT redlock_try('{self.resources[0]}')")
         except psycopg2.Error as error:
-            return "has other settings" in str(error) or "were left for others" in str(error)
+            return any(text in str(error) for text in (
+                "has other settings", "were left for others", "before the nodes have told it"))
         return False
 
     def settle(self, clocks_back_s):
         """`clocks_back_s`: keys live for longer where a node's clock was set back."""
         limit_s = AGAIN_S + clocks_back_s + BUSY_MACHINE_S
-        if self.mode in ("beyond", "durable"):
+        if self.mode != "calm":
             self.let_entries_end()
         for host in self.cluster.hosts.values():
             for resource in self.resources:

@@ -17,6 +17,7 @@ WAIT_MARGIN_US = 3 * S
 RECOVERY_US = 8 * S
 RENEWAL_RECOVERY_US = 3 * S
 # A majority that was stopped for so long before a call gives it no late answer.
+SILENT_HOST_US = 36 * S  # a newcomer may wait for so long after the death of a server
 ENTRY_US = 55 * S  # the entry of a server that died lives on, and is looked at later
 ANSWER_US = 1 * S
 # A shorter wait may be over on a busy machine before the nodes were asked, or have answered.
@@ -100,6 +101,12 @@ class Faults:
         """A dead server's entry lives on, and a restarted node may say that it is older than that."""
         return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
                 and [f for f in self.during(0, at) if f["kind"] == "node_clock" and f["step"] > 0])
+
+    def waits_for_the_dead(self, at):
+        """A host that has crashed, or has other lists now, can't tell nodes that have restarted from others
+        before a dead server has been silent for long enough."""
+        return [f for f in self.during(at - SILENT_HOST_US, at)
+                if f["kind"] in CRASHES and f["target"].startswith("server/")]
 
     def came_back_alone(self, host, at):
         """With the next list alone, which it had put into force or not, when it crashed in a change; the entry of
@@ -285,7 +292,8 @@ def states(records, faults, mode):
                          and (mode == "beyond" or was_short
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > faults.spare()
-                              or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)))
+                              or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
+                              or "before the nodes have told it" in message and faults.waits_for_the_dead(since)))
         else:
             explained = state in EXPECTED_STATES
         if not explained:

@@ -102,8 +102,9 @@ typedef struct host
 	int64_t beat_at_us;
 	int64_t configure_at_us;
 	beat beat[NODES];
-	int process[NODES]; /* that it was connected to last */
-	int named[NODES];   /* that its last entry names; -1: none */
+	int process[NODES];                  /* that it was connected to last, */
+	int former[NODES][HOSTS_FORMER_MAX]; /* ... and before that; 0: none */
+	int named[NODES];                    /* that its last entry names; -1: none */
 	StepMarks marks;
 	core_mask marked; /* with the latest version */
 	core_mask told;   /* these nodes vote */
@@ -257,6 +258,9 @@ describe(const host *h, core_lists lists, HostConfig *config)
 			sprintf(to->address, h->renames ? "m%d" : "n%d", n);
 			if (can_reach(h, n))
 				sprintf(to->process, "p%d.%d", n, nodes[n].process);
+			for (int i = 0; i < HOSTS_FORMER_MAX; i++)
+				if (h->former[n][i] != 0)
+					sprintf(to->former[i], "p%d.%d", n, h->former[n][i]);
 			to->started_us = nodes[n].started_us;
 			to->heard_us = now_us;
 			to->now = (lists.now & CORE_BIT(n)) != 0;
@@ -400,7 +404,8 @@ see(host *h, int o, const entry *told)
 		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
-	note_guess(h, &difference, &told->config);
+	if (now_us - told->seen_us <= STANDING_SILENT_US)
+		note_guess(h, &difference, &told->config);
 	if (difference.kinds == 0)
 		return;
 	found[o] = true;
@@ -755,6 +760,16 @@ start(host *h, bool first)
 	configure(h);
 }
 
+static void
+meet(host *h, int n)
+{
+	if (h->process[n] == nodes[n].process)
+		return;
+	memmove(&h->former[n][1], &h->former[n][0], sizeof(h->former[n]) - sizeof(h->former[n][0]));
+	h->former[n][0] = h->process[n];
+	h->process[n] = nodes[n].process;
+}
+
 /* Does the last word of a node that was away for a moment allow a vote? */
 static bool
 still_counts(const host *h, int n)
@@ -782,7 +797,8 @@ run_host(host *h)
 			any = any || b->out;
 			b->out = false;
 			b->answered = 0; /* it must tell once more before it votes */
-			h->process[n] = nodes[n].process;
+			if (can_reach(h, n))
+				meet(h, n);
 		}
 		if (!can_reach(h, n))
 			continue;
@@ -964,7 +980,10 @@ begin_story(void)
 		for (int l = 0; l < LISTS; l++)
 			list_of[l] = 7u << l;
 	for (int n = 0; n < NODES; n++)
+	{
+		nodes[n].process = 1;
 		nodes[n].started_us = now_us - (int64_t) dice(20) * SECOND;
+	}
 	for (int h = 0; h < HOSTS; h++)
 	{
 		/* the last host may come late, with some nodes of the other hosts and some of its own */

@@ -309,6 +309,9 @@ test_started(void)
 	now_us += 3 * SECOND;
 	meet(0, "p3", DAY_S, true, "m1", GUARD_FRESH);
 	ok(memory[0].started_us == now_us, "another that looks old: no earlier either");
+	ok(strcmp(memory[0].former[0], "p2") == 0 && strcmp(memory[0].former[1], "p1") == 0 &&
+		   memory[0].former[2][0] == '\0',
+	   "the processes before it are remembered, each once");
 }
 
 /* What a twin shows is seen, and remembered. */

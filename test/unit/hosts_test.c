@@ -191,6 +191,13 @@ test_restarts(void)
 	three.max_ttl_ms = 30000;
 	ok(guessed(three, before) == 3, "but if they differ in something else");
 	three.max_ttl_ms = before.max_ttl_ms;
+	strcpy(three.node[1].former[3], "p2");
+	ok(guessed(three, before) == 1, "a former process that both met tells which node it is");
+	strcpy(three.node[0].former[0], "p1");
+	ok(as_seen(three, before) == 0 && guessed(three, before) == 0, "then nothing is guessed");
+	ok(guessed(three, nodes("a:4 b:2 c:3")) == 1, "nor where the other host names another one");
+	memset(three.node[0].former, 0, sizeof(three.node[0].former));
+	memset(three.node[1].former, 0, sizeof(three.node[1].former));
 	ok(as_seen(three, nodes("x:1 y:12 z:0")) == 0,
 	   "one has restarted, the other host does not reach a third");
 	ok(as_seen(three, nodes("z:0 y:12 x:1")) == 0, "in another order");
