@@ -351,13 +351,28 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 		check->renewed |= CORE_BIT(server);
 }
 
+/* The readers themselves say how many they are. */
+void
+check_left(int h, int s)
+{
+	const slot *slot = &hosts[h].slot[s];
+	int readers = 0;
+
+	for (int i = 0; i < session_count; i++)
+		readers += sessions[i].host == h && sessions[i].slot == s && !sessions[i].done &&
+				   sessions[i].generation == slot->drive.generation;
+	demand(14, (readers > 0) == (slot->wish == WISH_HOLD),
+		   "host %c %s request %u, which has %d readers", HOST_NAME(h),
+		   slot->wish == WISH_HOLD ? "holds" : "releases", slot->secret, readers);
+}
+
 void
 check_stay(int h, int s)
 {
 	const slot *slot = &hosts[h].slot[s];
 
-	demand(13, !session_is_wanted(h, s), "host %c keeps request %u, which another host wants",
-		   HOST_NAME(h), slot->secret);
+	demand(13, !slot->check.wanted && !session_is_wanted(h, s),
+		   "host %c keeps request %u, which another host wants", HOST_NAME(h), slot->secret);
 	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
 		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
 	demand(13, slot->shared || slot->handovers - w.plan.spent + 1 < slot->span,
@@ -442,6 +457,8 @@ check_prolonged(int h, int s, int64_t hold_at_most_us)
 	round_check *check = &hosts[h].slot[s].check;
 	int64_t left_us = hosts[h].slot[s].drive.core.granted_until_us - host_now_us(h);
 
+	demand(3, host_is_valid(h, s), "host %c prolongs request %u, which has ended", HOST_NAME(h),
+		   hosts[h].slot[s].secret);
 	seen.prolonged++;
 	check->tight = left_us < 8 * w.plan.delay_us + 1000;
 	if (check->hold_until_us < host_now_us(h) + hold_at_most_us)

@@ -42,6 +42,7 @@ typedef struct round_check
 	int64_t valid_until_us; /* by the nodes, as told last */
 	int64_t over_us;        /* by the host's clock: what is owed expires from here */
 	int64_t hold_until_us;  /* as long as sessions were told that it may be held; 0: no limit */
+	bool wanted;            /* another host waits for it, and it is not shared */
 	bool tight;             /* it was prolonged when that was hardly possible any more */
 	bool steady;            /* held for long enough when nodes failed last */
 } round_check;
@@ -147,6 +148,7 @@ extern void check_outcome(int host, int slot, core_outcome outcome);
 extern void check_over(int host, int slot); /* the core begins to delete keys */
 extern void check_freed(int host, int slot, bool forgiven);
 extern void check_joined(int host, int slot); /* a session joins those who share it */
+extern void check_left(int host, int slot);   /* a reader has left */
 extern void check_stay(int host, int slot);   /* its owner leaves it to nobody */
 extern void check_stays(int host);            /* those that it has, at any time */
 extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);

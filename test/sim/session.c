@@ -224,6 +224,7 @@ leave(int h, int s, int id)
 	slot_at(h, s)->joined = entry.readers;
 	if (is_last)
 		end_holding(h, s);
+	check_left(h, s);
 }
 
 bool
@@ -277,7 +278,7 @@ open_slot(int h, int resource, bool last, bool shared)
 	slot->idle_until_us = 0;
 	slot->looks_at_us = INT64_MAX;
 	slot->more_tokens_us = 0;
-	slot->wanted = slot->returns = slot->was_detached = false;
+	slot->wanted = slot->returns = slot->was_detached = slot->check.wanted = false;
 	slot->session = -1;
 	if (!slot->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
@@ -600,6 +601,7 @@ session_want(int h, int s)
 {
 	Entry entry = session_entry(h, s);
 
+	slot_at(h, s)->check.wanted = !slot_at(h, s)->shared;
 	entry_want(&entry, host_now_us(h));
 	slot_at(h, s)->wanted = entry.wanted;
 	slot_at(h, s)->want_until_us = entry.want_until_us;
