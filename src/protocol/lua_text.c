@@ -441,7 +441,7 @@ const char lua_script[] =
 	"reply = sub(since, 1, " TEXT(LUA_HELD_MAX) ")\n"
 	"break\n"
 	"end\n\n"
-	"if held or counter then\n"
+	"if counter then\n"
 	"try('DEL', key .. '\\0none')\n"
 	"end\n"
 	"local time = call('TIME')\n"

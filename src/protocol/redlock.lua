@@ -617,7 +617,7 @@ for i = 2, #arguments do
 					break
 				end
 
-				if held or counter then
+				if counter then
 					try('DEL', key .. '\0none')
 				end
 				local time = call('TIME')
