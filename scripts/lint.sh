@@ -36,8 +36,9 @@ check()
 
 # The folder says which process runs a line, and what the line may know.  Arrows point from sql to
 # session, from session and broker to shared, from shared to driver, and from there to protocol.
-# The protocol, the driver and the other pure files know C99 headers only: programs without PostgreSQL or sockets link them.  A header
-# X_internal.h belongs to the files of X: no other file includes it.
+# The protocol, the driver and the other pure files know C99 headers only: programs without
+# PostgreSQL or sockets link them.  A header X_internal.h belongs to the files of X: no other file
+# includes it.
 includes_point_down()
 {
     perl -ne '

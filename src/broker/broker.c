@@ -269,13 +269,12 @@ configure_nodes(int64 now_us)
 	registry_changed();
 	driver->answer_us = redlock_node_timeout_ms * INT64CONST(1000);
 	in_force = members_configure(now_us, registry_may_leave, registry_stay);
-	driver->lists = members_lists(); /* at a start, those of an earlier broker, perhaps */
 	registry_configured(now_us);
 	if (driver->serves && !registry_may_ask(now_us))
 		begin_to_settle(now_us); /* this host looks at the others first */
 	if (!in_force)
 		return;
-	unsettled = driver_set_lists(driver, members_lists(), now_us);
+	unsettled = driver_follow_lists(driver, now_us);
 	pg_atomic_write_u64(&lease_table->unsettled_until_us, lease_table->settling.unsettled_until_us);
 	pg_atomic_write_u32(&lease_table->unsettled, unsettled);
 	members_close_left(now_us);

@@ -14,7 +14,7 @@
 /* How often an error of a node is logged that is another again and again. */
 #define LOG_ERROR_US INT64CONST(10000000)
 
-/* So full a node is told of; and so full that it is told that there is room again. */
+/* The log warns of a node this full, and tells when the node is less full than the second. */
 #define MEMORY_WARN_PERCENT 80
 #define MEMORY_ROOM_PERCENT 75
 

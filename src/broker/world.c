@@ -50,6 +50,12 @@ static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
  * The nodes
  */
 
+static core_lists
+get_lists(const Driver *of)
+{
+	return members_lists();
+}
+
 static core_mask
 can_send(const Driver *of)
 {
@@ -208,7 +214,7 @@ new_value(Driver *of, int slot)
 	Lease *lease = lease_at(slot);
 
 	draw_secret(lease->secret);
-	/* until they have answered; a request that moves to other nodes was answered before */
+	/* none has answered yet; a request that moves to other nodes was answered by the former ones */
 	if (pg_atomic_read_u32(&lease->silent_nodes) != 0)
 		pg_atomic_write_u32(&lease->silent_nodes, members());
 	pg_atomic_write_u32(&lease->free_permit, 0);
@@ -434,6 +440,7 @@ free_slot(Driver *of, int slot)
 }
 
 static const DriverWorld world = {
+	.lists = get_lists,
 	.can_send = can_send,
 	.can_vote = can_vote,
 	.on_duty = on_duty,

@@ -30,7 +30,7 @@ static void send_to(Driver *driver, core_mask nodes, int slot, core_op op, core_
 static int64_t release_ms(Driver *driver, int slot, int64_t now_us);
 static void set_timer(Driver *driver, int slot);
 static void hear(Driver *driver, int slot, bool begin);
-static void move_askers(Driver *driver, int64_t now_us);
+static void move_askers(Driver *driver, core_lists lists, int64_t now_us);
 static bool waits(const Driver *driver, int slot);
 
 void
@@ -81,10 +81,11 @@ ask(Driver *driver, int slot, int64_t now_us)
 {
 	DriverLease *lease = driver_lease(driver, slot);
 	DriverTerms *terms = &driver->slot[slot].terms;
-	core_event event = {.type = CORE_ACQUIRE, .now_us = now_us, .lists = driver->lists};
+	core_event event = {
+		.type = CORE_ACQUIRE, .now_us = now_us, .lists = driver->world->lists(driver)};
 	int other;
 
-	if (driver->lists.now == 0)
+	if (event.lists.now == 0)
 	{
 		driver->world->tell(driver, slot, DRIVER_NO_NODES, now_us);
 		return;
@@ -564,13 +565,13 @@ driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us)
 }
 
 int
-driver_set_lists(Driver *driver, core_lists lists, int64_t now_us)
+driver_follow_lists(Driver *driver, int64_t now_us)
 {
+	core_lists lists = driver->world->lists(driver);
 	core_event event = {.type = CORE_RELIST, .now_us = now_us, .lists = lists};
 	int unsettled = 0;
 
-	driver->lists = lists;
-	move_askers(driver, now_us);
+	move_askers(driver, lists, now_us);
 	/* leases are held by the lists in force, as soon as that is safe */
 	for (int slot = 0; slot < driver->slots; slot++)
 	{
@@ -587,16 +588,16 @@ driver_set_lists(Driver *driver, core_lists lists, int64_t now_us)
 }
 
 static void
-move_askers(Driver *driver, int64_t now_us)
+move_askers(Driver *driver, core_lists lists, int64_t now_us)
 {
 	for (int slot = 0; slot < driver->slots; slot++)
 	{
 		const core_lease *core = &driver_lease(driver, slot)->core;
 		ReleaseStep next;
 
-		if (!core_must_move(core, driver->lists))
+		if (!core_must_move(core, lists))
 			continue;
-		while (release_queue_move(&driver->releases, slot, core, driver->lists, &next))
+		while (release_queue_move(&driver->releases, slot, core, lists, &next))
 			take(driver, &next, now_us);
 	}
 }

@@ -24,7 +24,7 @@
 
 /*
  * The caller has zeroed the driver, and set world .. slot, settling and the times.  release: memory
- * for as many as slots; room: see release_queue_init.  driver_set_lists and driver_adopt follow.
+ * for as many as slots; room: see release_queue_init.  driver_follow_lists and driver_adopt follow.
  */
 extern void driver_init(Driver *driver, Release *release, int room);
 
@@ -54,8 +54,11 @@ extern void driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us);
 extern void driver_settle(Driver *driver);
 extern void driver_serve(Driver *driver, int64_t now_us);
 
-/* Other lists are in force, or the same.  Returns how many leases don't rest on them yet. */
-extern int driver_set_lists(Driver *driver, core_lists lists, int64_t now_us);
+/*
+ * The world has put lists of nodes into force: requests and leases move to them.  Returns how many
+ * leases don't rest on these lists yet.
+ */
+extern int driver_follow_lists(Driver *driver, int64_t now_us);
 
 /*
  * A node has answered a command.  lacks_script: it executed nothing, for lack of the script's

@@ -16,7 +16,7 @@
 #include "protocol/waiters.h"
 #include "protocol/wish.h"
 
-/* Names whose hashes fall on one pause share it, which costs a pause. */
+/* Two names may share a pause, by their hashes: then a request for one name may wait in vain. */
 #define DRIVER_PAUSES 256
 
 /* What the owner asks for: constant until the lease is freed. */
@@ -105,6 +105,7 @@ typedef struct Driver Driver;
 typedef struct DriverWorld
 {
 	/* the nodes */
+	core_lists (*lists)(const Driver *driver);   /* in force */
 	core_mask (*can_send)(const Driver *driver); /* they take commands now */
 	core_mask (*can_vote)(const Driver *driver, int64_t now_us);
 	core_mask (*on_duty)(const Driver *driver);              /* connected and fit */
@@ -162,7 +163,6 @@ struct Driver
 	DriverSlot *slot;
 	ReleaseQueue releases;
 	Settling *settling;    /* as DriverLease: it outlives the driver */
-	core_lists lists;      /* in force */
 	bool serves;           /* each node was tried once: requests may ask */
 	int64_t answer_us;     /* a node has to answer within this */
 	int64_t retry_us;      /* mean pause between two rounds for a lock that another has, */

@@ -13,7 +13,7 @@
 /* Another host wants the lock of this lease; shared: to share it. */
 extern void turns_want(Driver *driver, int slot, const Waiter *waiter, bool shared);
 
-/* Hosts that a release of this lease names, and hosts that told that they want it; NULL: none. */
+/* Which hosts a release of this lease names, and which hosts have asked for it; NULL: none. */
 extern const Waiters *turns_named(const Driver *driver, int slot);
 extern const Waiters *turns_told(const Driver *driver, int slot);
 

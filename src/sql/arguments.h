@@ -4,7 +4,7 @@
  *
  * `arg` is the number of an argument.  Each function of this file raises an error for a value that
  * is not allowed.  get_terms, get_try_wait and get_flag may ask for an argument that a function of
- *an earlier version lacks, and take the default then.
+ * an earlier version lacks, and take the default then.
  */
 #ifndef REDLOCK_ARGUMENTS_H
 #define REDLOCK_ARGUMENTS_H

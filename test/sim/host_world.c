@@ -37,6 +37,12 @@ static core_lease before;
  * The nodes
  */
 
+static core_lists
+get_lists(const Driver *driver)
+{
+	return hosts[driver->host].lists;
+}
+
 static core_mask
 can_send(const Driver *driver)
 {
@@ -566,6 +572,7 @@ grow_old(core_lease *lease)
 }
 
 static const DriverWorld world_of_host = {
+	.lists = get_lists,
 	.can_send = can_send,
 	.can_vote = can_vote,
 	.on_duty = on_duty,
@@ -621,7 +628,6 @@ host_world_begin(int h)
 	host->driver.stride = sizeof(slot);
 	host->driver.slot = host->of_slot;
 	host->driver.settling = &host->settling;
-	host->driver.lists = host->lists;
 	host->driver.answer_us = w.plan.answer_us;
 	host->driver.retry_us = host->driver.retry_told_us = w.plan.retry_us;
 	driver_init(&host->driver, host->release, w.plan.releases_max);

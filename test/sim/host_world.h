@@ -8,10 +8,10 @@
 
 #include "host.h"
 
-/* A host's driver, when its broker begins: what an earlier one knew is gone. */
+/* A host's driver, when the broker begins: it knows nothing of the driver before. */
 extern void host_world_begin(int host);
 
-/* Its session gave up the lease for good, or the broker for it. */
+/* Does the owner of the slot live, is it gone, or is the lease detached? */
 extern WishOwner host_owner_of(const slot *slot);
 
 #endif /* SIM_HOST_WORLD_H */

@@ -143,7 +143,7 @@ move_leases(int h)
 	for (int s = 0; s < w.plan.slots; s++)
 		seen.moved += core_must_move(&slot_at(h, s)->drive.core, hosts[h].lists);
 	hosts[h].moves = true;
-	(void) driver_set_lists(&hosts[h].driver, hosts[h].lists, host_now_us(h));
+	(void) driver_follow_lists(&hosts[h].driver, host_now_us(h));
 	hosts[h].moves = false;
 }
 

@@ -234,7 +234,7 @@ test_lapse(void)
 	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
 }
 
-/* Does a host that differs in these kinds stop one that takes locks? */
+/* Does a host with these differences stop a host that takes locks? */
 static bool
 stops(HostStanding says, unsigned kinds)
 {
