@@ -40,7 +40,7 @@ EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments terms acquire token fence scopes views settings several shared slots advisory call_scope warnings hold keep_idle detached run parallel privileges
+REGRESS = install arguments terms acquire token fence scopes views settings several shared permits advisory call_scope warnings hold keep_idle detached run parallel privileges
 ISOLATION = exclude sharing wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1

@@ -22,12 +22,12 @@ CREATE FUNCTION redlock_acquire(resource text,
                                 hold_at_most interval DEFAULT NULL,
                                 keep_idle interval DEFAULT NULL,
                                 mode text DEFAULT 'exclusive',
-                                slots integer DEFAULT 1)
+                                permits integer DEFAULT 1)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one; with "slots" up to so many; at the scope "detached" no session does';
+'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one; with "permits" up to so many; at the scope "detached" no session does';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
@@ -36,13 +36,13 @@ CREATE FUNCTION redlock_try(resource text,
                             hold_at_most interval DEFAULT NULL,
                             keep_idle interval DEFAULT NULL,
                             mode text DEFAULT 'exclusive',
-                            slots integer DEFAULT 1,
+                            permits integer DEFAULT 1,
                             wait interval DEFAULT '0')
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
-'Acquires the distributed lock on a resource if it is free, or gets free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false if another session holds the lock, or asked for it before. Modes, slots and scopes are those of redlock_acquire';
+'Acquires the distributed lock on a resource if it is free, or gets free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false if another session holds the lock, or asked for it before. Modes, permits and scopes are those of redlock_acquire';
 
 -- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
 -- list from a driver would become one name.
@@ -150,7 +150,7 @@ CREATE TABLE redlock_fences (
 COMMENT ON TABLE redlock_fences IS
 'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
 COMMENT ON COLUMN redlock_fences.resource IS
-'Name of the lock; of a slot with U+0001 and its number behind it';
+'Name of the lock; of a permit with U+0001 and its number behind it';
 COMMENT ON COLUMN redlock_fences.token IS
 'The largest';
 COMMENT ON COLUMN redlock_fences.passed_at IS
@@ -219,7 +219,7 @@ CREATE PROCEDURE redlock_run(resource text, command text,
                              fence boolean DEFAULT false,
                              record boolean DEFAULT false,
                              mode text DEFAULT 'exclusive',
-                             slots integer DEFAULT 1)
+                             permits integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, text, integer) IS
@@ -233,7 +233,7 @@ CREATE PROCEDURE redlock_lock(resource text,
                               hold_at_most interval DEFAULT NULL,
                               keep_idle interval DEFAULT NULL,
                               mode text DEFAULT 'exclusive',
-                              slots integer DEFAULT 1)
+                              permits integer DEFAULT 1)
 AS 'MODULE_PATHNAME', 'redlock_lock'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
@@ -321,7 +321,7 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT slot integer, OUT mode text)
+                                  OUT permit integer, OUT mode text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -393,7 +393,7 @@ CREATE VIEW redlock_locks AS
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, slot, mode
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
     -- sessions queued behind another session of this server.  Some of these have entered the
@@ -436,8 +436,8 @@ COMMENT ON COLUMN redlock_locks.role IS
 'Role that acquired it; a detached lock belongs to it. Null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.until IS
 'When its hold_at_most ends, or, if it is idle, its keep_idle; null if there is no such end, or it is not held';
-COMMENT ON COLUMN redlock_locks.slot IS
-'Which slot it is, of a lock that was asked for with slots; null of others, and of a session that waits for any slot';
+COMMENT ON COLUMN redlock_locks.permit IS
+'Which permit it is, of a lock that was asked for with permits; null of others, and of a session that waits for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
 'exclusive or shared. A shared lock that is held has a row for each session of this server that shares it';
 

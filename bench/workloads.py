@@ -60,7 +60,7 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"keep": 60, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "slots": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        return 1 if self.quick else {"keep": 60, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "permits": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """There and back again, so that none always follows the same one."""
@@ -475,16 +475,16 @@ END;
                         mean_wait_ms=mean, longest_wait_ms=max(waits), longest_to_mean=max(waits) / mean,
                         deadlocks=deadlocks, left_behind=left)
 
-    def slots(self, round_):
-        """Twenty sessions on each of three hosts that want one of five slots again and again, while
+    def permits(self, round_):
+        """Twenty sessions on each of three hosts that want one of five permits again and again, while
         sessions are terminated and nodes stopped.  What each session says of the time in which it
-        held a slot is within the time in which it had it.  How much of the time the slots
+        held a permit is within the time in which it had it.  How much of the time the permits
         were used is measured before anything is stopped."""
-        hosts, slots, hold_ms = [self.rig.hosts[f"fair{i}"] for i in range(1, 4)], 5, 50
+        hosts, permits, hold_ms = [self.rig.hosts[f"fair{i}"] for i in range(1, 4)], 5, 50
         calm_s, rough_s = (5, 5) if self.quick else (60, 540)
         for host in hosts:
-            host.sql("CREATE TABLE IF NOT EXISTS held (slot int, since float8, until float8)", "TRUNCATE held", f"""
-                CREATE OR REPLACE PROCEDURE bench_slots(seconds float8) LANGUAGE plpgsql AS $$
+            host.sql("CREATE TABLE IF NOT EXISTS held (permit int, since float8, until float8)", "TRUNCATE held", f"""
+                CREATE OR REPLACE PROCEDURE bench_permits(seconds float8) LANGUAGE plpgsql AS $$
                 DECLARE
                     stop timestamptz := clock_timestamp() + seconds * interval '1 s';
                     since float8;
@@ -492,20 +492,20 @@ END;
                     own int;
                 BEGIN
                     WHILE clock_timestamp() < stop LOOP
-                        PERFORM redlock_acquire('slots', scope => 'session', slots => {slots});
+                        PERFORM redlock_acquire('permits', scope => 'session', permits => {permits});
                         since := extract(epoch FROM clock_timestamp());
-                        SELECT slot INTO own FROM redlock_locks
-                         WHERE resource = 'slots' AND state = 'held' AND pid = pg_backend_pid();
+                        SELECT permit INTO own FROM redlock_locks
+                         WHERE resource = 'permits' AND state = 'held' AND pid = pg_backend_pid();
                         PERFORM pg_sleep({hold_ms / 1000});
                         until := extract(epoch FROM clock_timestamp());
-                        PERFORM redlock_check('slots'); -- an error unless the lease is valid
+                        PERFORM redlock_check('permits'); -- an error unless the lease is valid
                         PERFORM redlock_release_all();
                         INSERT INTO held VALUES (own, since, until);
                         COMMIT;
                     END LOOP;
                 END $$""")
         ends = time.monotonic() + calm_s + rough_s
-        call = lambda host: host.psql("-c", f"CALL bench_slots({ends - time.monotonic()})")
+        call = lambda host: host.psql("-c", f"CALL bench_permits({ends - time.monotonic()})")
         sessions = [(host, call(host)) for host in hosts for _ in range(20)]
         time.sleep(calm_s)
         calm_until = time.time()
@@ -513,7 +513,7 @@ END;
         while time.monotonic() < ends - 1:
             time.sleep(1)
             host = hosts[killed % len(hosts)]
-            host.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CALL bench_slots%'"
+            host.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CALL bench_permits%'"
                      " ORDER BY random() LIMIT 1")
             killed += 1
             sessions = [(host, psql if psql.poll() is None else call(host)) for host, psql in sessions]
@@ -527,14 +527,14 @@ END;
         for host, psql in sessions:
             psql.communicate()
         held = [tuple(map(float, row.split("|"))) for host in hosts
-                for row in host.sql("SELECT slot, since, until FROM held").splitlines()]
+                for row in host.sql("SELECT permit, since, until FROM held").splitlines()]
         now, most = 0, 0
         for at, step in sorted([(since, 1) for _, since, _ in held] + [(until, -1) for _, _, until in held]):
             now += step
             most = max(most, now)
         begin, end = min(since for _, since, _ in held) + 1, calm_until - 1
-        used = sum(max(0, min(until, end) - max(since, begin)) for _, since, until in held) / (slots * (end - begin))
-        self.rig.record("slots", f"{slots} slots", 60, round_, grants=len(held), most_at_once=most, used=used,
+        used = sum(max(0, min(until, end) - max(since, begin)) for _, since, until in held) / (permits * (end - begin))
+        self.rig.record("permits", f"{permits} permits", 60, round_, grants=len(held), most_at_once=most, used=used,
                         terminated=killed, nodes_stopped=stopped)
 
     def pgbench_grants(self, hosts, clients, seconds, script, hold_ms):

@@ -15,13 +15,13 @@ SELECT redlock_acquire('doc', hold_at_most => '1 min', mode => 'shared');
 SELECT redlock_try('doc', hold_at_least => '1 s', mode => 'shared');
 SELECT count(*) FROM redlock_locks WHERE state = 'held';
 
--- a slot has one holder; a detached lock, too
-SELECT redlock_acquire('doc', mode => 'shared', slots => 2);
-CALL redlock_run('doc', 'SELECT 1', mode => 'shared', slots => 2);
+-- a permit has one holder; a detached lock, too
+SELECT redlock_acquire('doc', mode => 'shared', permits => 2);
+CALL redlock_run('doc', 'SELECT 1', mode => 'shared', permits => 2);
 SELECT redlock_acquire('doc', scope => 'detached', mode => 'shared');
 SELECT redlock_try('doc', scope => 'detached', hold_at_most => '1 min', mode => 'shared');
-SELECT redlock_try('doc', scope => 'session', mode => 'shared', slots => 1);
-SELECT redlock_acquire('doc', slots => 2);
+SELECT redlock_try('doc', scope => 'session', mode => 'shared', permits => 1);
+SELECT redlock_acquire('doc', permits => 2);
 SELECT redlock_acquire('doc', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_release('doc');
 SELECT count(*) FROM redlock_locks WHERE state = 'held';

@@ -9,7 +9,7 @@ INSERT INTO terms VALUES
     (3, 'session', $$scope => 'session'$$, 'scope'),
     (4, 'detached', $$scope => 'detached'$$, 'scope'),
     (5, 'shared', $$mode => 'shared'$$, 'mode'),
-    (6, 'slots', 'slots => 2', 'slots'),
+    (6, 'permits', 'permits => 2', 'permits'),
     (7, 'hold_at_least', $$hold_at_least => '1 ms'$$, 'hold_at_least'),
     (8, 'hold_at_most', $$hold_at_most => '1 min'$$, 'hold_at_most'),
     (9, 'keep_idle', $$keep_idle => '1 s'$$, 'keep_idle');
@@ -66,17 +66,17 @@ SELECT a.term, nullif(b.term, a.term) AS and_term, string_agg(function, ' ' ORDE
 SELECT a.kind AS lacks, function FROM tried JOIN terms a ON a.position = first
  WHERE first = second AND code = '42883' GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT count(*) AS said_so FROM tried JOIN terms a ON a.position = first JOIN terms b ON b.position = second
- WHERE code = '42883' AND NOT (function = 'run' AND 'scope' IN (a.kind, b.kind)) AND NOT (function LIKE '%_all' AND 'slots' IN (a.kind, b.kind));
+ WHERE code = '42883' AND NOT (function = 'run' AND 'scope' IN (a.kind, b.kind)) AND NOT (function LIKE '%_all' AND 'permits' IN (a.kind, b.kind));
 
 -- a detached lock with each other term, and with the limit that it must have
 SELECT redlock_acquire('least', scope => 'detached', hold_at_most => '1 min', hold_at_least => '1 ms') > 0 AS acquired;
 \set VERBOSITY default
 SELECT redlock_acquire('idle', scope => 'detached', hold_at_most => '1 min', keep_idle => '1 s');
 -- the defaults are no terms
-SELECT redlock_acquire('none', scope => 'detached', hold_at_most => '1 min', keep_idle => '0', mode => 'exclusive', slots => 1) > 0 AS acquired;
+SELECT redlock_acquire('none', scope => 'detached', hold_at_most => '1 min', keep_idle => '0', mode => 'exclusive', permits => 1) > 0 AS acquired;
 -- the setting applies only where keep_idle can be given, and redlock.max_hold bounds it only there
 SET redlock.keep_idle = '2 d';
-SELECT redlock_try('setting', slots => 2), redlock_try('setting 2', hold_at_most => '1 min'), redlock_try('setting 3', scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_try('setting', permits => 2), redlock_try('setting 2', hold_at_most => '1 min'), redlock_try('setting 3', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_try('setting 4');
 RESET redlock.keep_idle;
 
@@ -86,8 +86,8 @@ CREATE TEMP TABLE ways (position int, way text, argument text);
 INSERT INTO ways VALUES
     (1, 'exclusive', ''),
     (2, 'shared', $$, mode => 'shared'$$),
-    (3, 'slots => 2', ', slots => 2'),
-    (4, 'slots => 3', ', slots => 3'),
+    (3, 'permits => 2', ', permits => 2'),
+    (4, 'permits => 3', ', permits => 3'),
     (5, 'hold limits', $$, hold_at_least => '1 ms', hold_at_most => '1 min'$$),
     (6, 'keep_idle', $$, keep_idle => '1 s'$$),
     (7, 'detached', $$, scope => 'detached', hold_at_most => '1 min'$$),

@@ -70,7 +70,7 @@ sub refused
 	is(brought_in(), 6, 'in shared mode');
 	$session->query("SELECT redlock_acquire('seven', scope => 'detached', hold_at_most => '1 min')");
 	is(brought_in(), 7, 'detached');
-	$session->query("SELECT redlock_acquire('permits', slots => 2, scope => 'session')");
+	$session->query("SELECT redlock_acquire('permits', permits => 2, scope => 'session')");
 	is(brought_in(), 8, 'a permit');
 	my $other = session($host);
 	$other->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -88,7 +88,7 @@ sub refused
 	refused($session, "SELECT redlock_try('eleven', scope => 'session')", 'also a try');
 	refused($session, "CALL redlock_run('eleven', 'SELECT 1')", 'and a run');
 	refused($session, "CALL redlock_lock('eleven', scope => 'session')", 'and redlock_lock');
-	refused($session, "SELECT redlock_try('more', slots => 3, scope => 'session')", 'and a permit');
+	refused($session, "SELECT redlock_try('more', permits => 3, scope => 'session')", 'and a permit');
 	is($session->query("SELECT redlock_try('nine', scope => 'session')"), 't', 'what it holds it acquires again');
 	is($session->query('SELECT redlock_release_all()'), 6, 'and releases');
 	is($session->query("SELECT redlock_try('one', scope => 'session')"), 't', 'as well as what it brought in before');

@@ -80,7 +80,7 @@ foreach my $size (100_000, 5_000_000)
 		"$size bytes: another lease with a short ttl is not lost");
 	is(connected_since(), $since, "$size bytes: the host stays connected to each node");
 	is(errors_of_nodes(), 0, "$size bytes: no node has an error");
-	foreach my $more ("mode => 'shared'", 'slots => 2', 'ttl => \'1 s\'')
+	foreach my $more ("mode => 'shared'", 'permits => 2', 'ttl => \'1 s\'')
 	{
 		is($s->query("SELECT redlock_try('big $size', $more)"), 'f', "$size bytes: a try with $more is refused");
 	}
@@ -204,7 +204,7 @@ foreach my $mode (qw(shared exclusive))
 	is($s->run("SELECT redlock_acquire('like 1', wait => '200 ms', mode => '$mode')")->{state}, '55P03', "a wait ends, $mode");
 	unchanged('like', "a wait, $mode");
 }
-is(granted("redlock_try('like ' || n, slots => 3)"), 0, 'they refuse a permit');
+is(granted("redlock_try('like ' || n, permits => 3)"), 0, 'they refuse a permit');
 unchanged('like', 'tries for permits');
 
 # The host held the lock before, and its readers are on the nodes.

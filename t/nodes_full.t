@@ -115,7 +115,7 @@ $app->query("SELECT redlock_release_all()");
 $app->query("SELECT redlock_acquire('known', scope => 'session')");
 $app->query("SELECT redlock_acquire_all(ARRAY['one', 'two'], scope => 'session')");
 $app->query("SELECT redlock_acquire('shared', mode => 'shared', scope => 'session')");
-$app->query("SELECT redlock_acquire('permit', slots => 2, scope => 'session')");
+$app->query("SELECT redlock_acquire('permit', permits => 2, scope => 'session')");
 $app->query('SELECT redlock_release_all()');
 $renewed->query("SELECT redlock_acquire('renewed', ttl => '1 s', scope => 'session')");
 $renewed->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '1 h')");
@@ -163,7 +163,7 @@ is($on_b->query("SELECT redlock_try('known', scope => 'session')"), 'f', 'to one
 is($app->query("SELECT redlock_try_all(ARRAY['one', 'two'], scope => 'session')"), 't', 'several');
 is($app->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a shared one');
 is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'to hosts that share it');
-is($app->query("SELECT redlock_try('permit', slots => 2, scope => 'session')"), 't', 'a permit');
+is($app->query("SELECT redlock_try('permit', permits => 2, scope => 'session')"), 't', 'a permit');
 $on_b->send("SELECT redlock_acquire('known', wait => '1 min', scope => 'session')");
 wait_until(sub { $known_host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'known' AND state = 'waiting'") == 1 },
 	'a session of another host waits');

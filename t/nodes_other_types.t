@@ -97,7 +97,7 @@ foreach my $kind (sort keys %kinds)
 
 	is($s->query("SELECT redlock_try('$name')"), 'f', "$kind: a try is refused");
 	is($s->query("SELECT redlock_try('$name', mode => 'shared')"), 'f', "$kind: so is a try in shared mode");
-	is($s->query("SELECT redlock_try('$name', slots => 3)"), 'f', "$kind: so is a try for a permit");
+	is($s->query("SELECT redlock_try('$name', permits => 3)"), 'f', "$kind: so is a try for a permit");
 	is($s->query("SELECT redlock_try_all(ARRAY['free', '$name'])"), 'f', "$kind: so is a try for several");
 	is($s->query("SELECT redlock_try_all(ARRAY['free', '$name'], mode => 'shared')"), 'f', "$kind: and in shared mode");
 	foreach my $more ('', ", mode => 'shared'")
@@ -107,7 +107,7 @@ foreach my $kind (sort keys %kinds)
 		is($result->{state}, '55P03', "$kind: a wait ends$more");
 		is($result->{detail}, "It was granted to: $said.", "$kind: it says what holds the lock$more");
 	}
-	is($s->run("SELECT redlock_acquire('$name', wait => '150 ms', slots => 3)")->{state}, '55P03', "$kind: a wait for a permit ends");
+	is($s->run("SELECT redlock_acquire('$name', wait => '150 ms', permits => 3)")->{state}, '55P03', "$kind: a wait for a permit ends");
 	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: so does one for several");
 	my $result = $s->run("CALL redlock_run('$name', 'SELECT 1/0', record => true)");
 	is($result->{state}, '', "$kind: a run is skipped");
@@ -117,12 +117,12 @@ foreach my $kind (sort keys %kinds)
 	no_node_has_an_error($kind);
 
 	# those who wait have it when the other program gives it up
-	foreach my $more ('', ", mode => 'shared'", ', slots => 3')
+	foreach my $more ('', ", mode => 'shared'", ', permits => 3')
 	{
 		make($kind, $name);
 		$s->send("SELECT redlock_acquire('$name', scope => 'session'$more)");
 		is(told_while_waiting($host, $name), $said, "$kind: the view says what holds the lock$more")
-		  if $more !~ /slots/;
+		  if $more !~ /permits/;
 		wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = '$name' AND state = 'waiting'") == 1 }, "$kind: it waits$more");
 		$_->cli('DEL', "redlock:$name") foreach @nodes;
 		is($s->result->{state}, '', "$kind: a wait gets the lock when the key is deleted$more");
@@ -164,7 +164,7 @@ foreach my $at ([ $limited, sub { 'a key that is not a string' } ], [ $untyped, 
 
 		make($kind, $name);
 		is($session->query("SELECT redlock_try('$name', $_)"), 'f', "without rights: $kind refuses a try, $_")
-		  foreach "mode => 'exclusive'", "mode => 'shared'", 'slots => 2';
+		  foreach "mode => 'exclusive'", "mode => 'shared'", 'permits => 2';
 		is($session->run("SELECT redlock_acquire('$name', wait => '100 ms')")->{detail}, 'It was granted to: ' . $says->($kind) . '.',
 			"without rights: $kind is told as well as may be");
 		$session->send("SELECT redlock_acquire('$name', scope => 'session')");
@@ -231,7 +231,7 @@ no_node_has_an_error('in place of a lock');
 my %companions = (
 	'token' => [ '\0token', "SELECT redlock_try('NAME')" ],
 	'readers' => [ '\0readers', "SELECT redlock_try('NAME', mode => 'shared')", "SELECT redlock_acquire('NAME', scope => 'session', mode => 'shared')" ],
-	'queue' => [ '\1', "SELECT redlock_try('NAME', slots => 2)" ],
+	'queue' => [ '\1', "SELECT redlock_try('NAME', permits => 2)" ],
 );
 foreach my $which (sort keys %companions)
 {

@@ -60,7 +60,7 @@ cmp_ok(scalar @removed, '>', 25, 'there are rights');
 foreach my $right (@removed)
 {
 	my ($command) = $right =~ /^\+(.*)$/;
-	my $more = $command eq 'exists' ? 'slots => 2' : $shared{$command};
+	my $more = $command eq 'exists' ? 'permits => 2' : $shared{$command};
 	my $named = $command =~ /^(?:get|time)$/ ? qr/grant .*\+get .*\+time/ : qr/grant .*\Q$right\E\b/;
 
 	# the list of hosts is made anew, too
@@ -90,7 +90,7 @@ foreach my $right (@removed)
 	{
 		all_are(q{state IN ('ready', 'quarantined')}, "without $command the nodes stay on duty");
 	}
-	foreach my $arguments ('', ", mode => 'shared'", ', slots => 2')
+	foreach my $arguments ('', ", mode => 'shared'", ', permits => 2')
 	{
 		my $name = "any " . ++$number;
 		$s->run("SELECT redlock_try('$name', scope => 'session'$arguments)") foreach 1, 2;
@@ -102,7 +102,7 @@ foreach my $right (@removed)
 }
 
 # the user lacks the right while the connection goes on: no handshake finds it
-foreach my $arguments ('', ", mode => 'shared'", ', slots => 2')
+foreach my $arguments ('', ", mode => 'shared'", ', permits => 2')
 {
 	my $name = 'live ' . ++$number;
 

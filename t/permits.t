@@ -1,7 +1,7 @@
-# Locks with slots: at most so many holders across all hosts, each with a slot of its own.
+# Locks with permits: at most so many holders across all hosts, each with a permit of its own.
 #
 # Protects from: one holder too many, also while sessions are cancelled and terminated and a
-# node is gone; a slot that stays free while somebody waits; who comes later and is faster; a
+# node is gone; a permit that stays free while somebody waits; who comes later and is faster; a
 # queue that a dead waiter blocks; callers who say different numbers and are not told.
 #
 # COMMITS in the environment is how many transactions the load has.
@@ -20,14 +20,14 @@ my ($host_a, $host_b, $host_c) = @hosts;
 my ($on_a, $also_a, $on_b, $also_b, $on_c) = map { session($_) } $host_a, $host_a, $host_b, $host_b, $host_c;
 my @sessions = ($on_a, $also_a, $on_b, $also_b, $on_c);
 
-sub take { return "SELECT redlock_acquire('job', scope => 'session', slots => 2) > 0" }
+sub take { return "SELECT redlock_acquire('job', scope => 'session', permits => 2) > 0" }
 
-# What a host's sessions have: "slot state", in order.
+# What a host's sessions have: "permit state", in order.
 sub locks
 {
 	my ($host) = @_;
 	return $host->safe_psql('postgres',
-		"SELECT coalesce(string_agg(concat_ws(' ', slot, state), ', ' ORDER BY slot, state), '') FROM redlock_locks
+		"SELECT coalesce(string_agg(concat_ws(' ', permit, state), ', ' ORDER BY permit, state), '') FROM redlock_locks
 		  WHERE resource = 'job' AND state <> 'releasing'");
 }
 
@@ -43,16 +43,16 @@ sub nothing_is_left
 
 # ---- two of them ----
 
-is($on_a->query(take()), 't', 'the first has a slot');
+is($on_a->query(take()), 't', 'the first has a permit');
 is($on_b->query(take()), 't', 'the second, of another host, too');
 is(join(' ', sort map { locks($_) } $host_a, $host_b), '1 held 2 held', 'each its own');
-is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a third finds none');
-is($also_a->query("SELECT redlock_try('job', slots => 2)"), 'f', 'nor one of the same host');
-like($on_c->run("SELECT redlock_acquire('job', '100 ms', slots => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
+is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a third finds none');
+is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'nor one of the same host');
+like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
 	'it waits in vain');
-like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without slots, and others have it with 2 slots/,
-	'who says nothing of slots is told');
-like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without slots, and others have it with 2 slots/,
+like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
+	'who says nothing of permits is told');
+like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
 	'so is who wants to share it');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
@@ -64,78 +64,78 @@ $on_c->send(take());
 wait_until(sub { locks($host_c) eq 'waiting' }, 'a third waits');
 $also_b->send(take());
 wait_until(sub { locks($host_b) =~ /waiting/ }, 'and a fourth');
-is($also_a->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a fifth tries in vain');
+is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a fifth tries in vain');
 $on_b->query("SELECT redlock_release('job')");
-is($on_c->result->{out}, 't', 'the third has the slot of the second');
+is($on_c->result->{out}, 't', 'the third has the permit of the second');
 ok(!$also_b->done, 'the fourth waits on');
 $on_a->query("SELECT redlock_release('job')");
 is($also_b->result->{out}, 't', 'and has that of the first');
 nothing_is_left('after waits');
 
-# ---- a lock that is shared has no slots, but for one who began elsewhere ----
+# ---- a lock that is shared has no permits, but for one who began elsewhere ----
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
-$on_b->run("SELECT redlock_try('job', scope => 'session', slots => 2)"); # maybe the second
-like($also_b->run("SELECT redlock_try('job', slots => 2)")->{err}, qr/redlock "job" is asked for with 2 slots, and others have it without slots/,
-	'who asks for a slot of a lock that is shared is told');
+$on_b->run("SELECT redlock_try('job', scope => 'session', permits => 2)"); # maybe the second
+like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is asked for with 2 permits, and others have it without permits/,
+	'who asks for a permit of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
 
-# ---- whoever says another number is told, whichever of the slots are held ----
+# ---- whoever says another number is told, whichever of the permits are held ----
 
 {
 	my %call = (
-		'without slots' => "SELECT redlock_acquire('job', '1 min', scope => 'session') > 0",
-		'with 2 slots'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', slots => 2) > 0",
-		'with 4 slots'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', slots => 4) > 0",
+		'without permits' => "SELECT redlock_acquire('job', '1 min', scope => 'session') > 0",
+		'with 2 permits'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', permits => 2) > 0",
+		'with 4 permits'  => "SELECT redlock_acquire('job', '1 min', scope => 'session', permits => 4) > 0",
 		'a shared lock' => "SELECT redlock_acquire('job', '1 min', scope => 'session', mode => 'shared') > 0");
 	my @holders = map { session($host_a) } 1 .. 4;
 
 	foreach my $kept (0 .. 3)
 	{
 		# of four holders one is left, each in turn
-		$_->query($call{'with 4 slots'}) foreach @holders;
+		$_->query($call{'with 4 permits'}) foreach @holders;
 		my @left = grep { $_ != $holders[$kept] } @holders;
 		$_->query("SELECT redlock_release('job')") foreach @left;
-		my $slot = locks($host_a);
-		foreach my $other (grep { $_ ne 'with 4 slots' } sort keys %call)
+		my $permit = locks($host_a);
+		foreach my $other (grep { $_ ne 'with 4 permits' } sort keys %call)
 		{
-			is($also_a->run($call{$other})->{state}, '55000', "$slot: $other on the same server");
-			is($on_b->run($call{$other})->{state}, '55000', "$slot: $other on another server");
+			is($also_a->run($call{$other})->{state}, '55000', "$permit: $other on the same server");
+			is($on_b->run($call{$other})->{state}, '55000', "$permit: $other on another server");
 		}
-		is($on_b->query("SELECT redlock_try('job', scope => 'session', slots => 4) AND redlock_release('job')"), 't', "$slot: the same number is granted");
+		is($on_b->query("SELECT redlock_try('job', scope => 'session', permits => 4) AND redlock_release('job')"), 't', "$permit: the same number is granted");
 		$holders[$kept]->query("SELECT redlock_release('job')");
-		nothing_is_left("after $slot");
+		nothing_is_left("after $permit");
 	}
-	foreach my $plain (grep { $_ ne 'with 4 slots' } sort keys %call)
+	foreach my $plain (grep { $_ ne 'with 4 permits' } sort keys %call)
 	{
 		$holders[0]->query($call{$plain});
-		is($also_a->run($call{'with 4 slots'})->{state}, '55000', "$plain: slots on the same server");
-		is($on_b->run($call{'with 4 slots'})->{state}, '55000', "$plain: slots on another server");
+		is($also_a->run($call{'with 4 permits'})->{state}, '55000', "$plain: permits on the same server");
+		is($on_b->run($call{'with 4 permits'})->{state}, '55000', "$plain: permits on another server");
 		$holders[0]->query("SELECT redlock_release('job')");
 		nothing_is_left("after $plain");
 	}
 
-	# a plain client of the nodes has the lock, or none of the slots
+	# a plain client of the nodes has the lock, or none of the permits
 	$_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 600000) foreach @nodes;
-	is($on_a->query("SELECT redlock_try('job', slots => 4)"), 'f', 'a plain client keeps out who wants a slot');
-	$on_a->send("SELECT redlock_try('job', slots => 4, wait => '10 min')");
+	is($on_a->query("SELECT redlock_try('job', permits => 4)"), 'f', 'a plain client keeps out who wants a permit');
+	$on_a->send("SELECT redlock_try('job', permits => 4, wait => '10 min')");
 	wait_until(sub { locks($host_a) =~ /waiting/ }, 'who waits for one');
 	$_->cli('DEL', 'redlock:job') foreach @nodes;
 	is($on_a->result->{out}, 't', 'gets it when the plain client has gone');
-	$holders[2]->query($call{'with 4 slots'});
-	is(scalar(grep { $_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 60000) eq 'OK' } @nodes), 0, 'and a holder of a slot keeps out a plain client');
+	$holders[2]->query($call{'with 4 permits'});
+	is(scalar(grep { $_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 60000) eq 'OK' } @nodes), 0, 'and a holder of a permit keeps out a plain client');
 	$_->quit foreach @holders;
 	nothing_is_left('after a plain client');
 }
 
 # renewals and hold_at_least extend the key of the lock, too
-$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 4, ttl => '600 ms')");
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 4, ttl => '600 ms')");
 my $renewed = $on_a->query('SELECT renewed FROM redlock_stats');
-wait_until(sub { $on_a->query('SELECT renewed FROM redlock_stats') > $renewed + 6 }, 'a slot is renewed');
-is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'and keeps out who says nothing of slots');
+wait_until(sub { $on_a->query('SELECT renewed FROM redlock_stats') > $renewed + 6 }, 'a permit is renewed');
+is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'and keeps out who says nothing of permits');
 $on_a->query("SELECT redlock_release('job')");
 nothing_is_left('after renewals');
-$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 4, hold_at_least => '8 s'), redlock_release('job')");
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 4, hold_at_least => '8 s'), redlock_release('job')");
 is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'so does one that is kept');
 my ($ends) = sort map { $_->cli('PTTL', 'redlock:job') } @nodes;
 cmp_ok($ends, '>', 3000, 'for as long as it is kept');
@@ -155,10 +155,10 @@ $_->query(take()) foreach $on_a, $also_a;
 		"SELECT redlock_try('job', mode => 'shared')",
 		"SELECT redlock_try_all(ARRAY['job'])",
 		"CALL redlock_run('job', 'SELECT 1')",
-		"SELECT redlock_acquire('job', '1 min', slots => 3)",
-		"SELECT redlock_try('job', slots => 3)")
+		"SELECT redlock_acquire('job', '1 min', permits => 3)",
+		"SELECT redlock_try('job', permits => 3)")
 	{
-		like($third_a->run($other)->{err}, qr/redlock "job" is asked for with(out| 3) slots, and others have it with 2 slots/, "$other is told");
+		like($third_a->run($other)->{err}, qr/redlock "job" is asked for with(out| 3) permits, and others have it with 2 permits/, "$other is told");
 	}
 	$third_a->quit;
 }
@@ -169,16 +169,16 @@ is($host_b->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE reso
 	'0', 'its place in the queue is no lock');
 replace_broker($host_b); # it hears nothing for a while
 $on_a->query("SELECT redlock_release('job')");
-is($on_c->query("SELECT redlock_try('job', slots => 2)"), 'f', 'a slot that is free is not for others than who waits');
+is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a permit that is free is not for others than who waits');
 is($on_b->result->{out}, 't', 'but for that');
-nothing_is_left('after a free slot was left to who waits');
+nothing_is_left('after a free permit was left to who waits');
 
-# ---- on one server slots go to who waits there without the nodes ----
+# ---- on one server permits go to who waits there without the nodes ----
 
 sub tokens
 {
 	return map { split /\|/ } split /\n/,
-	  $host_a->safe_psql('postgres', "SELECT slot, token FROM redlock_locks WHERE resource = 'job' AND state = 'held'");
+	  $host_a->safe_psql('postgres', "SELECT permit, token FROM redlock_locks WHERE resource = 'job' AND state = 'held'");
 }
 sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $what FROM redlock_stats") }
 
@@ -190,11 +190,11 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 		my ($passed, $ordered) = (0, 0);
 		foreach (1 .. 10)
 		{
-			$_->query("${begin}SELECT redlock_acquire('job', scope => '$scope', slots => 2, ttl => '60 s')") foreach $on_a, $also_a;
+			$_->query("${begin}SELECT redlock_acquire('job', scope => '$scope', permits => 2, ttl => '60 s')") foreach $on_a, $also_a;
 			my %before = tokens();
 			foreach my $n (0, 1)
 			{
-				$waiting[$n]->send("SELECT redlock_acquire('job', scope => 'session', slots => 2, ttl => '60 s')");
+				$waiting[$n]->send("SELECT redlock_acquire('job', scope => 'session', permits => 2, ttl => '60 s')");
 				wait_until(sub { locks($host_a) =~ ($n ? qr/queued/ : qr/waiting/) }, 'a session waits');
 			}
 			my $before = counted('granted');
@@ -206,13 +206,13 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 			$passed += 2 + $before - counted('granted');
 			$_->query('SELECT redlock_release_all()') foreach @waiting;
 		}
-		is($ordered, 20, "$how: the next holder of each slot has a larger token");
+		is($ordered, 20, "$how: the next holder of each permit has a larger token");
 		cmp_ok($passed, '>', 0, "$how: the nodes are not asked, $passed of 20 times");
 		nothing_is_left("after $how");
 	}
 	is(counted('taken_idle'), 0, 'that is no stay by keep_idle');
 
-	my $take = "SELECT redlock_acquire('job', scope => 'session', slots => 2, ttl => '60 s') > 0";
+	my $take = "SELECT redlock_acquire('job', scope => 'session', permits => 2, ttl => '60 s') > 0";
 	my %passed;
 	foreach my $limit (0, 1000)
 	{
@@ -226,14 +226,14 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 			$waiting[0]->send($take);
 			wait_until(sub { locks($host_a) =~ /waiting/ }, 'a session waits');
 			$on_a->query("SELECT redlock_release('job')");
-			is($waiting[0]->result->{out}, 't', 'it has the slot');
+			is($waiting[0]->result->{out}, 't', 'it has the permit');
 			$_->query('SELECT redlock_release_all()') foreach $waiting[0], $also_a;
 		}
 		$passed{$limit} = counted('handed_over') - $before;
 	}
 	is($passed{0}, 0, 'handover_limit 0: none is passed on');
 	cmp_ok($passed{1000}, '>', 0, "else $passed{1000} of 10 are");
-	nothing_is_left('after slots of the nodes');
+	nothing_is_left('after permits of the nodes');
 	$_->quit foreach @waiting;
 }
 
@@ -247,7 +247,7 @@ wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
 $host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_b->pid . ')');
 like($on_b->result->{err}, qr/canceling statement/, 'the first is cancelled');
 $on_a->query("SELECT redlock_release('job')");
-is($on_c->result->{out}, 't', 'the next has the slot');
+is($on_c->result->{out}, 't', 'the next has the permit');
 nothing_is_left('after a cancel');
 
 $_->query(take()) foreach $on_a, $also_a;
@@ -259,7 +259,7 @@ wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
 $host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $killed->pid . ')');
 wait_until(sub { locks($host_b) eq '' }, 'the first is terminated');
 $on_a->query("SELECT redlock_release('job')");
-is($on_c->result->{out}, 't', 'the next has the slot');
+is($on_c->result->{out}, 't', 'the next has the permit');
 $killed->vanish;
 nothing_is_left('after a termination');
 
@@ -269,7 +269,7 @@ $_->query(take()) foreach $on_a, $also_a;
 $on_b->send(take());
 wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits, without an end');
 $_->pause foreach @nodes[ 0, 1 ];
-$on_c->send("SELECT redlock_acquire('job', '50 s', scope => 'session', slots => 2) > 0");
+$on_c->send("SELECT redlock_acquire('job', '50 s', scope => 'session', permits => 2) > 0");
 wait_until(sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'job'") ne '0' },
 	'another begins while no quorum answers');
 $_->resume foreach @nodes[ 0, 1 ];
@@ -285,7 +285,7 @@ sub hears
 }
 $_->query(take()) foreach $on_a, $also_a;
 $on_b->send(take());
-wait_until(sub { hears() eq '1 1 1' }, 'who waits for a slot hears of releases');
+wait_until(sub { hears() eq '1 1 1' }, 'who waits for a permit hears of releases');
 replace_broker($host_b);
 wait_until(sub { hears() eq '0 0 0' || hears() eq '1 1 1' }, 'its broker ends');
 wait_nodes_ready($host_b, 3);
@@ -308,13 +308,13 @@ $on_c->query("SELECT redlock_release('job')");
 is($on_b->result->{out}, 't', 'so does the first, when it is not stopped any more');
 nothing_is_left('after a session was stopped');
 
-# ---- slots of a host that is gone are free after the ttl ----
+# ---- permits of a host that is gone are free after the ttl ----
 
 $_->query(take()) foreach $on_b, $also_b;
 $host_b->stop('immediate');
 $on_b->vanish;
 $also_b->vanish;
-is($on_c->query(take()), 't', 'one has a slot of a host that has died, after its ttl');
+is($on_c->query(take()), 't', 'one has a permit of a host that has died, after its ttl');
 is($on_a->query(take()), 't', 'and another the other');
 $host_b->start;
 wait_nodes_ready($host_b, 3);
@@ -325,16 +325,16 @@ nothing_is_left('after a host died');
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 nothing_is_left("after a plain lock");
-$on_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)") ;
-$also_a->query("SELECT redlock_acquire('job', scope => 'session', slots => 2)");
-like($on_b->run("SELECT redlock_acquire('job', scope => 'session', slots => 3)")->{err}, qr/^$|is asked for with 3 slots, and others have it with 2 slots/,
+$on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)") ;
+$also_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)");
+like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)")->{err}, qr/^$|is asked for with 3 permits, and others have it with 2 permits/,
 	'who says a larger number has one more, or is told');
-like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is asked for without slots, and others have it with 2 slots/, 'who says none is told');
-like($on_a->run("SELECT redlock_acquire('job', slots => 3)")->{err}, qr/holds redlock "job" with another number of slots/,
+like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is asked for without permits, and others have it with 2 permits/, 'who says none is told');
+like($on_a->run("SELECT redlock_acquire('job', permits => 3)")->{err}, qr/holds redlock "job" with another number of permits/,
 	'so is the session that has it');
 nothing_is_left('after different numbers');
 
-# ---- each slot has a fence of its own ----
+# ---- each permit has a fence of its own ----
 
 $_->query(take()) foreach $on_a, $on_b;
 $_->query("SELECT redlock_fence('job')") foreach $on_a, $on_b;
@@ -345,11 +345,11 @@ nothing_is_left('after fences');
 # ---- jobs ----
 
 $_->query(take()) foreach $on_a, $on_b;
-like($on_c->run("CALL redlock_run('job', 'SELECT 1', slots => 2)")->{err}, qr/is held by another; skipped/, 'a run is skipped');
+like($on_c->run("CALL redlock_run('job', 'SELECT 1', permits => 2)")->{err}, qr/is held by another; skipped/, 'a run is skipped');
 $on_b->query("SELECT redlock_release('job')");
-is($on_c->run("CALL redlock_run('job', 'SELECT 1', wait => '10 s', slots => 2)")->{err}, '', 'or runs');
-$on_c->query("CALL redlock_lock('job', slots => 2)");
-is(locks($host_c) =~ /held/ ? 1 : 0, 1, 'redlock_lock takes a slot, too');
+is($on_c->run("CALL redlock_run('job', 'SELECT 1', wait => '10 s', permits => 2)")->{err}, '', 'or runs');
+$on_c->query("CALL redlock_lock('job', permits => 2)");
+is(locks($host_c) =~ /held/ ? 1 : 0, 1, 'redlock_lock takes a permit, too');
 nothing_is_left('after jobs');
 
 # ---- under load: never more than three, whatever ends ----
@@ -357,24 +357,24 @@ nothing_is_left('after jobs');
 foreach my $host (@hosts)
 {
 	$host->safe_psql('postgres', <<'SQL');
-CREATE TABLE held (slot int, since timestamptz, until timestamptz);
+CREATE TABLE held (permit int, since timestamptz, until timestamptz);
 CREATE TABLE stop (stop int);
 CREATE SEQUENCE done;
 CREATE SEQUENCE failed;
 CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
 DECLARE
 	began timestamptz;
-	my_slot int;
+	my_permit int;
 BEGIN
 	WHILE NOT EXISTS (SELECT FROM stop) LOOP
 		BEGIN
-			PERFORM redlock_acquire('load', random() * interval '3 s', scope => 'session', slots => 3,
+			PERFORM redlock_acquire('load', random() * interval '3 s', scope => 'session', permits => 3,
 				ttl => '2 s');
 			began := clock_timestamp();
-			SELECT slot INTO my_slot FROM redlock_locks WHERE resource = 'load' AND state = 'held' AND pid = pg_backend_pid();
+			SELECT permit INTO my_permit FROM redlock_locks WHERE resource = 'load' AND state = 'held' AND pid = pg_backend_pid();
 			PERFORM pg_sleep(random() * 0.02);
 			PERFORM redlock_check('load');
-			INSERT INTO held VALUES (my_slot, began, clock_timestamp());
+			INSERT INTO held VALUES (my_permit, began, clock_timestamp());
 			PERFORM nextval('done');
 		EXCEPTION WHEN lock_not_available THEN
 			PERFORM nextval('failed');
@@ -395,10 +395,10 @@ note("$more{done} times held, $more{failed} times waited in vain");
 my @events;
 foreach my $host (@hosts)
 {
-	foreach my $row (split /\n/, $host->safe_psql('postgres', "SELECT slot, extract(epoch FROM since), extract(epoch FROM until) FROM held"))
+	foreach my $row (split /\n/, $host->safe_psql('postgres', "SELECT permit, extract(epoch FROM since), extract(epoch FROM until) FROM held"))
 	{
-		my ($slot, $since, $until) = split /\|/, $row;
-		push @events, [ $since, 1, $slot ], [ $until, -1, $slot ];
+		my ($permit, $since, $until) = split /\|/, $row;
+		push @events, [ $since, 1, $permit ], [ $until, -1, $permit ];
 	}
 }
 my ($now, $most, $doubly) = (0, 0, 0);
@@ -410,8 +410,8 @@ foreach my $event (sort { $a->[0] <=> $b->[0] or $a->[1] <=> $b->[1] } @events)
 	$doubly++ if ($in{ $event->[2] } += $event->[1]) > 1;
 }
 is($most, 3, 'never more than three at a time, and three');
-is($doubly, 0, 'no slot has two holders');
-is(join(' ', sort keys %in), '1 2 3', 'all slots are used');
+is($doubly, 0, 'no permit has two holders');
+is(join(' ', sort keys %in), '1 2 3', 'all permits are used');
 wait_until(sub { !grep { $_->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') ne '0' } @hosts }, 'nothing is left after the load');
 
 done_testing();

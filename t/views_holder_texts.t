@@ -122,16 +122,16 @@ $on_c->quit;
 # ---- values of plain clients, and of hosts with 0.1.0 ----
 
 my $on_b = session($host_b);
-foreach my $value ('slots=3 host=x', 'slots=3 plain', 'host=x pid=1', 'cluster="a" host="x"', 'those who share it, last to join: x')
+foreach my $value ('permits=3 host=x', 'permits=3 plain', 'host=x pid=1', 'cluster="a" host="x"', 'those who share it, last to join: x')
 {
 	$nodes[0]->cli('SET', 'redlock:foreign', $value, 'PX', 600000);
-	foreach my $slots ('', ', slots => 2')
+	foreach my $permits ('', ', permits => 2')
 	{
-		my $result = $on_b->run("SELECT redlock_acquire('foreign', scope => 'session', wait => '0'$slots)");
+		my $result = $on_b->run("SELECT redlock_acquire('foreign', scope => 'session', wait => '0'$permits)");
 
-		is($result->{state}, '55P03', "a plain client's $value does not tell how many slots a lock has");
+		is($result->{state}, '55P03', "a plain client's $value does not tell how many permits a lock has");
 		is($result->{hint} // '', '', 'nor of which server it is');
-		$on_b->query("SELECT redlock_release('foreign')") if $slots;
+		$on_b->query("SELECT redlock_release('foreign')") if $permits;
 	}
 }
 $nodes[0]->cli('DEL', 'redlock:foreign');

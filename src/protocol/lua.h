@@ -68,7 +68,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
  * The number of permits in a value that says it, if the 33rd and 43rd characters are colons and the
  * 60th is a blank.  The holder's text begins with this number: see holder.h.
  */
-#define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ slots=(1?%d?%d?%d) "
+#define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ permits=(1?%d?%d?%d) "
 
 #define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */
 

@@ -1,7 +1,6 @@
 /*
  * permits.h
  *		A lock that up to n may hold at a time: n permits, each an exclusive lock of its own.
- *		(What SQL calls a slot: in C a slot is one of the lease table.)
  *
  * Counting holders at each node would admit more than n: three nodes that count to two each
  * admit three holders of a majority.  So each permit has a key, a lease and tokens of its own.

@@ -78,14 +78,14 @@ fail_other_permits(const LockRequest *request, int name, int permits, char *deta
 		 errmsg("redlock \"%s\" is asked for %s, and others have it %s", request->names[name].name,
 				permits_text(request->permits), permits_text(permits)),
 		 errdetail_internal("%s", detail),
-		 errhint("Let all callers say the same number of slots. A lock that has slots can't be "
+		 errhint("Let all callers say the same number of permits. A lock that has permits can't be "
 				 "shared, detached, or acquired together with others.")));
 }
 
 static char *
 permits_text(int permits)
 {
-	return permits > 1 ? psprintf("with %d slots", permits) : "without slots";
+	return permits > 1 ? psprintf("with %d permits", permits) : "without permits";
 }
 
 /*
@@ -180,7 +180,7 @@ request_time_out_at(const LockRequest *request, int name)
 			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
 }
 
-/* It may be asked for once more, by other slots; what is noted last is why. */
+/* It may be asked for once more, by other permits; what is noted last is why. */
 static void
 note_skipped(const LockRequest *request, int name)
 {
@@ -239,7 +239,7 @@ holder_text(const LockRequest *request, int name)
 
 	if (request->permits > 0)
 		return psprintf(
-			"All of its %d slots are held, or kept by hold_at_least, or others wait for "
+			"All of its %d permits are held, or kept by hold_at_least, or others wait for "
 			"one.",
 			request->permits);
 	if (lease == NULL)

@@ -219,10 +219,10 @@ fail_other_permits(const Holding *holding, int permits)
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-		 errmsg("this session holds redlock \"%s\" with another number of slots", holding->name),
-		 errdetail("It holds one of %d, and asks for one of %d; who says no number says 1.",
+		 errmsg("this session holds redlock \"%s\" with another number of permits", holding->name),
+		 errdetail("It holds one of %d, and asks for one of %d; leaving out permits means 1.",
 				   Max(holding->lease->permits, 1), Max(permits, 1)),
-		 errhint("Say the same number of slots each time.")));
+		 errhint("Ask for the same number of permits each time.")));
 }
 
 /* What was not held yet has been granted.  All or none. */

@@ -11,7 +11,7 @@
 #include "shared/text.h"
 
 /* The word that says how many permits the lock has. */
-#define PERMITS_WORD "slots="
+#define PERMITS_WORD "permits="
 
 /* Bytes of a value at least, before another word is left out. */
 #define VALUE_MIN 8

@@ -24,7 +24,7 @@ typedef struct HolderWords
 /*
  * Writes the description:
  *
- *		[slots=N ][cluster="..." ]host="..." database="..." pid=N user="..."
+ *		[permits=N ][cluster="..." ]host="..." database="..." pid=N user="..."
  *
  * A quote and a backslash in a value have a backslash in front.  A byte that is no UTF-8 or is of
  * a control character becomes \xHH.  If the text is too long, the longest values are cut, each

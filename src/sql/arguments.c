@@ -29,8 +29,8 @@ static bool is_argument(FunctionCallInfo fcinfo, int arg);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
 static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
 static int get_keep_idle_ms(FunctionCallInfo fcinfo, int arg);
-static int get_slots(FunctionCallInfo fcinfo, int arg);
-static void check_name_with_slots(const LockName *name);
+static int get_permits(FunctionCallInfo fcinfo, int arg);
+static void check_name_with_permits(const LockName *name);
 static bool get_shared(FunctionCallInfo fcinfo, int arg);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
@@ -200,22 +200,22 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : SCOPE_CALL;
 	get_hold_limits(fcinfo, at->hold_limits, terms);
 	terms->shared = is_argument(fcinfo, at->mode) && get_shared(fcinfo, at->mode);
-	if (is_argument(fcinfo, at->slots))
-		request->permits = get_slots(fcinfo, at->slots);
+	if (is_argument(fcinfo, at->permits))
+		request->permits = get_permits(fcinfo, at->permits);
 	if (says_keep_idle)
 		terms->keep_idle_ms = get_keep_idle_ms(fcinfo, at->keep_idle);
 
 	given |= terms->scope == SCOPE_TRANSACTION ? TERM(TERM_TRANSACTION) : 0;
 	given |= terms->scope == SCOPE_DETACHED ? TERM(TERM_DETACHED) : 0;
 	given |= terms->shared ? TERM(TERM_SHARED) : 0;
-	given |= request->permits > 0 ? TERM(TERM_SLOTS) : 0;
+	given |= request->permits > 0 ? TERM(TERM_PERMITS) : 0;
 	given |= terms->hold_at_least_ms > 0 ? TERM(TERM_HOLD_AT_LEAST) : 0;
 	given |= terms->hold_at_most_ms > 0 ? TERM(TERM_HOLD_AT_MOST) : 0;
 	given |= terms->keep_idle_ms > 0 ? TERM(TERM_KEEP_IDLE) : 0;
 	terms_check(given);
 
 	if (request->permits > 0)
-		check_name_with_slots(&request->names[0]);
+		check_name_with_permits(&request->names[0]);
 	if (terms->scope == SCOPE_DETACHED)
 		check_max_hold(fcinfo, at->hold_limits + 1, "hold_at_most",
 					   get_hold_us(fcinfo, at->hold_limits + 1, "hold_at_most"));
@@ -331,26 +331,27 @@ get_keep_idle_ms(FunctionCallInfo fcinfo, int arg)
 
 /* 0: the lock itself */
 static int
-get_slots(FunctionCallInfo fcinfo, int arg)
+get_permits(FunctionCallInfo fcinfo, int arg)
 {
-	int slots;
+	int permits;
 
 	if (PG_ARGISNULL(arg))
-		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("slots must not be null")));
-	slots = PG_GETARG_INT32(arg);
-	if (slots < 1 || slots > PERMITS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("permits must not be null")));
+	permits = PG_GETARG_INT32(arg);
+	if (permits < 1 || permits > PERMITS_MAX)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("slots must be from 1 to %d, not %d", PERMITS_MAX, slots)));
-	return slots == 1 ? 0 : slots;
+						errmsg("permits must be from 1 to %d, not %d", PERMITS_MAX, permits)));
+	return permits == 1 ? 0 : permits;
 }
 
-/* The key of a slot has the number of the slot behind the name. */
+/* The key of a permit has the number of the permit behind the name. */
 static void
-check_name_with_slots(const LockName *name)
+check_name_with_permits(const LockName *name)
 {
 	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
 		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("It has %d bytes in UTF-8; the limit is %d of one with slots.",
+						errdetail("It has %d bytes in UTF-8; the limit is %d of one with permits.",
 								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
 }
 

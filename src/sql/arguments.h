@@ -35,7 +35,7 @@ typedef struct TermArguments
 	int hold_limits; /* hold_at_least, and behind it hold_at_most */
 	int keep_idle;
 	int mode;
-	int slots;
+	int permits;
 } TermArguments;
 
 /*

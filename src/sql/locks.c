@@ -37,16 +37,17 @@ PG_FUNCTION_INFO_V1(redlock_token);
 #pragma GCC visibility pop
 
 static const TermArguments acquire_terms = {
-	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .slots = 8};
+	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .permits = 8};
 static const TermArguments acquire_all_terms = {
 	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7};
 static const TermArguments try_terms = {
-	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6, .slots = 7};
+	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6, .permits = 7};
 static const TermArguments try_all_terms = {
 	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6};
 
 /*
- * redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots)
+ * redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode,
+ * permits)
  */
 Datum
 redlock_acquire(PG_FUNCTION_ARGS)
@@ -100,7 +101,7 @@ redlock_acquire_all(PG_FUNCTION_ARGS)
 		construct_array(tokens, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
-/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots, wait) */
+/* redlock_try(resource, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, permits, wait) */
 Datum
 redlock_try(PG_FUNCTION_ARGS)
 {

@@ -19,12 +19,12 @@ PG_FUNCTION_INFO_V1(redlock_lock);
 #pragma GCC visibility pop
 
 static const TermArguments lock_terms = {
-	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .slots = 8};
+	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .permits = 8};
 
 /*
- * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, slots): a
- * procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does keeps
- * one.
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, permits):
+ * a procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does
+ * keeps one.
  */
 Datum
 redlock_lock(PG_FUNCTION_ARGS)

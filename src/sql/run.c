@@ -32,7 +32,7 @@ PG_FUNCTION_INFO_V1(redlock_runs_merge);
 
 /* Without a scope: a run has call scope. */
 static const TermArguments run_terms = {
-	.ttl = 3, .hold_limits = 4, .keep_idle = 6, .mode = 9, .slots = 10};
+	.ttl = 3, .hold_limits = 4, .keep_idle = 6, .mode = 9, .permits = 10};
 
 /* What redlock_run runs, for errors. */
 typedef struct RunContext
@@ -60,7 +60,7 @@ static bool wants_own_statement(void);
 
 /*
  * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record,
- *			   mode, slots)
+ *			   mode, permits)
  *
  * At call scope, so that the command may commit; in C, so that it may be a CALL
  * that does.

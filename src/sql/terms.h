@@ -8,13 +8,13 @@
 #ifndef REDLOCK_TERMS_H
 #define REDLOCK_TERMS_H
 
-/* What a call asks for.  Defaults are no terms: `slots` of 1, `keep_idle` of zero. */
+/* What a call asks for.  Defaults are no terms: `permits` of 1, `keep_idle` of zero. */
 typedef enum Term
 {
 	TERM_TRANSACTION,
 	TERM_DETACHED,
 	TERM_SHARED,
-	TERM_SLOTS,
+	TERM_PERMITS,
 	TERM_HOLD_AT_LEAST,
 	TERM_HOLD_AT_MOST,
 	TERM_KEEP_IDLE,

@@ -84,7 +84,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Since 0.2.0: with role and until, slot and mode. */
+/* Since 0.2.0: with role and until, permit and mode. */
 Datum
 redlock_lock_rows(PG_FUNCTION_ARGS)
 {
@@ -102,7 +102,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
 						 wish_is_held(pg_atomic_read_u32(&lease->wish)) &&
-						 !lease->is_queue); /* that is the place of one who waits for a slot */
+						 !lease->is_queue); /* the place of a session that waits for a permit */
 	char *held_by =
 		lease->token == 0 && !held && !lease->is_queue ? lease_held_by_text(lease) : NULL;
 	bool by_many = lease->shared && lease->token != 0;

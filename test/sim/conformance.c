@@ -107,19 +107,19 @@ static const foreign foreigners[] = {
 	{NULL, HEX "0123456789abcde:0000000008:0000000000000001= a", 0, 0},
 	{NULL, HEX "0123456789abcde:0000000008:0000000000000001~a", 0, 0},
 	/* like a permit's, but for one thing */
-	{NULL, HEX HEX ":000000008:0000000000000001 slots=2a", 0, 1},
-	{NULL, HEX HEX ":000000008:0000000000000001  slots=2 a", 0, 1},
-	{NULL, HEX HEX ":000000008:0000000000000001 slots= a", 0, 1},
-	{NULL, HEX HEX ":000000008:0000000000000001 slots=2000 a", 0, 1},
-	{NULL, HEX HEX ":000000008:0000000000000001=slots=2 a", 0, 0},
-	{NULL, HEX HEX "0000000000:0000000000000001 slots=2 a", 0, 0},
-	{NULL, "x" HEX HEX "0000000000:000000000000001 slots=2 a", 0, 0},
-	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001 slots=2 a", 0, 0},
-	{NULL, HEX HEX ":00000008:00000000000000001 slots=2 a", 0, 0},
-	{NULL, HEX "0123456789abcde:0000000008:0000000000000001 slots=2 a", 0, 0},
-	{NULL, HEX HEX ":000000008:00000000000000001 slots=1 a", 0, 0},
-	{NULL, HEX HEX ":000000008:00000000000000001 slots=2 a", 0, 0},
-	{NULL, HEX HEX ":000000008:00000000000000001 slots=3 a", 0, 0},
+	{NULL, HEX HEX ":000000008:0000000000000001 permits=2a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001  permits=2 a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001 permits= a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001 permits=2000 a", 0, 1},
+	{NULL, HEX HEX ":000000008:0000000000000001=permits=2 a", 0, 0},
+	{NULL, HEX HEX "0000000000:0000000000000001 permits=2 a", 0, 0},
+	{NULL, "x" HEX HEX "0000000000:000000000000001 permits=2 a", 0, 0},
+	{NULL, "0123456789ABCDEF" HEX ":000000008:0000000000000001 permits=2 a", 0, 0},
+	{NULL, HEX HEX ":00000008:00000000000000001 permits=2 a", 0, 0},
+	{NULL, HEX "0123456789abcde:0000000008:0000000000000001 permits=2 a", 0, 0},
+	{NULL, HEX HEX ":000000008:00000000000000001 permits=1 a", 0, 0},
+	{NULL, HEX HEX ":000000008:00000000000000001 permits=2 a", 0, 0},
+	{NULL, HEX HEX ":000000008:00000000000000001 permits=3 a", 0, 0},
 };
 
 #define FOREIGNERS ((int) (sizeof(foreigners) / sizeof(foreigners[0])))
@@ -1158,7 +1158,7 @@ write_value(char *text, size_t size, const node_data *of)
 	char says[20] = "";
 
 	if (of->permits > 0)
-		snprintf(says, sizeof(says), "slots=%d ", of->permits);
+		snprintf(says, sizeof(says), "permits=%d ", of->permits);
 	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", of->secret, of->attempt,
 			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_stay ? LUA_MAY_STAY : " ",
 			 of->kept ? LUA_KEPT : "", says);

@@ -36,7 +36,7 @@ test_writing(void)
 	   "one without a name is not named");
 	words.permits = 4;
 	words.pid = 0;
-	is(written(160, &words), "slots=4 host=\"db1\" database=\"mydb\" detached user=\"app\"",
+	is(written(160, &words), "permits=4 host=\"db1\" database=\"mydb\" detached user=\"app\"",
 	   "a detached lock with permits");
 
 	words = (HolderWords){0, NULL, "db1", "x pid=1 user=postgres", 677, "a\"b\\c"};
@@ -107,18 +107,18 @@ test_reading(void)
 		{"host=db1 database=mydb pid=677 user=app", 1},
 		{"host=\"db1\" database=\"mydb\" pid=677 user=\"app\"", 1},
 		{"cluster=\"a\" host=\"db1\"", 1},
-		{"slots=4 cluster=\"a\" host=\"db1\"", 4},
-		{"slots=1000 host=db1", 1000},
-		{"slots=1001 host=db1", 0},
-		{"slots=99999999999999999999 host=db1", 0},
-		{"slots=0 host=db1", 0},
-		{"slots= host=db1", 0},
-		{"slots=-4 host=db1", 0},
-		{"slots=+4 host=db1", 0},
-		{"slots=4", 0},
-		{"slots=4 ", 0},
-		{"slots=4 plain", 0},
-		{"slots=4host=db1", 0},
+		{"permits=4 cluster=\"a\" host=\"db1\"", 4},
+		{"permits=1000 host=db1", 1000},
+		{"permits=1001 host=db1", 0},
+		{"permits=99999999999999999999 host=db1", 0},
+		{"permits=0 host=db1", 0},
+		{"permits= host=db1", 0},
+		{"permits=-4 host=db1", 0},
+		{"permits=+4 host=db1", 0},
+		{"permits=4", 0},
+		{"permits=4 ", 0},
+		{"permits=4 plain", 0},
+		{"permits=4host=db1", 0},
 		{" host=db1", 0},
 		{"cluster=a", 0},
 		{"plain", 0},
