@@ -22,7 +22,7 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
-	protocol/slots protocol/standing protocol/steps protocol/waiters protocol/wish driver/driver driver/turns \
+	protocol/node_index protocol/standing protocol/steps protocol/waiters protocol/wish driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
 	shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
@@ -119,7 +119,7 @@ endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint node_status overlap permits probe release_queue rules script settling several slots standing steps url waiters wish)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url waiters wish)
 
 test/unit/core_test: test/unit/laws.c src/protocol/core.c
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -137,7 +137,7 @@ test/unit/rules_test: src/protocol/rules.c
 test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
 test/unit/settling_test: src/protocol/settling.c src/protocol/core.c
 test/unit/several_test: src/protocol/several.c
-test/unit/slots_test: src/protocol/slots.c
+test/unit/node_index_test: src/protocol/node_index.c
 test/unit/standing_test: src/protocol/standing.c
 test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
 test/unit/waiters_test: src/protocol/waiters.c
@@ -165,7 +165,7 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
-SIM_PURE = $(patsubst %,src/protocol/%,core entry guard hearing release_queue rules settling slots waiters wish) \
+SIM_PURE = $(patsubst %,src/protocol/%,core entry guard hearing node_index release_queue rules settling waiters wish) \
 	src/driver/driver src/driver/turns
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=%.h) src/driver/driver_lease.h src/driver/driver_world.h
 

@@ -67,15 +67,15 @@ foreach my $wait (0, 1)
 	$_->quit foreach $holder, $first;
 }
 
-# what was given up keeps its slot until the broker frees it
+# what was given up keeps its entry until the broker frees it
 $s->query("SET statement_timeout = '20ms'");
-$s->run("SELECT redlock_try('slot $_')") foreach 1 .. 100;
-is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'slot 100'"),
+$s->run("SELECT redlock_try('entry $_')") foreach 1 .. 100;
+is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'entry 100'"),
 	0, 'released locks fill the table');
 $s->query('RESET statement_timeout');
 $s->send("SELECT redlock_try('one')");
 $t->send("SELECT redlock_acquire('more')");
-fails_by_the_broker($_->result, 'who finds no slot does not wait for ever') foreach $s, $t;
+fails_by_the_broker($_->result, 'who finds no entry does not wait for ever') foreach $s, $t;
 kill 'CONT', $broker;
 ok(wait_until(sub { $s->run("SELECT redlock_try('one')")->{out} eq 't' }, 'a lock'), 'and it goes on with the broker');
 $_->quit foreach $s, $t;

@@ -179,7 +179,7 @@ is($s->run("SELECT redlock_extend('extended', $token, '1 s')")->{state}, '55000'
 
 $token = acquire($s, 'at least', ", hold_at_least => '5 min'");
 is($s->query("SELECT redlock_release('at least', $token)"), 't', 'one with hold_at_least is released');
-wait_until(sub { stat_of('releasing') eq '0' }, 'and has no slot any more');
+wait_until(sub { stat_of('releasing') eq '0' }, 'and has no entry any more');
 is(key_count('redlock:at least', @nodes), 3, 'but is kept at the nodes');
 is($t->query("SELECT redlock_try('at least')"), 'f', 'for nobody');
 

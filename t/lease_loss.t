@@ -253,7 +253,7 @@ $host->restart;
 fail_with('the redlock broker is not running', 'without a broker, %s says so',
 	@calls[ 0 .. 3 ], "SELECT redlock_acquire('%s', wait => '1 s')", "CALL redlock_run('%s', 'SELECT 1', wait => '1 s')");
 $s = session($host);
-# also when there is no slot left, since nobody frees them
+# also when there is no entry left, since nobody frees them
 is($s->query(<<'SQL'), '2000', 'which is said any number of times');
 CREATE FUNCTION without_broker(times int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE

@@ -60,7 +60,8 @@ sub locks_work
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	wait_nodes_ready($host, 3);
-	is($s->query("SELECT redlock_try('job')"), 't', "$what: locks work");
+	# a node votes once it has told of the other hosts, shortly after it is ready
+	wait_until(sub { ($s->run("SELECT redlock_try('job')")->{out} // '') eq 't' }, "$what: locks work");
 }
 
 # Waits until the view says this of a node, and calls fail with it if so many say it.

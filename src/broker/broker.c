@@ -47,7 +47,7 @@
 /* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_PASS 1000
 
-StaticAssertDecl(NODE_SLOTS <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
+StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
 static Driver *driver;
 static bool tried = false; /* each node was tried once: then they tell of other hosts */
@@ -184,12 +184,12 @@ make_pass(int64 now_us)
 		 registry_is_stopped() || now_us >= settle_by_us))
 		driver_serve(driver, now_us);
 	/* nodes that don't answer must not use up the table with what they are owed */
-	while (lease_slots_used() > redlock_max_locks && driver_forget_debt(driver, now_us))
+	while (lease_entries_used() > redlock_max_locks && driver_forget_debt(driver, now_us))
 		;
 	if (now_us >= members_due_us())
 		configure_nodes(now_us);
 
-	for (int i = 0; i < NODE_SLOTS; i++)
+	for (int i = 0; i < NODE_INDEXES; i++)
 		node_on_time(node_at(i), now_us, looked_us);
 	members_reopen_tls(now_us);
 	wake_at_us = members_due_us();
@@ -203,10 +203,10 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	if (tried)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
-	for (int i = 0; i < NODE_SLOTS; i++)
+	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps, and want a pass */
-	for (int i = 0; i < NODE_SLOTS; i++)
+	for (int i = 0; i < NODE_INDEXES; i++)
 		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
 
 	looked_us = redlock_clock_us();
@@ -223,10 +223,10 @@ take_queue(int64 now_us)
 
 	while (next >= 0)
 	{
-		int slot = next;
+		int entry = next;
 
-		next = lease_next_in_chain(slot);
-		driver_act(driver, slot, now_us);
+		next = lease_next_in_chain(entry);
+		driver_act(driver, entry, now_us);
 	}
 }
 
@@ -237,11 +237,11 @@ run_timers(int64 now_us, int64 looked_us)
 	for (int i = 0; i < TIMERS_PER_PASS; i++)
 	{
 		int64 next_us;
-		int slot = world_timer_due(looked_us, &next_us);
+		int entry = world_timer_due(looked_us, &next_us);
 
-		if (slot < 0)
+		if (entry < 0)
 			return next_us;
-		driver_on_timer(driver, slot, now_us);
+		driver_on_timer(driver, entry, now_us);
 	}
 	return now_us;
 }
@@ -285,11 +285,11 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 {
 	/* it lacks the script: no failure, whether or not somebody still waits for it */
 	bool lacks_script = answer->unknown_script && !sent->by_text;
-	Lease *lease = lease_at(sent->command.slot);
+	Lease *lease = lease_at(sent->command.entry);
 	core_event reply = {0};
 
 	/* node_pipeline.c sends the script along */
-	if (!driver_on_answer(driver, node->slot, &sent->command, lacks_script, now_us))
+	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)
 		count_vote(node, sent, answer, now_us);
@@ -297,7 +297,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		tell_of_answer(node, sent, answer);
 	reply.type = CORE_REPLY;
 	reply.now_us = now_us;
-	reply.node = node->slot;
+	reply.node = node->index;
 	reply.op = sent->command.op;
 	reply.reply = answer->reply;
 	reply.round = sent->command.round;
@@ -308,7 +308,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	reply.silent = !answer->ours;
 	reply.may_stay = answer->may_stay;
 	reply.token = answer->token;
-	driver_step_answer(driver, sent->command.slot, &reply);
+	driver_step_answer(driver, sent->command.entry, &reply);
 	if (sent->command.op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO &&
 		answer->holder == lease->drive.core.rival &&
 		(lease->drive.core.state == CORE_ASKING || lease->drive.core.state == CORE_BUSY))
@@ -319,7 +319,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 static void
 tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer)
 {
-	Lease *lease = lease_at(sent->command.slot);
+	Lease *lease = lease_at(sent->command.entry);
 
 	if (answer->reply == CORE_REPLY_NO)
 	{
@@ -330,13 +330,13 @@ tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
 	}
 	if (answer->reply <= CORE_REPLY_NO)
-		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->slot));
+		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->index));
 }
 
 static void
 count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int64 now_us)
 {
-	NodeStatus *status = &node_status[node->slot];
+	NodeStatus *status = &node_status[node->index];
 
 	note_round_trip(status, now_us - sent->sent_us);
 	if (answer->reply >= CORE_REPLY_ERROR)
@@ -364,9 +364,9 @@ note_round_trip(NodeStatus *status, int64 us)
 static void
 on_lost(RedisNode *node, const InFlight *sent, int64 now_us)
 {
-	if (driver_on_lost(driver, node->slot, &sent->command, node->replacing, now_us) &&
+	if (driver_on_lost(driver, node->index, &sent->command, node->replacing, now_us) &&
 		sent->command.op != CORE_OP_RELEASE)
-		pg_atomic_fetch_add_u64(&node_status[node->slot].votes_error, 1);
+		pg_atomic_fetch_add_u64(&node_status[node->index].votes_error, 1);
 }
 
 static void
@@ -385,10 +385,10 @@ on_change(RedisNode *node, NodeState before)
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 	{
 		node_news_of_praise(node);
-		subscription_open(node->slot, redlock_clock_us());
+		subscription_open(node->index, redlock_clock_us());
 	}
 	if (before != NODE_READY && before != NODE_QUARANTINED && node_can_send(node))
-		driver_on_node_ready(driver, node->slot, redlock_clock_us());
+		driver_on_node_ready(driver, node->index, redlock_clock_us());
 }
 
 /*
@@ -401,7 +401,7 @@ on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
 	Lease *lease = subscription_joined(node, channel, len);
 
 	if (lease != NULL)
-		driver_on_joined(driver, lease_slot(lease), node->slot - NODE_SUBSCRIBER, now_us);
+		driver_on_joined(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, now_us);
 }
 
 static void
@@ -424,7 +424,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	{
 		lease = subscription_lease(channel, len);
 		if (lease != NULL)
-			driver_on_free(driver, lease_slot(lease), node->slot - NODE_SUBSCRIBER, message.token,
+			driver_on_free(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, message.token,
 						   &message.waiters, now_us);
 	}
 }
@@ -443,7 +443,7 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)
-		turns_want(driver, lease_slot(lease), &message->waiters.waiter[0], message->shared);
+		turns_want(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
 }
 
 /*
@@ -478,7 +478,7 @@ postmaster_stops(void)
 static bool
 all_released(void)
 {
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != WISH_NOTHING ||
 									lease_is_queued(lease_at(i))))
 			return false;

@@ -54,7 +54,7 @@
 /* Processes of this server that one probe visits. */
 #define VISITS_MAX 64
 
-/* What is known of a request that waits; a place for each slot of the lease table. */
+/* What is known of a request that waits; a place for each entry of the lease table. */
 typedef struct Wait
 {
 	Timer timer;     /* of the next probe: set while the request waits; comes first */
@@ -128,7 +128,7 @@ void
 deadlock_init(const Driver *of_leases)
 {
 	driver = of_leases;
-	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(Wait),
+	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->entries * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timers = timers_make();
 	place_seed = pg_prng_uint64(&pg_global_prng_state);
@@ -137,7 +137,7 @@ deadlock_init(const Driver *of_leases)
 void
 deadlock_wait(Lease *lease, int64 now_us)
 {
-	Wait *wait = &waits[lease_slot(lease)];
+	Wait *wait = &waits[lease_index(lease)];
 
 	if (wait->timer.at_us != 0)
 		return;
@@ -148,7 +148,7 @@ deadlock_wait(Lease *lease, int64 now_us)
 void
 deadlock_end(Lease *lease)
 {
-	Wait *wait = &waits[lease_slot(lease)];
+	Wait *wait = &waits[lease_index(lease)];
 
 	wait->held_by = 0;
 	wait->by_readers = false;
@@ -164,8 +164,8 @@ deadlock_end(Lease *lease)
 void
 deadlock_held_by(Lease *lease, uint64 host, bool by_readers)
 {
-	waits[lease_slot(lease)].held_by = host;
-	waits[lease_slot(lease)].by_readers = by_readers;
+	waits[lease_index(lease)].held_by = host;
+	waits[lease_index(lease)].by_readers = by_readers;
 }
 
 int64
@@ -245,7 +245,7 @@ places_in_use(int64 now_us)
 static void
 send_probe(Lease *lease, int64 now_us)
 {
-	ProbeMemory *memory = &waits[lease_slot(lease)].memory;
+	ProbeMemory *memory = &waits[lease_index(lease)].memory;
 	ScriptProbe probe;
 
 	if (memory->sent == 0)
@@ -270,7 +270,7 @@ send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 static void
 tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
-	const Wait *wait = &waits[lease_slot(lease)];
+	const Wait *wait = &waits[lease_index(lease)];
 	char text[SCRIPT_PROBE_MAX];
 	size_t len;
 
@@ -299,7 +299,7 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 		in_the_way = !(lease->shared && probe->shared) &&
 					 pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease);
 	else
-		in_the_way = probe->shared && !lease->shared && waits[lease_slot(lease)].by_readers &&
+		in_the_way = probe->shared && !lease->shared && waits[lease_index(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
 	if (in_the_way && may_explore(probe, now_us))
 		explore(probe, lease, now_us);
@@ -469,7 +469,7 @@ was_told(Lease *const *told, int count, const Lease *request)
 static void
 tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 {
-	const Waiters *hosts = turns_told(driver, lease_slot(lease));
+	const Waiters *hosts = turns_told(driver, lease_index(lease));
 	char text[SCRIPT_PROBE_MAX];
 	size_t len;
 
@@ -537,11 +537,11 @@ is_asked_for(Lease *lease)
 		   pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING;
 }
 
-/* Of a request: no other has it, as the slot is another lease's when it is freed. */
+/* Of a request: no other has it, as the entry is another lease's when it is freed. */
 static uint64
 number_of(const Lease *lease)
 {
-	return (uint64) lease_slot(lease) << 32 | lease->drive.generation;
+	return (uint64) lease_index(lease) << 32 | lease->drive.generation;
 }
 
 /*
@@ -613,7 +613,7 @@ gate_wait(PGPROC *process, LocalWait *wait)
 		return false;
 	if (lease_state(lease) == LEASE_HELD)
 		wait->shared = lease;
-	else if (waits[lease_slot(lease)].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
+	else if (waits[lease_index(lease)].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
 		wait->request = lease;
 	else
 		return false;
@@ -651,7 +651,7 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 		strlcpy(wait->what, text.data, sizeof(wait->what));
 	}
 	wait->request = NULL;
-	if (lease != NULL && waits[lease_slot(lease)].timer.at_us != 0 &&
+	if (lease != NULL && waits[lease_index(lease)].timer.at_us != 0 &&
 		lease_state(lease) == LEASE_WAITING)
 		wait->request = lease;
 }
@@ -660,7 +660,7 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 static void
 come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
-	Wait *wait = &waits[lease_slot(lease)];
+	Wait *wait = &waits[lease_index(lease)];
 
 	switch (probe_judge(&wait->memory, &probe->path, now_us,
 						DeadlockTimeout * INT64CONST(1000) + PATIENCE_US))

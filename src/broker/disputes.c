@@ -67,7 +67,7 @@ static bool inherited_agrees; /* surely */
 static bool in_doubt;         /* whether some host does */
 
 static bool step_in_way;  /* another host is about to take a step away from this one */
-static core_mask guessed; /* slots of nodes; see note_guess */
+static core_mask guessed; /* indexes of nodes; see note_guess */
 
 static struct
 {
@@ -245,7 +245,7 @@ is_ripe(const Dispute *dispute)
 static bool
 has_leases(int64 now_us)
 {
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 		if (lease_at(i)->in_use && is_asked_or_held(&lease_at(i)->drive.core))
 			return true;
 	return lease_table->settling.kept_until_us > now_us;
@@ -543,7 +543,7 @@ note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 se
 	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
 
 	if (!is_silent(seen_us) && standing_stops(&lease_table->standing, &other))
-		guessed |= entry_slots(difference->guessed);
+		guessed |= entry_nodes(difference->guessed);
 }
 
 /*

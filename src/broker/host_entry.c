@@ -70,17 +70,17 @@ entry_announce(HostStep step)
 	announced = step;
 }
 
-/* Nodes in force come first in a configuration, in the order of their slots. */
+/* Nodes in force come first in a configuration, in the order of their indexes. */
 core_mask
-entry_slots(core_mask places)
+entry_nodes(core_mask places)
 {
-	core_mask slots = 0;
+	core_mask indexes = 0;
 	int place = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && (places & CORE_BIT(place++)))
-			slots |= CORE_BIT(i);
-	return slots;
+			indexes |= CORE_BIT(i);
+	return indexes;
 }
 
 bool
@@ -89,7 +89,7 @@ entry_names(const RedisNode *node)
 	char process[HOSTS_ID_MAX + 1];
 
 	hosts_set_id(process, node->guard->run_id);
-	return process[0] != '\0' && strcmp(process, written[node->slot]) == 0;
+	return process[0] != '\0' && strcmp(process, written[node->index]) == 0;
 }
 
 HostStep
@@ -141,7 +141,7 @@ static void
 describe_held(HostConfig *config, core_lists lists)
 {
 	core_lists held[HOSTS_HELD_MAX] = {0};
-	int slot_of[HOSTS_NODES_MAX];
+	int index_of[HOSTS_NODES_MAX];
 	int count = 0;
 	int unsettled;
 	int64 kept_until_us;
@@ -154,18 +154,18 @@ describe_held(HostConfig *config, core_lists lists)
 		return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((lists.now | lists.next) & CORE_BIT(i))
-			slot_of[count++] = i;
+			index_of[count++] = i;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (!((lists.now | lists.next) & CORE_BIT(i)) && is_of_held(held, i))
 		{
 			describe_node(&config->node[config->count++], node_at(i), lists);
-			slot_of[count++] = i;
+			index_of[count++] = i;
 		}
 	for (int i = 0; i < config->count; i++)
 		for (int list = 0; list < HOSTS_HELD_MAX; list++)
 		{
-			config->node[i].held |= (held[list].now >> slot_of[i] & 1) << 2 * list;
-			config->node[i].held |= (held[list].next >> slot_of[i] & 1) << (2 * list + 1);
+			config->node[i].held |= (held[list].now >> index_of[i] & 1) << 2 * list;
+			config->node[i].held |= (held[list].next >> index_of[i] & 1) << (2 * list + 1);
 		}
 }
 
@@ -175,7 +175,7 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 {
 	int count = held[0].now != 0;
 
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
 		const core_lease *lease = &lease_at(i)->drive.core;
 		core_lists lists = lease->lists;
@@ -233,8 +233,8 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 		len -= snprintf(db, sizeof(db), url->is_unix ? "?db=%d" : "/%d", url->db);
 	text_to_printable(node->address, sizeof(node->address), url->address, len);
 	node->db = url->db;
-	node->now = (lists.now & CORE_BIT(from->slot)) != 0;
-	node->next = (lists.next & CORE_BIT(from->slot)) != 0;
+	node->now = (lists.now & CORE_BIT(from->index)) != 0;
+	node->next = (lists.next & CORE_BIT(from->index)) != 0;
 	if (node_is_on_duty(from))
 	{
 		hosts_set_id(node->process, from->guard->run_id);

@@ -22,8 +22,8 @@ extern void entry_texts(const char *text[2], size_t len[2]);
 extern const HostConfig *entry_config(void);
 extern void entry_look_again(void);
 
-/* The slots of nodes in force.  A bit of places is a place in entry_config()->node. */
-extern core_mask entry_slots(core_mask places);
+/* The indexes of nodes in force.  A bit of places is a place in entry_config()->node. */
+extern core_mask entry_nodes(core_mask places);
 
 /* Does the entry, as entry_write wrote it last, name the present process of the node? */
 extern bool entry_names(const RedisNode *node);

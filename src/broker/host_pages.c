@@ -122,7 +122,7 @@ void
 hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 {
 	static char after[CORE_NODES_MAX][HOSTS_AFTER_MAX + 1];
-	core_mask bit = CORE_BIT(node->slot);
+	core_mask bit = CORE_BIT(node->index);
 	const redisReply *next = NULL;
 
 	if (!(reading.out & bit))
@@ -133,10 +133,10 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 	else if (reply != NULL && read_page(node, reply->element[1], now_us))
 		next = reply->element[0];
 	if (next != NULL && next->len > 0 && node_can_send(node) &&
-		++reading.pages[node->slot] < PAGES_MAX &&
-		(!(reading.later & bit) || strcmp(next->str, after[node->slot]) > 0))
+		++reading.pages[node->index] < PAGES_MAX &&
+		(!(reading.later & bit) || strcmp(next->str, after[node->index]) > 0))
 	{
-		strlcpy(after[node->slot], next->str, sizeof(after[0]));
+		strlcpy(after[node->index], next->str, sizeof(after[0]));
 		reading.later |= bit;
 		ask_page(node, next->str, next->len, now_us);
 		return;
@@ -162,9 +162,9 @@ read_page(RedisNode *node, const redisReply *records, int64 now_us)
 		bool found;
 		int64 seen_us = now_us - record.age_ms * 1000;
 
-		if (record.id <= reading.last[node->slot])
+		if (record.id <= reading.last[node->index])
 			return false;
-		reading.last[node->slot] = record.id;
+		reading.last[node->index] = record.id;
 		if (record.config != NULL)
 			configs[record.number] = record;
 		host = hash_search(reading.hosts, &record.id, HASH_ENTER, &found);
@@ -185,7 +185,7 @@ read_page(RedisNode *node, const redisReply *records, int64 now_us)
 			host->facts_len = record.facts_len;
 			host->config = keep_config(&configs[record.number]);
 		}
-		host->known_to |= CORE_BIT(node->slot);
+		host->known_to |= CORE_BIT(node->index);
 	}
 	return true;
 }

@@ -18,20 +18,20 @@ static StepMarks marks;
 static bool is_left = false; /* those in force were, as marks say */
 
 static uint64 hash_of_address(int node);
-static int sort_nodes(core_mask nodes, int *slot);
+static int sort_nodes(core_mask nodes, int *index);
 static void describe_mark(StepMark *mark, core_mask nodes);
 static void tell_left(void);
 
 void
-forget_mark(int slot)
+forget_mark(int index)
 {
-	memset(&marks.mark[slot], 0, sizeof(marks.mark[0]));
+	memset(&marks.mark[index], 0, sizeof(marks.mark[0]));
 }
 
 void
-read_mark(int slot, const char *text, size_t len)
+read_mark(int index, const char *text, size_t len)
 {
-	(void) steps_read_mark(&marks.mark[slot], text, len);
+	(void) steps_read_mark(&marks.mark[index], text, len);
 }
 
 bool
@@ -87,7 +87,7 @@ hash_of_address(int node)
 
 /* Of these nodes, in the order of their addresses: all hosts that name them so get the same. */
 static int
-sort_nodes(core_mask nodes, int *slot)
+sort_nodes(core_mask nodes, int *index)
 {
 	int count = 0;
 
@@ -97,10 +97,10 @@ sort_nodes(core_mask nodes, int *slot)
 
 		if (!(nodes & CORE_BIT(i)))
 			continue;
-		for (; at > 0 && strcmp(node_at(slot[at - 1])->url.address, node_at(i)->url.address) > 0;
+		for (; at > 0 && strcmp(node_at(index[at - 1])->url.address, node_at(i)->url.address) > 0;
 			 at--)
-			slot[at] = slot[at - 1];
-		slot[at] = i;
+			index[at] = index[at - 1];
+		index[at] = i;
 		count++;
 	}
 	return count;
@@ -110,16 +110,16 @@ sort_nodes(core_mask nodes, int *slot)
 static void
 describe_mark(StepMark *mark, core_mask nodes)
 {
-	int slot[CORE_NODES_MAX];
+	int index[CORE_NODES_MAX];
 	StringInfoData text;
 
 	memset(mark, 0, sizeof(*mark));
-	mark->count = sort_nodes(nodes, slot);
+	mark->count = sort_nodes(nodes, index);
 	initStringInfo(&text);
 	for (int i = 0; i < mark->count; i++)
 	{
-		appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", node_at(slot[i])->url.address);
-		mark->address[i] = hash_of_address(slot[i]);
+		appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", node_at(index[i])->url.address);
+		mark->address[i] = hash_of_address(index[i]);
 	}
 	mark->list = hash_bytes_extended((const unsigned char *) text.data, text.len, 3);
 	text_to_printable(mark->nodes, sizeof(mark->nodes), text.data, text.len);
@@ -156,8 +156,8 @@ is_marked(core_lists to, core_lists asked)
 void
 mark_nodes(core_lists to, core_mask at, int64 now_us)
 {
-	int slot[CORE_NODES_MAX];
-	int count = sort_nodes(to.now, slot);
+	int index[CORE_NODES_MAX];
+	int count = sort_nodes(to.now, index);
 	StepMark mark;
 
 	describe_mark(&mark, to.now);
@@ -172,7 +172,7 @@ mark_nodes(core_lists to, core_mask at, int64 now_us)
 			continue;
 		mark.place = 0;
 		for (int j = 0; j < count; j++)
-			if (slot[j] == i)
+			if (index[j] == i)
 				mark.place = j + 1;
 		len[1] = steps_write_mark(&mark, text);
 		told_of(i)->marking = mark;
@@ -183,11 +183,11 @@ mark_nodes(core_lists to, core_mask at, int64 now_us)
 void
 hear_mark(RedisNode *node, const redisReply *reply)
 {
-	Told *from = told_of(node->slot);
+	Told *from = told_of(node->index);
 
 	if (reply == NULL || reply->type != REDIS_REPLY_INTEGER || from->marking.version == 0)
 		return;
-	marks.mark[node->slot] = from->marking;
+	marks.mark[node->index] = from->marking;
 	from->marked = from->marking.version;
 	from->marking.version = 0;
 }

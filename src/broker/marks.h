@@ -12,8 +12,8 @@
 #include "shared/host_list.h"
 
 /* The node in this place has told its mark.  There is another node in this place now. */
-extern void read_mark(int slot, const char *text, size_t len);
-extern void forget_mark(int slot);
+extern void read_mark(int index, const char *text, size_t len);
+extern void forget_mark(int index);
 
 /* The marks of the nodes that have told of theirs. */
 extern const StepMarks *known_marks(void);

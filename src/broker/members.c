@@ -9,7 +9,7 @@
 #include "broker/node.h"
 #include "broker/subscription.h"
 #include "protocol/overlap.h"
-#include "protocol/slots.h"
+#include "protocol/node_index.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
@@ -47,14 +47,14 @@ static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before 
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
-static Step step_to(const Listed *listed, const int *slot, core_lists *to);
-static bool meets_former(const Listed *listed, const int *slot);
-static void take_urls(const Listed *listed, const int *slot);
-static void find_slots(const Listed *listed, int *slot);
-static bool assign_slots(const Listed *listed, int *slot, int64 now_us);
-static void open_nodes(const Listed *listed, const int *slot, int64 now_us);
-static SlotUse slot_use(void);
-static void close_left_node(int slot, int64 now_us);
+static Step step_to(const Listed *listed, const int *index, core_lists *to);
+static bool meets_former(const Listed *listed, const int *index);
+static void take_urls(const Listed *listed, const int *index);
+static void find_indexes(const Listed *listed, int *index);
+static bool assign_indexes(const Listed *listed, int *index, int64 now_us);
+static void open_nodes(const Listed *listed, const int *index, int64 now_us);
+static NodeIndexUse index_use(void);
+static void close_left_node(int index, int64 now_us);
 
 core_lists
 members_lists(void)
@@ -107,16 +107,16 @@ adopt_file(int64 now_us)
 	static NodeUrls now;
 	static NodeUrls next;
 	Listed listed;
-	int slot[URL_NODES_MAX];
+	int index[URL_NODES_MAX];
 
 	if (!lists_file_read(&now, &next))
 		return;
 	read_lists(&listed, &now, &next);
 	if (listed.count > URL_NODES_MAX)
 		return;
-	find_slots(&listed, slot);
-	if (assign_slots(&listed, slot, now_us))
-		open_nodes(&listed, slot, now_us);
+	find_indexes(&listed, index);
+	if (assign_indexes(&listed, index, now_us))
+		open_nodes(&listed, index, now_us);
 }
 
 bool
@@ -124,7 +124,7 @@ members_configure(int64 now_us,
 				  bool (*may_leave)(core_lists to, bool back, int64 since_us, int64 now_us),
 				  void (*stay)(void))
 {
-	static bool short_of_slots = false;
+	static bool short_of_indexes = false;
 	static Step wanted = STEP_NONE;
 	static int64 wanted_us; /* since when it is */
 	static bool held_up = false;
@@ -132,7 +132,7 @@ members_configure(int64 now_us,
 	Listed listed;
 	core_lists to;
 	Step step;
-	int slot[URL_NODES_MAX];
+	int index[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
 	read_lists(&listed, redlock_nodes(), redlock_nodes_next());
@@ -148,8 +148,8 @@ members_configure(int64 now_us,
 						 "acquired.")));
 		return false;
 	}
-	find_slots(&listed, slot);
-	step = step_to(&listed, slot, &to);
+	find_indexes(&listed, index);
+	step = step_to(&listed, index, &to);
 	/* from two lists to others the hosts that have but one of them can't be asked */
 	if (step == STEP_ASIDE && step != wanted)
 		ereport(
@@ -171,24 +171,24 @@ members_configure(int64 now_us,
 							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))
 	{
 		held_up = true;
-		take_urls(&listed, slot); /* with passwords that have changed */
-		open_nodes(&listed, slot, now_us);
+		take_urls(&listed, index); /* with passwords that have changed */
+		open_nodes(&listed, index, now_us);
 		if (step != STEP_ASIDE)
 			due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
-	meets = meets_former(&listed, slot);
-	if (!assign_slots(&listed, slot, now_us))
+	meets = meets_former(&listed, index);
+	if (!assign_indexes(&listed, index, now_us))
 	{
-		if (!short_of_slots)
+		if (!short_of_indexes)
 			ereport(LOG,
 					(errmsg("redlock.nodes is not yet in force"),
 					 errdetail("Too many nodes that were removed from it still serve leases.")));
-		short_of_slots = true;
+		short_of_indexes = true;
 		due_us = now_us + RECONFIGURE_US;
 		return false;
 	}
-	short_of_slots = false;
+	short_of_indexes = false;
 	if (!meets)
 		ereport(
 			WARNING,
@@ -202,7 +202,7 @@ members_configure(int64 now_us,
 	if (held_up)
 		ereport(LOG, (errmsg("redlock.nodes is in force now")));
 	held_up = false;
-	open_nodes(&listed, slot, now_us);
+	open_nodes(&listed, index, now_us);
 	if (lists.now == 0 || lists.next == 0)
 		lists_file_remove();
 	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
@@ -238,21 +238,21 @@ read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next)
 
 /* Those that nodes have; -1: none yet. */
 static void
-find_slots(const Listed *listed, int *slot)
+find_indexes(const Listed *listed, int *index)
 {
 	for (int u = 0; u < listed->count; u++)
 	{
-		slot[u] = -1;
+		index[u] = -1;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (node_status[i].in_use &&
 				strcmp(node_status[i].url.address, listed->node[u].url->address) == 0)
-				slot[u] = i;
+				index[u] = i;
 	}
 }
 
 /* Where do these lead from the two lists in force?  Tells by which nodes this host votes then. */
 static Step
-step_to(const Listed *listed, const int *slot, core_lists *to)
+step_to(const Listed *listed, const int *index, core_lists *to)
 {
 	core_lists wanted = {0};
 
@@ -261,10 +261,10 @@ step_to(const Listed *listed, const int *slot, core_lists *to)
 		return STEP_NONE;
 	for (int u = 0; u < listed->count; u++)
 	{
-		if (slot[u] < 0)
+		if (index[u] < 0)
 			return STEP_ASIDE;
-		wanted.now |= listed->node[u].now ? CORE_BIT(slot[u]) : 0;
-		wanted.next |= listed->node[u].next ? CORE_BIT(slot[u]) : 0;
+		wanted.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
+		wanted.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
 	}
 	*to = (core_lists){wanted.now, 0};
 	if (wanted.now == lists.now && wanted.next == lists.next)
@@ -278,18 +278,18 @@ step_to(const Listed *listed, const int *slot, core_lists *to)
 
 /* Does each quorum of the new lists meet each of those that were in force? */
 static bool
-meets_former(const Listed *listed, const int *slot)
+meets_former(const Listed *listed, const int *index)
 {
 	core_lists to = {0};
 	core_mask used = members();
 
 	for (int u = 0; u < listed->count; u++)
-		if (slot[u] >= 0)
-			used |= CORE_BIT(slot[u]);
+		if (index[u] >= 0)
+			used |= CORE_BIT(index[u]);
 	for (int u = 0; u < listed->count; u++)
 	{
-		/* a node without a slot is none of the others: it gets a bit that stands for none */
-		core_mask bit = slot[u] >= 0 ? CORE_BIT(slot[u]) : ~used & (used + 1);
+		/* a node without an index is none of the others: it gets a bit that stands for none */
+		core_mask bit = index[u] >= 0 ? CORE_BIT(index[u]) : ~used & (used + 1);
 
 		used |= bit;
 		to.now |= listed->node[u].now ? bit : 0;
@@ -299,15 +299,15 @@ meets_former(const Listed *listed, const int *slot)
 		   quorums_meet(lists, members(), to, to.now | to.next);
 }
 
-/* Of those that have slots. */
+/* Of those that have indexes. */
 static void
-take_urls(const Listed *listed, const int *slot)
+take_urls(const Listed *listed, const int *index)
 {
 	for (int u = 0; u < listed->count; u++)
 	{
-		NodeStatus *status = &node_status[Max(slot[u], 0)];
+		NodeStatus *status = &node_status[Max(index[u], 0)];
 
-		if (slot[u] < 0)
+		if (index[u] < 0)
 			continue;
 		seqlock_begin_write(&status->version);
 		status->url = *listed->node[u].url;
@@ -315,33 +315,33 @@ take_urls(const Listed *listed, const int *slot)
 	}
 }
 
-/* Reserve a slot for each node that has none, and tell in which lists each is. */
+/* Reserve an index for each node that has none, and tell in which lists each is. */
 static bool
-assign_slots(const Listed *listed, int *slot, int64 now_us)
+assign_indexes(const Listed *listed, int *index, int64 now_us)
 {
 	NodeStatus *status = node_status;
-	core_mask listed_slots;
+	core_mask listed_indexes;
 	core_mask replaced = 0;
 
-	if (!slots_assign(slot_use(), CORE_NODES_MAX, slot, listed->count, &listed_slots))
+	if (!node_index_assign(index_use(), CORE_NODES_MAX, index, listed->count, &listed_indexes))
 		return false;
 	for (int u = 0; u < listed->count; u++)
-		if (status[slot[u]].in_use &&
-			strcmp(status[slot[u]].url.address, listed->node[u].url->address) != 0)
-			close_left_node(slot[u], now_us);
+		if (status[index[u]].in_use &&
+			strcmp(status[index[u]].url.address, listed->node[u].url->address) != 0)
+			close_left_node(index[u], now_us);
 
 	lists = (core_lists){0};
 	for (int u = 0; u < listed->count; u++)
 	{
-		NodeStatus *b = &status[slot[u]];
+		NodeStatus *b = &status[index[u]];
 
-		lists.now |= listed->node[u].now ? CORE_BIT(slot[u]) : 0;
-		lists.next |= listed->node[u].next ? CORE_BIT(slot[u]) : 0;
+		lists.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
+		lists.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
 		seqlock_begin_write(&b->version);
 		b->url = *listed->node[u].url;
 		if (!b->in_use)
 		{
-			replaced |= CORE_BIT(slot[u]);
+			replaced |= CORE_BIT(index[u]);
 			b->in_use = true;
 			b->last_error[0] = '\0';
 			memset(&b->guard, 0, sizeof(b->guard));
@@ -363,24 +363,24 @@ assign_slots(const Listed *listed, int *slot, int64 now_us)
 	return true;
 }
 
-/* Those that have slots. */
+/* Those that have indexes. */
 static void
-open_nodes(const Listed *listed, const int *slot, int64 now_us)
+open_nodes(const Listed *listed, const int *index, int64 now_us)
 {
 	for (int u = 0; u < listed->count; u++)
 	{
-		RedisNode *node = node_at(Max(slot[u], 0));
+		RedisNode *node = node_at(Max(index[u], 0));
 		const NodeUrl *url = listed->node[u].url;
 
-		if (slot[u] < 0)
+		if (index[u] < 0)
 			continue;
 		if (node->state == NODE_UNUSED)
-			node_open(slot[u], url, &node_status[slot[u]].guard, now_us);
+			node_open(index[u], url, &node_status[index[u]].guard, now_us);
 		else if (node->url.tls != url->tls || node->url.durable != url->durable ||
 				 strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
-			subscription_close(slot[u], now_us); /* opened again by the next who waits */
+			subscription_close(index[u], now_us); /* opened again by the next who waits */
 			node_reopen(node, url, now_us);
 		}
 	}
@@ -416,7 +416,7 @@ members_reopen_tls(int64 now_us)
 void
 members_close_left(int64 now_us)
 {
-	core_mask done = slots_to_leave(slot_use(), members());
+	core_mask done = node_index_to_leave(index_use(), members());
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
@@ -427,12 +427,12 @@ members_close_left(int64 now_us)
 	}
 }
 
-static SlotUse
-slot_use(void)
+static NodeIndexUse
+index_use(void)
 {
-	SlotUse use = {0};
+	NodeIndexUse use = {0};
 
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 		if (lease_at(i)->in_use)
 			use.leased |= core_served_by(&lease_at(i)->drive.core);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -446,13 +446,13 @@ slot_use(void)
 }
 
 static void
-close_left_node(int slot, int64 now_us)
+close_left_node(int index, int64 now_us)
 {
-	NodeStatus *status = &node_status[slot];
+	NodeStatus *status = &node_status[index];
 
-	subscription_close(slot, now_us);
-	if (node_at(slot)->state != NODE_UNUSED)
-		node_close(node_at(slot), now_us);
+	subscription_close(index, now_us);
+	if (node_at(index)->state != NODE_UNUSED)
+		node_close(node_at(index), now_us);
 	seqlock_begin_write(&status->version);
 	status->in_use = false;
 	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */

@@ -1,9 +1,9 @@
 /*
  * members.h
  *		The nodes of this server: redlock.nodes, and redlock.nodes_next, put into force,
- *		slot by slot.
+ *		index by index.
  *
- * A node keeps its slot as long as it is listed, be it in both.  One that is no longer does
+ * A node keeps its index as long as it is listed, be it in both.  One that is no longer does
  * not vote on new leases; it stays connected until the leases on which it voted have
  * ended, and all that it was sent is answered.
  *
@@ -27,8 +27,8 @@ extern int64 members_round_trip_us(void);
 
 /*
  * The nodes of an earlier broker, also those that are no longer listed: leases may live on
- * them, and what is listed now may have to wait for their slots.  After a start of the server, the
- * two lists that were in force before, if there were two.
+ * them, and what is listed now may have to wait for their indexes.  After a start of the server,
+ * the two lists that were in force before, if there were two.
  */
 extern void members_adopt(int64 now_us);
 

@@ -42,7 +42,7 @@
 #define DOUBT_US (NODE_TIMEOUT_US / 4)
 #define DOUBT_AGAIN_US INT64CONST(60000000)
 
-static RedisNode nodes[NODE_SLOTS];
+static RedisNode nodes[NODE_INDEXES];
 const NodeHandler *node_handler;
 
 static void on_connection(RedisNode *node, int64 now_us);
@@ -60,15 +60,15 @@ void
 node_init(const NodeHandler *handler)
 {
 	node_handler = handler;
-	for (int i = 0; i < NODE_SLOTS; i++)
-		nodes[i].slot = i;
+	for (int i = 0; i < NODE_INDEXES; i++)
+		nodes[i].index = i;
 }
 
 RedisNode *
-node_at(int slot)
+node_at(int index)
 {
-	Assert(slot >= 0 && slot < NODE_SLOTS);
-	return &nodes[slot];
+	Assert(index >= 0 && index < NODE_INDEXES);
+	return &nodes[index];
 }
 
 const char *
@@ -96,14 +96,14 @@ node_state_name(NodeState state)
 }
 
 void
-node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us)
+node_open(int index, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 {
-	RedisNode *node = node_at(slot);
+	RedisNode *node = node_at(index);
 
 	Assert(node->state == NODE_UNUSED);
 
 	memset(node, 0, sizeof(*node));
-	node->slot = slot;
+	node->index = index;
 	node->url = *url;
 	node->guard = guard;
 	if (!node_is_subscriber(node))
@@ -202,7 +202,7 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 			return PG_INT64_MAX;
 
 		case NODE_RESOLVING:
-			switch (resolver_read(node->slot, &answer))
+			switch (resolver_read(node->index, &answer))
 			{
 				case RESOLVER_PENDING:
 					if (now_us < node->deadline_us)
@@ -299,7 +299,7 @@ start(RedisNode *node, int64 now_us)
 
 	if (node_is_subscriber(node))
 	{
-		const RedisNode *voter = node_at(node->slot - NODE_SUBSCRIBER);
+		const RedisNode *voter = node_at(node->index - NODE_SUBSCRIBER);
 
 		if (!node_is_on_duty(voter))
 		{
@@ -324,7 +324,7 @@ start(RedisNode *node, int64 now_us)
 	}
 
 	/* not asked yet, or all its addresses failed */
-	problem = resolver_ask(node->slot, node->url.host);
+	problem = resolver_ask(node->index, node->url.host);
 	if (problem != NULL)
 	{
 		node_fail(node, NODE_BACKING_OFF, problem, now_us);
@@ -359,7 +359,7 @@ connect_to(RedisNode *node, int64 now_us)
 	node->unparsed = 0;
 	node->began_us = now_us;
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
-	loop_watch(node->slot, node->connection->fd, true); /* writable means connected */
+	loop_watch(node->index, node->connection->fd, true); /* writable means connected */
 	node_set_state(node, NODE_CONNECTING, NULL);
 }
 
@@ -478,7 +478,7 @@ drop(RedisNode *node)
 {
 	if (node->connection == NULL)
 		return;
-	loop_forget(node->slot);
+	loop_forget(node->index);
 	redisFree(node->connection);
 	node->connection = NULL;
 	node->tls = NULL;
@@ -511,8 +511,8 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 
 	/* it may hang as well, and its own check be seconds away */
 	if (!node->replacing && !node_is_subscriber(node) &&
-		node_at(node->slot + NODE_SUBSCRIBER)->connection != NULL)
-		node_fail(node_at(node->slot + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
+		node_at(node->index + NODE_SUBSCRIBER)->connection != NULL)
+		node_fail(node_at(node->index + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",
 				  now_us);
 
 	while (node_in_flight(node) > 0)

@@ -3,7 +3,7 @@
  *		One connection to one Redis node, never blocking: its state, its commands
  *		in flight, its deadlines.
  *
- *	 UNUSED      the slot belongs to no node
+ *	 UNUSED      the index belongs to no node
  *	 RESOLVING   waits for the address of its host name
  *	 CONNECTING  the socket is not yet open
  *	 HANDSHAKE    AUTH, SELECT, the facts, the loading of scripts and our name are out;
@@ -25,7 +25,7 @@
  * command that meets a dead one all the same is sent again on a new connection, while
  * there is time (`replacing`).
  *
- * Each node has two slots: its own, for commands, and that of its subscriber, a
+ * Each node has two indexes: its own, for commands, and that of its subscriber, a
  * second connection for the messages of releases, opened when it is first needed.
  *
  * Used by the broker only.  The files node.c and node_*.c know nothing of leases: they tell
@@ -47,9 +47,9 @@
 /* Bound of commands in flight on one connection. */
 #define NODE_IN_FLIGHT_MAX 16384
 
-/* The subscriber of a node has the node's slot plus this. */
+/* The subscriber of a node has the node's index plus this. */
 #define NODE_SUBSCRIBER CORE_NODES_MAX
-#define NODE_SLOTS (2 * CORE_NODES_MAX)
+#define NODE_INDEXES (2 * CORE_NODES_MAX)
 
 /* No reply to a command of ours is longer: INFO takes some kilobytes. */
 #define NODE_REPLY_MAX (64 * 1024)
@@ -83,7 +83,7 @@ typedef struct InFlight
 
 typedef struct RedisNode
 {
-	int slot; /* its bit in a core_mask */
+	int index; /* its bit in a core_mask */
 	NodeState state;
 	NodeUrl url;
 	char error[SCRIPT_TEXT_MAX + 1]; /* why it is not READY, or what its
@@ -169,11 +169,11 @@ node_is_tried(const RedisNode *node)
 
 extern void node_init(const NodeHandler *handler);
 
-extern RedisNode *node_at(int slot);
+extern RedisNode *node_at(int index);
 extern const char *node_state_name(NodeState state);
 
-/* Give the slot to a node and begin to connect; give it up. */
-extern void node_open(int slot, const NodeUrl *url, GuardMemory *guard, int64 now_us);
+/* Give the index to a node and begin to connect; give it up. */
+extern void node_open(int index, const NodeUrl *url, GuardMemory *guard, int64 now_us);
 extern void node_close(RedisNode *node, int64 now_us);
 
 /* What went wrong just now; empty: nothing that need be told any more. */
@@ -191,7 +191,7 @@ extern void node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us);
 static inline bool
 node_is_subscriber(const RedisNode *node)
 {
-	return node->slot >= NODE_SUBSCRIBER;
+	return node->index >= NODE_SUBSCRIBER;
 }
 
 /* The handshake is over, and it was found to be fit. */

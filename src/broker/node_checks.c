@@ -207,7 +207,7 @@ ask_guard(RedisNode *node)
 	node->facts.durable = is_durable(node);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		memories[i] = node_at(i)->state != NODE_UNUSED ? node_at(i)->guard : NULL;
-	node_describe(node, guard_meet(memories, node->slot, &node->facts, MAX_TTL_US, now_us));
+	node_describe(node, guard_meet(memories, node->index, &node->facts, MAX_TTL_US, now_us));
 }
 
 /* redlock.nodes may say what a node does not tell, and that it forgets whatever it tells. */

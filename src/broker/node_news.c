@@ -25,7 +25,7 @@ static bool may_log_error(RedisNode *node, bool ended_duty);
 void
 node_news_of_memory(RedisNode *node)
 {
-	NodeStatus *status = &node_status[node->slot];
+	NodeStatus *status = &node_status[node->index];
 	int percent =
 		node->memory_limit > 0 ? (int) (100.0 * node->memory_used / node->memory_limit) : 0;
 
@@ -76,7 +76,7 @@ most_names_text(void)
 void
 node_news_of_state(RedisNode *node, NodeState before)
 {
-	NodeStatus *status = &node_status[node->slot];
+	NodeStatus *status = &node_status[node->index];
 	/* not only connected again, as for a new password: its last error was told then */
 	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
 	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;

@@ -120,7 +120,7 @@ node_flush(RedisNode *node, int64 now_us)
 static void
 watch(RedisNode *node)
 {
-	loop_watch(node->slot, node->connection->fd,
+	loop_watch(node->index, node->connection->fd,
 			   node->tls != NULL ? tls_waits_for_room(node->tls) : node->flush_wanted);
 }
 

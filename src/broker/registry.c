@@ -83,7 +83,7 @@ registry_changed(void)
 static bool
 still_counts(const RedisNode *node)
 {
-	return entry_names(node) && redlock_clock_us() - told_of(node->slot)->answered_us <
+	return entry_names(node) && redlock_clock_us() - told_of(node->index)->answered_us <
 									LUA_HOST_SILENT_MS * INT64CONST(1000);
 }
 
@@ -172,13 +172,13 @@ beat(int64 now_us)
 static void
 meet(const RedisNode *node)
 {
-	Told *from = told_of(node->slot);
+	Told *from = told_of(node->index);
 
 	if (from->records != NULL)
 		pfree(from->records);
 	memset(from, 0, sizeof(*from));
-	set_told(node->slot, false);
-	forget_mark(node->slot);
+	set_told(node->index, false);
+	forget_mark(node->index);
 	strlcpy(from->address, node->url.address, sizeof(from->address));
 }
 
@@ -190,13 +190,13 @@ send_beat(RedisNode *node, int64 now_us)
 
 	entry_texts(&argv[1], &len[1]);
 
-	if (told_of(node->slot)->sha[0] == '\0')
+	if (told_of(node->index)->sha[0] == '\0')
 		node_call(node, CALL_LOAD, 3, (const char *[]){"SCRIPT", "LOAD", lua_hosts_script}, NULL,
 				  now_us);
 	else
 	{
-		told_of(node->slot)->asked_us = now_us;
-		told_of(node->slot)->said = lease_table->standing.number;
+		told_of(node->index)->asked_us = now_us;
+		told_of(node->index)->said = lease_table->standing.number;
 		list_call(node, CALL_BEAT, lengthof(argv), argv, len, now_us);
 	}
 }
@@ -206,8 +206,8 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 {
 	if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
 	{
-		strlcpy(told_of(node->slot)->sha, reply->str, SCRIPT_SHA_SIZE);
-		told_of(node->slot)->loaded = true;
+		strlcpy(told_of(node->index)->sha, reply->str, SCRIPT_SHA_SIZE);
+		told_of(node->index)->loaded = true;
 		if (node_can_send(node))
 		{
 			send_beat(node, now_us);
@@ -217,8 +217,8 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 	else if (reply != NULL)
 	{
 		list_complain(node, reply);
-		told_of(node->slot)->answered = lease_table->standing.number; /* it never will */
-		told_of(node->slot)->answered_us = now_us;
+		told_of(node->index)->answered = lease_table->standing.number; /* it never will */
+		told_of(node->index)->answered_us = now_us;
 	}
 	end_beat(node, now_us);
 }
@@ -226,7 +226,7 @@ hear_load(RedisNode *node, const redisReply *reply, int64 now_us)
 static void
 hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 {
-	Told *from = told_of(node->slot);
+	Told *from = told_of(node->index);
 
 	if (reply != NULL && lacks_script(node, reply))
 	{
@@ -262,7 +262,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->answered_us = from->asked_us;
 		from->complained = false;
 		from->has_mark = true;
-		read_mark(node->slot, reply->element[2]->str, reply->element[2]->len);
+		read_mark(node->index, reply->element[2]->str, reply->element[2]->len);
 		from->namesake = read_id(reply->element[3]);
 	}
 	end_beat(node, now_us);
@@ -282,17 +282,17 @@ lacks_script(RedisNode *node, const redisReply *reply)
 {
 	if (reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, "NOSCRIPT", 8) != 0)
 		return false;
-	told_of(node->slot)->sha[0] = '\0';
+	told_of(node->index)->sha[0] = '\0';
 	return true;
 }
 
 static void
 end_beat(RedisNode *node, int64 now_us)
 {
-	told_of(node->slot)->out = false;
+	told_of(node->index)->out = false;
 	if (beat_out == 0)
 		return;
-	beat_out &= ~CORE_BIT(node->slot);
+	beat_out &= ~CORE_BIT(node->index);
 	if (beat_out == 0)
 		look(now_us);
 }

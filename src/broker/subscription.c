@@ -22,7 +22,8 @@
 
 static Driver *driver;
 
-/* Of each slot of the lease table: of a queue that is held, nodes that told of each permit; or NULL
+/* Of each entry of the lease table: of a queue that is held, nodes that told of each permit; or
+ * NULL
  */
 static core_mask **told_permits;
 static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
@@ -37,7 +38,7 @@ subscription_init(Driver *of_leases)
 {
 	driver = of_leases;
 	told_permits =
-		MemoryContextAllocExtended(TopMemoryContext, lease_table->slots * sizeof(core_mask *),
+		MemoryContextAllocExtended(TopMemoryContext, lease_table->entries * sizeof(core_mask *),
 								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
@@ -56,7 +57,7 @@ subscription_begin(Lease *lease)
 void
 subscription_end(Lease *lease)
 {
-	core_mask **told = &told_permits[lease_slot(lease)];
+	core_mask **told = &told_permits[lease_index(lease)];
 
 	if (*told != NULL)
 		pfree(*told);
@@ -70,7 +71,7 @@ subscription_end(Lease *lease)
 static bool
 hears(const Lease *lease)
 {
-	return driver->slot[lease_slot(lease)].hears;
+	return driver->entry[lease_index(lease)].hears;
 }
 
 void
@@ -83,7 +84,7 @@ subscription_open(int node, int64 now_us)
 Lease *
 subscription_joined(const RedisNode *node, const char *channel, size_t len)
 {
-	deaf_to_us &= ~CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	deaf_to_us &= ~CORE_BIT(node->index - NODE_SUBSCRIBER);
 	return subscription_lease(channel, len);
 }
 
@@ -91,7 +92,7 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 Lease *
 subscription_told_permit(const RedisNode *node, const char *channel, size_t len, int permit)
 {
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
 	Lease *lease = subscription_lease(channel, len);
 	core_mask **told;
 	core_mask *by;
@@ -99,7 +100,7 @@ subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
 
 	if (lease == NULL || !lease->is_queue || !hears(lease) || lease->drive.core.state != CORE_HELD)
 		return NULL;
-	told = &told_permits[lease_slot(lease)];
+	told = &told_permits[lease_index(lease)];
 	if (*told == NULL)
 		*told = MemoryContextAllocZero(TopMemoryContext, (PERMITS_MAX + 1) * sizeof(core_mask));
 	by = &(*told)[permit];
@@ -175,7 +176,7 @@ subscription_lease(const char *key, size_t len)
 void
 subscription_on_change(RedisNode *node, int64 now_us)
 {
-	core_mask bit = CORE_BIT(node->slot - NODE_SUBSCRIBER);
+	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
 
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
@@ -191,7 +192,7 @@ subscription_on_change(RedisNode *node, int64 now_us)
 
 		node_subscribe(node, own, channel_of(lease_table->host_id, own), true);
 	}
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
 		Lease *lease = lease_at(i);
 
@@ -200,7 +201,7 @@ subscription_on_change(RedisNode *node, int64 now_us)
 		if (node->state == NODE_READY)
 			node_subscribe(node, lease->key, lease->key_len, true);
 		else
-			driver_on_left(driver, i, node->slot - NODE_SUBSCRIBER, now_us);
+			driver_on_left(driver, i, node->index - NODE_SUBSCRIBER, now_us);
 	}
 }
 

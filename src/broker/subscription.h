@@ -15,7 +15,7 @@
 
 extern void subscription_init(Driver *driver);
 
-/* The lease joins the channel of its key, or leaves it: see hears of DriverSlot. */
+/* The lease joins the channel of its key, or leaves it: see hears of DriverEntry. */
 extern void subscription_begin(Lease *lease);
 extern void subscription_end(Lease *lease);
 

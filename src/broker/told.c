@@ -25,9 +25,9 @@ told_init(void)
 }
 
 Told *
-told_of(int slot)
+told_of(int index)
 {
-	return &told[slot];
+	return &told[index];
 }
 
 void
@@ -75,7 +75,7 @@ list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *
 	static const char *const names[] = {
 		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list", [CALL_MARK] = "mark"};
 	char id[LOCK_HOST_DIGITS + 1];
-	const char *all[8] = {"EVALSHA", told_of(node->slot)->sha, "0", names[what]};
+	const char *all[8] = {"EVALSHA", told_of(node->index)->sha, "0", names[what]};
 	size_t len[lengthof(all)];
 	int count = 4;
 
@@ -113,9 +113,9 @@ list_complain(RedisNode *node, const redisReply *reply)
 {
 	char error[SCRIPT_TEXT_MAX + 1] = "its answer is none of that script";
 
-	if (told_of(node->slot)->complained)
+	if (told_of(node->index)->complained)
 		return;
-	told_of(node->slot)->complained = true;
+	told_of(node->index)->complained = true;
 	if (reply->type == REDIS_REPLY_ERROR)
 		text_of_node(error, sizeof(error), reply->str, reply->len);
 	node_explain_refusal(reply, node->lacks_for_hosts, error);
@@ -126,13 +126,13 @@ list_complain(RedisNode *node, const redisReply *reply)
 
 /* For votes, and for people. */
 void
-set_told(int slot, bool has)
+set_told(int index, bool has)
 {
 	if (has)
-		those_told |= CORE_BIT(slot);
+		those_told |= CORE_BIT(index);
 	else
-		those_told &= ~CORE_BIT(slot);
-	pg_atomic_write_u32(&node_status[slot].told_of_hosts, has);
+		those_told &= ~CORE_BIT(index);
+	pg_atomic_write_u32(&node_status[index].told_of_hosts, has);
 }
 
 core_mask

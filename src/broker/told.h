@@ -65,7 +65,7 @@ typedef struct Told
 extern void told_init(void);
 
 /* The answer of the node in this place. */
-extern Told *told_of(int slot);
+extern Told *told_of(int index);
 
 /* Calls the script of the list (hosts.lua) at a node.  what: one of the values above. */
 extern void list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
@@ -78,7 +78,7 @@ extern bool list_is_answer(const redisReply *reply, size_t elements);
 extern void list_complain(RedisNode *node, const redisReply *reply);
 
 /* The nodes that may vote: they have told of other hosts, or can't. */
-extern void set_told(int slot, bool has);
+extern void set_told(int index, bool has);
 extern core_mask nodes_told(void);
 
 extern bool has_told(int node, int64 now_us);

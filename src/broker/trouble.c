@@ -26,7 +26,7 @@ typedef struct Trouble
 	int leases;           /* and how many */
 	StringInfoData first; /* of these, with the nodes' reasons */
 	uint32 number;        /* of this time */
-	uint32 *counted_in;   /* by slot: number of the time in which it was counted */
+	uint32 *counted_in;   /* by entry: number of the time in which it was counted */
 } Trouble;
 
 static Trouble troubles[TROUBLES];
@@ -85,7 +85,7 @@ log_lease(Lease *lease, TroubleKind kind)
 static void
 count_trouble(Lease *lease, Trouble *trouble)
 {
-	int slot = lease_slot(lease);
+	int entry = lease_index(lease);
 
 	if (trouble->times++ == 0)
 	{
@@ -94,7 +94,7 @@ count_trouble(Lease *lease, Trouble *trouble)
 		if (trouble->counted_in == NULL)
 		{
 			trouble->counted_in =
-				MemoryContextAllocZero(TopMemoryContext, lease_table->slots * sizeof(uint32));
+				MemoryContextAllocZero(TopMemoryContext, lease_table->entries * sizeof(uint32));
 			initStringInfo(&trouble->first);
 		}
 		trouble->number++;
@@ -103,9 +103,9 @@ count_trouble(Lease *lease, Trouble *trouble)
 		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
 		pfree(nodes);
 	}
-	if (trouble->counted_in[slot] == trouble->number)
+	if (trouble->counted_in[entry] == trouble->number)
 		return;
-	trouble->counted_in[slot] = trouble->number;
+	trouble->counted_in[entry] = trouble->number;
 	trouble->leases++;
 	if (trouble->leases <= LOG_LEASES)
 	{

@@ -36,7 +36,7 @@
 #define UNHURRIED_MAX 512
 
 static Driver driver;
-static Timer *timers; /* one for each slot of the lease table */
+static Timer *timers; /* one for each entry of the lease table */
 static pairingheap *timer_heap;
 
 /* What send sends: all of it is the same for all nodes, but for command.core */
@@ -84,7 +84,7 @@ round_trip_us(const Driver *of)
 static void
 compose(Driver *of, DriverCommand *what)
 {
-	Lease *lease = lease_at(what->sent.slot);
+	Lease *lease = lease_at(what->sent.entry);
 
 	command.op = what->sent.op;
 	command.key = lease->key;
@@ -113,7 +113,7 @@ send_to_node(Driver *of, int node, const DriverCommand *what)
 {
 	InFlight sent = {.command = what->sent, .sent_us = what->now_us};
 
-	command.core = core_command_to(&lease_at(what->sent.slot)->drive.core, node, what->sent.op);
+	command.core = core_command_to(&lease_at(what->sent.entry)->drive.core, node, what->sent.op);
 	script_set_attempt(value, command.core.attempt);
 	node_send(node_at(node), &command, &sent);
 }
@@ -135,9 +135,9 @@ random_bits(Driver *of)
 }
 
 static void
-set_timer(Driver *of, int slot, int64_t at_us)
+set_timer(Driver *of, int entry, int64_t at_us)
 {
-	timers_set(timer_heap, &timers[slot], at_us);
+	timers_set(timer_heap, &timers[entry], at_us);
 }
 
 int
@@ -156,23 +156,23 @@ world_timer_due(int64 looked_us, int64 *next_us)
  */
 
 static void
-hear(Driver *of, int slot, bool begin)
+hear(Driver *of, int entry, bool begin)
 {
 	if (begin)
-		subscription_begin(lease_at(slot));
+		subscription_begin(lease_at(entry));
 	else
-		subscription_end(lease_at(slot));
+		subscription_end(lease_at(entry));
 }
 
 static void
-tell_host(Driver *of, uint64_t host, int slot, int64_t now_us)
+tell_host(Driver *of, uint64_t host, int entry, int64_t now_us)
 {
-	const Lease *lease = lease_at(slot);
+	const Lease *lease = lease_at(entry);
 	char text[SCRIPT_WANT_MAX];
 
 	subscription_say(host, text,
 					 script_write_want(text, lease->key, lease->key_len, of->id,
-									   turns_waited_us(of, slot, now_us), lease->shared),
+									   turns_waited_us(of, entry, now_us), lease->shared),
 					 now_us);
 }
 
@@ -193,9 +193,9 @@ drop_waiters(Driver *of, WaitersKnown *known)
  */
 
 static void
-get_terms(const Driver *of, int slot, DriverTerms *terms)
+get_terms(const Driver *of, int entry, DriverTerms *terms)
 {
-	const Lease *lease = lease_at(slot);
+	const Lease *lease = lease_at(entry);
 
 	terms->hash = lease->hash;
 	terms->ttl_us = lease->ttl_ms * INT64CONST(1000);
@@ -209,9 +209,9 @@ get_terms(const Driver *of, int slot, DriverTerms *terms)
 }
 
 static void
-new_value(Driver *of, int slot)
+new_value(Driver *of, int entry)
 {
-	Lease *lease = lease_at(slot);
+	Lease *lease = lease_at(entry);
 
 	draw_secret(lease->secret);
 	/* none has answered yet; a request that moves to other nodes was answered by the former ones */
@@ -239,28 +239,28 @@ draw_secret(uint8 secret[LOCK_SECRET_BYTES])
 }
 
 static Wish
-get_wish(const Driver *of, int slot)
+get_wish(const Driver *of, int entry)
 {
-	return pg_atomic_read_u32(&lease_at(slot)->wish);
+	return pg_atomic_read_u32(&lease_at(entry)->wish);
 }
 
 static bool
-is_answered(const Driver *of, int slot)
+is_answered(const Driver *of, int entry)
 {
-	return lease_state(lease_at(slot)) != LEASE_WAITING;
+	return lease_state(lease_at(entry)) != LEASE_WAITING;
 }
 
 static bool
-is_returned(const Driver *of, int slot)
+is_returned(const Driver *of, int entry)
 {
-	return lease_at(slot)->token != 0;
+	return lease_at(entry)->token != 0;
 }
 
 /* Tell the owner, the counters, and then, which can fail, the log. */
 static void
-tell(Driver *of, int slot, DriverNews news, int64_t now_us)
+tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 {
-	Lease *lease = lease_at(slot);
+	Lease *lease = lease_at(entry);
 	const core_lease *core = &lease->drive.core;
 
 	switch (news)
@@ -338,92 +338,92 @@ publish_votes(Lease *lease)
 }
 
 static void
-no_more_waits(Driver *of, int slot)
+no_more_waits(Driver *of, int entry)
 {
-	deadlock_end(lease_at(slot));
+	deadlock_end(lease_at(entry));
 }
 
 static int64_t
-hold_until_us(const Driver *of, int slot, int64_t now_us)
+hold_until_us(const Driver *of, int entry, int64_t now_us)
 {
-	return lease_hold_until_us(lease_at(slot), now_us);
+	return lease_hold_until_us(lease_at(entry), now_us);
 }
 
 static bool
-hold_is_over(const Driver *of, int slot, int64_t now_us)
+hold_is_over(const Driver *of, int entry, int64_t now_us)
 {
-	return lease_hold_is_over(lease_at(slot), now_us);
+	return lease_hold_is_over(lease_at(entry), now_us);
 }
 
 static int64_t
-look_at_us(Driver *of, int slot, int64_t wake_at_us)
+look_at_us(Driver *of, int entry, int64_t wake_at_us)
 {
-	return lease_look_at_us(lease_at(slot), wake_at_us);
+	return lease_look_at_us(lease_at(entry), wake_at_us);
 }
 
 static bool
-wants_tokens(const Driver *of, int slot, int64_t now_us)
+wants_tokens(const Driver *of, int entry, int64_t now_us)
 {
-	return lease_wants_tokens(lease_at(slot), now_us);
+	return lease_wants_tokens(lease_at(entry), now_us);
 }
 
 static void
-expect_tokens(Driver *of, int slot, int64_t until_us)
+expect_tokens(Driver *of, int entry, int64_t until_us)
 {
-	lease_expect_tokens(lease_at(slot), until_us);
+	lease_expect_tokens(lease_at(entry), until_us);
 }
 
 static DriverTurnEnd
-turn_end(const Driver *of, int slot)
+turn_end(const Driver *of, int entry)
 {
-	const Lease *lease = lease_at(slot);
+	const Lease *lease = lease_at(entry);
 
 	return lease->goes_on ? TURN_GOES_ON : lease->returns ? TURN_RETURNS : TURN_ENDS;
 }
 
 static bool
-end_stay(Driver *of, int slot, int64_t now_us)
+end_stay(Driver *of, int entry, int64_t now_us)
 {
-	return lease_end_stay(lease_at(slot), now_us);
+	return lease_end_stay(lease_at(entry), now_us);
 }
 
 static bool
-end_hold(Driver *of, int slot, int64_t now_us)
+end_hold(Driver *of, int entry, int64_t now_us)
 {
-	return lease_end_hold(lease_at(slot), now_us);
+	return lease_end_hold(lease_at(entry), now_us);
 }
 
 static bool
-give_up_stay(Driver *of, int slot)
+give_up_stay(Driver *of, int entry)
 {
-	return lease_give_up_stay(lease_at(slot));
+	return lease_give_up_stay(lease_at(entry));
 }
 
 static bool
-give_up_detached(Driver *of, int slot)
+give_up_detached(Driver *of, int entry)
 {
-	return lease_give_up_detached(lease_at(slot));
+	return lease_give_up_detached(lease_at(entry));
 }
 
 static bool
-release_orphan(Driver *of, int slot, int64_t now_us)
+release_orphan(Driver *of, int entry, int64_t now_us)
 {
-	if (!lease_release_orphan(lease_at(slot)))
+	if (!lease_release_orphan(lease_at(entry)))
 		return false;
-	trouble_log(lease_at(slot), TROUBLE_LEFT, now_us);
+	trouble_log(lease_at(entry), TROUBLE_LEFT, now_us);
 	return true;
 }
 
 static void
-want(Driver *of, int slot)
+want(Driver *of, int entry)
 {
-	lease_want(lease_at(slot));
+	lease_want(lease_at(entry));
 }
 
 static void
-tell_permit(Driver *of, int slot, int permit)
+tell_permit(Driver *of, int entry, int permit)
 {
-	lease_tell_permit(lease_at(slot), permit);
+	lease_tell_permit(lease_at(entry), permit);
 }
 
 static void
@@ -434,9 +434,9 @@ count_unsettled(Driver *of, int change)
 }
 
 static void
-free_slot(Driver *of, int slot)
+free_entry(Driver *of, int entry)
 {
-	lease_free(lease_at(slot));
+	lease_free(lease_at(entry));
 }
 
 static const DriverWorld world = {
@@ -475,25 +475,25 @@ static const DriverWorld world = {
 	.want = want,
 	.tell_permit = tell_permit,
 	.count_unsettled = count_unsettled,
-	.free = free_slot,
+	.free = free_entry,
 };
 
 Driver *
 world_init(void)
 {
-	int slots = lease_table->slots;
-	Release *releases = MemoryContextAllocHuge(TopMemoryContext, slots * sizeof(Release));
+	int entries = lease_table->entries;
+	Release *releases = MemoryContextAllocHuge(TopMemoryContext, entries * sizeof(Release));
 
-	timers = MemoryContextAllocExtended(TopMemoryContext, slots * sizeof(Timer),
+	timers = MemoryContextAllocExtended(TopMemoryContext, entries * sizeof(Timer),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timer_heap = timers_make();
 	driver.world = &world;
 	driver.id = lease_table->host_id;
-	driver.slots = slots;
+	driver.entries = entries;
 	driver.leases = (char *) &lease_table->lease[0].drive;
 	driver.stride = sizeof(Lease);
-	driver.slot = MemoryContextAllocExtended(TopMemoryContext, slots * sizeof(DriverSlot),
-											 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	driver.entry = MemoryContextAllocExtended(TopMemoryContext, entries * sizeof(DriverEntry),
+											  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	driver.settling = &lease_table->settling;
 	driver.retry_us = RETRY_US;
 	driver.retry_told_us = RETRY_SUBSCRIBED_US;

@@ -13,7 +13,7 @@
 /* The driver of this server's leases, ready but for its lists of nodes. */
 extern Driver *world_init(void);
 
-/* The slot whose time has come, as of looked_us; -1: none, and *next_us says when. */
+/* The entry whose time has come, as of looked_us; -1: none, and *next_us says when. */
 extern int world_timer_due(int64 looked_us, int64 *next_us);
 
 #endif /* REDLOCK_WORLD_H */

@@ -13,33 +13,34 @@
 /* Releases begun before the world looks at its nodes again. */
 #define RELEASES_PER_PASS 1000
 
-static void ask(Driver *driver, int slot, int64_t now_us);
-static void release(Driver *driver, int slot, int64_t now_us);
-static void extend(Driver *driver, int slot, int64_t now_us);
-static void limit(Driver *driver, int slot, int64_t now_us);
-static void step(Driver *driver, int slot, core_event *event);
-static void step_simple(Driver *driver, int slot, core_event_type type, int node, int64_t now_us);
+static void ask(Driver *driver, int entry, int64_t now_us);
+static void release(Driver *driver, int entry, int64_t now_us);
+static void extend(Driver *driver, int entry, int64_t now_us);
+static void limit(Driver *driver, int entry, int64_t now_us);
+static void step(Driver *driver, int entry, core_event *event);
+static void step_simple(Driver *driver, int entry, core_event_type type, int node, int64_t now_us);
 static void take(Driver *driver, const ReleaseStep *next, int64_t now_us);
-static void wake(Driver *driver, int slot, int64_t retry_us, int64_t not_before_us, int64_t now_us);
-static void ask_if_missed(Driver *driver, int slot, int64_t now_us);
-static void publish(Driver *driver, int slot, core_outcome outcome, int64_t now_us);
-static void note_grant(Driver *driver, int slot, int64_t now_us);
-static void on_expiry(Driver *driver, int slot, int64_t now_us);
-static void send_to(Driver *driver, core_mask nodes, int slot, core_op op, core_event_type why,
+static void wake(Driver *driver, int entry, int64_t retry_us, int64_t not_before_us,
+				 int64_t now_us);
+static void ask_if_missed(Driver *driver, int entry, int64_t now_us);
+static void publish(Driver *driver, int entry, core_outcome outcome, int64_t now_us);
+static void note_grant(Driver *driver, int entry, int64_t now_us);
+static void on_expiry(Driver *driver, int entry, int64_t now_us);
+static void send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type why,
 					int64_t now_us);
-static int64_t release_ms(Driver *driver, int slot, int64_t now_us);
-static void set_timer(Driver *driver, int slot);
-static void hear(Driver *driver, int slot, bool begin);
+static int64_t release_ms(Driver *driver, int entry, int64_t now_us);
+static void set_timer(Driver *driver, int entry);
+static void hear(Driver *driver, int entry, bool begin);
 static void move_askers(Driver *driver, core_lists lists, int64_t now_us);
-static bool waits(const Driver *driver, int slot);
+static bool waits(const Driver *driver, int entry);
 
 void
 driver_init(Driver *driver, Release *release, int room)
 {
-	release_queue_init(&driver->releases, release, driver->slots, room);
-	for (int slot = 0; slot < driver->slots; slot++)
-		if (driver_lease(driver, slot)->core.state != CORE_FREE)
-			driver->world->get_terms(driver, slot, &driver->slot[slot].terms);
+	release_queue_init(&driver->releases, release, driver->entries, room);
+	for (int entry = 0; entry < driver->entries; entry++)
+		if (driver_lease(driver, entry)->core.state != CORE_FREE)
+			driver->world->get_terms(driver, entry, &driver->entry[entry].terms);
 }
 
 /*
@@ -47,50 +48,50 @@ driver_init(Driver *driver, Release *release, int room)
  */
 
 void
-driver_act(Driver *driver, int slot, int64_t now_us)
+driver_act(Driver *driver, int entry, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 
-	switch (wish_act(driver->world->wish(driver, slot), core->state, driver->serves,
-					 driver->world->is_answered(driver, slot),
-					 release_queue_waits(&driver->releases, slot)))
+	switch (wish_act(driver->world->wish(driver, entry), core->state, driver->serves,
+					 driver->world->is_answered(driver, entry),
+					 release_queue_waits(&driver->releases, entry)))
 	{
 		case WISH_WAIT:
 			if (core->state == CORE_HELD)
 			{
-				set_timer(driver, slot); /* its stay may end sooner */
-				extend(driver, slot, now_us);
-				limit(driver, slot, now_us);
+				set_timer(driver, entry); /* its stay may end sooner */
+				extend(driver, entry, now_us);
+				limit(driver, entry, now_us);
 			}
 			break;
 		case WISH_ASK:
-			ask(driver, slot, now_us);
+			ask(driver, entry, now_us);
 			break;
 		case WISH_FREE:
-			turns_forget(driver, slot);
-			driver->world->free(driver, slot);
+			turns_forget(driver, entry);
+			driver->world->free(driver, entry);
 			break;
 		case WISH_RELEASE:
-			release(driver, slot, now_us);
+			release(driver, entry, now_us);
 			break;
 	}
 }
 
 static void
-ask(Driver *driver, int slot, int64_t now_us)
+ask(Driver *driver, int entry, int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, slot);
-	DriverTerms *terms = &driver->slot[slot].terms;
+	DriverLease *lease = driver_lease(driver, entry);
+	DriverTerms *terms = &driver->entry[entry].terms;
 	core_event event = {
 		.type = CORE_ACQUIRE, .now_us = now_us, .lists = driver->world->lists(driver)};
 	int other;
 
 	if (event.lists.now == 0)
 	{
-		driver->world->tell(driver, slot, DRIVER_NO_NODES, now_us);
+		driver->world->tell(driver, entry, DRIVER_NO_NODES, now_us);
 		return;
 	}
-	driver->world->get_terms(driver, slot, terms);
+	driver->world->get_terms(driver, entry, terms);
 	/* our own key would be in the way */
 	while ((other = release_queue_find(&driver->releases, terms->hash)) >= 0)
 	{
@@ -99,7 +100,7 @@ ask(Driver *driver, int slot, int64_t now_us)
 		while (release_queue_hurry(&driver->releases, other, &next))
 			take(driver, &next, now_us);
 	}
-	driver->world->new_value(driver, slot);
+	driver->world->new_value(driver, entry);
 	event.once = terms->once;
 	event.ttl_us = terms->ttl_us;
 	event.answer_us = driver->answer_us;
@@ -108,75 +109,75 @@ ask(Driver *driver, int slot, int64_t now_us)
 										 : 2 * driver->answer_us;
 	event.retry_us = driver->retry_us;
 	event.hold_at_most_us = terms->hold_at_most_us;
-	event.not_before_us = turns_begin(driver, slot, now_us);
+	event.not_before_us = turns_begin(driver, entry, now_us);
 	lease->granted = false;
 	lease->keep_until_us = 0;
-	step(driver, slot, &event);
+	step(driver, entry, &event);
 }
 
 static void
-release(Driver *driver, int slot, int64_t now_us)
+release(Driver *driver, int entry, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 
-	limit(driver, slot, now_us);
+	limit(driver, entry, now_us);
 	/* a loss that the owner noticed first is told all the same */
 	if (core->state == CORE_HELD && now_us >= core->valid_until_us &&
-		!driver->world->hold_is_over(driver, slot, now_us))
-		step_simple(driver, slot, CORE_TICK, 0, now_us);
-	driver->world->tell(driver, slot, DRIVER_RELEASED, now_us);
-	if (release_queue_begin(&driver->releases, slot, core, driver->slot[slot].terms.hash,
+		!driver->world->hold_is_over(driver, entry, now_us))
+		step_simple(driver, entry, CORE_TICK, 0, now_us);
+	driver->world->tell(driver, entry, DRIVER_RELEASED, now_us);
+	if (release_queue_begin(&driver->releases, entry, core, driver->entry[entry].terms.hash,
 							driver->world->can_send(driver)))
-		step_simple(driver, slot, CORE_RELEASE, 0, now_us);
+		step_simple(driver, entry, CORE_RELEASE, 0, now_us);
 	else
-		set_timer(driver, slot);
+		set_timer(driver, entry);
 }
 
 /* A session that takes a lease which stays need not ask the nodes for tokens then. */
 static void
-extend(Driver *driver, int slot, int64_t now_us)
+extend(Driver *driver, int entry, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 	core_event event = {.type = CORE_EXTEND, .now_us = now_us};
 
-	if (!driver->world->wants_tokens(driver, slot, now_us))
+	if (!driver->world->wants_tokens(driver, entry, now_us))
 		return;
 	event.token = rules_more_tokens(core->bound, driver->world->wall_clock_us(driver));
 	if (event.token > 0)
-		step(driver, slot, &event);
-	driver->world->expect_tokens(driver, slot, core_raises_until_us(core));
+		step(driver, entry, &event);
+	driver->world->expect_tokens(driver, entry, core_raises_until_us(core));
 }
 
 /* The lease may be held for longer than the core knows, or have another holder. */
 static void
-limit(Driver *driver, int slot, int64_t now_us)
+limit(Driver *driver, int entry, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 	core_event event = {.type = CORE_LIMIT, .now_us = now_us};
 
 	if (core->state != CORE_HELD)
 		return;
-	event.hold_until_us = driver->world->hold_until_us(driver, slot, now_us);
+	event.hold_until_us = driver->world->hold_until_us(driver, entry, now_us);
 	if (event.hold_until_us != core->hold_until_us)
-		step(driver, slot, &event);
+		step(driver, entry, &event);
 }
 
 void
-driver_on_timer(Driver *driver, int slot, int64_t now_us)
+driver_on_timer(Driver *driver, int entry, int64_t now_us)
 {
-	limit(driver, slot, now_us);
-	if (driver->world->end_stay(driver, slot, now_us) ||
-		driver->world->end_hold(driver, slot, now_us))
-		driver_act(driver, slot, now_us);
-	else if (now_us < driver_lease(driver, slot)->core.wake_at_us)
-		set_timer(driver, slot); /* a stay or a hold might have ended, but goes on */
-	else if (driver->world->release_orphan(driver, slot, now_us))
+	limit(driver, entry, now_us);
+	if (driver->world->end_stay(driver, entry, now_us) ||
+		driver->world->end_hold(driver, entry, now_us))
+		driver_act(driver, entry, now_us);
+	else if (now_us < driver_lease(driver, entry)->core.wake_at_us)
+		set_timer(driver, entry); /* a stay or a hold might have ended, but goes on */
+	else if (driver->world->release_orphan(driver, entry, now_us))
 	{
-		driver_act(driver, slot, now_us);
-		set_timer(driver, slot); /* the release may be under way already, and owe something */
+		driver_act(driver, entry, now_us);
+		set_timer(driver, entry); /* the release may be under way already, and owe something */
 	}
 	else
-		step_simple(driver, slot, CORE_TICK, 0, now_us);
+		step_simple(driver, entry, CORE_TICK, 0, now_us);
 }
 
 void
@@ -193,13 +194,13 @@ void
 driver_serve(Driver *driver, int64_t now_us)
 {
 	driver->serves = true;
-	for (int slot = 0; slot < driver->slots; slot++)
+	for (int entry = 0; entry < driver->entries; entry++)
 	{
-		if (driver_lease(driver, slot)->core.state == CORE_BUSY &&
-			driver->world->wish(driver, slot) == WISH_HOLD)
-			wake(driver, slot, driver->retry_us, 0, now_us);
+		if (driver_lease(driver, entry)->core.state == CORE_BUSY &&
+			driver->world->wish(driver, entry) == WISH_HOLD)
+			wake(driver, entry, driver->retry_us, 0, now_us);
 		else
-			driver_act(driver, slot, now_us);
+			driver_act(driver, entry, now_us);
 	}
 }
 
@@ -213,91 +214,91 @@ driver_serve(Driver *driver, int64_t now_us)
  * owner was told something else.
  */
 static void
-step(Driver *driver, int slot, core_event *event)
+step(Driver *driver, int entry, core_event *event)
 {
 	const DriverWorld *world = driver->world;
-	DriverLease *lease = driver_lease(driver, slot);
+	DriverLease *lease = driver_lease(driver, entry);
 	core_lease *core = &lease->core;
 	bool was_settled;
 	uint32_t round;
 	core_out out;
 
 	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
-		limit(driver, slot, event->now_us);
+		limit(driver, entry, event->now_us);
 	round = core->round;
 	was_settled = settling_has(driver->settling, core);
 	event->random = world->random(driver);
 	event->can_send = world->can_send(driver);
 	event->can_vote = world->can_vote(driver, event->now_us);
-	event->can_release = release_queue_can_release(&driver->releases, slot, event->can_send);
+	event->can_release = release_queue_can_release(&driver->releases, entry, event->can_send);
 	if (world->watch != NULL)
-		world->watch(driver, slot, event, NULL);
+		world->watch(driver, entry, event, NULL);
 	core_step(core, event, &out);
 	if (world->watch != NULL)
-		world->watch(driver, slot, event, &out);
+		world->watch(driver, entry, event, &out);
 	if (settling_has(driver->settling, core) != was_settled)
 		world->count_unsettled(driver, was_settled ? 1 : -1);
-	publish(driver, slot, out.outcome, event->now_us);
+	publish(driver, entry, out.outcome, event->now_us);
 	if (event->type == CORE_RELEASE && lease->granted)
-		turns_end(driver, slot, event->now_us);
+		turns_end(driver, entry, event->now_us);
 
-	send_to(driver, out.release, slot, CORE_OP_RELEASE, event->type, event->now_us);
-	send_to(driver, out.acquire, slot, CORE_OP_ACQUIRE, event->type, event->now_us);
-	send_to(driver, out.confirm, slot, CORE_OP_CONFIRM, event->type, event->now_us);
-	send_to(driver, out.renew, slot, CORE_OP_RENEW, event->type, event->now_us);
+	send_to(driver, out.release, entry, CORE_OP_RELEASE, event->type, event->now_us);
+	send_to(driver, out.acquire, entry, CORE_OP_ACQUIRE, event->type, event->now_us);
+	send_to(driver, out.confirm, entry, CORE_OP_CONFIRM, event->type, event->now_us);
+	send_to(driver, out.renew, entry, CORE_OP_RENEW, event->type, event->now_us);
 	if (core->round != round && core->state == CORE_ASKING)
-		hearing_asked(&driver->slot[slot].hearing);
-	if (!waits(driver, slot))
+		hearing_asked(&driver->entry[entry].hearing);
+	if (!waits(driver, entry))
 	{
-		if (!driver->slot[slot].terms.is_queue || core->state != CORE_HELD)
-			hear(driver, slot, false);
-		world->no_more_waits(driver, slot);
+		if (!driver->entry[entry].terms.is_queue || core->state != CORE_HELD)
+			hear(driver, entry, false);
+		world->no_more_waits(driver, entry);
 	}
-	set_timer(driver, slot);
-	release_queue_follow(&driver->releases, slot, core, driver->slot[slot].terms.hash, event,
+	set_timer(driver, entry);
+	release_queue_follow(&driver->releases, entry, core, driver->entry[entry].terms.hash, event,
 						 world->on_duty(driver));
 	if (core->state == CORE_FREE)
-		driver_act(driver, slot, event->now_us);
+		driver_act(driver, entry, event->now_us);
 	else if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
-		ask_if_missed(driver, slot, event->now_us);
+		ask_if_missed(driver, entry, event->now_us);
 }
 
 static bool
-waits(const Driver *driver, int slot)
+waits(const Driver *driver, int entry)
 {
-	core_state state = driver_lease(driver, slot)->core.state;
+	core_state state = driver_lease(driver, entry)->core.state;
 
 	return state == CORE_ASKING || state == CORE_BUSY;
 }
 
 static void
-step_simple(Driver *driver, int slot, core_event_type type, int node, int64_t now_us)
+step_simple(Driver *driver, int entry, core_event_type type, int node, int64_t now_us)
 {
 	core_event event = {.type = type, .now_us = now_us, .node = node};
 
-	step(driver, slot, &event);
+	step(driver, entry, &event);
 }
 
 static void
-wake(Driver *driver, int slot, int64_t retry_us, int64_t not_before_us, int64_t now_us)
+wake(Driver *driver, int entry, int64_t retry_us, int64_t not_before_us, int64_t now_us)
 {
 	core_event event = {
 		.type = CORE_WAKE, .now_us = now_us, .retry_us = retry_us, .not_before_us = not_before_us};
 
-	step(driver, slot, &event);
+	step(driver, entry, &event);
 }
 
 static void
-ask_if_missed(Driver *driver, int slot, int64_t now_us)
+ask_if_missed(Driver *driver, int entry, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 	core_event event = {.type = CORE_WAKE, .now_us = now_us};
 
-	if (!driver->slot[slot].hears || !hearing_may_miss(&driver->slot[slot].hearing, core))
+	if (!driver->entry[entry].hears || !hearing_may_miss(&driver->entry[entry].hearing, core))
 		return;
-	event.by_us = turns_miss(driver, slot, now_us);
+	event.by_us = turns_miss(driver, entry, now_us);
 	if (event.by_us != 0 && event.by_us < core->next_at_us)
-		step(driver, slot, &event);
+		step(driver, entry, &event);
 }
 
 /*
@@ -306,21 +307,21 @@ ask_if_missed(Driver *driver, int slot, int64_t now_us)
  * host for it.
  */
 static void
-set_timer(Driver *driver, int slot)
+set_timer(Driver *driver, int entry)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
-	int64_t at_us = release_queue_wake_at_us(&driver->releases, slot, core);
-	int64_t grain_us = driver->slot[slot].terms.ttl_us / 1000;
+	const core_lease *core = &driver_lease(driver, entry)->core;
+	int64_t at_us = release_queue_wake_at_us(&driver->releases, entry, core);
+	int64_t grain_us = driver->entry[entry].terms.ttl_us / 1000;
 
 	if (at_us != 0 && core->state == CORE_HELD)
 	{
-		int64_t look_at_us = driver->world->look_at_us(driver, slot, at_us);
+		int64_t look_at_us = driver->world->look_at_us(driver, entry, at_us);
 
 		if (look_at_us < at_us && grain_us > STAY_GRAIN_US)
 			grain_us = STAY_GRAIN_US;
 		at_us = look_at_us + grain_us - look_at_us % grain_us;
 	}
-	driver->world->set_timer(driver, slot, at_us);
+	driver->world->set_timer(driver, entry, at_us);
 }
 
 /*
@@ -328,7 +329,7 @@ set_timer(Driver *driver, int slot)
  */
 
 static void
-publish(Driver *driver, int slot, core_outcome outcome, int64_t now_us)
+publish(Driver *driver, int entry, core_outcome outcome, int64_t now_us)
 {
 	const DriverWorld *world = driver->world;
 
@@ -337,39 +338,39 @@ publish(Driver *driver, int slot, core_outcome outcome, int64_t now_us)
 		case CORE_NOTHING:
 			break;
 		case CORE_MUST_WAIT:
-			world->tell(driver, slot, DRIVER_MUST_WAIT, now_us);
-			hear(driver, slot, true);
+			world->tell(driver, entry, DRIVER_MUST_WAIT, now_us);
+			hear(driver, entry, true);
 			break;
 		case CORE_GRANTED:
-			note_grant(driver, slot, now_us);
-			world->tell(driver, slot, DRIVER_GRANTED, now_us);
-			if (driver->slot[slot].terms.is_queue)
-				hear(driver, slot, true);
+			note_grant(driver, entry, now_us);
+			world->tell(driver, entry, DRIVER_GRANTED, now_us);
+			if (driver->entry[entry].terms.is_queue)
+				hear(driver, entry, true);
 			break;
 		case CORE_REFUSED:
-			world->tell(driver, slot, DRIVER_REFUSED, now_us);
+			world->tell(driver, entry, DRIVER_REFUSED, now_us);
 			break;
 		case CORE_UNREACHABLE:
-			world->tell(driver, slot, DRIVER_UNREACHABLE, now_us);
+			world->tell(driver, entry, DRIVER_UNREACHABLE, now_us);
 			break;
 		case CORE_RENEWED:
-			world->tell(driver, slot, DRIVER_RENEWED, now_us);
+			world->tell(driver, entry, DRIVER_RENEWED, now_us);
 			break;
 		case CORE_UNRENEWED:
-			world->expect_tokens(driver, slot, 0);
-			world->tell(driver, slot, DRIVER_UNRENEWED, now_us);
+			world->expect_tokens(driver, entry, 0);
+			world->tell(driver, entry, DRIVER_UNRENEWED, now_us);
 			break;
 		case CORE_EXPIRED:
-			on_expiry(driver, slot, now_us);
+			on_expiry(driver, entry, now_us);
 			break;
 	}
 }
 
 static void
-note_grant(Driver *driver, int slot, int64_t now_us)
+note_grant(Driver *driver, int entry, int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, slot);
-	int64_t keep_us = driver->slot[slot].terms.keep_us;
+	DriverLease *lease = driver_lease(driver, entry);
+	int64_t keep_us = driver->entry[entry].terms.keep_us;
 
 	lease->granted = true;
 	/* a turn goes on only if no other host came between */
@@ -386,21 +387,21 @@ note_grant(Driver *driver, int slot, int64_t now_us)
 }
 
 static void
-on_expiry(Driver *driver, int slot, int64_t now_us)
+on_expiry(Driver *driver, int entry, int64_t now_us)
 {
 	const DriverWorld *world = driver->world;
 
-	if (release_queue_waits(&driver->releases, slot))
+	if (release_queue_waits(&driver->releases, entry))
 		return; /* it was given back in time */
-	if (world->give_up_stay(driver, slot))
+	if (world->give_up_stay(driver, entry))
 		return; /* nobody has lost it */
-	if (world->hold_is_over(driver, slot, now_us) && world->end_hold(driver, slot, now_us))
+	if (world->hold_is_over(driver, entry, now_us) && world->end_hold(driver, entry, now_us))
 		return; /* it was to end; a hold that was prolonged at the last moment is lost */
-	world->tell(driver, slot, DRIVER_LOST, now_us);
-	if (driver->slot[slot].terms.is_queue)
+	world->tell(driver, entry, DRIVER_LOST, now_us);
+	if (driver->entry[entry].terms.is_queue)
 		return; /* a place in a queue, which its owner takes again */
-	(void) world->give_up_detached(driver, slot); /* nobody else would, */
-	(void) world->give_up_stay(driver, slot);     /* ... if its owner has just left it */
+	(void) world->give_up_detached(driver, entry); /* nobody else would, */
+	(void) world->give_up_stay(driver, entry);     /* ... if its owner has just left it */
 }
 
 /*
@@ -408,21 +409,21 @@ on_expiry(Driver *driver, int slot, int64_t now_us)
  */
 
 static void
-send_to(Driver *driver, core_mask nodes, int slot, core_op op, core_event_type why, int64_t now_us)
+send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type why, int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, slot);
-	const DriverTerms *terms = &driver->slot[slot].terms;
-	DriverCommand command = {.sent = {slot, lease->generation, lease->core.round, op, why},
+	DriverLease *lease = driver_lease(driver, entry);
+	const DriverTerms *terms = &driver->entry[entry].terms;
+	DriverCommand command = {.sent = {entry, lease->generation, lease->core.round, op, why},
 							 .now_us = now_us};
 
 	if (nodes == 0)
 		return;
 	command.ttl_ms = terms->ttl_us / 1000;
 	if (op == CORE_OP_RELEASE)
-		command.ttl_ms = release_ms(driver, slot, now_us);
-	command.waited_us = terms->once ? -1 : turns_waited_us(driver, slot, now_us);
+		command.ttl_ms = release_ms(driver, entry, now_us);
+	command.waited_us = terms->once ? -1 : turns_waited_us(driver, entry, now_us);
 	command.token = lease->granted ? lease->core.token : 0;
-	command.waiters = turns_named(driver, slot);
+	command.waiters = turns_named(driver, entry);
 	driver->world->compose(driver, &command);
 	for (int node = 0; node < CORE_NODES_MAX; node++)
 	{
@@ -435,11 +436,12 @@ send_to(Driver *driver, core_mask nodes, int slot, core_op op, core_event_type w
 
 /* At nodes that a lease has left, nothing ends. */
 static int64_t
-release_ms(Driver *driver, int slot, int64_t now_us)
+release_ms(Driver *driver, int entry, int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, slot);
-	int64_t ms = rules_release_ms(core_ends(&lease->core), driver->world->is_returned(driver, slot),
-								  lease->keep_until_us, now_us);
+	DriverLease *lease = driver_lease(driver, entry);
+	int64_t ms =
+		rules_release_ms(core_ends(&lease->core), driver->world->is_returned(driver, entry),
+						 lease->keep_until_us, now_us);
 
 	if (ms > 0)
 		settling_keep(driver->settling, &lease->core, lease->keep_until_us);
@@ -450,51 +452,51 @@ bool
 driver_on_answer(Driver *driver, int node, const DriverSent *sent, bool lacks_script,
 				 int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, sent->slot);
+	DriverLease *lease = driver_lease(driver, sent->entry);
 
 	release_queue_answered(&driver->releases, node, sent->op, sent->why);
 	/*
-	 * The slot has another lease by now.  Its core would know by the round, which is
+	 * The entry has another lease by now.  Its core would know by the round, which is
 	 * never set back; but the owner of a lock must not be told of another lock.
 	 */
 	if (lease->generation != sent->generation)
 		return false;
 	if (!lacks_script ||
-		!release_queue_may_repeat(&driver->releases, sent->slot, &lease->core, node, sent->op,
+		!release_queue_may_repeat(&driver->releases, sent->entry, &lease->core, node, sent->op,
 								  sent->round, now_us, driver->world->can_send(driver),
 								  driver->world->can_vote(driver, now_us)))
 		return true;
-	send_to(driver, CORE_BIT(node), sent->slot, sent->op, sent->why, now_us);
+	send_to(driver, CORE_BIT(node), sent->entry, sent->op, sent->why, now_us);
 	return false;
 }
 
 void
-driver_step_answer(Driver *driver, int slot, core_event *reply)
+driver_step_answer(Driver *driver, int entry, core_event *reply)
 {
-	step(driver, slot, reply);
+	step(driver, entry, reply);
 }
 
 bool
 driver_on_lost(Driver *driver, int node, const DriverSent *sent, bool replacing, int64_t now_us)
 {
-	DriverLease *lease = driver_lease(driver, sent->slot);
+	DriverLease *lease = driver_lease(driver, sent->entry);
 
 	release_queue_answered(&driver->releases, node, sent->op, sent->why);
 	if (lease->generation != sent->generation)
 		return true;
 	if (replacing && core_may_reconnect(&lease->core, node))
 		return false;
-	step_simple(driver, sent->slot, CORE_NODE_LOST, node, now_us);
+	step_simple(driver, sent->entry, CORE_NODE_LOST, node, now_us);
 	return true;
 }
 
 void
 driver_on_node_ready(Driver *driver, int node, int64_t now_us)
 {
-	for (int slot = 0; slot < driver->slots; slot++)
-		if (release_queue_node_ready(&driver->releases, slot, &driver_lease(driver, slot)->core,
+	for (int entry = 0; entry < driver->entries; entry++)
+		if (release_queue_node_ready(&driver->releases, entry, &driver_lease(driver, entry)->core,
 									 node, driver->world->can_send(driver)))
-			step_simple(driver, slot, CORE_NODE_READY, node, now_us);
+			step_simple(driver, entry, CORE_NODE_READY, node, now_us);
 }
 
 /*
@@ -504,7 +506,7 @@ driver_on_node_ready(Driver *driver, int node, int64_t now_us)
 static void
 take(Driver *driver, const ReleaseStep *next, int64_t now_us)
 {
-	step_simple(driver, next->slot, next->type, next->node, now_us);
+	step_simple(driver, next->entry, next->type, next->node, now_us);
 }
 
 void
@@ -548,19 +550,19 @@ driver_forget_debt(Driver *driver, int64_t now_us)
 void
 driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us)
 {
-	for (int slot = 0; slot < driver->slots; slot++)
+	for (int entry = 0; entry < driver->entries; entry++)
 	{
-		const core_lease *core = &driver_lease(driver, slot)->core;
+		const core_lease *core = &driver_lease(driver, entry)->core;
 		core_event event = {.type = CORE_ADOPT, .now_us = now_us, .not_before_us = not_before_us};
 
 		if (core->state == CORE_FREE)
 			continue;
-		step(driver, slot, &event);
-		if (driver->slot[slot].terms.is_queue && core->state == CORE_HELD)
-			hear(driver, slot, true);
-		if (driver->world->wish(driver, slot) == WISH_NOTHING)
-			driver_act(driver, slot, now_us); /* it must not be renewed */
-		set_timer(driver, slot);
+		step(driver, entry, &event);
+		if (driver->entry[entry].terms.is_queue && core->state == CORE_HELD)
+			hear(driver, entry, true);
+		if (driver->world->wish(driver, entry) == WISH_NOTHING)
+			driver_act(driver, entry, now_us); /* it must not be renewed */
+		set_timer(driver, entry);
 	}
 }
 
@@ -573,15 +575,15 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 
 	move_askers(driver, lists, now_us);
 	/* leases are held by the lists in force, as soon as that is safe */
-	for (int slot = 0; slot < driver->slots; slot++)
+	for (int entry = 0; entry < driver->entries; entry++)
 	{
-		const core_lease *core = &driver_lease(driver, slot)->core;
+		const core_lease *core = &driver_lease(driver, entry)->core;
 
 		if (core->state == CORE_FREE)
 			continue;
-		if (!release_queue_waits(&driver->releases, slot) &&
+		if (!release_queue_waits(&driver->releases, entry) &&
 			(core->wanted.now != lists.now || core->wanted.next != lists.next))
-			step(driver, slot, &event);
+			step(driver, entry, &event);
 		unsettled += !settling_has(driver->settling, core);
 	}
 	return unsettled;
@@ -590,14 +592,14 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 static void
 move_askers(Driver *driver, core_lists lists, int64_t now_us)
 {
-	for (int slot = 0; slot < driver->slots; slot++)
+	for (int entry = 0; entry < driver->entries; entry++)
 	{
-		const core_lease *core = &driver_lease(driver, slot)->core;
+		const core_lease *core = &driver_lease(driver, entry)->core;
 		ReleaseStep next;
 
 		if (!core_must_move(core, lists))
 			continue;
-		while (release_queue_move(&driver->releases, slot, core, lists, &next))
+		while (release_queue_move(&driver->releases, entry, core, lists, &next))
 			take(driver, &next, now_us);
 	}
 }
@@ -607,63 +609,64 @@ move_askers(Driver *driver, core_lists lists, int64_t now_us)
  */
 
 static void
-hear(Driver *driver, int slot, bool begin)
+hear(Driver *driver, int entry, bool begin)
 {
-	if (driver->slot[slot].hears == begin)
+	if (driver->entry[entry].hears == begin)
 		return;
-	driver->slot[slot].hears = begin;
-	driver->slot[slot].hearing = (Hearing){0};
-	driver->world->hear(driver, slot, begin);
+	driver->entry[entry].hears = begin;
+	driver->entry[entry].hearing = (Hearing){0};
+	driver->world->hear(driver, entry, begin);
 }
 
 void
-driver_on_joined(Driver *driver, int slot, int node, int64_t now_us)
+driver_on_joined(Driver *driver, int entry, int node, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
-	Hearing *hearing = &driver->slot[slot].hearing;
+	const core_lease *core = &driver_lease(driver, entry)->core;
+	Hearing *hearing = &driver->entry[entry].hearing;
 
-	if (!driver->slot[slot].hears || (hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || (hearing->joined & CORE_BIT(node)))
 		return;
 	if (!hearing_joined(hearing, core, node))
 	{
-		ask_if_missed(driver, slot, now_us);
+		ask_if_missed(driver, entry, now_us);
 		return;
 	}
-	if (driver->slot[slot].terms.is_queue && core->state == CORE_HELD)
-		driver->world->tell_permit(driver, slot, 0); /* a permit may have been released unheard */
-	wake(driver, slot, driver->retry_told_us, 0, now_us);
+	if (driver->entry[entry].terms.is_queue && core->state == CORE_HELD)
+		driver->world->tell_permit(driver, entry, 0); /* a permit may have been released unheard */
+	wake(driver, entry, driver->retry_told_us, 0, now_us);
 }
 
 /* Where a majority tells no more of releases, the request asks more often. */
 void
-driver_on_left(Driver *driver, int slot, int node, int64_t now_us)
+driver_on_left(Driver *driver, int entry, int node, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
-	Hearing *hearing = &driver->slot[slot].hearing;
+	const core_lease *core = &driver_lease(driver, entry)->core;
+	Hearing *hearing = &driver->entry[entry].hearing;
 	bool enough = core_has_quorum(core->lists, hearing->joined);
 
-	if (!driver->slot[slot].hears || !(hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || !(hearing->joined & CORE_BIT(node)))
 		return;
 	hearing_left(hearing, node);
 	if (enough && !core_has_quorum(core->lists, hearing->joined))
-		wake(driver, slot, driver->retry_us, 0, now_us);
+		wake(driver, entry, driver->retry_us, 0, now_us);
 }
 
 void
-driver_on_free(Driver *driver, int slot, int node, int64_t token, const Waiters *named,
+driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters *named,
 			   int64_t now_us)
 {
 	int64_t turn_us;
 
-	if (!driver->slot[slot].hears)
+	if (!driver->entry[entry].hears)
 		return; /* it waits no longer */
-	if (!hearing_told(&driver->slot[slot].hearing, &driver_lease(driver, slot)->core, node, token))
+	if (!hearing_told(&driver->entry[entry].hearing, &driver_lease(driver, entry)->core, node,
+					  token))
 	{
-		ask_if_missed(driver, slot, now_us);
+		ask_if_missed(driver, entry, now_us);
 		return;
 	}
-	driver->world->tell(driver, slot, DRIVER_HEARD, now_us);
-	turn_us = turns_hear(driver, slot, named, now_us);
+	driver->world->tell(driver, entry, DRIVER_HEARD, now_us);
+	turn_us = turns_hear(driver, entry, named, now_us);
 	if (turn_us != 0)
-		wake(driver, slot, driver->retry_told_us, turn_us, now_us);
+		wake(driver, entry, driver->retry_told_us, turn_us, now_us);
 }

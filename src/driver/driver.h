@@ -10,9 +10,9 @@
  * The driver has a world, which does the I/O.  The background worker of the extension is one
  * world (broker/world.c), the simulator is another (test/sim/host_world.c).
  *
- * Memory: the world provides it.  A lease is known by its slot number.  DriverLease outlives the
+ * Memory: the world provides it.  A lease is known by its entry number.  DriverLease outlives the
  * driver: it is in shared memory, and the next driver goes on with it (driver_adopt).  Driver,
- * DriverSlot and Release end with the process.
+ * DriverEntry and Release end with the process.
  *
  * Pure, like protocol/: no socket, clock, allocator or PostgreSQL.  One process uses it, without
  * locks.  Instants are microseconds of the clock of the core.
@@ -23,16 +23,17 @@
 #include "driver/driver_world.h"
 
 /*
- * The caller has zeroed the driver, and set world .. slot, settling and the times.  release: memory
- * for as many as slots; room: see release_queue_init.  driver_follow_lists and driver_adopt follow.
+ * The caller has zeroed the driver, and set world .. entry, settling and the times.  release:
+ * memory for as many as entries; room: see release_queue_init.  driver_follow_lists and
+ * driver_adopt follow.
  */
 extern void driver_init(Driver *driver, Release *release, int room);
 
 /* The owner wishes something else, or may.  Safe to repeat. */
-extern void driver_act(Driver *driver, int slot, int64_t now_us);
+extern void driver_act(Driver *driver, int entry, int64_t now_us);
 
-/* The time that was set for the slot has come. */
-extern void driver_on_timer(Driver *driver, int slot, int64_t now_us);
+/* The time that was set for the entry has come. */
+extern void driver_on_timer(Driver *driver, int entry, int64_t now_us);
 
 /*
  * Releases for which there is room by now.  driver_send_unsent: at a node that had none.
@@ -41,7 +42,7 @@ extern void driver_on_timer(Driver *driver, int slot, int64_t now_us);
 extern void driver_send_unsent(Driver *driver, int64_t now_us);
 extern bool driver_begin_releases(Driver *driver, int64_t now_us);
 
-/* A slot is needed: the oldest debt is forgotten.  False: nothing is owed. */
+/* An entry is needed: the oldest debt is forgotten.  False: nothing is owed. */
 extern bool driver_forget_debt(Driver *driver, int64_t now_us);
 
 /*
@@ -67,7 +68,7 @@ extern int driver_follow_lists(Driver *driver, int64_t now_us);
  */
 extern bool driver_on_answer(Driver *driver, int node, const DriverSent *sent, bool lacks_script,
 							 int64_t now_us);
-extern void driver_step_answer(Driver *driver, int slot, core_event *reply);
+extern void driver_step_answer(Driver *driver, int entry, core_event *reply);
 
 /*
  * A node did not answer, and its connection is gone.  replacing: another is made at once, and
@@ -80,12 +81,12 @@ extern bool driver_on_lost(Driver *driver, int node, const DriverSent *sent, boo
 extern void driver_on_node_ready(Driver *driver, int node, int64_t now_us);
 
 /* A node confirms that the lease is on the lock's channel, or the connection for that is gone. */
-extern void driver_on_joined(Driver *driver, int slot, int node, int64_t now_us);
-extern void driver_on_left(Driver *driver, int slot, int node, int64_t now_us);
+extern void driver_on_joined(Driver *driver, int entry, int node, int64_t now_us);
+extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);
 
 /* A node tells there of the end of the lease with this token (0: unknown), and whose turn is next.
  */
-extern void driver_on_free(Driver *driver, int slot, int node, int64_t token, const Waiters *named,
+extern void driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters *named,
 						   int64_t now_us);
 
 #endif /* REDLOCK_DRIVER_H */

@@ -14,8 +14,8 @@
 typedef struct DriverLease
 {
 	core_lease core;
-	uint32_t generation;    /* changes when the slot is freed, so that a late answer finds no other
-							 * lease.  It wraps: no answer is under way while a slot is freed
+	uint32_t generation;    /* changes when the entry is freed, so that a late answer finds no other
+							 * lease.  It wraps: no answer is under way while an entry is freed
 							 * 2^32 times */
 	bool granted;           /* the present request, by a quorum */
 	int64_t keep_until_us;  /* the key stays until then; 0: no longer than held */

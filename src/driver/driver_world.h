@@ -33,15 +33,15 @@ typedef struct DriverTerms
 	bool is_queue; /* of a lock with permits: while it is held, its owner waits for a permit */
 } DriverTerms;
 
-/* Of each slot, for the life of the driver; zeroed at first. */
-typedef struct DriverSlot
+/* Of each entry, for the life of the driver; zeroed at first. */
+typedef struct DriverEntry
 {
 	DriverTerms terms;
 	bool hears;          /* it is on the lock's channel */
 	Hearing hearing;     /* what nodes confirmed and told there */
 	WaitersKnown *known; /* hosts that wait for the lock; NULL: none */
 	int64_t heard_us;    /* of the last release since it began to ask, or the beginning */
-} DriverSlot;
+} DriverEntry;
 
 /* After a release of a name: the pause of this host, or what its turn goes on with. */
 typedef struct DriverPause
@@ -55,7 +55,7 @@ typedef struct DriverPause
 /* A command under way, so that its answer finds the lease. */
 typedef struct DriverSent
 {
-	int slot;
+	int entry;
 	uint32_t generation;
 	uint32_t round;
 	core_op op;
@@ -116,40 +116,42 @@ typedef struct DriverWorld
 	/* the clock of people, dice, and timers */
 	int64_t (*wall_clock_us)(const Driver *driver); /* since 1970 */
 	uint32_t (*random)(Driver *driver);
-	void (*set_timer)(Driver *driver, int slot, int64_t at_us); /* for driver_on_timer; 0: none */
+	void (*set_timer)(Driver *driver, int entry, int64_t at_us); /* for driver_on_timer; 0: none */
 
 	/* other hosts */
-	void (*hear)(Driver *driver, int slot, bool begin); /* join the lock's channel, or leave it */
-	void (*tell_host)(Driver *driver, uint64_t host, int slot, int64_t now_us); /* that we wait */
-	WaitersKnown *(*make_waiters)(Driver *driver);                              /* zeroed */
+	void (*hear)(Driver *driver, int entry, bool begin); /* join the lock's channel, or leave it */
+	void (*tell_host)(Driver *driver, uint64_t host, int entry, int64_t now_us); /* that we wait */
+	WaitersKnown *(*make_waiters)(Driver *driver);                               /* zeroed */
 	void (*drop_waiters)(Driver *driver, WaitersKnown *known);
 
 	/* the owner */
-	void (*get_terms)(const Driver *driver, int slot, DriverTerms *terms);
-	void (*new_value)(Driver *driver, int slot); /* a request begins: its lock gets another value */
-	Wish (*wish)(const Driver *driver, int slot);
-	bool (*is_answered)(const Driver *driver, int slot); /* the owner knows the outcome */
-	bool (*is_returned)(const Driver *driver, int slot); /* a caller was told the token */
-	void (*tell)(Driver *driver, int slot, DriverNews news, int64_t now_us);
-	void (*no_more_waits)(Driver *driver, int slot); /* it was granted, or given up */
-	int64_t (*hold_until_us)(const Driver *driver, int slot, int64_t now_us); /* 0: no limit */
-	bool (*hold_is_over)(const Driver *driver, int slot, int64_t now_us);
-	int64_t (*look_at_us)(Driver *driver, int slot, int64_t wake_at_us); /* see wish_look_at_us */
-	bool (*wants_tokens)(const Driver *driver, int slot, int64_t now_us);
-	void (*expect_tokens)(Driver *driver, int slot, int64_t until_us); /* 0: none are under way */
-	DriverTurnEnd (*turn_end)(const Driver *driver, int slot);
-	bool (*end_stay)(Driver *driver, int slot, int64_t now_us); /* if it has lasted long enough */
-	bool (*end_hold)(Driver *driver, int slot, int64_t now_us); /* if it was detached long enough */
-	bool (*give_up_stay)(Driver *driver, int slot);             /* if it stays with nobody */
-	bool (*give_up_detached)(Driver *driver, int slot);
-	bool (*release_orphan)(Driver *driver, int slot, int64_t now_us); /* if its owner has gone */
-	void (*want)(Driver *driver, int slot);                           /* another host waits */
-	void (*tell_permit)(Driver *driver, int slot, int permit); /* of a queue: it may be free */
-	void (*count_unsettled)(Driver *driver, int change);       /* leases: see settling_has */
-	void (*free)(Driver *driver, int slot);                    /* nothing is owed */
+	void (*get_terms)(const Driver *driver, int entry, DriverTerms *terms);
+	void (*new_value)(Driver *driver,
+					  int entry); /* a request begins: its lock gets another value */
+	Wish (*wish)(const Driver *driver, int entry);
+	bool (*is_answered)(const Driver *driver, int entry); /* the owner knows the outcome */
+	bool (*is_returned)(const Driver *driver, int entry); /* a caller was told the token */
+	void (*tell)(Driver *driver, int entry, DriverNews news, int64_t now_us);
+	void (*no_more_waits)(Driver *driver, int entry); /* it was granted, or given up */
+	int64_t (*hold_until_us)(const Driver *driver, int entry, int64_t now_us); /* 0: no limit */
+	bool (*hold_is_over)(const Driver *driver, int entry, int64_t now_us);
+	int64_t (*look_at_us)(Driver *driver, int entry, int64_t wake_at_us); /* see wish_look_at_us */
+	bool (*wants_tokens)(const Driver *driver, int entry, int64_t now_us);
+	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none are under way */
+	DriverTurnEnd (*turn_end)(const Driver *driver, int entry);
+	bool (*end_stay)(Driver *driver, int entry, int64_t now_us); /* if it has lasted long enough */
+	bool (*end_hold)(Driver *driver, int entry,
+					 int64_t now_us);                /* if it was detached long enough */
+	bool (*give_up_stay)(Driver *driver, int entry); /* if it stays with nobody */
+	bool (*give_up_detached)(Driver *driver, int entry);
+	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if its owner has gone */
+	void (*want)(Driver *driver, int entry);                           /* another host waits */
+	void (*tell_permit)(Driver *driver, int entry, int permit); /* of a queue: it may be free */
+	void (*count_unsettled)(Driver *driver, int change);        /* leases: see settling_has */
+	void (*free)(Driver *driver, int entry);                    /* nothing is owed */
 
 	/* each step of a core, before (out is NULL) and after; NULL: nobody looks */
-	void (*watch)(Driver *driver, int slot, const core_event *event, const core_out *out);
+	void (*watch)(Driver *driver, int entry, const core_event *event, const core_out *out);
 } DriverWorld;
 
 struct Driver
@@ -157,10 +159,10 @@ struct Driver
 	const DriverWorld *world;
 	int host;      /* for the world */
 	uint64_t id;   /* of this host, as others know it; never 0 */
-	int slots;     /* of leases */
-	char *leases;  /* the DriverLease of the first slot, */
+	int entries;   /* of leases */
+	char *leases;  /* the DriverLease of the first entry, */
 	size_t stride; /* ... and how far the next is */
-	DriverSlot *slot;
+	DriverEntry *entry;
 	ReleaseQueue releases;
 	Settling *settling;    /* as DriverLease: it outlives the driver */
 	bool serves;           /* each node was tried once: requests may ask */
@@ -171,9 +173,9 @@ struct Driver
 };
 
 static inline DriverLease *
-driver_lease(const Driver *driver, int slot)
+driver_lease(const Driver *driver, int entry)
 {
-	return (DriverLease *) (driver->leases + driver->stride * (size_t) slot);
+	return (DriverLease *) (driver->leases + driver->stride * (size_t) entry);
 }
 
 #endif /* REDLOCK_DRIVER_WORLD_H */

@@ -6,29 +6,29 @@
 
 #include "protocol/rules.h"
 
-static WaitersKnown *known_of(Driver *driver, int slot);
-static DriverPause *pause_of(Driver *driver, int slot);
+static WaitersKnown *known_of(Driver *driver, int entry);
+static DriverPause *pause_of(Driver *driver, int entry);
 static int64_t hold_back_us(const Driver *driver);
 
 void
-turns_want(Driver *driver, int slot, const Waiter *waiter, bool shared)
+turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared)
 {
-	bool we_share = driver->slot[slot].terms.shared;
+	bool we_share = driver->entry[entry].terms.shared;
 
 	if (waiter->host == driver->id)
 		return; /* refused by a key that this host has not yet taken back */
 	waiters_tell(
-		known_of(driver, slot),
+		known_of(driver, entry),
 		(Waiter){.host = waiter->host, .since_us = waiter->since_us, .alone = we_share && !shared});
 	/* a host that wants to share the lock, too, wants nothing of the holders that share it */
 	if (!shared || !we_share)
-		driver->world->want(driver, slot);
+		driver->world->want(driver, entry);
 }
 
 static WaitersKnown *
-known_of(Driver *driver, int slot)
+known_of(Driver *driver, int entry)
 {
-	WaitersKnown **known = &driver->slot[slot].known;
+	WaitersKnown **known = &driver->entry[entry].known;
 
 	if (*known == NULL)
 		*known = driver->world->make_waiters(driver);
@@ -36,47 +36,47 @@ known_of(Driver *driver, int slot)
 }
 
 const Waiters *
-turns_named(const Driver *driver, int slot)
+turns_named(const Driver *driver, int entry)
 {
-	const WaitersKnown *known = driver->slot[slot].known;
+	const WaitersKnown *known = driver->entry[entry].known;
 
 	return known != NULL ? &known->named : NULL;
 }
 
 const Waiters *
-turns_told(const Driver *driver, int slot)
+turns_told(const Driver *driver, int entry)
 {
-	const WaitersKnown *known = driver->slot[slot].known;
+	const WaitersKnown *known = driver->entry[entry].known;
 
 	return known != NULL ? &known->told : NULL;
 }
 
 /* The waiters behind us are known when it is our turn, and don't have to tell again. */
 int64_t
-turns_hear(Driver *driver, int slot, const Waiters *named, int64_t now_us)
+turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us)
 {
-	const core_lease *core = &driver_lease(driver, slot)->core;
+	const core_lease *core = &driver_lease(driver, entry)->core;
 	int place = waiters_place(named, driver->id);
 	uint64_t next = waiters_whom_to_tell(named, driver->id);
-	int64_t turn_us = now_us - driver->slot[slot].heard_us;
+	int64_t turn_us = now_us - driver->entry[entry].heard_us;
 	int64_t after_us =
 		rules_turn_after_us(place, named->count, core->waiting, driver->world->random(driver),
 							hold_back_us(driver), turn_us);
 
-	driver->slot[slot].heard_us = now_us;
+	driver->entry[entry].heard_us = now_us;
 	if (named->count > 0)
 	{
-		WaitersKnown *known = known_of(driver, slot);
+		WaitersKnown *known = known_of(driver, entry);
 
 		waiters_hear(known, named, driver->id);
 		/* a waiter may want to share the lock, too */
-		if (known->named.count > 0 && !driver->slot[slot].terms.shared)
-			driver->world->want(driver, slot);
+		if (known->named.count > 0 && !driver->entry[entry].terms.shared)
+			driver->world->want(driver, entry);
 	}
 	if (after_us < 0)
 		return 0;
 	if (next != 0)
-		driver->world->tell_host(driver, next, slot, now_us);
+		driver->world->tell_host(driver, next, entry, now_us);
 	/* a host that was not named is not put off by each release anew */
 	if (place == named->count && core->not_before_us > now_us &&
 		core->not_before_us < now_us + after_us)
@@ -85,21 +85,21 @@ turns_hear(Driver *driver, int slot, const Waiters *named, int64_t now_us)
 }
 
 int64_t
-turns_miss(Driver *driver, int slot, int64_t now_us)
+turns_miss(Driver *driver, int entry, int64_t now_us)
 {
 	int64_t after_us =
-		rules_miss_us(driver_lease(driver, slot)->core.waiting, driver->world->random(driver));
+		rules_miss_us(driver_lease(driver, entry)->core.waiting, driver->world->random(driver));
 
 	return after_us >= 0 ? now_us + after_us : 0;
 }
 
 /* A host that has had its turn is the last in the list, if it wants another. */
 void
-turns_end(Driver *driver, int slot, int64_t now_us)
+turns_end(Driver *driver, int entry, int64_t now_us)
 {
-	WaitersKnown *known = driver->slot[slot].known;
-	DriverPause *pause = pause_of(driver, slot);
-	DriverTurnEnd end = driver->world->turn_end(driver, slot);
+	WaitersKnown *known = driver->entry[entry].known;
+	DriverPause *pause = pause_of(driver, entry);
+	DriverTurnEnd end = driver->world->turn_end(driver, entry);
 	Waiters *named;
 
 	if (known == NULL)
@@ -109,60 +109,60 @@ turns_end(Driver *driver, int slot, int64_t now_us)
 		/* for the next request; the release names nobody */
 		if (pause->known != NULL)
 			driver->world->drop_waiters(driver, pause->known);
-		pause->hash = driver->slot[slot].terms.hash;
+		pause->hash = driver->entry[entry].terms.hash;
 		pause->known = known;
-		driver->slot[slot].known = NULL;
+		driver->entry[entry].known = NULL;
 		return;
 	}
 	named = waiters_to_name(known, end == TURN_RETURNS ? driver->id : 0, now_us);
 	if (named->count == 0)
 		return;
 	pause->end_us = now_us + rules_pause_us(waiters_place(named, driver->id), hold_back_us(driver),
-											now_us - driver_lease(driver, slot)->turn_began_us);
+											now_us - driver_lease(driver, entry)->turn_began_us);
 	pause->tell = waiters_whom_to_tell(named, driver->id);
 }
 
 int64_t
-turns_begin(Driver *driver, int slot, int64_t now_us)
+turns_begin(Driver *driver, int entry, int64_t now_us)
 {
-	DriverPause *pause = pause_of(driver, slot);
+	DriverPause *pause = pause_of(driver, entry);
 
-	driver->slot[slot].heard_us = now_us;
-	if (driver_lease(driver, slot)->turn_handovers > 0)
+	driver->entry[entry].heard_us = now_us;
+	if (driver_lease(driver, entry)->turn_handovers > 0)
 	{
-		if (driver->slot[slot].known == NULL && pause->known != NULL &&
-			pause->hash == driver->slot[slot].terms.hash)
+		if (driver->entry[entry].known == NULL && pause->known != NULL &&
+			pause->hash == driver->entry[entry].terms.hash)
 		{
-			driver->slot[slot].known = pause->known;
+			driver->entry[entry].known = pause->known;
 			pause->known = NULL;
 		}
 		return 0;
 	}
 	if (pause->end_us > now_us && pause->tell != 0)
-		driver->world->tell_host(driver, pause->tell, slot, now_us);
+		driver->world->tell_host(driver, pause->tell, entry, now_us);
 	return pause->end_us;
 }
 
 static DriverPause *
-pause_of(Driver *driver, int slot)
+pause_of(Driver *driver, int entry)
 {
-	return &driver->pause[driver->slot[slot].terms.hash % DRIVER_PAUSES];
+	return &driver->pause[driver->entry[entry].terms.hash % DRIVER_PAUSES];
 }
 
 int64_t
-turns_waited_us(const Driver *driver, int slot, int64_t now_us)
+turns_waited_us(const Driver *driver, int entry, int64_t now_us)
 {
-	int64_t waited_us = now_us - driver->slot[slot].terms.waits_since_us;
+	int64_t waited_us = now_us - driver->entry[entry].terms.waits_since_us;
 
 	return waited_us > 0 ? waited_us : 0;
 }
 
 void
-turns_forget(Driver *driver, int slot)
+turns_forget(Driver *driver, int entry)
 {
-	if (driver->slot[slot].known != NULL)
-		driver->world->drop_waiters(driver, driver->slot[slot].known);
-	driver->slot[slot].known = NULL;
+	if (driver->entry[entry].known != NULL)
+		driver->world->drop_waiters(driver, driver->entry[entry].known);
+	driver->entry[entry].known = NULL;
 }
 
 int64_t

@@ -31,10 +31,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Node slots: configured nodes, and those that leave after a reload. */
+/* Node indexes: configured nodes, and those that leave after a reload. */
 #define CORE_NODES_MAX 16
 
-typedef uint32_t core_mask; /* a set of nodes, one bit for each slot */
+typedef uint32_t core_mask; /* a set of nodes, one bit for each index */
 
 #define CORE_BIT(node) ((core_mask) 1 << (node))
 

@@ -21,7 +21,7 @@
  *	                ENTRY_NOBODY_CAME, ENTRY_ORPHANED, another lock is opened -> WISH_NOTHING
  *	 WISH_DETACHED  entry_prolong           -> WISH_DETACHED
  *	                ENTRY_HOLD_IS_OVER, ENTRY_GIVEN_BACK -> WISH_NOTHING
- *	 WISH_NOTHING   the broker frees the slot -> WISH_NONE
+ *	 WISH_NOTHING   the broker frees the entry -> WISH_NONE
  *
  * Pure, like the core.  Times are microseconds.
  */
@@ -54,7 +54,7 @@ typedef enum LeaseOpened
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
 	LEASE_TOO_MANY_JOINED,
-	LEASE_NO_SLOT,     /* released leases are in the way: try again in a moment */
+	LEASE_NO_ENTRY,    /* released leases are in the way: try again in a moment */
 	LEASE_MORE_TOKENS, /* idle, but out of tokens: try again in a moment */
 	LEASE_TABLE_FULL
 } LeaseOpened;

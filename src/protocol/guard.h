@@ -64,7 +64,7 @@ typedef struct GuardMemory
 	int64_t until_us;                /* must not vote before; 0: never was in quarantine */
 
 	int twin;       /* must not be used: it is the server of this node,
-					 * slot + 1; 0: of none */
+					 * index + 1; 0: of none */
 	int64_t met_us; /* since when this process is used by this name */
 
 	int64_t started_us; /* the process, by our clock, and no later */
@@ -100,7 +100,7 @@ typedef enum GuardVerdict
 
 /*
  * Compare what a node said with what is remembered of all, and remember it; also of a
- * twin, which may be used later.  nodes: by slot, NULL where there is none.  now_us: of
+ * twin, which may be used later.  nodes: by index, NULL where there is none.  now_us: of
  * after its answer, and before anything else is done.
  */
 extern GuardVerdict guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts,

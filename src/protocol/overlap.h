@@ -10,7 +10,7 @@
 /*
  * Is there a node in common in any quorum of the one host and any quorum of the other?
  * These are among its voters: the nodes that can grant it something.  Here a bit is one server
- * for both hosts, whatever slot it has in either.
+ * for both hosts, whatever index it has in either.
  */
 extern bool quorums_meet(core_lists one, core_mask ones_voters, core_lists other,
 						 core_mask others_voters);

@@ -7,24 +7,24 @@
 static bool is_counted(core_op op, core_event_type why);
 static bool has_room(const ReleaseQueue *queue, int node, core_mask can_send);
 static bool may_begin(const ReleaseQueue *queue, const core_lease *lease, core_mask can_send);
-static void stop_waiting(ReleaseQueue *queue, int slot);
-static void send_later(ReleaseQueue *queue, int slot, const core_lease *lease, int node);
+static void stop_waiting(ReleaseQueue *queue, int entry);
+static void send_later(ReleaseQueue *queue, int entry, const core_lease *lease, int node);
 static int take_unsent(ReleaseQueue *queue, int node);
-static void set_indexed(ReleaseQueue *queue, int slot, uint64_t hash, bool indexed);
+static void set_indexed(ReleaseQueue *queue, int entry, uint64_t hash, bool indexed);
 static ReleaseList *named(const ReleaseQueue *queue, uint64_t hash);
-static void append(ReleaseQueue *queue, ReleaseList *list, int link, int slot);
-static void take_out(ReleaseQueue *queue, ReleaseList *list, int link, int slot);
+static void append(ReleaseQueue *queue, ReleaseList *list, int link, int entry);
+static void take_out(ReleaseQueue *queue, ReleaseList *list, int link, int entry);
 
 static const ReleaseList EMPTY = {-1, -1};
 
 void
-release_queue_init(ReleaseQueue *queue, Release *release, int slots, int room)
+release_queue_init(ReleaseQueue *queue, Release *release, int entries, int room)
 {
-	*queue = (ReleaseQueue){.release = release, .slots = slots, .room = room};
+	*queue = (ReleaseQueue){.release = release, .entries = entries, .room = room};
 	queue->waiting = queue->under_way = EMPTY;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		queue->unsent[i] = EMPTY;
-	for (int i = 0; i < slots; i++)
+	for (int i = 0; i < entries; i++)
 		release[i] = (Release){.named = EMPTY};
 }
 
@@ -54,11 +54,11 @@ has_room(const ReleaseQueue *queue, int node, core_mask can_send)
 }
 
 core_mask
-release_queue_can_release(const ReleaseQueue *queue, int slot, core_mask can_send)
+release_queue_can_release(const ReleaseQueue *queue, int entry, core_mask can_send)
 {
 	core_mask room = 0;
 
-	if (queue->release[slot].urgent)
+	if (queue->release[entry].urgent)
 		return can_send;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (has_room(queue, i, can_send))
@@ -67,18 +67,18 @@ release_queue_can_release(const ReleaseQueue *queue, int slot, core_mask can_sen
 }
 
 void
-release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uint64_t hash,
+release_queue_follow(ReleaseQueue *queue, int entry, const core_lease *lease, uint64_t hash,
 					 const core_event *event, core_mask on_duty)
 {
-	Release *release = &queue->release[slot];
+	Release *release = &queue->release[entry];
 	bool releasing = lease->state == CORE_RELEASING;
 	bool undoing = releasing || lease->state == CORE_BUSY;
 
 	release->lease = lease;
 	if (releasing && !release->under_way)
-		append(queue, &queue->under_way, RELEASE_BY_AGE, slot);
+		append(queue, &queue->under_way, RELEASE_BY_AGE, entry);
 	else if (!releasing && release->under_way)
-		take_out(queue, &queue->under_way, RELEASE_BY_AGE, slot);
+		take_out(queue, &queue->under_way, RELEASE_BY_AGE, entry);
 	release->under_way = releasing;
 	if (!releasing)
 		release->urgent = false;
@@ -97,18 +97,18 @@ release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease, uin
 
 		for (int i = 0; i < CORE_NODES_MAX && later != 0; i++)
 			if (later & CORE_BIT(i))
-				send_later(queue, slot, lease, i);
+				send_later(queue, entry, lease, i);
 	}
-	set_indexed(queue, slot, hash,
+	set_indexed(queue, entry, hash,
 				release->waits || (releasing && release->unsent != 0 && !release->urgent));
 }
 
 /* What was never granted need not wait: requests are few. */
 bool
-release_queue_begin(ReleaseQueue *queue, int slot, const core_lease *lease, uint64_t hash,
+release_queue_begin(ReleaseQueue *queue, int entry, const core_lease *lease, uint64_t hash,
 					core_mask can_send)
 {
-	Release *release = &queue->release[slot];
+	Release *release = &queue->release[entry];
 
 	if (lease->state != CORE_HELD && lease->state != CORE_LOST)
 		return true;
@@ -116,8 +116,8 @@ release_queue_begin(ReleaseQueue *queue, int slot, const core_lease *lease, uint
 		return true;
 	release->lease = lease;
 	release->waits = true;
-	append(queue, &queue->waiting, RELEASE_BY_AGE, slot);
-	set_indexed(queue, slot, hash, true);
+	append(queue, &queue->waiting, RELEASE_BY_AGE, entry);
+	set_indexed(queue, entry, hash, true);
 	return false;
 }
 
@@ -144,29 +144,29 @@ may_begin(const ReleaseQueue *queue, const core_lease *lease, core_mask can_send
 }
 
 static void
-stop_waiting(ReleaseQueue *queue, int slot)
+stop_waiting(ReleaseQueue *queue, int entry)
 {
-	queue->release[slot].waits = false;
-	take_out(queue, &queue->waiting, RELEASE_BY_AGE, slot);
+	queue->release[entry].waits = false;
+	take_out(queue, &queue->waiting, RELEASE_BY_AGE, entry);
 }
 
 /* It may lack the key, or owe its deletion. */
 bool
-release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease, int node,
+release_queue_node_ready(ReleaseQueue *queue, int entry, const core_lease *lease, int node,
 						 core_mask can_send)
 {
-	if (lease->state == CORE_FREE || queue->release[slot].waits ||
+	if (lease->state == CORE_FREE || queue->release[entry].waits ||
 		!(core_served_by(lease) & CORE_BIT(node)))
 		return false;
 	if (lease->state != CORE_HELD || has_room(queue, node, can_send))
 		return true;
-	send_later(queue, slot, lease, node);
+	send_later(queue, entry, lease, node);
 	return false;
 }
 
 /* What was given back is not renewed, nor what has ended. */
 bool
-release_queue_may_repeat(const ReleaseQueue *queue, int slot, const core_lease *lease, int node,
+release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease, int node,
 						 core_op op, uint32_t round, int64_t now_us, core_mask can_send,
 						 core_mask can_vote)
 {
@@ -174,14 +174,14 @@ release_queue_may_repeat(const ReleaseQueue *queue, int slot, const core_lease *
 
 	if (op == CORE_OP_RENEW && now_us >= lease->valid_until_us)
 		return false;
-	return !queue->release[slot].waits && (can & CORE_BIT(node)) != 0 &&
+	return !queue->release[entry].waits && (can & CORE_BIT(node)) != 0 &&
 		   core_awaits(lease, node, op, round);
 }
 
 int64_t
-release_queue_wake_at_us(const ReleaseQueue *queue, int slot, const core_lease *lease)
+release_queue_wake_at_us(const ReleaseQueue *queue, int entry, const core_lease *lease)
 {
-	return queue->release[slot].waits ? 0 : lease->wake_at_us;
+	return queue->release[entry].waits ? 0 : lease->wake_at_us;
 }
 
 /* The lease may have taken other steps since it came into the queue of the node. */
@@ -191,11 +191,11 @@ release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, ReleaseStep *
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		while (queue->unsent[i].first >= 0 && has_room(queue, i, can_send))
 		{
-			int slot = take_unsent(queue, i);
-			const Release *release = &queue->release[slot];
+			int entry = take_unsent(queue, i);
+			const Release *release = &queue->release[entry];
 			core_state state = release->lease->state;
 
-			*step = (ReleaseStep){.slot = slot, .type = CORE_NODE_READY, .node = i};
+			*step = (ReleaseStep){.entry = entry, .type = CORE_NODE_READY, .node = i};
 			if (state == CORE_RELEASING || state == CORE_BUSY ||
 				(state == CORE_HELD && !release->waits))
 				return true;
@@ -206,31 +206,31 @@ release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, ReleaseStep *
 bool
 release_queue_next_waiting(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step)
 {
-	int slot = queue->waiting.first;
+	int entry = queue->waiting.first;
 
-	if (slot < 0 || !may_begin(queue, queue->release[slot].lease, can_send))
+	if (entry < 0 || !may_begin(queue, queue->release[entry].lease, can_send))
 		return false;
-	stop_waiting(queue, slot);
-	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	stop_waiting(queue, entry);
+	*step = (ReleaseStep){.entry = entry, .type = CORE_RELEASE};
 	return true;
 }
 
 int
 release_queue_find(const ReleaseQueue *queue, uint64_t hash)
 {
-	int slot = named(queue, hash)->first;
+	int entry = named(queue, hash)->first;
 
-	while (slot >= 0 && queue->release[slot].hash != hash)
-		slot = queue->release[slot].link[RELEASE_BY_NAME].after;
-	return slot;
+	while (entry >= 0 && queue->release[entry].hash != hash)
+		entry = queue->release[entry].link[RELEASE_BY_NAME].after;
+	return entry;
 }
 
 bool
-release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
+release_queue_hurry(ReleaseQueue *queue, int entry, ReleaseStep *step)
 {
-	Release *release = &queue->release[slot];
+	Release *release = &queue->release[entry];
 
-	set_indexed(queue, slot, release->hash, false); /* whatever follows: it is found once */
+	set_indexed(queue, entry, release->hash, false); /* whatever follows: it is found once */
 	if (!release->waits && !release->under_way)
 		return false; /* it is over by now */
 	if (!release->urgent)
@@ -238,10 +238,10 @@ release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
 		release->urgent = true;
 		release->hurried = release->waits ? 0 : release->unsent;
 	}
-	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	*step = (ReleaseStep){.entry = entry, .type = CORE_RELEASE};
 	if (release->waits)
 	{
-		stop_waiting(queue, slot);
+		stop_waiting(queue, entry);
 		return true;
 	}
 	if (release->hurried == 0)
@@ -255,15 +255,15 @@ release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step)
 
 /* What can't be sent now expires by itself: the owner is not kept waiting. */
 bool
-release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease, core_lists lists,
+release_queue_move(ReleaseQueue *queue, int entry, const core_lease *lease, core_lists lists,
 				   ReleaseStep *step)
 {
-	*step = (ReleaseStep){.slot = slot, .type = CORE_RELEASE};
+	*step = (ReleaseStep){.entry = entry, .type = CORE_RELEASE};
 	if (core_must_move(lease, lists))
 		return true;
 	if (lease->state != CORE_RELEASING)
 		return false;
-	if (!release_queue_hurry(queue, slot, step))
+	if (!release_queue_hurry(queue, entry, step))
 		step->type = CORE_FORGET;
 	return true;
 }
@@ -274,7 +274,7 @@ release_queue_forget(ReleaseQueue *queue, ReleaseStep *step)
 {
 	if (queue->under_way.first >= 0)
 	{
-		*step = (ReleaseStep){.slot = queue->under_way.first, .type = CORE_FORGET};
+		*step = (ReleaseStep){.entry = queue->under_way.first, .type = CORE_FORGET};
 		return true;
 	}
 	return queue->waiting.first >= 0 && release_queue_hurry(queue, queue->waiting.first, step);
@@ -294,9 +294,9 @@ release_queue_is_idle(const ReleaseQueue *queue, core_mask can_send)
  */
 
 static void
-send_later(ReleaseQueue *queue, int slot, const core_lease *lease, int node)
+send_later(ReleaseQueue *queue, int entry, const core_lease *lease, int node)
 {
-	Release *release = &queue->release[slot];
+	Release *release = &queue->release[entry];
 	ReleaseList *list = &queue->unsent[node];
 
 	if (release->unsent & CORE_BIT(node))
@@ -305,29 +305,29 @@ send_later(ReleaseQueue *queue, int slot, const core_lease *lease, int node)
 	release->unsent |= CORE_BIT(node);
 	release->next_unsent[node] = -1;
 	if (list->first < 0)
-		list->first = slot;
+		list->first = entry;
 	else
-		queue->release[list->last].next_unsent[node] = slot;
-	list->last = slot;
+		queue->release[list->last].next_unsent[node] = entry;
+	list->last = entry;
 }
 
 static int
 take_unsent(ReleaseQueue *queue, int node)
 {
 	ReleaseList *list = &queue->unsent[node];
-	int slot = list->first;
+	int entry = list->first;
 
-	list->first = queue->release[slot].next_unsent[node];
+	list->first = queue->release[entry].next_unsent[node];
 	if (list->first < 0)
 		list->last = -1;
-	queue->release[slot].unsent &= ~CORE_BIT(node);
-	return slot;
+	queue->release[entry].unsent &= ~CORE_BIT(node);
+	return entry;
 }
 
 static void
-set_indexed(ReleaseQueue *queue, int slot, uint64_t hash, bool indexed)
+set_indexed(ReleaseQueue *queue, int entry, uint64_t hash, bool indexed)
 {
-	Release *release = &queue->release[slot];
+	Release *release = &queue->release[entry];
 
 	if (release->indexed == indexed)
 		return;
@@ -335,34 +335,34 @@ set_indexed(ReleaseQueue *queue, int slot, uint64_t hash, bool indexed)
 	if (indexed)
 	{
 		release->hash = hash;
-		append(queue, named(queue, hash), RELEASE_BY_NAME, slot);
+		append(queue, named(queue, hash), RELEASE_BY_NAME, entry);
 	}
 	else
-		take_out(queue, named(queue, release->hash), RELEASE_BY_NAME, slot);
+		take_out(queue, named(queue, release->hash), RELEASE_BY_NAME, entry);
 }
 
-/* Of all names whose hashes fall on this slot. */
+/* Of all names whose hashes fall on this entry. */
 static ReleaseList *
 named(const ReleaseQueue *queue, uint64_t hash)
 {
-	return &queue->release[hash % (uint64_t) queue->slots].named;
+	return &queue->release[hash % (uint64_t) queue->entries].named;
 }
 
 static void
-append(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
+append(ReleaseQueue *queue, ReleaseList *list, int link, int entry)
 {
-	queue->release[slot].link[link] = (ReleaseLink){.before = list->last, .after = -1};
+	queue->release[entry].link[link] = (ReleaseLink){.before = list->last, .after = -1};
 	if (list->last < 0)
-		list->first = slot;
+		list->first = entry;
 	else
-		queue->release[list->last].link[link].after = slot;
-	list->last = slot;
+		queue->release[list->last].link[link].after = entry;
+	list->last = entry;
 }
 
 static void
-take_out(ReleaseQueue *queue, ReleaseList *list, int link, int slot)
+take_out(ReleaseQueue *queue, ReleaseList *list, int link, int entry)
 {
-	ReleaseLink at = queue->release[slot].link[link];
+	ReleaseLink at = queue->release[entry].link[link];
 
 	if (at.before < 0)
 		list->first = at.after;

@@ -17,7 +17,7 @@
  *	 connection: the keys that it deletes block others.
  *
  * Our own key would refuse the next request for a name, so that sends the releases of
- * the name ahead (release_queue_find, release_queue_hurry).  A slot that is needed
+ * the name ahead (release_queue_find, release_queue_hurry).  An entry that is needed
  * takes the oldest debt away, which expires first (release_queue_forget).
  *
  * Pure, like the core: it sends nothing.  The shell tells it of each step of a lease
@@ -25,7 +25,7 @@
  * for the next step that a lease is to take; the shell lets the core take it, and asks
  * again until there is none.  Sets of nodes are arguments: can_send, those that take
  * commands now, as in core_event; on_duty, those that are connected and fit, be there
- * room on the connection or not.  The leases stay where they are: a slot has the same
+ * room on the connection or not.  The leases stay where they are: an entry has the same
  * core_lease as long as the queue lives.
  *
  * It is in the memory of the shell.  A new one finds no connection, so nothing waits:
@@ -39,7 +39,7 @@
 
 #include "protocol/core.h"
 
-/* Slot numbers; -1: none. */
+/* Entry numbers; -1: none. */
 typedef struct ReleaseList
 {
 	int first; /* the oldest */
@@ -52,7 +52,7 @@ typedef struct ReleaseLink
 	int after;
 } ReleaseLink;
 
-/* The lists that a slot is in, beside those of nodes. */
+/* The lists that an entry is in, beside those of nodes. */
 enum
 {
 	RELEASE_BY_AGE,  /* `waiting` or `under_way` */
@@ -60,7 +60,7 @@ enum
 	RELEASE_LINKS
 };
 
-/* Of a slot. */
+/* Of an entry. */
 typedef struct Release
 {
 	const core_lease *lease; /* of what is in a list */
@@ -71,16 +71,16 @@ typedef struct Release
 	bool urgent;             /* goes out whether there is room or not */
 	core_mask hurried;       /* if urgent: nodes that must yet be told so */
 	core_mask unsent;        /* is in `unsent` of these nodes, if only by an earlier
-							  * lease of the slot */
+							  * lease of the entry */
 	ReleaseLink link[RELEASE_LINKS];
-	ReleaseList named;               /* of the hashes that fall on this slot */
-	int next_unsent[CORE_NODES_MAX]; /* slot number, or -1 */
+	ReleaseList named;               /* of the hashes that fall on this entry */
+	int next_unsent[CORE_NODES_MAX]; /* entry number, or -1 */
 } Release;
 
 typedef struct ReleaseQueue
 {
-	Release *release; /* by slot */
-	int slots;
+	Release *release; /* by entry */
+	int entries;
 	int room;                           /* at a node: so many may be unanswered */
 	ReleaseList waiting;                /* given back, and not begun */
 	ReleaseList under_way;              /* RELEASING */
@@ -88,16 +88,16 @@ typedef struct ReleaseQueue
 	int unanswered[CORE_NODES_MAX];     /* releases and repairs */
 } ReleaseQueue;
 
-/* What the core of this slot is to be told now. */
+/* What the core of this entry is to be told now. */
 typedef struct ReleaseStep
 {
-	int slot;
+	int entry;
 	core_event_type type; /* CORE_RELEASE, CORE_NODE_READY or CORE_FORGET */
 	int node;             /* NODE_READY */
 } ReleaseStep;
 
-/* The memory, one entry for each slot, is the caller's. */
-extern void release_queue_init(ReleaseQueue *queue, Release *release, int slots, int room);
+/* The memory, one entry for each entry, is the caller's. */
+extern void release_queue_init(ReleaseQueue *queue, Release *release, int entries, int room);
 
 /*
  * A command left for a node; it was answered, or lost with its connection.  why: the
@@ -106,34 +106,35 @@ extern void release_queue_init(ReleaseQueue *queue, Release *release, int slots,
 extern void release_queue_sent(ReleaseQueue *queue, int node, core_op op, core_event_type why);
 extern void release_queue_answered(ReleaseQueue *queue, int node, core_op op, core_event_type why);
 
-/* core_event.can_release of each step of the slot's lease. */
-extern core_mask release_queue_can_release(const ReleaseQueue *queue, int slot, core_mask can_send);
+/* core_event.can_release of each step of the entry's lease. */
+extern core_mask release_queue_can_release(const ReleaseQueue *queue, int entry,
+										   core_mask can_send);
 
 /* After each step of a lease.  hash: of its name; event: with its sets of nodes. */
-extern void release_queue_follow(ReleaseQueue *queue, int slot, const core_lease *lease,
+extern void release_queue_follow(ReleaseQueue *queue, int entry, const core_lease *lease,
 								 uint64_t hash, const core_event *event, core_mask on_duty);
 
 /*
  * The owner has given the lease back.  Is it to be told CORE_RELEASE now?  False: it
  * waits.
  */
-extern bool release_queue_begin(ReleaseQueue *queue, int slot, const core_lease *lease,
+extern bool release_queue_begin(ReleaseQueue *queue, int entry, const core_lease *lease,
 								uint64_t hash, core_mask can_send);
 
 /* The node came back: is this lease to be told so now?  False: when there is room, or never. */
-extern bool release_queue_node_ready(ReleaseQueue *queue, int slot, const core_lease *lease,
+extern bool release_queue_node_ready(ReleaseQueue *queue, int entry, const core_lease *lease,
 									 int node, core_mask can_send);
 
 /*
  * The node answered that it executed nothing, for lack of what can be sent along: is the
  * command, of this round, to be sent again?  can_vote: as in core_event.
  */
-extern bool release_queue_may_repeat(const ReleaseQueue *queue, int slot, const core_lease *lease,
+extern bool release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease,
 									 int node, core_op op, uint32_t round, int64_t now_us,
 									 core_mask can_send, core_mask can_vote);
 
 /* When the lease wants a CORE_TICK; 0: not yet. */
-extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int slot,
+extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int entry,
 										const core_lease *lease);
 
 /*
@@ -144,22 +145,22 @@ extern bool release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, R
 extern bool release_queue_next_waiting(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step);
 
 /*
- * A slot with the release of a name that is not yet sent everywhere, to be hurried; -1.
+ * An entry with the release of a name that is not yet sent everywhere, to be hurried; -1.
  * It is not found again.
  */
 extern int release_queue_find(const ReleaseQueue *queue, uint64_t hash);
 
 /* The next step that sends what is not yet sent of it, be there room or not. */
-extern bool release_queue_hurry(ReleaseQueue *queue, int slot, ReleaseStep *step);
+extern bool release_queue_hurry(ReleaseQueue *queue, int entry, ReleaseStep *step);
 
 /*
  * The next step of a request that core_must_move: undone at the former nodes, and then
  * free to ask these.  False: it is.
  */
-extern bool release_queue_move(ReleaseQueue *queue, int slot, const core_lease *lease,
+extern bool release_queue_move(ReleaseQueue *queue, int entry, const core_lease *lease,
 							   core_lists lists, ReleaseStep *step);
 
-/* The next step, where too many slots are in use.  False: nothing is owed by any. */
+/* The next step, where too many entries are in use.  False: nothing is owed by any. */
 extern bool release_queue_forget(ReleaseQueue *queue, ReleaseStep *step);
 
 /* Does none wait, but for nodes that can't be sent to? */
@@ -167,9 +168,9 @@ extern bool release_queue_is_idle(const ReleaseQueue *queue, core_mask can_send)
 
 /* Was it given back, and has not begun?  It must not be renewed. */
 static inline bool
-release_queue_waits(const ReleaseQueue *queue, int slot)
+release_queue_waits(const ReleaseQueue *queue, int entry)
 {
-	return queue->release[slot].waits;
+	return queue->release[entry].waits;
 }
 
 #endif /* REDLOCK_RELEASE_QUEUE_H */

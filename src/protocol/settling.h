@@ -26,7 +26,7 @@ typedef struct Settling
 } Settling;
 
 /*
- * Other lists are in force, or the same again.  replaced: slots that have another node than
+ * Other lists are in force, or the same again.  replaced: indexes that have another node than
  * before.
  */
 extern void settling_set_lists(Settling *settling, core_lists lists, core_mask replaced);

@@ -21,7 +21,7 @@
 /* The entry as its owner left it; entry.h has the transitions. */
 typedef enum Wish
 {
-	WISH_NONE = 0,  /* slot not in use, or not asked for yet */
+	WISH_NONE = 0,  /* entry not in use, or not asked for yet */
 	WISH_HOLD,      /* a session wants the lock, or holds it; or several readers do */
 	WISH_DETACHED,  /* held by no process */
 	WISH_HAND_OVER, /* held, for the next session in the gate */
@@ -43,7 +43,7 @@ typedef enum WishAct
 	WISH_WAIT = 0, /* it is done, or under way, or it is not yet time */
 	WISH_ASK,      /* ask the nodes for the lock */
 	WISH_RELEASE,  /* give it back, or the request up */
-	WISH_FREE      /* nothing is owed: the slot is free */
+	WISH_FREE      /* nothing is owed: the entry is free */
 } WishAct;
 
 /*

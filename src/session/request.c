@@ -390,7 +390,7 @@ awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline
 	return now_us < deadline_us;
 }
 
-/* For those of which a slot was opened; all of them can travel together. */
+/* For those of which an entry was opened; all of them can travel together. */
 static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {

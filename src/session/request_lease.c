@@ -32,7 +32,7 @@ request_make_key(const LockName *name, char *key)
 	return prefix_len + name->utf8_len;
 }
 
-/* Take a slot of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
+/* Take an entry of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
 LeaseOpened
 request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
@@ -60,7 +60,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 				request_wait_at_most(deadline_us, 1);
 			continue;
 		}
-		if (opened != LEASE_NO_SLOT)
+		if (opened != LEASE_NO_ENTRY)
 			break;
 		now_us = redlock_clock_us();
 		if (began_us == 0)
@@ -73,7 +73,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 			break;
 		request_wait_at_most(deadline_us, 1);
 	}
-	if (opened == LEASE_NO_SLOT || opened == LEASE_TABLE_FULL)
+	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
 		request_fail_table_full();
 	if (opened == LEASE_TOO_MANY_JOINED)
 		ereport(

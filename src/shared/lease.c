@@ -1,6 +1,6 @@
 /*
  * lease.c
- *		The lease table: its index and its slots, and how a lease passes from one session to
+ *		The lease table: its index and its entries, and how a lease passes from one session to
  *		the next; see lease.h for the locks.
  *
  * A session opens a lease, asks the broker for it, takes over an idle lease, hands over or keeps
@@ -8,7 +8,7 @@
  * stores, and what follows.  It is the path of each acquire and release, so it has all that they
  * call each time.
  *
- * The index maps the 64-bit hash of a name to its slot: the slots of each bucket are
+ * The index maps the 64-bit hash of a name to its entry: the entries of each bucket are
  * chained, so it needs no memory of its own and can't be full.  The lowest bits of
  * the hash give the bucket and, fewer of them, the table lock.  Two names with one
  * hash can't be held at the same time in one server: that costs waiting, never
@@ -42,8 +42,8 @@ static bool make_room(void);
 static bool count_owned(void);
 static Lease *pop_free(void);
 static void push_free(Lease *lease);
-static void take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
-					  int key_len, const LeaseTerms *terms);
+static void take_entry(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
+					   int key_len, const LeaseTerms *terms);
 static void set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
 static uint64 queue_of(const Lease *lease);
 static bool tell_of_permit(uint64 queue, int permits, int permit);
@@ -68,9 +68,9 @@ bucket_of(uint64 hash)
 static Lease *
 found(uint64 hash)
 {
-	for (int slot = *bucket_of(hash); slot >= 0; slot = lease_at(slot)->next_named)
-		if (lease_at(slot)->hash == hash)
-			return lease_at(slot);
+	for (int entry = *bucket_of(hash); entry >= 0; entry = lease_at(entry)->next_named)
+		if (lease_at(entry)->hash == hash)
+			return lease_at(entry);
 	return NULL;
 }
 
@@ -98,7 +98,7 @@ set_name(Lease *lease, uint64 hash)
 	if (lost != NULL)
 		unset_name(lost);
 	lease->next_named = *bucket;
-	*bucket = lease_slot(lease);
+	*bucket = lease_index(lease);
 }
 
 /* Another may have it, if this one was lost. */
@@ -106,14 +106,14 @@ static void
 unset_name(Lease *lease)
 {
 	for (int *link = bucket_of(lease->hash); *link >= 0; link = &lease_at(*link)->next_named)
-		if (*link == lease_slot(lease))
+		if (*link == lease_index(lease))
 		{
 			*link = lease->next_named;
 			return;
 		}
 }
 
-/* The name is free from here on; the slot is not.  Under the table lock. */
+/* The name is free from here on; the entry is not.  Under the table lock. */
 void
 lease_free_name(Lease *lease)
 {
@@ -134,7 +134,7 @@ lease_find(uint64 hash)
 }
 
 /*
- * Take a slot for a resource, or take over the lease that another session of this
+ * Take an entry for a resource, or take over the lease that another session of this
  * server left for the next.  A new one is asked for with lease_ask, when the
  * caller has filled the (o) fields.  The caller has entered the gate.
  */
@@ -207,11 +207,11 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	else if (opened == LEASE_OPENED && (*result = pop_free()) == NULL)
 	{
 		pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
-		opened = LEASE_NO_SLOT;
+		opened = LEASE_NO_ENTRY;
 	}
 	else if (opened == LEASE_OPENED)
 	{
-		take_slot(*result, hash, gate, key, prefix_len, key_len, terms);
+		take_entry(*result, hash, gate, key, prefix_len, key_len, terms);
 		if (was_left && !terms->shared)
 			go_on(idle, *result);
 	}
@@ -361,11 +361,11 @@ is_unseen(Lease *lease)
 static bool
 make_room(void)
 {
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
-		uint32 slot = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
+		uint32 entry = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
 
-		if (lease_give_up_stay(lease_at((int) (slot % (uint32) lease_table->slots))))
+		if (lease_give_up_stay(lease_at((int) (entry % (uint32) lease_table->entries))))
 			return true;
 	}
 	return false;
@@ -403,19 +403,19 @@ pop_free(void)
 static void
 push_free(Lease *lease)
 {
-	int slot = lease_slot(lease);
+	int entry = lease_index(lease);
 
 	pg_atomic_fetch_sub_u32(&lease_table->used, 1);
 	SpinLockAcquire(&lease_table->free_mutex);
 	lease->next_free = lease_table->first_free;
-	lease_table->first_free = slot;
+	lease_table->first_free = entry;
 	SpinLockRelease(&lease_table->free_mutex);
 }
 
 /* Under the table lock. */
 static void
-take_slot(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-		  const LeaseTerms *terms)
+take_entry(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
+		   const LeaseTerms *terms)
 {
 	set_name(lease, hash);
 
@@ -701,8 +701,8 @@ lease_free(Lease *lease)
 	lease->in_use = false;
 	seqlock_end_write(&lease->version);
 	for (int i = 0; i < CYCLES; i++)
-		if (lease_table->cycle_slot[i] == lease_slot(lease))
-			lease_table->cycle_slot[i] = -1;
+		if (lease_table->cycle_entry[i] == lease_index(lease))
+			lease_table->cycle_entry[i] = -1;
 	lease->drive.generation++;
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	LWLockRelease(lease_lock_of(lease->hash));

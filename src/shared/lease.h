@@ -9,10 +9,10 @@
  * A field is touched as its mark says:
  *
  *	 table lock (LWLock)   the index by name, and the fields of a lease marked (t):
- *						   written while the slot is taken, constant until it is
+ *						   written while the entry is taken, constant until it is
  *						   freed.  There are LEASE_PARTITIONS of them, each for the
  *						   names whose hash falls to it: see lease_lock_of
- *	 free mutex			   the free slots, and the field marked (f)
+ *	 free mutex			   the free entries, and the field marked (f)
  *	 queue mutex		   the queue and the fields marked (q)
  *	 (m)				   written by the broker alone, under holder_version
  *	 owner only (o)		   written by the owning backend, before it queues the
@@ -57,12 +57,12 @@
  * then on it belongs to no process, and the gate is left; it keeps its name until somebody
  * gives it back (lease_release_detached), or the broker ends it: when hold_until_us comes,
  * when it was lost, or when the server stops.  Who passes the gate finds the name taken,
- * stays in the gate, and is woken by its latch (is_awaited).  A slot may be another
+ * stays in the gate, and is woken by its latch (is_awaited).  An entry may be another
  * lease's at any time, so those who do not own it know it by its generation (DetachedLease).
  *
- * A slot is taken by a backend (lease_open), asked for (lease_ask) and released
+ * An entry is taken by a backend (lease_open), asked for (lease_ask) and released
  * (lease_release): from then on it is no longer found by its name, so the name can
- * be taken again at once, and the broker frees the slot when no node is owed
+ * be taken again at once, and the broker frees the entry when no node is owed
  * anything.
  *
  * A shared lease has many sessions.  The first asks for it, the others join it when it is
@@ -144,13 +144,13 @@ typedef struct Lease
 	bool is_queue;    /* for permits; while it is held, its owner waits for one */
 	uint16 permits;   /* it is one of so many, or their queue; 0: of no such lock */
 
-	int next_named; /* (t) slot number of the next in its bucket, or -1 */
-	int next_free;  /* (f) slot number, or -1 */
+	int next_named; /* (t) entry number of the next in its bucket, or -1 */
+	int next_free;  /* (f) entry number, or -1 */
 
 	/* (q) */
 	uint32 queued;   /* queue_number of the queue that it is in; 0: in none, or
 					  * that of an earlier broker */
-	int next_queued; /* slot number, or -1 */
+	int next_queued; /* entry number, or -1 */
 
 	/* (o) */
 	bool once;            /* a try */
@@ -201,7 +201,7 @@ typedef struct Lease
 	DriverLease drive; /* but the fields for the turn and the first token, which are (g) */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1128, "a slot takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1128, "an entry takes little more than a kilobyte");
 
 /* A detached lease, as it was found; it may have ended since. */
 typedef struct DetachedLease
@@ -247,7 +247,7 @@ StaticAssertDecl(COUNTERS * sizeof(pg_atomic_uint64) <= 128, "a process counts i
 /* Table locks, as many as PostgreSQL's own lock table has. */
 #define LEASE_PARTITIONS 16
 
-/* Texts of deadlocks, each until the slot of its lease is freed. */
+/* Texts of deadlocks, each until the entry of its lease is freed. */
 #define CYCLES 16
 #define CYCLE_SIZE 12288
 
@@ -255,18 +255,18 @@ typedef struct LeaseTable
 {
 	uint64 host_id;      /* of this server, for the life of its shared memory; random */
 	LWLockPadded *locks; /* LEASE_PARTITIONS, and the detaching lock */
-	int *bucket;         /* (t) slot number of the first name in each, or -1 */
+	int *bucket;         /* (t) entry number of the first name in each, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
 	bool stays_end;      /* (t) the server stops: no lease stays with nobody */
-	int slots;
+	int entries;
 	int max_locks;          /* redlock.max_locks, or what the lock manager has room for */
-	pg_atomic_uint32 used;  /* slots in use */
+	pg_atomic_uint32 used;  /* entries in use */
 	pg_atomic_uint32 owned; /* leases not yet released, lost ones too: <= max_locks */
-	pg_atomic_uint32 hand;  /* the slot from which on an idle lease is looked for */
+	pg_atomic_uint32 hand;  /* the entry from which on an idle lease is looked for */
 	slock_t free_mutex;
-	int first_free; /* (f) slot number, or -1 */
+	int first_free; /* (f) entry number, or -1 */
 	slock_t queue_mutex;
-	int queue_head; /* (q) slot numbers, or -1 */
+	int queue_head; /* (q) entry numbers, or -1 */
 	int queue_tail;
 	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: one broker a
 						  * second, and it would wrap after 136 years */
@@ -283,9 +283,9 @@ typedef struct LeaseTable
 	pg_atomic_uint32 unsettled;      /* leases that do not rest on the lists in force;
 									  * LEASE_UNSETTLED_UNKNOWN: these are to change */
 	pg_atomic_uint64 unsettled_until_us; /* of keys that are kept; redlock_clock_us() time */
-	int cycle_slot[CYCLES];              /* written by the broker; -1: not in use */
+	int cycle_entry[CYCLES];             /* written by the broker; -1: not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *sharers;   /* by slot, sharers_words() each: a bit for each procno; (t) */
+	pg_atomic_uint64 *sharers;   /* by entry, sharers_words() each: a bit for each procno; (t) */
 	pg_atomic_uint64 *awaited;   /* by procno: the hash of the name whose gate it asked for
 								  * last; another value if that has changed since */
 	pg_atomic_uint64 *parked;    /* by procno: see lease_park */
@@ -369,7 +369,7 @@ extern bool lease_is_idle(uint64 hash);  /* it is left to whoever of this server
 extern int lease_permits(uint64 hash);   /* what that one said of permits; -1: it is not taken */
 extern bool lease_stays(Lease *lease);   /* with nobody, by keep_idle; also of a copy */
 extern int64 lease_give_up_stays(void);  /* all; how many */
-/* If it stays with nobody.  Its slot may be another's by now, which loses a stay then, no more. */
+/* If it stays with nobody.  Its entry may be another's by now, which loses a stay then, no more. */
 extern bool lease_give_up_stay(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* NULL: no lease has this name */
 extern Lease *lease_at_gate(uint64 gate); /* who has it or asks for it; or NULL */
@@ -378,7 +378,7 @@ extern int64 lease_validity_us(Lease *lease);    /* 0 unless held and valid */
 extern int64 lease_valid_until_us(Lease *lease); /* of one that was granted; async-signal-safe */
 extern int64 lease_token(Lease *lease);          /* of the present owner's turn */
 extern void lease_usage(int *owned, int *releasing);
-extern int lease_slots_used(void);
+extern int lease_entries_used(void);
 
 /*
  * What of this server does not rest on the lists of nodes in force: so many leases, and,
@@ -417,8 +417,8 @@ extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new queue, which is empty */
 extern void lease_broker_detach(void);
-extern int lease_take_queue(void); /* first slot of the chain, or -1 */
-extern int lease_next_in_chain(int slot);
+extern int lease_take_queue(void); /* first entry of the chain, or -1 */
+extern int lease_next_in_chain(int entry);
 extern bool lease_is_queued(const Lease *lease);
 extern bool lease_release_orphan(Lease *lease);                /* if its owner has gone */
 extern bool lease_end_stay(Lease *lease, int64 now_us);        /* if it has lasted long enough */
@@ -447,13 +447,13 @@ extern void lease_park(uint64 hash);
 extern uint64 lease_parked(int procno, int64 *since_us); /* any process */
 
 static inline Lease *
-lease_at(int slot)
+lease_at(int entry)
 {
-	return &lease_table->lease[slot];
+	return &lease_table->lease[entry];
 }
 
 static inline int
-lease_slot(const Lease *lease)
+lease_index(const Lease *lease)
 {
 	return lease - lease_table->lease;
 }

@@ -47,7 +47,7 @@ lease_wake_broker(void)
 void
 lease_push(Lease *lease)
 {
-	int slot = lease_slot(lease);
+	int entry = lease_index(lease);
 	Latch *latch;
 
 	SpinLockAcquire(&lease_table->queue_mutex);
@@ -56,10 +56,10 @@ lease_push(Lease *lease)
 		lease->queued = lease_table->queue_number;
 		lease->next_queued = -1;
 		if (lease_table->queue_tail < 0)
-			lease_table->queue_head = slot;
+			lease_table->queue_head = entry;
 		else
-			lease_table->lease[lease_table->queue_tail].next_queued = slot;
-		lease_table->queue_tail = slot;
+			lease_table->lease[lease_table->queue_tail].next_queued = entry;
+		lease_table->queue_tail = entry;
 	}
 	latch = lease_table->broker_latch;
 	SpinLockRelease(&lease_table->queue_mutex);
@@ -117,16 +117,16 @@ lease_take_queue(void)
 	return head;
 }
 
-/* To be called before the wish of `slot` is read. */
+/* To be called before the wish of `entry` is read. */
 int
-lease_next_in_chain(int slot)
+lease_next_in_chain(int entry)
 {
 	int next;
 
 	SpinLockAcquire(&lease_table->queue_mutex);
-	Assert(lease_is_queued(&lease_table->lease[slot]));
-	lease_table->lease[slot].queued = 0;
-	next = lease_table->lease[slot].next_queued;
+	Assert(lease_is_queued(&lease_table->lease[entry]));
+	lease_table->lease[entry].queued = 0;
+	next = lease_table->lease[entry].next_queued;
 	SpinLockRelease(&lease_table->queue_mutex);
 	return next;
 }
@@ -222,10 +222,10 @@ lease_tell_deadlock(Lease *lease, const char *text)
 {
 	for (int i = 0; i < CYCLES; i++)
 	{
-		if (lease_table->cycle_slot[i] >= 0)
+		if (lease_table->cycle_entry[i] >= 0)
 			continue;
 		strlcpy(lease_table->cycle[i], text, CYCLE_SIZE);
-		lease_table->cycle_slot[i] = lease_slot(lease);
+		lease_table->cycle_entry[i] = lease_index(lease);
 		lease_set_state(lease, LEASE_DEADLOCKED);
 		return true;
 	}
@@ -236,7 +236,7 @@ const char *
 lease_cycle_text(Lease *lease)
 {
 	for (int i = 0; i < CYCLES; i++)
-		if (lease_table->cycle_slot[i] == lease_slot(lease))
+		if (lease_table->cycle_entry[i] == lease_index(lease))
 			return lease_table->cycle[i];
 	return "";
 }

@@ -59,7 +59,7 @@ lease_present_gate(uint64 hash)
 /*
  * The lease with this gate, if somebody has it or asks for it; or NULL.  A gate is the hash of a
  * name and so many losses as there had been, so each number that there may have been is tried; or
- * each slot, if there have been more losses than slots.
+ * each entry, if there have been more losses than entries.
  */
 Lease *
 lease_at_gate(uint64 gate)
@@ -68,9 +68,9 @@ lease_at_gate(uint64 gate)
 
 	for (int i = 0; i < LOSSES; i++)
 		most = Max(most, pg_atomic_read_u32(&lease_table->losses[i]));
-	if (most > (uint32) lease_table->slots)
+	if (most > (uint32) lease_table->entries)
 	{
-		for (int i = 0; i < lease_table->slots; i++)
+		for (int i = 0; i < lease_table->entries; i++)
 			if (is_at_gate(lease_at(i), gate))
 				return lease_at(i);
 		return NULL;

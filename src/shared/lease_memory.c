@@ -2,9 +2,9 @@
  * lease_memory.c
  *		The memory of the lease table: its size, and how the server's start sets it up.
  *
- * There are more slots than redlock.max_locks: a released lease keeps its slot
+ * There are more entries than redlock.max_locks: a released lease keeps its entry
  * until each node has acknowledged, and must not stand in the way of new ones.
- * The broker forgets what is owed when more than redlock.max_locks slots are used.
+ * The broker forgets what is owed when more than redlock.max_locks entries are used.
  */
 #include "postgres.h"
 
@@ -18,8 +18,8 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* Slots for leases that are being released, in addition to max_locks. */
-#define SLOTS(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
+/* Entries for leases that are being released, in addition to max_locks. */
+#define ENTRIES(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 LeaseTable *lease_table = NULL;
 
@@ -67,7 +67,7 @@ init_table(void)
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
 						errmsg("could not generate a random id for this server")));
 	lease_table->host_id |= 1; /* not 0 */
-	lease_table->slots = SLOTS(redlock_max_locks);
+	lease_table->entries = ENTRIES(redlock_max_locks);
 	lease_table->max_locks = room_for_locks();
 	pg_atomic_init_u32(&lease_table->used, 0);
 	pg_atomic_init_u32(&lease_table->owned, 0);
@@ -80,7 +80,7 @@ init_table(void)
 		for (int j = 0; j < COUNTERS; j++)
 			pg_atomic_init_u64(&lease_table->counts[i].counter[j], 0);
 	for (int i = 0; i < CYCLES; i++)
-		lease_table->cycle_slot[i] = -1;
+		lease_table->cycle_entry[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	pg_atomic_init_u32(&lease_table->more_joined, 0);
@@ -88,13 +88,13 @@ init_table(void)
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
-	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->slots];
+	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->entries];
 	lease_table->parked = &lease_table->awaited[MaxBackends];
 	lease_table->parked_us = &lease_table->parked[MaxBackends];
 	for (int i = 0; i < 3 * MaxBackends; i++)
 		pg_atomic_init_u64(&lease_table->awaited[i], 0);
 	lease_table->sharers = &lease_table->parked_us[MaxBackends];
-	sharers = (Size) lease_table->slots * lease_sharers_words();
+	sharers = (Size) lease_table->entries * lease_sharers_words();
 	for (Size i = 0; i < sharers; i++)
 		pg_atomic_init_u64(&lease_table->sharers[i], 0);
 
@@ -104,13 +104,13 @@ init_table(void)
 		lease_table->bucket[i] = -1;
 
 	lease_table->first_free = 0;
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
 		Lease *lease = &lease_table->lease[i];
 
 		/* so nobody guesses the number of a wait: see deadlock.c */
 		lease->drive.generation = pg_prng_uint32(&pg_global_prng_state);
-		lease->next_free = i + 1 < lease_table->slots ? i + 1 : -1;
+		lease->next_free = i + 1 < lease_table->entries ? i + 1 : -1;
 		lease->next_named = -1;
 		lease->next_queued = -1;
 		pg_atomic_init_u32(&lease->version.number, 0);
@@ -161,9 +161,9 @@ buckets_wanted(void)
 static Size
 table_size(void)
 {
-	Size leases = mul_size(SLOTS(redlock_max_locks), sizeof(Lease));
+	Size leases = mul_size(ENTRIES(redlock_max_locks), sizeof(Lease));
 	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
-	Size sharers = mul_size(mul_size(SLOTS(redlock_max_locks), lease_sharers_words()),
+	Size sharers = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_sharers_words()),
 							sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 

@@ -177,7 +177,7 @@ note_joined(Lease *lease, int change)
 static pg_atomic_uint64 *
 sharers_of(const Lease *lease, int procno)
 {
-	return &lease_table->sharers[(Size) lease_slot(lease) * lease_sharers_words() + procno / 64];
+	return &lease_table->sharers[(Size) lease_index(lease) * lease_sharers_words() + procno / 64];
 }
 
 bool

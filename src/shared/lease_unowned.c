@@ -18,7 +18,7 @@ static bool is_same(const DetachedLease *detached);
 static void end_detached(Lease *lease);
 
 /*
- * The lease ends, if it ends for this reason.  Any process may call this, so the slot may be
+ * The lease ends, if it ends for this reason.  Any process may call this, so the entry may be
  * another lease's by the time that it is locked.
  */
 static bool
@@ -59,7 +59,7 @@ lease_give_up_stays(void)
 {
 	int64 count = 0;
 
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 		count += lease_give_up_stay(lease_at(i));
 	return count;
 }
@@ -75,7 +75,7 @@ lease_end_all_stays(void)
 		LWLockRelease(lease_lock_of((uint64) i));
 	}
 	(void) lease_give_up_stays();
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 		(void) lease_give_up_detached(lease_at(i));
 }
 
@@ -161,7 +161,7 @@ lease_count_detached(Oid role)
 {
 	int count = 0;
 
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
 		Lease *lease = lease_at(i);
 
@@ -226,7 +226,7 @@ lease_detached_validity_us(const DetachedLease *detached)
 	return is_same(detached) ? validity_us : 0;
 }
 
-/* Empty where the slot is another lease's by now. */
+/* Empty where the entry is another lease's by now. */
 char *
 lease_detached_missing_nodes(const DetachedLease *detached)
 {
@@ -325,7 +325,7 @@ lease_give_up_detached(Lease *lease)
 	return is;
 }
 
-/* Not if it has ended: a slot that is another lease's has another generation. */
+/* Not if it has ended: an entry that is another lease's has another generation. */
 static bool
 is_same(const DetachedLease *detached)
 {

@@ -158,18 +158,18 @@ lease_missing_nodes(Lease *lease)
 }
 
 /*
- * Leases that count towards redlock.max_locks, and slots that do not any more.
+ * Leases that count towards redlock.max_locks, and entries that do not any more.
  * Without the lock: they may be of different moments.
  */
 void
 lease_usage(int *owned, int *releasing)
 {
 	*owned = (int) pg_atomic_read_u32(&lease_table->owned);
-	*releasing = Max(lease_slots_used() - *owned, 0);
+	*releasing = Max(lease_entries_used() - *owned, 0);
 }
 
 int
-lease_slots_used(void)
+lease_entries_used(void)
 {
 	return (int) pg_atomic_read_u32(&lease_table->used);
 }

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#define URL_NODES_MAX 15 /* leaves slots for those that leave */
+#define URL_NODES_MAX 15 /* leaves indexes for those that leave */
 #define URL_DEFAULT_PORT 6379
 
 /* What the administrator states of a node that may not tell it: see guard.h. */

@@ -70,7 +70,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	lease_require_preload();
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
-	for (int i = 0; i < lease_table->slots; i++)
+	for (int i = 0; i < lease_table->entries; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!lease_table->lease[i].in_use || !lease_copy(&lease_table->lease[i], copy))

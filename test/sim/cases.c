@@ -88,12 +88,12 @@ typedef struct text
 /* A permit's value in the lock's key, with a fault in one place. */
 #define LIKE_PERMIT(text)                                                                          \
 	{NULL, "it is not of a permit: " text}, {"SET $key <'" text "> PX 50000", "OK"},               \
-		{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},        \
-		{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},                                            \
-		{"renew $one <1:8:2_slots=2_x> 90000 5 5", "1"}, {"PTTL $key", "{50000}"},                 \
-		{"release $one <1:8:2_slots=2_x> 70000 0 0", "1"}, {"PTTL $key", "{50000}"},               \
-		{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},                                            \
-		{"release $one <1:8:2_slots=2_x> -1 0 0", "1"},                                            \
+		{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},      \
+		{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},                                          \
+		{"renew $one <1:8:2_permits=2_x> 90000 5 5", "1"}, {"PTTL $key", "{50000}"},               \
+		{"release $one <1:8:2_permits=2_x> 70000 0 0", "1"}, {"PTTL $key", "{50000}"},             \
+		{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},                                          \
+		{"release $one <1:8:2_permits=2_x> -1 0 0", "1"},                                          \
 	{                                                                                              \
 		"GET $key", "<'" text ">"                                                                  \
 	}
@@ -103,7 +103,7 @@ typedef struct text
 	{NULL, "it is not of this host in the queue: " text},                                          \
 		{"SET $queue <'" text "> PX 50000", "OK"},                                                 \
 	{                                                                                              \
-		"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"           \
+		"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"         \
 	}
 
 /* The counter has another type.  The command fails, and the next one does not. */
@@ -339,13 +339,13 @@ static const step steps[] = {
 	LIKE_EXCLUSIVE("0123456789ABCDEF" HEX ":000000008:0000000000000001_a"),
 	LIKE_EXCLUSIVE(HEX HEX ":000000008:000000000000000x_a"),
 
-	LIKE_PERMIT(HEX "0123456789abcde:0000000008:0000000000000001_slots=2_a"),
-	LIKE_PERMIT(HEX HEX ":00000008:00000000000000001_slots=2_a"),
-	LIKE_PERMIT(HEX HEX ":000000008:00000000000000001_slots=2_a"),
-	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001=_slots=2_a"),
-	LIKE_PERMIT("0123456789ABCDEF" HEX ":000000008:0000000000000001_slots=2_a"),
-	LIKE_PERMIT(HEX HEX ":000000008:000000000000000x_slots=2_a"),
-	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001_slots=_a"),
+	LIKE_PERMIT(HEX "0123456789abcde:0000000008:0000000000000001_permits=2_a"),
+	LIKE_PERMIT(HEX HEX ":00000008:00000000000000001_permits=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:00000000000000001_permits=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001=_permits=2_a"),
+	LIKE_PERMIT("0123456789ABCDEF" HEX ":000000008:0000000000000001_permits=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:000000000000000x_permits=2_a"),
+	LIKE_PERMIT(HEX HEX ":000000008:0000000000000001_permits=_a"),
 
 	LIKE_QUEUED(HEX "0123456789abcde:0000000008:0000000000000002_a"),
 	LIKE_QUEUED(HEX HEX ":00000008:00000000000000002_a"),
@@ -355,28 +355,28 @@ static const step steps[] = {
 	LIKE_QUEUED("0123456789ABCDEF" HEX ":000000008:0000000000000002_a"),
 
 	{NULL, "the first host in the queue gets a permit, and its lock's key"},
-	{"SET $queue <3:8:2_slots=2_x> PX 50000", "OK"},
-	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "$now"},
-	{"GET $key", "<1:8:2_slots=2_x>"},
+	{"SET $queue <3:8:2_permits=2_x> PX 50000", "OK"},
+	{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "$now"},
+	{"GET $key", "<1:8:2_permits=2_x>"},
 	{"PTTL $key", "{100000}"},
-	{"acquire $two <3:8:2_slots=2_x> 50000 $now 5 2", "$now"},
-	{"GET $key", "<3:8:2_slots=2_x>"},
+	{"acquire $two <3:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"GET $key", "<3:8:2_permits=2_x>"},
 	{"PTTL $key", "{100000}"},
-	{"acquire $two <5:8:2_slots=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_slots=2_x>, 0, 0]"},
+	{"acquire $two <5:8:2_permits=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_permits=2_x>, 0, 0]"},
 	{"DEL $one", "1"},
-	{"acquire $two <5:8:2_slots=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_slots=2_x>, 0, 1]"},
-	{"renew $two <3:8:2_slots=2_x> 150000 $now $now", "1"},
+	{"acquire $two <5:8:2_permits=2_x> 50000 $now 5 2", "[{50000}, <3:8:2_permits=2_x>, 0, 1]"},
+	{"renew $two <3:8:2_permits=2_x> 150000 $now $now", "1"},
 	{"PTTL $key", "{150000}"},
-	{"release $two <3:8:2_slots=2_x> 170000 0 0", "1"},
+	{"release $two <3:8:2_permits=2_x> 170000 0 0", "1"},
 	{"PTTL $key", "{170000}"},
-	{"SET $two <3:8:2_slots=2_x> PX 100000", "OK"},
-	{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},
-	{"release $one <1:8:2_slots=2_x> -2 0 0", "1"},
+	{"SET $two <3:8:2_permits=2_x> PX 100000", "OK"},
+	{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},
+	{"release $one <1:8:2_permits=2_x> -2 0 0", "1"},
 	{"EXISTS $key", "1"},
 	{"HEAR", "$host0000000000000002: want|$two|0000000000000002|5|, "
 			 "$host0000000000000002: want|$two|0000000000000002|5|, $one: free|0|, "
 			 "$queue: permit|1|"},
-	{"release $two <3:8:2_slots=2_x> 0 0 0", "1"},
+	{"release $two <3:8:2_permits=2_x> 0 0 0", "1"},
 	{"EXISTS $key", "0"},
 	{"HEAR", "$two: free|0|"},
 
@@ -421,7 +421,7 @@ static const step steps[] = {
 
 	{NULL, "a queue of another type fails permits of its own lock"},
 	{"RPUSH $queue element", "1"},
-	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2 ; release $two <9:8:2_x> -1 0 0",
+	{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2 ; release $two <9:8:2_x> -1 0 0",
 	 "!WRONGTYPE* ; 0"},
 
 	{NULL, "an acquire that can't raise the counter leaves no key and no reader"},
@@ -455,7 +455,7 @@ static const step steps[] = {
 
 	{NULL, "a permit that can't write the lock's key leaves no key"},
 	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?* %R~$key", "OK"},
-	{"acquire $one <1:8:2_slots=2_x> 100000 $now 5 2", "!*"},
+	{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "!*"},
 	{"EXISTS $one", "0"},
 
 	/* LUA_READERS_TOLD is 16 */
@@ -528,16 +528,16 @@ static const step steps[] = {
 	{"renew $key <1:8:2_x> 100000 $now $now ; " NEXT, "!* ; 0"},
 
 	{NULL, "without SET and DEL a permit is renewed, and its lock's key is not"},
-	{"SET $one <1:8:2_slots=2_x> PX 100000", "OK"},
+	{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},
 	{"ACL SETUSER default -del", "OK"},
-	{"renew $one <1:8:2_slots=2_x> 200000 0 0 ; " NEXT, "1 ; 0"},
-	{"GET $key", "<1:8:2_slots=2_x>"},
+	{"renew $one <1:8:2_permits=2_x> 200000 0 0 ; " NEXT, "1 ; 0"},
+	{"GET $key", "<1:8:2_permits=2_x>"},
 	{"PTTL $key", "{200000}"},
 	{"ACL SETUSER default +del", "OK"},
 	{"DEL $key", "1"},
 	{"SET $first 5", "OK"},
 	{"ACL SETUSER default -set", "OK"},
-	{"renew $one <1:8:2_slots=2_x> 300000 5 5 ; " NEXT, "1 ; 0"},
+	{"renew $one <1:8:2_permits=2_x> 300000 5 5 ; " NEXT, "1 ; 0"},
 	{"PTTL $one", "{300000}"},
 	{"EXISTS $key", "0"},
 

@@ -90,21 +90,21 @@ static struct
 	int64_t until_us; /* by its host's clock */
 } kept[SECRETS_MAX];
 
-static void check_granted(int host, int slot);
-static void check_kept_ones(int host, int slot);
-static void check_order(int host, int slot);
-static int64_t try_until_us(const slot *slot);
-static void check_renewed(int host, int slot);
-static void check_bound(int host, int slot, int64_t token, bool shared);
-static int64_t floor_for(int host, int slot);
+static void check_granted(int host, int entry);
+static void check_kept_ones(int host, int entry);
+static void check_order(int host, int entry);
+static int64_t try_until_us(const entry *entry);
+static void check_renewed(int host, int entry);
+static void check_bound(int host, int entry, int64_t token, bool shared);
+static int64_t floor_for(int host, int entry);
 static node_reader key_of(const node_data *data, const command *command);
 static int64_t counted_since(const node_data *data, const command *command);
-static void check_alone(int host, int slot);
-static void check_refused_try(int host, int slot);
-static bool is_quorum(int host, int slot, core_lists lists, core_mask servers);
+static void check_alone(int host, int entry);
+static void check_refused_try(int host, int entry);
+static bool is_quorum(int host, int entry, core_lists lists, core_mask servers);
 static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
-static bool is_ordered(const slot *slot);
+static bool is_ordered(const entry *entry);
 static bool leaves_others(const command *command, const store *before, const store *after);
 static bool has_other(const node_data *data, const command *command, int64_t now_ms);
 static bool is_own_release_due(const command *command, const node_data *before);
@@ -205,18 +205,18 @@ void
 check_outage(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int k = 0; k < w.plan.slots; k++)
+		for (int k = 0; k < w.plan.entries; k++)
 		{
-			slot *slot = &hosts[h].slot[k];
+			entry *entry = &hosts[h].entry[k];
 
-			slot->check.steady = host_is_valid(h, k) && wish_is_held(slot->wish) &&
-								 host_now_us(h) - slot->check.granted_us >= 2 * w.plan.settle_us;
-			for (int n = 0; n < w.plan.nodes && slot->check.steady; n++)
+			entry->check.steady = host_is_valid(h, k) && wish_is_held(entry->wish) &&
+								  host_now_us(h) - entry->check.granted_us >= 2 * w.plan.settle_us;
+			for (int n = 0; n < w.plan.nodes && entry->check.steady; n++)
 			{
-				wire_expire(w.server_of[h][n], slot->resource);
-				demand(16, debt_stands(server_at(h, n), slot->resource, slot->secret),
+				wire_expire(w.server_of[h][n], entry->resource);
+				demand(16, debt_stands(server_at(h, n), entry->resource, entry->secret),
 					   "node %d has been well for long and lacks the key of request %u of host %c",
-					   n + 1, slot->secret, HOST_NAME(h));
+					   n + 1, entry->secret, HOST_NAME(h));
 			}
 		}
 }
@@ -225,8 +225,8 @@ check_outage(void)
 void
 check_asked(int h, int s)
 {
-	int r = hosts[h].slot[s].resource;
-	round_check *check = &hosts[h].slot[s].check;
+	int r = hosts[h].entry[s].resource;
+	round_check *check = &hosts[h].entry[s].check;
 
 	debt_asked(h, s);
 	for (int other = 0; other < w.plan.resources; other++)
@@ -236,11 +236,11 @@ check_asked(int h, int s)
 	if (!w.plan.faultless)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < w.plan.slots; k++)
+		for (int k = 0; k < w.plan.entries; k++)
 		{
-			slot *other = &hosts[i].slot[k];
+			entry *other = &hosts[i].entry[k];
 
-			if (other == &hosts[h].slot[s] || !other->in_use || other->resource != r)
+			if (other == &hosts[h].entry[s] || !other->in_use || other->resource != r)
 				continue;
 			check->alone = other->check.alone = false;
 		}
@@ -258,27 +258,27 @@ check_asked(int h, int s)
 static bool
 is_quorum(int h, int s, core_lists lists, core_mask servers)
 {
-	core_mask slots = 0;
+	core_mask entries = 0;
 
 	for (int n = w.plan.places - 1; n >= 0; n--)
 	{
 		core_mask bit = CORE_BIT(w.server_of[h][n]);
 
-		if ((servers & bit) && (hosts[h].slot[s].drive.core.members & CORE_BIT(n)))
+		if ((servers & bit) && (hosts[h].entry[s].drive.core.members & CORE_BIT(n)))
 		{
-			slots |= CORE_BIT(n);
+			entries |= CORE_BIT(n);
 			servers &= ~bit;
 		}
 	}
-	return core_has_quorum(lists, slots);
+	return core_has_quorum(lists, entries);
 }
 
 /* A round of acquires begins. */
 void
 check_round(int h, int s)
 {
-	const struct book *book = &books[hosts[h].slot[s].resource];
-	round_check *check = &hosts[h].slot[s].check;
+	const struct book *book = &books[hosts[h].entry[s].resource];
+	round_check *check = &hosts[h].entry[s].check;
 	core_mask behind = 0;
 
 	check->began_us = host_now_us(h);
@@ -290,21 +290,22 @@ check_round(int h, int s)
 	for (int i = 0; i < w.plan.servers; i++)
 		if (book->counted[i] < check->floor)
 			behind |= CORE_BIT(i);
-	check->ordered = !is_quorum(h, s, hosts[h].slot[s].drive.core.lists, behind);
+	check->ordered = !is_quorum(h, s, hosts[h].entry[s].drive.core.lists, behind);
 }
 
 void
 check_renewal(int h, int s)
 {
-	round_check *check = &hosts[h].slot[s].check;
+	round_check *check = &hosts[h].entry[s].check;
 
 	demand(
 		14,
-		(wish_is_held(hosts[h].slot[s].wish) &&
-		 (hosts[h].slot[s].owner == OWNER_ASKS || hosts[h].slot[s].owner == OWNER_HOLDS ||
-		  (hosts[h].slot[s].owner == OWNER_DETACHED && host_now_us(h) < check->hold_until_us))) ||
-			(hosts[h].slot[s].wish == WISH_IDLE && host_now_us(h) < hosts[h].slot[s].idle_until_us),
-		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].slot[s].secret);
+		(wish_is_held(hosts[h].entry[s].wish) &&
+		 (hosts[h].entry[s].owner == OWNER_ASKS || hosts[h].entry[s].owner == OWNER_HOLDS ||
+		  (hosts[h].entry[s].owner == OWNER_DETACHED && host_now_us(h) < check->hold_until_us))) ||
+			(hosts[h].entry[s].wish == WISH_IDLE &&
+			 host_now_us(h) < hosts[h].entry[s].idle_until_us),
+		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].entry[s].secret);
 	check->renewal_began_us = host_now_us(h);
 	check->renewal_floor = floor_for(h, s);
 	check->renewed = 0;
@@ -313,37 +314,37 @@ check_renewal(int h, int s)
 void
 check_sent(int h, int s, int node, core_op op)
 {
-	const slot *slot = &hosts[h].slot[s];
-	const round_check *check = &slot->check;
+	const entry *entry = &hosts[h].entry[s];
+	const round_check *check = &entry->check;
 
 	if (op == CORE_OP_RENEW)
 	{
-		renewal_sent[slot->secret] = true;
+		renewal_sent[entry->secret] = true;
 		/* what it does not know yet, it will in its next pass, and on the same connection */
-		demand(14, slot->wish != WISH_NOTHING || slot->queued,
+		demand(14, entry->wish != WISH_NOTHING || entry->queued,
 			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
-			   slot->secret, node + 1);
+			   entry->secret, node + 1);
 		demand(9, host_now_us(h) < told_until_us(check),
 			   "host %c renews request %u at node %d after its validity ended", HOST_NAME(h),
-			   slot->secret, node + 1);
+			   entry->secret, node + 1);
 	}
 	else if (op == CORE_OP_CONFIRM)
 		demand(12, !check->alone || !check->even,
 			   "host %c needs a second round trip for request %u, though nobody else is there and "
 			   "all nodes have counted alike",
-			   HOST_NAME(h), slot->secret);
+			   HOST_NAME(h), entry->secret);
 }
 
 /* A reply of this attempt arrives. */
 void
 check_answered(int h, int s, int node, const command *command, const answer *answer)
 {
-	slot *slot = &hosts[h].slot[s];
-	round_check *check = &slot->check;
+	entry *entry = &hosts[h].entry[s];
+	round_check *check = &entry->check;
 	int server = w.server_of[h][node];
 
-	if (answer->reply != CORE_REPLY_YES || command->secret != slot->secret ||
-		command->attempt != slot->drive.core.attempt)
+	if (answer->reply != CORE_REPLY_YES || command->secret != entry->secret ||
+		command->attempt != entry->drive.core.attempt)
 		return;
 	if (command->op == CORE_OP_ACQUIRE)
 		check->yes |= CORE_BIT(server);
@@ -355,51 +356,51 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 void
 check_left(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
+	const entry *entry = &hosts[h].entry[s];
 	int readers = 0;
 
 	for (int i = 0; i < session_count; i++)
-		readers += sessions[i].host == h && sessions[i].slot == s && !sessions[i].done &&
-				   sessions[i].generation == slot->drive.generation;
-	demand(14, (readers > 0) == (slot->wish == WISH_HOLD),
+		readers += sessions[i].host == h && sessions[i].entry == s && !sessions[i].done &&
+				   sessions[i].generation == entry->drive.generation;
+	demand(14, (readers > 0) == (entry->wish == WISH_HOLD),
 		   "host %c %s request %u, which has %d readers", HOST_NAME(h),
-		   slot->wish == WISH_HOLD ? "holds" : "releases", slot->secret, readers);
+		   entry->wish == WISH_HOLD ? "holds" : "releases", entry->secret, readers);
 }
 
 void
 check_stay(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
+	const entry *entry = &hosts[h].entry[s];
 
-	demand(13, !slot->check.wanted && !session_is_wanted(h, s),
-		   "host %c keeps request %u, which another host wants", HOST_NAME(h), slot->secret);
-	demand(13, slot->keep_us == 0 && slot->hold_at_most_us == 0,
-		   "host %c keeps request %u, which has limits", HOST_NAME(h), slot->secret);
-	demand(13, slot->shared || slot->handovers - w.plan.spent + 1 < slot->span,
-		   "host %c keeps request %u, which has no token left", HOST_NAME(h), slot->secret);
+	demand(13, !entry->check.wanted && !session_is_wanted(h, s),
+		   "host %c keeps request %u, which another host wants", HOST_NAME(h), entry->secret);
+	demand(13, entry->keep_us == 0 && entry->hold_at_most_us == 0,
+		   "host %c keeps request %u, which has limits", HOST_NAME(h), entry->secret);
+	demand(13, entry->shared || entry->handovers - w.plan.spent + 1 < entry->span,
+		   "host %c keeps request %u, which has no token left", HOST_NAME(h), entry->secret);
 }
 
 /* What nobody uses is given up for a try. */
 static void
 check_refused_try(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
-	int64_t asked_us = host_true_time_us(h, slot->asked_us);
+	const entry *entry = &hosts[h].entry[s];
+	int64_t asked_us = host_true_time_us(h, entry->asked_us);
 
-	if (!w.plan.faultless || !slot->once || slot->shared)
+	if (!w.plan.faultless || !entry->once || entry->shared)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < w.plan.slots; k++)
+		for (int k = 0; k < w.plan.entries; k++)
 		{
-			const struct slot *other = &hosts[i].slot[k];
+			const struct entry *other = &hosts[i].entry[k];
 
 			demand(
 				13,
-				i == h || !other->in_use || other->resource != slot->resource ||
+				i == h || !other->in_use || other->resource != entry->resource ||
 					!host_stays(other) ||
 					host_true_time_us(i, other->idle_until_us - other->keep_idle_us) > asked_us,
 				"request %u of host %c, a try, is refused, and host %c keeps the lock for nobody",
-				slot->secret, HOST_NAME(h), HOST_NAME(i));
+				entry->secret, HOST_NAME(h), HOST_NAME(i));
 		}
 }
 
@@ -425,28 +426,28 @@ check_stays(int h)
 
 	if ((w.plan.keep_idle_us == 0 && !w.plan.limit) || host->broker_down || !w.plan.guarded)
 		return;
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 	{
-		const slot *slot = &host->slot[s];
+		const entry *entry = &host->entry[s];
 
-		if (!slot->in_use)
+		if (!entry->in_use)
 			continue;
-		demand(14, !host_stays(slot) || !is_overdue(h, slot->idle_until_us),
+		demand(14, !host_stays(entry) || !is_overdue(h, entry->idle_until_us),
 			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
-			   slot->secret);
+			   entry->secret);
 		demand(14,
-			   slot->owner != OWNER_HOLDS || slot->drive.core.state != CORE_HELD ||
-				   slot->check.hold_until_us == 0 || !is_overdue(h, slot->check.hold_until_us),
+			   entry->owner != OWNER_HOLDS || entry->drive.core.state != CORE_HELD ||
+				   entry->check.hold_until_us == 0 || !is_overdue(h, entry->check.hold_until_us),
 			   "host %c keeps request %u, whose session has held it for as long as it may",
-			   HOST_NAME(h), slot->secret);
-		if (slot->owner != OWNER_DETACHED)
+			   HOST_NAME(h), entry->secret);
+		if (entry->owner != OWNER_DETACHED)
 			continue;
-		demand(14, slot->drive.core.state == CORE_HELD,
+		demand(14, entry->drive.core.state == CORE_HELD,
 			   "host %c keeps request %u, which is detached and was lost", HOST_NAME(h),
-			   slot->secret);
-		demand(14, !is_overdue(h, slot->check.hold_until_us),
+			   entry->secret);
+		demand(14, !is_overdue(h, entry->check.hold_until_us),
 			   "host %c keeps request %u, which is detached, beyond its end", HOST_NAME(h),
-			   slot->secret);
+			   entry->secret);
 	}
 }
 
@@ -454,11 +455,11 @@ check_stays(int h)
 void
 check_prolonged(int h, int s, int64_t hold_at_most_us)
 {
-	round_check *check = &hosts[h].slot[s].check;
-	int64_t left_us = hosts[h].slot[s].drive.core.granted_until_us - host_now_us(h);
+	round_check *check = &hosts[h].entry[s].check;
+	int64_t left_us = hosts[h].entry[s].drive.core.granted_until_us - host_now_us(h);
 
 	demand(3, host_is_valid(h, s), "host %c prolongs request %u, which has ended", HOST_NAME(h),
-		   hosts[h].slot[s].secret);
+		   hosts[h].entry[s].secret);
 	seen.prolonged++;
 	check->tight = left_us < 8 * w.plan.delay_us + 1000;
 	if (check->hold_until_us < host_now_us(h) + hold_at_most_us)
@@ -469,7 +470,7 @@ check_prolonged(int h, int s, int64_t hold_at_most_us)
 void
 check_held_for(int h, int s, int64_t hold_at_most_us)
 {
-	hosts[h].slot[s].check.hold_until_us =
+	hosts[h].entry[s].check.hold_until_us =
 		hold_at_most_us > 0 ? host_now_us(h) + hold_at_most_us : 0;
 }
 
@@ -485,87 +486,89 @@ told_until_us(const round_check *check)
 void
 check_disowned(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
+	const entry *entry = &hosts[h].entry[s];
 
 	demand(14,
-		   slot->owner != OWNER_DETACHED || slot->drive.core.state == CORE_LOST ||
-			   host_now_us(h) >= slot->check.hold_until_us,
+		   entry->owner != OWNER_DETACHED || entry->drive.core.state == CORE_LOST ||
+			   host_now_us(h) >= entry->check.hold_until_us,
 		   "host %c gives up request %u, which is detached, before its end", HOST_NAME(h),
-		   slot->secret);
+		   entry->secret);
 }
 
 /* It may be answered late, and then wait for a recall, or longer where no holder was found. */
 static int64_t
-try_until_us(const slot *slot)
+try_until_us(const entry *entry)
 {
-	return slot->asked_us + w.plan.answer_us + (slot->check.split ? 5 : 1) * word_recall_us();
+	return entry->asked_us + w.plan.answer_us + (entry->check.split ? 5 : 1) * word_recall_us();
 }
 
 void
 check_outcome(int h, int s, core_outcome outcome)
 {
-	slot *slot = &hosts[h].slot[s];
+	entry *entry = &hosts[h].entry[s];
 
 	switch (outcome)
 	{
 		case CORE_NOTHING:
 			break;
 		case CORE_MUST_WAIT:
-			seen.recalls += slot->once;
-			slot->check.split = slot->check.split || slot->drive.core.splits > 0;
+			seen.recalls += entry->once;
+			entry->check.split = entry->check.split || entry->drive.core.splits > 0;
 			demand(12,
-				   !slot->once || !w.plan.faultless ||
-					   (slot->drive.core.wake_at_us <= try_until_us(slot) &&
-						host_now_us(h) <= try_until_us(slot)),
-				   "request %u of host %c, a try, waits for too long", slot->secret, HOST_NAME(h));
+				   !entry->once || !w.plan.faultless ||
+					   (entry->drive.core.wake_at_us <= try_until_us(entry) &&
+						host_now_us(h) <= try_until_us(entry)),
+				   "request %u of host %c, a try, waits for too long", entry->secret, HOST_NAME(h));
 			break;
 		case CORE_GRANTED:
 			check_granted(h, s);
 			break;
 		case CORE_REFUSED:
 			seen.refused++;
-			tell("host %c: request %u is refused", HOST_NAME(h), slot->secret);
-			demand(12, !w.plan.faultless || !slot->check.alone,
-				   "request %u of host %c is refused, though nobody else is there", slot->secret,
+			tell("host %c: request %u is refused", HOST_NAME(h), entry->secret);
+			demand(12, !w.plan.faultless || !entry->check.alone,
+				   "request %u of host %c is refused, though nobody else is there", entry->secret,
 				   HOST_NAME(h));
 			check_refused_try(h, s);
 			break;
 		case CORE_UNREACHABLE:
 			seen.unreachable++;
-			tell("host %c: request %u finds no quorum", HOST_NAME(h), slot->secret);
+			tell("host %c: request %u finds no quorum", HOST_NAME(h), entry->secret);
 			demand(12, !w.plan.faultless, "request %u of host %c finds no quorum of healthy nodes",
-				   slot->secret, HOST_NAME(h));
+				   entry->secret, HOST_NAME(h));
 			demand(12,
-				   slot->once || host_now_us(h) - hosts[h].broker_began_us >= 2 * w.plan.answer_us,
+				   entry->once || host_now_us(h) - hosts[h].broker_began_us >= 2 * w.plan.answer_us,
 				   "request %u of host %c is told that there is no quorum by a broker that has not "
 				   "tried for as long as patience lasts",
-				   slot->secret, HOST_NAME(h));
+				   entry->secret, HOST_NAME(h));
 			break;
 		case CORE_RENEWED:
 			check_renewed(h, s);
 			break;
 		case CORE_UNRENEWED:
 			seen.unrenewed++;
-			tell("host %c: request %u could not be renewed", HOST_NAME(h), slot->secret);
+			tell("host %c: request %u could not be renewed", HOST_NAME(h), entry->secret);
 			break;
 		case CORE_EXPIRED:
 			seen.expired++;
-			tell("host %c: the lease of request %u is lost", HOST_NAME(h), slot->secret);
-			demand(14, !host_stays(slot) && !hosts[h].release[s].waits,
+			tell("host %c: the lease of request %u is lost", HOST_NAME(h), entry->secret);
+			demand(14, !host_stays(entry) && !hosts[h].release[s].waits,
 				   "host %c tells of the loss of request %u, which nobody has", HOST_NAME(h),
-				   slot->secret);
-			demand(14, slot->owner != OWNER_DETACHED || host_now_us(h) < slot->check.hold_until_us,
+				   entry->secret);
+			demand(14,
+				   entry->owner != OWNER_DETACHED || host_now_us(h) < entry->check.hold_until_us,
 				   "host %c loses the lease of request %u, which is detached and was to end",
-				   HOST_NAME(h), slot->secret);
-			demand(
-				12,
-				!w.plan.faultless || slot->check.tight ||
-					(slot->check.hold_until_us > 0 && host_now_us(h) >= slot->check.hold_until_us),
-				"host %c loses the lease of request %u for no reason", HOST_NAME(h), slot->secret);
-			demand(16, !slot->check.steady || !wish_is_held(slot->wish),
+				   HOST_NAME(h), entry->secret);
+			demand(12,
+				   !w.plan.faultless || entry->check.tight ||
+					   (entry->check.hold_until_us > 0 &&
+						host_now_us(h) >= entry->check.hold_until_us),
+				   "host %c loses the lease of request %u for no reason", HOST_NAME(h),
+				   entry->secret);
+			demand(16, !entry->check.steady || !wish_is_held(entry->wish),
 				   "host %c loses the lease of request %u, though a majority of nodes was well at "
 				   "each time, and the others not for long",
-				   HOST_NAME(h), slot->secret);
+				   HOST_NAME(h), entry->secret);
 			break;
 	}
 }
@@ -573,64 +576,64 @@ check_outcome(int h, int s, core_outcome outcome)
 static void
 check_granted(int h, int s)
 {
-	slot *slot = &hosts[h].slot[s];
-	round_check *check = &slot->check;
+	entry *entry = &hosts[h].entry[s];
+	round_check *check = &entry->check;
 	int64_t now_us = host_now_us(h);
-	int64_t deadline_us = check->began_us + VALIDITY_US(slot->ttl_us);
+	int64_t deadline_us = check->began_us + VALIDITY_US(entry->ttl_us);
 	int votes = __builtin_popcount(check->yes);
 
 	seen.granted++;
 	tell("host %c: request %u is granted, valid for %.3f ms, tokens to %lld", HOST_NAME(h),
-		 slot->secret, (double) (slot->drive.core.valid_until_us - now_us) / 1000,
-		 (long long) (slot->drive.core.token - WALL_US - START_US));
-	demand(3, now_us < deadline_us && slot->drive.core.granted_until_us <= deadline_us,
+		 entry->secret, (double) (entry->drive.core.valid_until_us - now_us) / 1000,
+		 (long long) (entry->drive.core.token - WALL_US - START_US));
+	demand(3, now_us < deadline_us && entry->drive.core.granted_until_us <= deadline_us,
 		   "request %u of host %c is granted %.3f ms after its first send, with %.3f ms to go, and "
 		   "the validity of a ttl is %.3f ms",
-		   slot->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
-		   (double) (slot->drive.core.valid_until_us - now_us) / 1000,
-		   (double) VALIDITY_US(slot->ttl_us) / 1000);
-	demand(4, is_quorum(h, s, slot->drive.core.lists, check->yes),
-		   "request %u of host %c is granted by %d nodes", slot->secret, HOST_NAME(h), votes);
+		   entry->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
+		   (double) (entry->drive.core.valid_until_us - now_us) / 1000,
+		   (double) VALIDITY_US(entry->ttl_us) / 1000);
+	demand(4, is_quorum(h, s, entry->drive.core.lists, check->yes),
+		   "request %u of host %c is granted by %d nodes", entry->secret, HOST_NAME(h), votes);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
-	check->valid_until_us = slot->drive.core.granted_until_us;
-	check_held_for(h, s, slot->hold_at_most_us);
+	check->valid_until_us = entry->drive.core.granted_until_us;
+	check_held_for(h, s, entry->hold_at_most_us);
 	check->tight = false;
 	check->steady = false;
 	check_alone(h, s);
 	check_order(h, s);
 	check_kept_ones(h, s);
 	if (w.calm && h == w.last_host)
-		w.last_granted[slot->resource] = true;
+		w.last_granted[entry->resource] = true;
 }
 
 /* By hold_at_least, from the grant on, if a session was told of that. */
 void
 check_kept(int h, int s, bool is_kept)
 {
-	const slot *slot = &hosts[h].slot[s];
-	int64_t until_us = slot->check.granted_us + slot->keep_us;
+	const entry *entry = &hosts[h].entry[s];
+	int64_t until_us = entry->check.granted_us + entry->keep_us;
 
 	demand(8,
-		   is_kept || slot->keep_us == 0 || !slot->returned || !core_ends(&slot->drive.core) ||
+		   is_kept || entry->keep_us == 0 || !entry->returned || !core_ends(&entry->drive.core) ||
 			   host_now_us(h) >= until_us,
 		   "host %c deletes the key of request %u, which is to be kept", HOST_NAME(h),
-		   slot->secret);
+		   entry->secret);
 	if (!is_kept)
 		return;
-	kept[slot->secret].servers = 0;
+	kept[entry->secret].servers = 0;
 	for (int n = 0; n < w.plan.places; n++)
-		if (slot->drive.core.lists.now & CORE_BIT(n))
-			kept[slot->secret].servers |= CORE_BIT(w.server_of[h][n]);
-	kept[slot->secret].host = h;
-	kept[slot->secret].until_us = until_us;
+		if (entry->drive.core.lists.now & CORE_BIT(n))
+			kept[entry->secret].servers |= CORE_BIT(w.server_of[h][n]);
+	kept[entry->secret].host = h;
+	kept[entry->secret].until_us = until_us;
 }
 
 /* Nobody has what a majority keeps, though nobody has it any more that was granted it. */
 static void
 check_kept_ones(int h, int s)
 {
-	int resource = hosts[h].slot[s].resource;
+	int resource = hosts[h].entry[s].resource;
 	uint32_t secret = 0;
 	core_mask servers = 0;
 
@@ -653,55 +656,56 @@ check_kept_ones(int h, int s)
 			   2 * __builtin_popcount(servers & kept[secret].servers) <=
 				   __builtin_popcount(kept[secret].servers),
 		   "request %u of host %c is granted while request %u of host %c is kept",
-		   hosts[h].slot[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
+		   hosts[h].entry[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
 }
 
 /* What its token must be beyond: those who share the lock need no order among themselves. */
 static int64_t
 floor_for(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
+	const entry *entry = &hosts[h].entry[s];
 
-	return slot->shared ? books[slot->resource].max_exclusive : books[slot->resource].max_granted;
+	return entry->shared ? books[entry->resource].max_exclusive
+						 : books[entry->resource].max_granted;
 }
 
 /* Later than all that was granted before it was asked for, and of its own. */
 static void
 check_order(int h, int s)
 {
-	const slot *slot = &hosts[h].slot[s];
-	struct book *book = &books[slot->resource];
-	int64_t last = slot->drive.core.token;
+	const entry *entry = &hosts[h].entry[s];
+	struct book *book = &books[entry->resource];
+	int64_t last = entry->drive.core.token;
 	int64_t first = last - LUA_SPAN + 1;
 
-	if (is_ordered(slot))
+	if (is_ordered(entry))
 		demand(
-			2, first > slot->check.floor,
+			2, first > entry->check.floor,
 			"host %c is granted the tokens %lld to %lld, though %lld was granted before it asked",
 			HOST_NAME(h), (long long) (first - WALL_US - START_US),
 			(long long) (last - WALL_US - START_US),
-			(long long) (slot->check.floor - WALL_US - START_US));
+			(long long) (entry->check.floor - WALL_US - START_US));
 	if (book->forgets == 0 || w.plan.sane)
 		for (int i = 0; i < book->grant_count; i++)
 			demand(2,
-				   (slot->shared && book->shared[i]) || book->grants[i] < first ||
+				   (entry->shared && book->shared[i]) || book->grants[i] < first ||
 					   book->grants[i] - LUA_SPAN >= last,
 				   "host %c is granted the tokens %lld to %lld, some of which were granted before",
 				   HOST_NAME(h), (long long) (first - WALL_US - START_US),
 				   (long long) (last - WALL_US - START_US));
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < w.plan.slots; k++)
-			if ((i != h || k != s) && hosts[i].slot[k].drive.core.state == CORE_HELD &&
-				hosts[i].slot[k].resource == slot->resource)
-				check_bound(i, k, last, slot->shared);
+		for (int k = 0; k < w.plan.entries; k++)
+			if ((i != h || k != s) && hosts[i].entry[k].drive.core.state == CORE_HELD &&
+				hosts[i].entry[k].resource == entry->resource)
+				check_bound(i, k, last, entry->shared);
 	if (book->grant_count < SECRETS_MAX)
 	{
-		book->shared[book->grant_count] = slot->shared;
+		book->shared[book->grant_count] = entry->shared;
 		book->grants[book->grant_count++] = last;
 	}
 	if (last > book->max_granted)
 		book->max_granted = last;
-	if (last > book->max_exclusive && !slot->shared)
+	if (last > book->max_exclusive && !entry->shared)
 		book->max_exclusive = last;
 }
 
@@ -709,59 +713,59 @@ check_order(int h, int s)
 static void
 check_bound(int h, int s, int64_t token, bool shared)
 {
-	const core_lease *lease = &hosts[h].slot[s].drive.core;
+	const core_lease *lease = &hosts[h].entry[s].drive.core;
 
-	if (books[hosts[h].slot[s].resource].forgets == 0 && !(shared && hosts[h].slot[s].shared))
+	if (books[hosts[h].entry[s].resource].forgets == 0 && !(shared && hosts[h].entry[s].shared))
 		demand(5, token <= lease->token || token > lease->bound,
 			   "token %lld is granted, and host %c renews request %u with token %lld up to %lld",
-			   (long long) (token - WALL_US - START_US), HOST_NAME(h), hosts[h].slot[s].secret,
+			   (long long) (token - WALL_US - START_US), HOST_NAME(h), hosts[h].entry[s].secret,
 			   (long long) (lease->token - WALL_US - START_US),
 			   (long long) (lease->bound - WALL_US - START_US));
 }
 
 static bool
-is_ordered(const slot *slot)
+is_ordered(const entry *entry)
 {
-	uint32_t forgets = books[slot->resource].forgets;
+	uint32_t forgets = books[entry->resource].forgets;
 
-	return forgets == 0 || w.plan.sane || (slot->check.ordered && slot->check.forgets == forgets);
+	return forgets == 0 || w.plan.sane || (entry->check.ordered && entry->check.forgets == forgets);
 }
 
 static void
 check_renewed(int h, int s)
 {
-	slot *slot = &hosts[h].slot[s];
-	const struct book *book = &books[slot->resource];
-	round_check *check = &slot->check;
+	entry *entry = &hosts[h].entry[s];
+	const struct book *book = &books[entry->resource];
+	round_check *check = &entry->check;
 	int64_t now_us = host_now_us(h);
-	int64_t valid_until_us = slot->drive.core.granted_until_us;
+	int64_t valid_until_us = entry->drive.core.granted_until_us;
 	int votes = __builtin_popcount(check->renewed);
-	core_lists lists = slot->drive.core.lists;
+	core_lists lists = entry->drive.core.lists;
 
-	if (!slot->drive.core.settled)
+	if (!entry->drive.core.settled)
 		lists.next = 0;
 	seen.renewed++;
-	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), slot->secret,
+	tell("host %c: request %u is renewed, valid for %.3f ms", HOST_NAME(h), entry->secret,
 		 (double) (valid_until_us - now_us) / 1000);
 	demand(9, now_us < told_until_us(check) && valid_until_us >= check->valid_until_us,
-		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h), slot->secret,
-		   (double) (check->valid_until_us - now_us) / 1000,
+		   "host %c renews request %u from %.3f ms to %.3f ms from now", HOST_NAME(h),
+		   entry->secret, (double) (check->valid_until_us - now_us) / 1000,
 		   (double) (valid_until_us - now_us) / 1000);
-	demand(9, check->hold_until_us == 0 || slot->drive.core.valid_until_us <= check->hold_until_us,
-		   "host %c renews request %u beyond its limit", HOST_NAME(h), slot->secret);
+	demand(9, check->hold_until_us == 0 || entry->drive.core.valid_until_us <= check->hold_until_us,
+		   "host %c renews request %u beyond its limit", HOST_NAME(h), entry->secret);
 	demand(3,
-		   valid_until_us <= check->renewal_began_us + VALIDITY_US(slot->ttl_us) ||
+		   valid_until_us <= check->renewal_began_us + VALIDITY_US(entry->ttl_us) ||
 			   valid_until_us == check->valid_until_us,
-		   "request %u of host %c is valid for longer than its renewal gives", slot->secret,
+		   "request %u of host %c is valid for longer than its renewal gives", entry->secret,
 		   HOST_NAME(h));
 	demand(4, is_quorum(h, s, lists, check->renewed),
-		   "request %u of host %c is renewed by %d nodes in this round", slot->secret, HOST_NAME(h),
-		   votes);
+		   "request %u of host %c is renewed by %d nodes in this round", entry->secret,
+		   HOST_NAME(h), votes);
 	if (book->forgets == 0)
-		demand(5, check->renewal_floor <= slot->drive.core.token,
+		demand(5, check->renewal_floor <= entry->drive.core.token,
 			   "host %c renews request %u with token %lld, though %lld was granted before",
-			   HOST_NAME(h), slot->secret,
-			   (long long) (slot->drive.core.token - WALL_US - START_US),
+			   HOST_NAME(h), entry->secret,
+			   (long long) (entry->drive.core.token - WALL_US - START_US),
 			   (long long) (check->renewal_floor - WALL_US - START_US));
 	for (int i = 0; i < book->grant_count; i++)
 		check_bound(h, s, book->grants[i], book->shared[i]);
@@ -773,25 +777,25 @@ check_renewed(int h, int s)
 static void
 check_alone(int h, int s)
 {
-	int r = hosts[h].slot[s].resource;
+	int r = hosts[h].entry[s].resource;
 
 	if (!w.plan.guarded)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < w.plan.slots; k++)
+		for (int k = 0; k < w.plan.entries; k++)
 		{
-			const slot *other = &hosts[i].slot[k];
+			const entry *other = &hosts[i].entry[k];
 			bool there = !(i == h && k == s) && other->resource == r && host_is_valid(i, k);
-			bool both = other->shared && hosts[h].slot[s].shared;
+			bool both = other->shared && hosts[h].entry[s].shared;
 
 			seen.beside += there && both;
 			demand(1, !there || both,
 				   "host %c holds the lock by request %u, and host %c by request %u", HOST_NAME(i),
-				   hosts[i].slot[k].secret, HOST_NAME(h), hosts[h].slot[s].secret);
+				   hosts[i].entry[k].secret, HOST_NAME(h), hosts[h].entry[s].secret);
 		}
 	demand(1, !fault_plain_is_valid(r),
 		   "the plain client holds the lock, and host %c by request %u", HOST_NAME(h),
-		   hosts[h].slot[s].secret);
+		   hosts[h].entry[s].secret);
 }
 
 void
@@ -800,17 +804,17 @@ check_plain(int resource)
 	if (!w.plan.guarded)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
-		for (int k = 0; k < w.plan.slots; k++)
-			demand(1, hosts[i].slot[k].resource != resource || !host_is_valid(i, k),
+		for (int k = 0; k < w.plan.entries; k++)
+			demand(1, hosts[i].entry[k].resource != resource || !host_is_valid(i, k),
 				   "the plain client holds the lock, and host %c by request %u", HOST_NAME(i),
-				   hosts[i].slot[k].secret);
+				   hosts[i].entry[k].secret);
 }
 
 void
 check_joined(int h, int s)
 {
 	demand(13, !session_is_wanted(h, s), "a session joins request %u of host %c, which is wanted",
-		   hosts[h].slot[s].secret, HOST_NAME(h));
+		   hosts[h].entry[s].secret, HOST_NAME(h));
 	check_alone(h, s);
 }
 
@@ -818,39 +822,39 @@ check_joined(int h, int s)
 int
 check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 {
-	const slot *slot = &hosts[h].slot[s];
+	const entry *entry = &hosts[h].entry[s];
 	struct book *book = &books[resource];
 	int id = session_count;
 
-	was_returned[slot->secret] = true;
-	demand(1, slot->resource == resource, "who asked host %c for lock %d is given lock %d",
-		   HOST_NAME(h), resource + 1, slot->resource + 1);
-	demand(3, slot->drive.core.state == CORE_HELD && host_now_us(h) < told_until_us(&slot->check),
+	was_returned[entry->secret] = true;
+	demand(1, entry->resource == resource, "who asked host %c for lock %d is given lock %d",
+		   HOST_NAME(h), resource + 1, entry->resource + 1);
+	demand(3, entry->drive.core.state == CORE_HELD && host_now_us(h) < told_until_us(&entry->check),
 		   "a session of host %c is told that it has the lock by request %u, which is over",
-		   HOST_NAME(h), slot->secret);
+		   HOST_NAME(h), entry->secret);
 
-	demand(13, token > slot->drive.core.token - LUA_SPAN && token <= slot->drive.core.bound,
+	demand(13, token > entry->drive.core.token - LUA_SPAN && token <= entry->drive.core.bound,
 		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
 		   (long long) (token - WALL_US - START_US), LUA_SPAN,
-		   (long long) (slot->drive.core.token - WALL_US - START_US),
-		   (long long) (slot->drive.core.bound - WALL_US - START_US));
-	seen.beyond += token > slot->drive.core.token;
-	demand(13, slot->handovers - w.plan.spent < slot->span,
-		   "host %c hands request %u over for the %dth time", HOST_NAME(h), slot->secret,
-		   slot->handovers);
+		   (long long) (entry->drive.core.token - WALL_US - START_US),
+		   (long long) (entry->drive.core.bound - WALL_US - START_US));
+	seen.beyond += token > entry->drive.core.token;
+	demand(13, entry->handovers - w.plan.spent < entry->span,
+		   "host %c hands request %u over for the %dth time", HOST_NAME(h), entry->secret,
+		   entry->handovers);
 	if (handed_over)
 	{
 		seen.handed_over++;
-		tell("host %c: request %u is handed over, token %lld", HOST_NAME(h), slot->secret,
+		tell("host %c: request %u is handed over, token %lld", HOST_NAME(h), entry->secret,
 			 (long long) (token - WALL_US - START_US));
 		for (int i = 0; i < session_count; i++)
 			demand(13,
-				   sessions[i].host != h || sessions[i].slot != s ||
-					   sessions[i].generation != slot->drive.generation ||
+				   sessions[i].host != h || sessions[i].entry != s ||
+					   sessions[i].generation != entry->drive.generation ||
 					   sessions[i].token < token,
 				   "host %c hands out token %lld again", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US));
-		if (w.plan.guarded && is_ordered(slot))
+		if (w.plan.guarded && is_ordered(entry))
 			demand(2, token > book->max_returned,
 				   "host %c hands out token %lld, and %lld was returned before", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US),
@@ -861,13 +865,13 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 	if (id == SESSIONS_MAX)
 		return -1;
 	sessions[id] = (session){.host = h,
-							 .slot = s,
+							 .entry = s,
 							 .resource = resource,
-							 .generation = slot->drive.generation,
+							 .generation = entry->drive.generation,
 							 .token = token,
-							 .began_us = handed_over ? w.now_us : slot->check.began_true_us,
+							 .began_us = handed_over ? w.now_us : entry->check.began_true_us,
 							 .returned_us = w.now_us,
-							 .shared = slot->shared,
+							 .shared = entry->shared,
 							 .handed_over = handed_over};
 	session_count++;
 	return id;
@@ -886,12 +890,12 @@ check_write(int id)
 
 	if (session->done || session->storing)
 		return;
-	if (!session->paused && (!session_has(id, session->host, session->slot) ||
-							 !host_is_valid(session->host, session->slot)))
+	if (!session->paused && (!session_has(id, session->host, session->entry) ||
+							 !host_is_valid(session->host, session->entry)))
 		return;
 	demand(3,
 		   session->paused || host_now_us(session->host) <
-								  told_until_us(&hosts[session->host].slot[session->slot].check),
+								  told_until_us(&hosts[session->host].entry[session->entry].check),
 		   "a session of host %c writes, though it has held the lock for as long as it may",
 		   HOST_NAME(session->host));
 	seen.writes++;
@@ -942,7 +946,7 @@ check_write(int id)
 	session->read = book->version;
 	session->storing = true;
 	later(w.now_us + 1 + dice_us(session->paused ? w.plan.ttl_us : w.plan.delay_us), EVENT_STORE,
-		  session->host, 0, session->slot, (uint32_t) id);
+		  session->host, 0, session->entry, (uint32_t) id);
 }
 
 /*
@@ -985,7 +989,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	node_reader is = key_of(after, command);
 	bool same = was.secret == command->secret && was.attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
-	const slot *slot = &hosts[command->host].slot[command->slot];
+	const entry *entry = &hosts[command->host].entry[command->entry];
 
 	if (command->shared && is.secret != 0 &&
 		(was.secret == 0 || was.attempt != is.attempt || was.end_ms != is.end_ms))
@@ -1042,8 +1046,8 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				break;
 			count_to(s, command, command->token);
 			demand(5,
-				   same || slot->drive.generation != command->generation ||
-					   counted_since(before, command) <= slot->drive.core.bound,
+				   same || entry->drive.generation != command->generation ||
+					   counted_since(before, command) <= entry->drive.core.bound,
 				   "node %d renews request %u of host %c, and had counted beyond its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));
 			demand(5, after->counter >= command->token,
@@ -1147,13 +1151,13 @@ has_other(const node_data *data, const command *command, int64_t now_ms)
 static bool
 is_own_release_due(const command *command, const node_data *before)
 {
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 	{
-		const slot *slot = &hosts[command->host].slot[s];
+		const entry *entry = &hosts[command->host].entry[s];
 
-		if (slot->in_use && slot->secret == before->secret && !before->shared &&
-			slot->wish == WISH_NOTHING && slot->keep_us == 0 &&
-			host_now_us(command->host) < told_until_us(&slot->check))
+		if (entry->in_use && entry->secret == before->secret && !before->shared &&
+			entry->wish == WISH_NOTHING && entry->keep_us == 0 &&
+			host_now_us(command->host) < told_until_us(&entry->check))
 			return true;
 	}
 	return false;
@@ -1163,12 +1167,12 @@ is_own_release_due(const command *command, const node_data *before)
 static bool
 is_still_owed(const command *command, int node, const struct wire *wire)
 {
-	const slot *slot = &hosts[command->host].slot[command->slot];
+	const entry *entry = &hosts[command->host].entry[command->entry];
 
 	if (forgiven[command->secret])
 		return true;
-	if (slot->drive.generation == command->generation && slot->drive.core.state != CORE_FREE &&
-		slot->drive.core.node[node].key != CORE_KEY_ABSENT)
+	if (entry->drive.generation == command->generation && entry->drive.core.state != CORE_FREE &&
+		entry->drive.core.node[node].key != CORE_KEY_ABSENT)
 		return true;
 	for (uint32_t i = wire->executed; i != wire->tail; i++)
 		if (wire->command[i % WIRE_MAX].op == CORE_OP_RELEASE &&
@@ -1180,7 +1184,7 @@ is_still_owed(const command *command, int node, const struct wire *wire)
 void
 check_over(int h, int s)
 {
-	hosts[h].slot[s].check.over_us = host_now_us(h);
+	hosts[h].entry[s].check.over_us = host_now_us(h);
 	debt_over(h, s);
 }
 
@@ -1188,31 +1192,31 @@ check_over(int h, int s)
 void
 check_freed(int h, int s, bool shell_forgives)
 {
-	const slot *slot = &hosts[h].slot[s];
-	bool expired = host_now_us(h) >= slot->check.over_us + w.plan.answer_us + slot->ttl_us;
-	bool left_long_ago = slot->relisted_true_us > 0 &&
-						 w.now_us >= slot->relisted_true_us + w.plan.answer_us + slot->ttl_us;
+	const entry *entry = &hosts[h].entry[s];
+	bool expired = host_now_us(h) >= entry->check.over_us + w.plan.answer_us + entry->ttl_us;
+	bool left_long_ago = entry->relisted_true_us > 0 &&
+						 w.now_us >= entry->relisted_true_us + w.plan.answer_us + entry->ttl_us;
 	core_mask members = 0;
 
-	if (slot->secret == 0)
+	if (entry->secret == 0)
 		return;
-	tell("host %c: request %u is over", HOST_NAME(h), slot->secret);
+	tell("host %c: request %u is over", HOST_NAME(h), entry->secret);
 	if (shell_forgives)
 		debt_forgiven(h, s);
 	if (shell_forgives || expired)
 	{
-		forgiven[slot->secret] = true;
+		forgiven[entry->secret] = true;
 		return;
 	}
 	for (int n = 0; n < w.plan.places; n++)
-		if (slot->drive.core.members & CORE_BIT(n))
+		if (entry->drive.core.members & CORE_BIT(n))
 			members |= CORE_BIT(w.server_of[h][n]);
 	for (int i = 0; i < w.plan.servers; i++)
 		demand(7,
-			   slot->keep_us > 0 || (stained[h] & CORE_BIT(i)) ||
+			   entry->keep_us > 0 || (stained[h] & CORE_BIT(i)) ||
 				   (left_long_ago && !(members & CORE_BIT(i))) ||
-				   !debt_stands(&w.server[i], slot->resource, slot->secret),
-			   "request %u of host %c is over, and its key is still at server %d", slot->secret,
+				   !debt_stands(&w.server[i], entry->resource, entry->secret),
+			   "request %u of host %c is over, and its key is still at server %d", entry->secret,
 			   HOST_NAME(h), i + 1);
 }
 
@@ -1233,7 +1237,7 @@ check_end(void)
 	if (violated != 0)
 		return;
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < w.plan.slots; s++)
-			demand(12, !hosts[h].slot[s].in_use, "request %u of host %c never ends",
-				   hosts[h].slot[s].secret, HOST_NAME(h));
+		for (int s = 0; s < w.plan.entries; s++)
+			demand(12, !hosts[h].entry[s].in_use, "request %u of host %c never ends",
+				   hosts[h].entry[s].secret, HOST_NAME(h));
 }

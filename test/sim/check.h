@@ -50,7 +50,7 @@ typedef struct round_check
 typedef struct session
 {
 	int host;
-	int slot;
+	int entry;
 	int resource;
 	uint32_t generation;
 	int64_t token;
@@ -97,24 +97,24 @@ typedef struct statistics
 	int64_t vanished; /* owners that went without a word */
 	int64_t aged;
 	int64_t writes;
-	int64_t stale;          /* writes after a newer holder was there: what the lease lets through */
-	int64_t fenced;         /* of these, refused by the token */
-	int64_t stored;         /* updates of what was read behind the fence */
-	int64_t passed;         /* ... refused, since a newer holder was there meanwhile */
-	int64_t short_of_slots; /* ... which had to wait, since nodes that leave still served */
-	int64_t longer;         /* requests with a ttl that was too long before max_ttl was raised */
-	int64_t moved;          /* requests that went to the new nodes */
-	int64_t left;           /* nodes that left when their last lease ended */
-	int64_t relisted;       /* held leases that got other lists */
-	int64_t settled;        /* changes by two lists where all hosts came to have both */
-	int64_t replaced_lists; /* ... and then the new one */
-	int64_t mixed;          /* calls of the script with commands of several */
-	int64_t collided;       /* requests for a name whose hash is that of another */
-	int64_t beside_lost;    /* requests while a lost lease of the same host has not been given up */
-	int64_t waited;         /* releases that had to wait for room */
-	int64_t late;           /* commands executed from old sockets */
-	int64_t debts;          /* unwanted keys at nodes that can be reached, looked at */
-	int64_t repairs;        /* keys of leases at nodes that came back, looked at */
+	int64_t stale;  /* writes after a newer holder was there: what the lease lets through */
+	int64_t fenced; /* of these, refused by the token */
+	int64_t stored; /* updates of what was read behind the fence */
+	int64_t passed; /* ... refused, since a newer holder was there meanwhile */
+	int64_t short_of_indexes; /* ... which had to wait, since nodes that leave still served */
+	int64_t longer;           /* requests with a ttl that was too long before max_ttl was raised */
+	int64_t moved;            /* requests that went to the new nodes */
+	int64_t left;             /* nodes that left when their last lease ended */
+	int64_t relisted;         /* held leases that got other lists */
+	int64_t settled;          /* changes by two lists where all hosts came to have both */
+	int64_t replaced_lists;   /* ... and then the new one */
+	int64_t mixed;            /* calls of the script with commands of several */
+	int64_t collided;         /* requests for a name whose hash is that of another */
+	int64_t beside_lost; /* requests while a lost lease of the same host has not been given up */
+	int64_t waited;      /* releases that had to wait for room */
+	int64_t late;        /* commands executed from old sockets */
+	int64_t debts;       /* unwanted keys at nodes that can be reached, looked at */
+	int64_t repairs;     /* keys of leases at nodes that came back, looked at */
 	int64_t quarantines;
 	int64_t fooled;  /* hosts that met a node too late to know of its loss */
 	int64_t renamed; /* schedules in which hosts give nodes other names */
@@ -137,28 +137,28 @@ extern void check_begin(void);
 /* A host does something ... */
 extern void check_laws(const core_lease *before, const core_event *event, const core_lease *after,
 					   const core_out *out);
-extern void check_asked(int host, int slot);
-extern void check_round(int host, int slot);
-extern void check_renewal(int host, int slot);
-extern void check_sent(int host, int slot, int node, core_op op);
-extern void check_kept(int host, int slot, bool kept); /* a release is sent, and keeps the key */
-extern void check_answered(int host, int slot, int node, const command *command,
+extern void check_asked(int host, int entry);
+extern void check_round(int host, int entry);
+extern void check_renewal(int host, int entry);
+extern void check_sent(int host, int entry, int node, core_op op);
+extern void check_kept(int host, int entry, bool kept); /* a release is sent, and keeps the key */
+extern void check_answered(int host, int entry, int node, const command *command,
 						   const answer *answer);
-extern void check_outcome(int host, int slot, core_outcome outcome);
-extern void check_over(int host, int slot); /* the core begins to delete keys */
-extern void check_freed(int host, int slot, bool forgiven);
-extern void check_joined(int host, int slot); /* a session joins those who share it */
-extern void check_left(int host, int slot);   /* a reader has left */
-extern void check_stay(int host, int slot);   /* its owner leaves it to nobody */
-extern void check_stays(int host);            /* those that it has, at any time */
-extern void check_prolonged(int host, int slot, int64_t hold_at_most_us);
+extern void check_outcome(int host, int entry, core_outcome outcome);
+extern void check_over(int host, int entry); /* the core begins to delete keys */
+extern void check_freed(int host, int entry, bool forgiven);
+extern void check_joined(int host, int entry); /* a session joins those who share it */
+extern void check_left(int host, int entry);   /* a reader has left */
+extern void check_stay(int host, int entry);   /* its owner leaves it to nobody */
+extern void check_stays(int host);             /* those that it has, at any time */
+extern void check_prolonged(int host, int entry, int64_t hold_at_most_us);
 /* The lease has another holder with this limit; 0: no limit, or no holder. */
-extern void check_held_for(int host, int slot, int64_t hold_at_most_us);
-extern void check_disowned(int host, int slot); /* its broker gives it up for its owner */
+extern void check_held_for(int host, int entry, int64_t hold_at_most_us);
+extern void check_disowned(int host, int entry); /* its broker gives it up for its owner */
 
 /* ... a session is told or writes ... */
 /* ... that it has the lock that it wanted */
-extern int check_returned(int host, int slot, int resource, int64_t token, bool handed_over);
+extern int check_returned(int host, int entry, int resource, int64_t token, bool handed_over);
 extern void check_write(int session);
 extern void check_store(int session);
 

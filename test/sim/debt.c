@@ -41,7 +41,7 @@
 static struct
 {
 	int host;
-	int slot;
+	int entry;
 	core_mask members;
 	bool forgiven;
 	int64_t forgotten_us; /* what was under way then is not sent again; 0: it is */
@@ -79,7 +79,7 @@ static void check_debt(int server, struct key *key, uint32_t secret, uint32_t at
 					   bool standing, bool kept);
 static bool is_lost(uint32_t secret, int host, int node, int64_t placed_us);
 static bool is_wanted(uint32_t secret);
-static void check_repairs(int host, int slot);
+static void check_repairs(int host, int entry);
 
 void
 debt_begin(void)
@@ -107,31 +107,31 @@ debt_placed_reader(int server, uint32_t secret, int node, bool in_time)
 }
 
 void
-debt_asked(int host, int slot)
+debt_asked(int host, int entry)
 {
-	uint32_t secret = slot_at(host, slot)->secret;
+	uint32_t secret = entry_at(host, entry)->secret;
 
 	requests[secret].host = host;
-	requests[secret].slot = slot;
+	requests[secret].entry = entry;
 	requests[secret].members = hosts[host].members;
 }
 
 void
-debt_forgiven(int host, int slot)
+debt_forgiven(int host, int entry)
 {
-	requests[slot_at(host, slot)->secret].forgiven = true;
+	requests[entry_at(host, entry)->secret].forgiven = true;
 }
 
 void
-debt_forgotten(int host, int slot)
+debt_forgotten(int host, int entry)
 {
-	requests[slot_at(host, slot)->secret].forgotten_us = w.now_us;
+	requests[entry_at(host, entry)->secret].forgotten_us = w.now_us;
 }
 
 void
-debt_over(int host, int slot)
+debt_over(int host, int entry)
 {
-	requests[slot_at(host, slot)->secret].over_us = w.now_us;
+	requests[entry_at(host, entry)->secret].over_us = w.now_us;
 }
 
 /* It can delete nothing there any more: what it knows of must be gone. */
@@ -172,8 +172,8 @@ debt_check(void)
 		for (int r = 0; r < w.plan.resources; r++)
 			check_debts(i, r);
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->wish != WISH_NOTHING && host_is_valid(h, s))
+		for (int s = 0; s < w.plan.entries; s++)
+			if (entry_at(h, s)->wish != WISH_NOTHING && host_is_valid(h, s))
 				check_repairs(h, s);
 }
 
@@ -241,8 +241,8 @@ static void
 check_debt(int server, struct key *key, uint32_t secret, uint32_t attempt, bool standing, bool kept)
 {
 	int h = requests[secret].host;
-	const slot *slot = slot_at(h, requests[secret].slot);
-	const Release *release = &hosts[h].release[requests[secret].slot];
+	const entry *entry = entry_at(h, requests[secret].entry);
+	const Release *release = &hosts[h].release[requests[secret].entry];
 	int64_t began_us = requests[secret].over_us;
 	int64_t limit_us;
 	int node = key->node;
@@ -259,7 +259,7 @@ check_debt(int server, struct key *key, uint32_t secret, uint32_t attempt, bool 
 	if (paths[h][node].well_us == 0 || w.server_of[h][node] != server ||
 		is_lost(secret, h, node, key->placed_us) || kept || !key->in_time ||
 		requests[secret].forgiven ||
-		(slot->secret == secret && (release->waits || (release->unsent & CORE_BIT(node)))))
+		(entry->secret == secret && (release->waits || (release->unsent & CORE_BIT(node)))))
 	{
 		key->since_us = 0;
 		return;
@@ -324,46 +324,46 @@ debt_stands(const server *server, int resource, uint32_t secret)
 static bool
 is_wanted(uint32_t secret)
 {
-	const slot *slot = slot_at(requests[secret].host, requests[secret].slot);
+	const entry *entry = entry_at(requests[secret].host, requests[secret].entry);
 
-	return slot->in_use && slot->secret == secret && slot->wish != WISH_NOTHING &&
-		   (slot->drive.core.state == CORE_ASKING || slot->drive.core.state == CORE_HELD ||
-			slot->drive.core.state == CORE_LOST);
+	return entry->in_use && entry->secret == secret && entry->wish != WISH_NOTHING &&
+		   (entry->drive.core.state == CORE_ASKING || entry->drive.core.state == CORE_HELD ||
+			entry->drive.core.state == CORE_LOST);
 }
 
 static void
 check_repairs(int h, int s)
 {
-	const slot *slot = slot_at(h, s);
+	const entry *entry = entry_at(h, s);
 
 	for (int n = 0; n < w.plan.places; n++)
 	{
 		const server *server = server_at(h, n);
 		int64_t up_us = paths[h][n].up_us;
-		int64_t counter = server->data.lock[slot->resource].counter;
+		int64_t counter = server->data.lock[entry->resource].counter;
 		uint32_t secret;
 
-		if (up_us <= slot->check.granted_true_us || up_us <= slot->relisted_true_us ||
-			!(slot->drive.core.members & CORE_BIT(n)))
+		if (up_us <= entry->check.granted_true_us || up_us <= entry->relisted_true_us ||
+			!(entry->drive.core.members & CORE_BIT(n)))
 			continue;
-		secret = debt_standing(server, slot->resource);
-		if (secret != 0 && slot->shared && server->data.lock[slot->resource].shared)
+		secret = debt_standing(server, entry->resource);
+		if (secret != 0 && entry->shared && server->data.lock[entry->resource].shared)
 		{
-			secret = debt_stands(server, slot->resource, slot->secret) ? slot->secret : 0;
-			counter = server->data.lock[slot->resource].since;
+			secret = debt_stands(server, entry->resource, entry->secret) ? entry->secret : 0;
+			counter = server->data.lock[entry->resource].since;
 		}
-		if ((secret != 0 && secret != slot->secret) || counter > slot->drive.core.token ||
+		if ((secret != 0 && secret != entry->secret) || counter > entry->drive.core.token ||
 			(hosts[h].release[s].unsent & CORE_BIT(n)))
-			paths[h][n].contested_us[slot->resource] = w.now_us;
+			paths[h][n].contested_us[entry->resource] = w.now_us;
 		if (paths[h][n].well_us == 0 || paths[h][n].well_us > up_us ||
 			w.now_us <= up_us + ARRIVES_US || paths[h][n].failed_us >= up_us ||
-			paths[h][n].contested_us[slot->resource] >= up_us || server->lost_at_us >= up_us)
+			paths[h][n].contested_us[entry->resource] >= up_us || server->lost_at_us >= up_us)
 			continue;
 		seen.repairs++;
-		if (secret != slot->secret)
+		if (secret != entry->secret)
 			violate(12,
 					"host %c holds the lock by request %u, and node %d, which is back for %.3f ms, "
 					"lacks its key",
-					HOST_NAME(h), slot->secret, n + 1, (double) (w.now_us - up_us) / 1000);
+					HOST_NAME(h), entry->secret, n + 1, (double) (w.now_us - up_us) / 1000);
 	}
 }

@@ -19,12 +19,12 @@ extern void debt_check(void); /* after each event */
 extern void debt_placed(int server, int resource, int node,
 						bool in_time); /* not by a late command */
 extern void debt_placed_reader(int server, uint32_t secret, int node, bool in_time);
-extern void debt_asked(int host, int slot);     /* by this secret from now on */
-extern void debt_over(int host, int slot);      /* the core begins to delete its keys */
-extern void debt_forgiven(int host, int slot);  /* the shell gave up what is owed */
-extern void debt_forgotten(int host, int slot); /* ... what is under way is not sent again */
-extern void debt_left(int host, int node);      /* the host closes its connection for good */
-extern void debt_failed(int host, int node);    /* the node answered with an error */
+extern void debt_asked(int host, int entry);     /* by this secret from now on */
+extern void debt_over(int host, int entry);      /* the core begins to delete its keys */
+extern void debt_forgiven(int host, int entry);  /* the shell gave up what is owed */
+extern void debt_forgotten(int host, int entry); /* ... what is under way is not sent again */
+extern void debt_left(int host, int node);       /* the host closes its connection for good */
+extern void debt_failed(int host, int node);     /* the node answered with an error */
 
 /* Does this request's key stand there, or is it among those who share it? */
 extern bool debt_stands(const server *server, int resource, uint32_t secret);

@@ -16,7 +16,7 @@
 #include "story.h"
 #include "wire.h"
 
-/* What the plain client does at EVENT_PLAIN, in event.slot. */
+/* What the plain client does at EVENT_PLAIN, in event.entry. */
 enum
 {
 	PLAIN_SET,
@@ -516,7 +516,7 @@ fault_plain(const event *event)
 	int64_t release_us = w.now_us + 1;
 	bool yes;
 
-	switch (event->slot)
+	switch (event->entry)
 	{
 		case PLAIN_SET:
 			if (server->paused_until_us > w.now_us)

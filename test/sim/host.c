@@ -20,7 +20,7 @@
 
 /* What the driver knows of a command that is under way. */
 #define SENT_BY(command)                                                                           \
-	(command)->slot, (command)->generation, (command)->round, (command)->op, (command)->why
+	(command)->entry, (command)->generation, (command)->round, (command)->op, (command)->why
 
 /* The clock of leases and connections. */
 #define LEASE_CLOCK(host) (&(host)->mono)
@@ -65,15 +65,15 @@ host_begin(void)
 	{
 		host *host = &hosts[h];
 
-		memset(host, 0, offsetof(struct host, slot) + sizeof(slot) * (size_t) w.plan.slots);
+		memset(host, 0, offsetof(struct host, entry) + sizeof(entry) * (size_t) w.plan.entries);
 		begin_clocks(host);
 		host->max_ttl_us = w.plan.max_ttl_us;
 		for (int g = 0; g < w.plan.resources; g++)
 			host->gate[g].named = -1;
-		for (int s = 0; s < w.plan.slots && w.plan.aged; s++)
+		for (int s = 0; s < w.plan.entries && w.plan.aged; s++)
 		{
-			host->slot[s].drive.generation = UINT32_MAX - dice(3);
-			host->slot[s].drive.core.round = UINT32_MAX - dice(6);
+			host->entry[s].drive.generation = UINT32_MAX - dice(3);
+			host->entry[s].drive.core.round = UINT32_MAX - dice(6);
 		}
 		host->members = CORE_BIT(w.plan.nodes) - 1;
 		host->lists = (core_lists){host->members, 0};
@@ -163,11 +163,11 @@ host_marker(int host, int node)
 bool
 host_is_valid(int host, int s)
 {
-	const slot *slot = slot_at(host, s);
+	const entry *entry = entry_at(host, s);
 
-	return slot->in_use && slot->wish != WISH_NOTHING && slot->drive.core.state == CORE_HELD &&
+	return entry->in_use && entry->wish != WISH_NOTHING && entry->drive.core.state == CORE_HELD &&
 		   host_now_us(host) <
-			   rules_valid_until_us(slot->drive.core.granted_until_us, slot->hold_until_us);
+			   rules_valid_until_us(entry->drive.core.granted_until_us, entry->hold_until_us);
 }
 
 void
@@ -177,7 +177,7 @@ host_handle(const event *event)
 
 	if (host->paused_until_us > w.now_us)
 	{
-		later(host->paused_until_us + dice(4), event->kind, event->host, event->node, event->slot,
+		later(host->paused_until_us + dice(4), event->kind, event->host, event->node, event->entry,
 			  event->tag);
 		return;
 	}
@@ -261,13 +261,13 @@ host_handle(const event *event)
 static void
 on_timer(const event *event)
 {
-	slot *slot = slot_at(event->host, event->slot);
+	entry *entry = entry_at(event->host, event->entry);
 
 	take_queue(event->host); /* a pass begins with it */
-	if (event->tag != slot->timer_tag)
+	if (event->tag != entry->timer_tag)
 		return;
-	slot->timer_at_us = 0;
-	driver_on_timer(&hosts[event->host].driver, event->slot, host_now_us(event->host));
+	entry->timer_at_us = 0;
+	driver_on_timer(&hosts[event->host].driver, event->entry, host_now_us(event->host));
 }
 
 /* The broker is woken, and sees it in its next pass. */
@@ -278,9 +278,9 @@ host_push(int h, int s)
 
 	if (host->broker_down)
 		return; /* its successor looks at all */
-	if (!slot_at(h, s)->queued)
+	if (!entry_at(h, s)->queued)
 	{
-		slot_at(h, s)->queued = true;
+		entry_at(h, s)->queued = true;
 		host->queued[host->queued_count++] = s;
 	}
 	if (host->pass_due)
@@ -304,7 +304,7 @@ take_queue(int h)
 		host->queued_count--;
 		memmove(host->queued, host->queued + 1,
 				sizeof(host->queued[0]) * (size_t) host->queued_count);
-		slot_at(h, s)->queued = false;
+		entry_at(h, s)->queued = false;
 		driver_act(&host->driver, s, host_now_us(h));
 		seen.waited += host->release[s].waits;
 	}
@@ -359,7 +359,7 @@ host_forget_debt(int h)
 void
 host_on_answer(int h, int n, const command *command, const answer *answer)
 {
-	slot *slot = slot_at(h, command->slot);
+	entry *entry = entry_at(h, command->entry);
 	bool lacks_script = answer->error == NODE_NOSCRIPT && !command->by_text;
 	core_event event = {.type = CORE_REPLY,
 						.now_us = host_now_us(h),
@@ -383,10 +383,10 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						 host_now_us(h)))
 	{
 		story_answer("->", command, answer, n);
-		check_answered(h, command->slot, n, command, answer);
-		driver_step_answer(&hosts[h].driver, command->slot, &event);
+		check_answered(h, command->entry, n, command, answer);
+		driver_step_answer(&hosts[h].driver, command->entry, &event);
 	}
-	else if (lacks_script && slot->drive.generation == command->generation)
+	else if (lacks_script && entry->drive.generation == command->generation)
 		seen.sent_again++;
 	if (answer->error == NODE_FORGOT)
 		peer_lose(h, n, "it forgot its marker");
@@ -438,8 +438,8 @@ host_all_idle(void)
 	{
 		if (hosts[h].broker_down || hosts[h].paused_until_us > w.now_us)
 			return false;
-		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use)
+		for (int s = 0; s < w.plan.entries; s++)
+			if (entry_at(h, s)->in_use)
 				return false;
 		for (int n = 0; n < w.plan.places; n++)
 			if (wire_at(h, n)->state == WIRE_HANDSHAKE || wire_in_flight(wire_at(h, n)) != 0)
@@ -472,15 +472,15 @@ host_stop_broker(int h, int64_t for_us)
 			wire_at(h, n)->epoch++; /* nobody is there to connect later */
 		wire_at(h, n)->watched = false;
 	}
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 	{
-		slot_at(h, s)->timer_at_us = 0;
-		slot_at(h, s)->timer_tag++;
+		entry_at(h, s)->timer_at_us = 0;
+		entry_at(h, s)->timer_tag++;
 	}
 	host_world_begin(h);
 	hosts[h].crowded = 0;
-	for (int s = 0; s < w.plan.slots; s++)
-		slot_at(h, s)->queued = false;
+	for (int s = 0; s < w.plan.entries; s++)
+		entry_at(h, s)->queued = false;
 	hosts[h].queued_count = 0;
 	hosts[h].broker_down = true;
 	later(w.now_us + for_us, EVENT_BROKER, h, 0, 0, 0);
@@ -496,17 +496,17 @@ host_restart(int h, int64_t for_us)
 	host *host = &hosts[h];
 
 	host_stop_broker(h, for_us);
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 	{
-		uint32_t generation = slot_at(h, s)->drive.generation + 1;
-		uint32_t timer_tag = slot_at(h, s)->timer_tag + 1;
+		uint32_t generation = entry_at(h, s)->drive.generation + 1;
+		uint32_t timer_tag = entry_at(h, s)->timer_tag + 1;
 
-		if (slot_at(h, s)->in_use)
+		if (entry_at(h, s)->in_use)
 			check_freed(h, s, true);
-		memset(slot_at(h, s), 0, sizeof(slot));
-		slot_at(h, s)->drive.generation = generation;
-		slot_at(h, s)->timer_tag = timer_tag;
-		slot_at(h, s)->session = -1;
+		memset(entry_at(h, s), 0, sizeof(entry));
+		entry_at(h, s)->drive.generation = generation;
+		entry_at(h, s)->timer_tag = timer_tag;
+		entry_at(h, s)->session = -1;
 	}
 	for (int i = 0; i < session_count; i++)
 		if (sessions[i].host == h)

@@ -12,9 +12,9 @@
 #include "world.h"
 
 #define QUEUE_MAX 3 /* sessions at a gate */
-#define KNOWN_MAX (SLOTS_MAX + RESOURCES_MAX)
+#define KNOWN_MAX (ENTRIES_MAX + RESOURCES_MAX)
 
-/* The owner of a slot.  What the broker knows of it is the wish alone. */
+/* The owner of an entry.  What the broker knows of it is the wish alone. */
 typedef enum owner
 {
 	OWNER_NOBODY, /* nobody yet, or nobody any more */
@@ -24,7 +24,7 @@ typedef enum owner
 	OWNER_VANISHED  /* without a word: its process is gone, its wish is there */
 } owner;
 
-typedef struct slot
+typedef struct entry
 {
 	DriverLease drive;
 	round_check check; /* of check.c */
@@ -63,12 +63,12 @@ typedef struct slot
 	int session;         /* who holds it; -1: nobody yet, or nobody any more */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
-} slot;
+} entry;
 
 /* Of the names with one hash. */
 typedef struct gate
 {
-	int named;                /* the slot that is found by it; -1 */
+	int named;                /* the entry that is found by it; -1 */
 	int waiting;              /* sessions, */
 	uint8_t wants[QUEUE_MAX]; /* ... which resource each */
 } gate;
@@ -82,15 +82,15 @@ typedef struct host
 	int64_t broker_began_us;
 	Driver driver;
 	/* its memory */
-	DriverSlot of_slot[SLOTS_MAX];
-	Release release[SLOTS_MAX];
+	DriverEntry of_entry[ENTRIES_MAX];
+	Release release[ENTRIES_MAX];
 	WaitersKnown known[KNOWN_MAX];
 	bool known_used[KNOWN_MAX];
 	bool moves;         /* the lists of nodes change just now */
 	int64_t room_at_us; /* it is looked then whether there is room; true time */
 	core_mask crowded;  /* nodes that are full of other locks' releases */
 	gate gate[RESOURCES_MAX];
-	int queued[SLOTS_MAX]; /* slots whose owner wishes something else, in order */
+	int queued[ENTRIES_MAX]; /* entries whose owner wishes something else, in order */
 	int queued_count;
 	bool pass_due; /* an EVENT_PASS is under way */
 	struct
@@ -107,7 +107,7 @@ typedef struct host
 	int64_t max_ttl_us;
 	int64_t max_ttl_since_us; /* true time */
 	int prefix;               /* of keys: 0 or 1 */
-	slot slot[SLOTS_MAX];
+	entry entry[ENTRIES_MAX];
 } host;
 
 extern host hosts[HOSTS_MAX];
@@ -116,7 +116,7 @@ extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
 extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
-extern bool host_is_valid(int host, int slot);   /* to the one who holds it */
+extern bool host_is_valid(int host, int entry);  /* to the one who holds it */
 extern int64_t host_now_us(int host);
 extern int64_t host_true_time_us(int host, int64_t clock_us);
 
@@ -124,8 +124,8 @@ extern int64_t host_wall_us(int host);
 extern uint64_t host_hash(int resource); /* of its name */
 
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
-extern bool host_forget_debt(int host);    /* the oldest: a slot is needed.  False: none is owed */
-extern void host_push(int host, int slot); /* its owner wishes something else */
+extern bool host_forget_debt(int host); /* the oldest: an entry is needed.  False: none is owed */
+extern void host_push(int host, int entry); /* its owner wishes something else */
 
 /* A node of this host, from the one given on. */
 extern int host_node(int host, int node);
@@ -137,15 +137,15 @@ gate_of(int host, int resource)
 }
 
 static inline bool
-host_stays(const slot *slot)
+host_stays(const entry *entry)
 {
-	return slot->wish == WISH_IDLE;
+	return entry->wish == WISH_IDLE;
 }
 
-static inline slot *
-slot_at(int host, int slot)
+static inline entry *
+entry_at(int host, int entry)
 {
-	return &hosts[host].slot[slot];
+	return &hosts[host].entry[entry];
 }
 
 extern bool host_all_idle(void);

@@ -22,11 +22,11 @@
 #define AGED_MAX (SECRETS_MAX / 4)
 
 static int64_t wall_clock_us(const Driver *driver);
-static bool end(int host, int slot, EntryEnd why, int64_t now_us);
-static void on_loss(int host, int slot);
-static void watch(Driver *driver, int slot, const core_event *event, const core_out *out);
-static void before_step(int host, int slot, const core_event *event);
-static void on_forget(int host, int slot);
+static bool end(int host, int entry, EntryEnd why, int64_t now_us);
+static void on_loss(int host, int entry);
+static void watch(Driver *driver, int entry, const core_event *event, const core_out *out);
+static void before_step(int host, int entry, const core_event *event);
+static void on_forget(int host, int entry);
 static bool can_send_to(int host, core_mask nodes);
 static void grow_old(core_lease *lease);
 
@@ -88,29 +88,29 @@ static void
 compose(Driver *driver, DriverCommand *what)
 {
 	if (what->sent.op == CORE_OP_RELEASE)
-		check_kept(driver->host, what->sent.slot, what->ttl_ms > 0);
+		check_kept(driver->host, what->sent.entry, what->ttl_ms > 0);
 }
 
 static void
 send_to_node(Driver *driver, int n, const DriverCommand *what)
 {
 	int h = driver->host;
-	int s = what->sent.slot;
-	const slot *slot = slot_at(h, s);
+	int s = what->sent.entry;
+	const entry *entry = entry_at(h, s);
 	wire *wire = wire_at(h, n);
-	core_command core = core_command_to(&slot->drive.core, n, what->sent.op);
+	core_command core = core_command_to(&entry->drive.core, n, what->sent.op);
 	command command = {.op = what->sent.op,
 					   .why = what->sent.why,
-					   .resource = slot->resource,
-					   .secret = slot->secret,
+					   .resource = entry->resource,
+					   .secret = entry->secret,
 					   .attempt = core.attempt,
 					   .counter = core.counter,
 					   .token = core.token,
 					   .ttl_ms = what->ttl_ms,
 					   .host = h,
-					   .may_stay = slot->may_stay,
-					   .shared = slot->shared,
-					   .slot = s,
+					   .may_stay = entry->may_stay,
+					   .shared = entry->shared,
+					   .entry = s,
 					   .generation = what->sent.generation,
 					   .round = what->sent.round,
 					   .sent_us = what->now_us};
@@ -155,26 +155,26 @@ random_bits(Driver *driver)
 	return dice(UINT32_MAX);
 }
 
-/* Of the events for a slot the last alone counts: see timer_tag. */
+/* Of the events for an entry the last alone counts: see timer_tag. */
 static void
 set_timer(Driver *driver, int s, int64_t wake_at_us)
 {
-	slot *slot = slot_at(driver->host, s);
+	entry *entry = entry_at(driver->host, s);
 	int64_t at_us;
 
 	if (wake_at_us == 0)
 	{
-		slot->timer_at_us = 0;
-		slot->timer_tag++;
+		entry->timer_at_us = 0;
+		entry->timer_tag++;
 		return;
 	}
 	at_us = host_true_time_us(driver->host, wake_at_us);
 	if (at_us < w.now_us)
 		at_us = w.now_us;
-	if (slot->timer_at_us != 0 && slot->timer_at_us <= at_us)
+	if (entry->timer_at_us != 0 && entry->timer_at_us <= at_us)
 		return; /* it will find out that it is early */
-	slot->timer_at_us = at_us;
-	later(at_us, EVENT_TIMER, driver->host, 0, s, ++slot->timer_tag);
+	entry->timer_at_us = at_us;
+	later(at_us, EVENT_TIMER, driver->host, 0, s, ++entry->timer_tag);
 }
 
 /*
@@ -182,18 +182,19 @@ set_timer(Driver *driver, int s, int64_t wake_at_us)
  */
 
 static void
-hear(Driver *driver, int slot, bool begin)
+hear(Driver *driver, int entry, bool begin)
 {
 	if (begin)
-		word_join(driver->host, slot);
+		word_join(driver->host, entry);
 }
 
 static void
 tell_host(Driver *driver, uint64_t host, int s, int64_t now_us)
 {
-	const slot *slot = slot_at(driver->host, s);
+	const entry *entry = entry_at(driver->host, s);
 
-	word_want(driver->host, slot->resource, slot->shared, turns_waited_us(driver, s, now_us), host);
+	word_want(driver->host, entry->resource, entry->shared, turns_waited_us(driver, s, now_us),
+			  host);
 }
 
 static WaitersKnown *
@@ -225,55 +226,55 @@ drop_waiters(Driver *driver, WaitersKnown *known)
 static void
 get_terms(const Driver *driver, int s, DriverTerms *terms)
 {
-	const slot *slot = slot_at(driver->host, s);
+	const entry *entry = entry_at(driver->host, s);
 
-	*terms = (DriverTerms){.hash = host_hash(slot->resource),
-						   .ttl_us = slot->ttl_us,
-						   .keep_us = slot->keep_us,
-						   .hold_at_most_us = slot->hold_at_most_us,
-						   .waits_since_us = slot->waits_since_us,
-						   .once = slot->once,
-						   .shared = slot->shared};
+	*terms = (DriverTerms){.hash = host_hash(entry->resource),
+						   .ttl_us = entry->ttl_us,
+						   .keep_us = entry->keep_us,
+						   .hold_at_most_us = entry->hold_at_most_us,
+						   .waits_since_us = entry->waits_since_us,
+						   .once = entry->once,
+						   .shared = entry->shared};
 }
 
 static void
 new_value(Driver *driver, int s)
 {
-	slot *slot = slot_at(driver->host, s);
+	entry *entry = entry_at(driver->host, s);
 
-	slot->asked_us = host_now_us(driver->host);
-	slot->secret = ++w.secrets;
-	slot->forgiven = false;
-	slot->relisted_true_us = 0;
-	tell("host %c: request %u for lock %d%s%s%s", HOST_NAME(driver->host), slot->secret,
-		 slot->resource + 1, slot->shared ? ", to share it" : "", slot->once ? ", a try" : "",
-		 slot->hold_at_most_us > 0 ? ", for a limited time" : "");
+	entry->asked_us = host_now_us(driver->host);
+	entry->secret = ++w.secrets;
+	entry->forgiven = false;
+	entry->relisted_true_us = 0;
+	tell("host %c: request %u for lock %d%s%s%s", HOST_NAME(driver->host), entry->secret,
+		 entry->resource + 1, entry->shared ? ", to share it" : "", entry->once ? ", a try" : "",
+		 entry->hold_at_most_us > 0 ? ", for a limited time" : "");
 	check_asked(driver->host, s);
 }
 
 static Wish
-get_wish(const Driver *driver, int slot)
+get_wish(const Driver *driver, int entry)
 {
-	return slot_at(driver->host, slot)->wish;
+	return entry_at(driver->host, entry)->wish;
 }
 
 static bool
-is_answered(const Driver *driver, int slot)
+is_answered(const Driver *driver, int entry)
 {
-	return slot_at(driver->host, slot)->told;
+	return entry_at(driver->host, entry)->told;
 }
 
 static bool
-is_returned(const Driver *driver, int slot)
+is_returned(const Driver *driver, int entry)
 {
-	return slot_at(driver->host, slot)->returned;
+	return entry_at(driver->host, entry)->returned;
 }
 
 static void
 tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 {
 	int h = driver->host;
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 
 	(void) now_us;
 	switch (news)
@@ -283,11 +284,11 @@ tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 			break;
 		case DRIVER_GRANTED:
 			check_outcome(h, s, CORE_GRANTED);
-			slot->told = true;
-			if (!rules_want_is_later(slot->want_until_us, slot->drive.core.round_began_us))
-				slot->want_until_us = 0; /* lease_set_state */
-			slot->hold_until_us = slot->drive.core.hold_until_us;
-			slot->last_token = slot->drive.core.bound;
+			entry->told = true;
+			if (!rules_want_is_later(entry->want_until_us, entry->drive.core.round_began_us))
+				entry->want_until_us = 0; /* lease_set_state */
+			entry->hold_until_us = entry->drive.core.hold_until_us;
+			entry->last_token = entry->drive.core.bound;
 			session_told(h, s);
 			break;
 		case DRIVER_NO_NODES:
@@ -295,12 +296,12 @@ tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 		case DRIVER_UNREACHABLE:
 			if (news != DRIVER_NO_NODES)
 				check_outcome(h, s, news == DRIVER_REFUSED ? CORE_REFUSED : CORE_UNREACHABLE);
-			slot->told = true;
+			entry->told = true;
 			session_told(h, s);
 			break;
 		case DRIVER_RENEWED:
 			check_outcome(h, s, CORE_RENEWED);
-			slot->last_token = slot->drive.core.bound;
+			entry->last_token = entry->drive.core.bound;
 			break;
 		case DRIVER_UNRENEWED:
 			check_outcome(h, s, CORE_UNRENEWED);
@@ -327,36 +328,36 @@ on_loss(int h, int s)
 
 /* Deadlocks have a simulator of their own: deadlock.c. */
 static void
-no_more_waits(Driver *driver, int slot)
+no_more_waits(Driver *driver, int entry)
 {
 	(void) driver;
-	(void) slot;
+	(void) entry;
 }
 
 static int64_t
-hold_until_us(const Driver *driver, int slot, int64_t now_us)
+hold_until_us(const Driver *driver, int entry, int64_t now_us)
 {
 	(void) now_us;
-	return slot_at(driver->host, slot)->hold_until_us;
+	return entry_at(driver->host, entry)->hold_until_us;
 }
 
 static bool
 hold_is_over(const Driver *driver, int s, int64_t now_us)
 {
-	const slot *slot = slot_at(driver->host, s);
+	const entry *entry = entry_at(driver->host, s);
 
-	return wish_hold_is_over(host_owner_of(slot), slot->hold_until_us, now_us);
+	return wish_hold_is_over(host_owner_of(entry), entry->hold_until_us, now_us);
 }
 
 static int64_t
 look_at_us(Driver *driver, int s, int64_t wake_at_us)
 {
-	slot *slot = slot_at(driver->host, s);
+	entry *entry = entry_at(driver->host, s);
 
-	slot->looks_at_us =
-		wish_look_at_us(slot->wish, wake_at_us, slot->idle_until_us, slot->keep_idle_us,
-						slot->hold_until_us, host_now_us(driver->host));
-	return slot->looks_at_us;
+	entry->looks_at_us =
+		wish_look_at_us(entry->wish, wake_at_us, entry->idle_until_us, entry->keep_idle_us,
+						entry->hold_until_us, host_now_us(driver->host));
+	return entry->looks_at_us;
 }
 
 static bool
@@ -364,20 +365,20 @@ wants_tokens(const Driver *driver, int s, int64_t now_us)
 {
 	Entry entry = session_entry(driver->host, s);
 
-	entry.last_token = slot_at(driver->host, s)->last_token;
-	return entry_wants_tokens(&entry, host_owner_of(slot_at(driver->host, s)), now_us);
+	entry.last_token = entry_at(driver->host, s)->last_token;
+	return entry_wants_tokens(&entry, host_owner_of(entry_at(driver->host, s)), now_us);
 }
 
 static void
-expect_tokens(Driver *driver, int slot, int64_t until_us)
+expect_tokens(Driver *driver, int entry, int64_t until_us)
 {
-	slot_at(driver->host, slot)->more_tokens_us = until_us;
+	entry_at(driver->host, entry)->more_tokens_us = until_us;
 }
 
 static DriverTurnEnd
-turn_end(const Driver *driver, int slot)
+turn_end(const Driver *driver, int entry)
 {
-	return slot_at(driver->host, slot)->returns ? TURN_RETURNS : TURN_ENDS;
+	return entry_at(driver->host, entry)->returns ? TURN_RETURNS : TURN_ENDS;
 }
 
 static bool
@@ -385,7 +386,7 @@ end(int h, int s, EntryEnd why, int64_t now_us)
 {
 	Entry entry = session_entry(h, s);
 
-	if (!entry_ends(&entry, host_owner_of(slot_at(h, s)), why, now_us))
+	if (!entry_ends(&entry, host_owner_of(entry_at(h, s)), why, now_us))
 		return false;
 	session_disown(h, s);
 	return true;
@@ -398,7 +399,7 @@ end_stay(Driver *driver, int s, int64_t now_us)
 		return false;
 	seen.stays_over++;
 	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host),
-		 slot_at(driver->host, s)->secret);
+		 entry_at(driver->host, s)->secret);
 	return true;
 }
 
@@ -409,7 +410,7 @@ end_hold(Driver *driver, int s, int64_t now_us)
 		return false;
 	seen.holds_over++;
 	tell("host %c: request %u was detached for long enough", HOST_NAME(driver->host),
-		 slot_at(driver->host, s)->secret);
+		 entry_at(driver->host, s)->secret);
 	host_push(driver->host, s);
 	return true;
 }
@@ -438,30 +439,30 @@ release_orphan(Driver *driver, int s, int64_t now_us)
 	if (!end(driver->host, s, ENTRY_ORPHANED, now_us))
 		return false;
 	tell("host %c: request %u was left for nobody", HOST_NAME(driver->host),
-		 slot_at(driver->host, s)->secret);
+		 entry_at(driver->host, s)->secret);
 	return true;
 }
 
 WishOwner
-host_owner_of(const slot *slot)
+host_owner_of(const entry *entry)
 {
-	return slot->was_detached              ? WISH_OWNER_NONE
-		   : slot->owner == OWNER_VANISHED ? WISH_OWNER_GONE
-										   : WISH_OWNER_LIVES;
+	return entry->was_detached              ? WISH_OWNER_NONE
+		   : entry->owner == OWNER_VANISHED ? WISH_OWNER_GONE
+											: WISH_OWNER_LIVES;
 }
 
 static void
-want(Driver *driver, int slot)
+want(Driver *driver, int entry)
 {
-	session_want(driver->host, slot);
+	session_want(driver->host, entry);
 }
 
 /* Permits have a simulator of their own: permits.c. */
 static void
-tell_permit(Driver *driver, int slot, int permit)
+tell_permit(Driver *driver, int entry, int permit)
 {
 	(void) driver;
-	(void) slot;
+	(void) entry;
 	(void) permit;
 	assert(false);
 }
@@ -475,14 +476,14 @@ count_unsettled(Driver *driver, int change)
 }
 
 static void
-free_slot(Driver *driver, int s)
+free_entry(Driver *driver, int s)
 {
-	slot *slot = slot_at(driver->host, s);
+	entry *entry = entry_at(driver->host, s);
 
-	check_freed(driver->host, s, slot->forgiven);
-	slot->in_use = false;
-	slot->wish = WISH_NONE;
-	slot->drive.generation++;
+	check_freed(driver->host, s, entry->forgiven);
+	entry->in_use = false;
+	entry->wish = WISH_NONE;
+	entry->drive.generation++;
 }
 
 /*
@@ -493,8 +494,8 @@ static void
 watch(Driver *driver, int s, const core_event *event, const core_out *out)
 {
 	int h = driver->host;
-	slot *slot = slot_at(h, s);
-	core_lease *core = &slot->drive.core;
+	entry *entry = entry_at(h, s);
+	core_lease *core = &entry->drive.core;
 
 	if (out == NULL)
 	{
@@ -507,7 +508,7 @@ watch(Driver *driver, int s, const core_event *event, const core_out *out)
 		grow_old(core);
 	if (before.state == CORE_HELD && core->members != before.members)
 	{
-		slot->relisted_true_us = w.now_us;
+		entry->relisted_true_us = w.now_us;
 		seen.relisted++;
 	}
 	if (before.state != CORE_RELEASING && core->state == CORE_RELEASING)
@@ -521,26 +522,26 @@ watch(Driver *driver, int s, const core_event *event, const core_out *out)
 static void
 before_step(int h, int s, const core_event *event)
 {
-	core_lease *core = &slot_at(h, s)->drive.core;
+	core_lease *core = &entry_at(h, s)->drive.core;
 
 	assert(!hosts[h].broker_down);
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
-		core->attempt = UINT32_MAX - dice(8); /* this slot has been used for long */
+		core->attempt = UINT32_MAX - dice(8); /* this entry has been used for long */
 	if (event->type == CORE_FORGET)
 		on_forget(h, s);
 	before = *core;
 }
 
-/* A slot is needed, or the request goes to other nodes. */
+/* An entry is needed, or the request goes to other nodes. */
 static void
 on_forget(int h, int s)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 
-	slot->forgiven = true; /* if its owner gives up just now */
-	if (hosts[h].moves && can_send_to(h, slot->drive.core.members))
+	entry->forgiven = true; /* if its owner gives up just now */
+	if (hosts[h].moves && can_send_to(h, entry->drive.core.members))
 		debt_forgotten(h, s);
-	else if (hosts[h].moves || slot->wish != WISH_NOTHING)
+	else if (hosts[h].moves || entry->wish != WISH_NOTHING)
 		check_freed(h, s, true); /* its owner has not yet read that it failed */
 }
 
@@ -607,7 +608,7 @@ static const DriverWorld world_of_host = {
 	.want = want,
 	.tell_permit = tell_permit,
 	.count_unsettled = count_unsettled,
-	.free = free_slot,
+	.free = free_entry,
 	.watch = watch,
 };
 
@@ -617,16 +618,16 @@ host_world_begin(int h)
 	host *host = &hosts[h];
 
 	memset(&host->driver, 0, sizeof(host->driver));
-	memset(host->of_slot, 0, sizeof(host->of_slot));
+	memset(host->of_entry, 0, sizeof(host->of_entry));
 	memset(host->known, 0, sizeof(host->known));
 	memset(host->known_used, 0, sizeof(host->known_used));
 	host->driver.world = &world_of_host;
 	host->driver.host = h;
 	host->driver.id = (uint64_t) h + 1;
-	host->driver.slots = w.plan.slots;
-	host->driver.leases = (char *) &host->slot[0].drive;
-	host->driver.stride = sizeof(slot);
-	host->driver.slot = host->of_slot;
+	host->driver.entries = w.plan.entries;
+	host->driver.leases = (char *) &host->entry[0].drive;
+	host->driver.stride = sizeof(entry);
+	host->driver.entry = host->of_entry;
 	host->driver.settling = &host->settling;
 	host->driver.answer_us = w.plan.answer_us;
 	host->driver.retry_us = host->driver.retry_told_us = w.plan.retry_us;

@@ -98,7 +98,7 @@ typedef struct command
 	bool may_stay;    /* so is this */
 	int says_permits; /* so is this number; 0: none */
 	bool shared;      /* it is one of readers, and so is this */
-	int slot;
+	int entry;
 	uint32_t generation;
 	uint32_t round;
 	core_event_type why; /* the event that asked for it */

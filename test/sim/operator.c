@@ -185,9 +185,9 @@ static bool
 is_longer_in_use(void)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use && slot_at(h, s)->wish != WISH_NOTHING &&
-				slot_at(h, s)->ttl_us > w.plan.ttl_us)
+		for (int s = 0; s < w.plan.entries; s++)
+			if (entry_at(h, s)->in_use && entry_at(h, s)->wish != WISH_NOTHING &&
+				entry_at(h, s)->ttl_us > w.plan.ttl_us)
 				return true;
 	return false;
 }
@@ -290,15 +290,15 @@ all_settled(void)
 	{
 		if (!reload_is_done(h) || host_now_us(h) < hosts[h].settling.unsettled_until_us)
 			return false;
-		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use &&
-				!settling_has(&hosts[h].settling, &slot_at(h, s)->drive.core))
+		for (int s = 0; s < w.plan.entries; s++)
+			if (entry_at(h, s)->in_use &&
+				!settling_has(&hosts[h].settling, &entry_at(h, s)->drive.core))
 				return false;
 	}
 	return true;
 }
 
-/* Servers by their first names: one that is in both lists has one slot. */
+/* Servers by their first names: one that is in both lists has one entry. */
 static void
 begin_joint_step(void)
 {
@@ -406,10 +406,10 @@ is_over(void)
 	{
 		if (!reload_is_done(h))
 			return false;
-		for (int s = 0; s < w.plan.slots; s++)
-			if (slot_at(h, s)->in_use && slot_at(h, s)->drive.core.state != CORE_FREE &&
-				(slot_at(h, s)->drive.core.lists.now != hosts[h].lists.now ||
-				 slot_at(h, s)->drive.core.lists.next != hosts[h].lists.next))
+		for (int s = 0; s < w.plan.entries; s++)
+			if (entry_at(h, s)->in_use && entry_at(h, s)->drive.core.state != CORE_FREE &&
+				(entry_at(h, s)->drive.core.lists.now != hosts[h].lists.now ||
+				 entry_at(h, s)->drive.core.lists.next != hosts[h].lists.next))
 				return false;
 	}
 	return true;

@@ -531,7 +531,7 @@ go_on(int i, permits_step step)
 				own->was_queued = true;
 				own->ticket = ++ids;
 				own->entered_us = now_us;
-				own->told = dice(3); /* whatever its slot was told before */
+				own->told = dice(3); /* whatever its entry was told before */
 				own->told_permit = PERMITS_NONE_FREE;
 				if (own->search.deadline_us <= now_us)
 				{

@@ -105,11 +105,11 @@ choose_resources(plan *plan)
 	bool two_prefixes = (plan->faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) != 0;
 
 	plan->names = 1;
-	plan->slots = 4;
+	plan->entries = 4;
 	if ((plan_allowed & FAULT_BIT(FAULT_SEVERAL)) != 0 && chance(4))
 	{
 		plan->names = 2 + (int) dice(2);
-		plan->slots = SLOTS_MAX;
+		plan->entries = ENTRIES_MAX;
 	}
 	if (two_prefixes && plan->names > RESOURCES_MAX / 2)
 		plan->names = RESOURCES_MAX / 2;

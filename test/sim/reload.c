@@ -12,17 +12,17 @@
 #include "debt.h"
 #include "host.h"
 #include "operator.h"
-#include "protocol/slots.h"
+#include "protocol/node_index.h"
 #include "story.h"
 
 /* How often it is tried to put a list wholly into force. */
 #define RECONFIGURE_US (w.plan.ttl_us / 4)
 
-static bool assign_slots(int host, const list *list, int *place);
+static bool assign_indexes(int host, const list *list, int *place);
 static void open_nodes(int host, const list *list, const int *place);
 static void move_leases(int host);
 static bool close_left_nodes(int host);
-static SlotUse slot_use(int host);
+static NodeIndexUse index_use(int host);
 static void close_left_node(int host, int node);
 
 void
@@ -61,10 +61,10 @@ reload_nodes(int h)
 
 	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES)) == 0)
 		return;
-	if (!assign_slots(h, list, place))
+	if (!assign_indexes(h, list, place))
 	{
 		tell("host %c: its redlock.nodes is not yet in force", HOST_NAME(h));
-		seen.short_of_slots++;
+		seen.short_of_indexes++;
 		later(w.now_us + RECONFIGURE_US, EVENT_RELOAD, h, 0, 0, 0);
 		return;
 	}
@@ -80,7 +80,7 @@ reload_nodes(int h)
 }
 
 static bool
-assign_slots(int h, const list *list, int *place)
+assign_indexes(int h, const list *list, int *place)
 {
 	host *host = &hosts[h];
 	core_mask replaced = 0;
@@ -92,7 +92,7 @@ assign_slots(int h, const list *list, int *place)
 			if (host->node[n].in_use && host->node[n].address == list->address[i])
 				place[i] = n;
 	}
-	if (!slots_assign(slot_use(h), w.plan.places, place, list->count, &host->members))
+	if (!node_index_assign(index_use(h), w.plan.places, place, list->count, &host->members))
 		return false;
 	host->lists = (core_lists){0};
 	for (int i = 0; i < list->count; i++)
@@ -140,8 +140,8 @@ open_nodes(int h, const list *list, const int *place)
 static void
 move_leases(int h)
 {
-	for (int s = 0; s < w.plan.slots; s++)
-		seen.moved += core_must_move(&slot_at(h, s)->drive.core, hosts[h].lists);
+	for (int s = 0; s < w.plan.entries; s++)
+		seen.moved += core_must_move(&entry_at(h, s)->drive.core, hosts[h].lists);
 	hosts[h].moves = true;
 	(void) driver_follow_lists(&hosts[h].driver, host_now_us(h));
 	hosts[h].moves = false;
@@ -151,7 +151,7 @@ move_leases(int h)
 static bool
 close_left_nodes(int h)
 {
-	core_mask done = slots_to_leave(slot_use(h), hosts[h].members);
+	core_mask done = node_index_to_leave(index_use(h), hosts[h].members);
 	bool all_closed = true;
 
 	for (int n = 0; n < w.plan.places; n++)
@@ -164,14 +164,14 @@ close_left_nodes(int h)
 	return all_closed;
 }
 
-static SlotUse
-slot_use(int h)
+static NodeIndexUse
+index_use(int h)
 {
-	SlotUse use = {0};
+	NodeIndexUse use = {0};
 
-	for (int s = 0; s < w.plan.slots; s++)
-		if (slot_at(h, s)->in_use)
-			use.leased |= core_served_by(&slot_at(h, s)->drive.core);
+	for (int s = 0; s < w.plan.entries; s++)
+		if (entry_at(h, s)->in_use)
+			use.leased |= core_served_by(&entry_at(h, s)->drive.core);
 	for (int n = 0; n < w.plan.places; n++)
 	{
 		if (!hosts[h].node[n].in_use)

@@ -18,23 +18,23 @@
 
 static void come(int host, int resource, bool last);
 static int named(int host, int resource);
-static void open_slot(int host, int resource, bool last, bool shared);
-static void join(int host, int slot, int resource);
-static void leave(int host, int slot, int session);
-static int find_slot(int host);
-static void begin(int host, int slot, int resource, int64_t token, bool handed_over);
+static void open_entry(int host, int resource, bool last, bool shared);
+static void join(int host, int entry, int resource);
+static void leave(int host, int entry, int session);
+static int find_entry(int host);
+static void begin(int host, int entry, int resource, int64_t token, bool handed_over);
 static int64_t keep_idle_us(void);
 static int64_t hold_at_most_us(void);
-static EntryRequest request_of(int host, int slot, int resource, bool shared);
-static void take_over(int host, int slot, const EntryRequest *request);
+static EntryRequest request_of(int host, int entry, int resource, bool shared);
+static void take_over(int host, int entry, const EntryRequest *request);
 static int64_t moment_us(void);
-static void detach(int host, int slot, int64_t hold_us);
-static void end_holding(int host, int slot);
-static void store_idle(int host, int slot, const Entry *entry);
-static void give_up(int host, int slot);
-static void free_name(int host, int slot);
-static int64_t validity_us(int host, int slot);
-static void ask_for_tokens(int host, int slot);
+static void detach(int host, int entry, int64_t hold_us);
+static void end_holding(int host, int entry);
+static void store_idle(int host, int entry, const Entry *values);
+static void give_up(int host, int entry);
+static void free_name(int host, int entry);
+static int64_t validity_us(int host, int entry);
+static void ask_for_tokens(int host, int entry);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
@@ -42,18 +42,18 @@ static void next_asks(int host, int resource);
 static void
 begin(int h, int s, int resource, int64_t token, bool handed_over)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 	int64_t hold_us = 1 + w.plan.hold_us / 2 + dice_us(w.plan.hold_us);
 	int id = check_returned(h, s, resource, token, handed_over);
 
-	slot->session = id;
-	slot->owner = OWNER_HOLDS;
-	slot->was_detached = false;
-	slot->returned = true;
+	entry->session = id;
+	entry->owner = OWNER_HOLDS;
+	entry->was_detached = false;
+	entry->returned = true;
 	if (id < 0)
 	{
 		/* there is no room to remember it */
-		if (slot->shared)
+		if (entry->shared)
 			leave(h, s, id);
 		else
 			end_holding(h, s);
@@ -68,11 +68,11 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 	}
 	if (w.calm)
 		hold_us = 1;
-	if (slot->detach)
+	if (entry->detach)
 		detach(h, s, hold_us);
 	if (chance((uint32_t) w.plan.write_odds))
 		later(w.now_us + dice_us(hold_us), EVENT_WRITE, h, 0, s, (uint32_t) id);
-	if (!slot->detach || w.calm || !chance(3)) /* else it is forgotten */
+	if (!entry->detach || w.calm || !chance(3)) /* else it is forgotten */
 		later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
 }
 
@@ -80,43 +80,43 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 static void
 detach(int h, int s, int64_t hold_us)
 {
-	slot *slot = slot_at(h, s);
-	Entry entry = session_entry(h, s);
-	Wish wish = entry_detach(&entry, w.calm);
+	entry *entry = entry_at(h, s);
+	Entry values = session_entry(h, s);
+	Wish wish = entry_detach(&values, w.calm);
 
 	seen.detached++;
-	tell("host %c: request %u is detached", HOST_NAME(h), slot->secret);
-	slot->was_detached = true;
+	tell("host %c: request %u is detached", HOST_NAME(h), entry->secret);
+	entry->was_detached = true;
 	if (wish == WISH_NOTHING)
 	{
 		free_name(h, s);
 		host_push(h, s);
-		next_asks(h, slot->resource);
+		next_asks(h, entry->resource);
 		return;
 	}
-	slot->wish = wish;
-	slot->owner = OWNER_DETACHED;
+	entry->wish = wish;
+	entry->owner = OWNER_DETACHED;
 	for (int i = 0; i < 3 && chance(2); i++)
-		later(w.now_us + dice_us(chance(2) ? hold_us : slot->hold_at_most_us), EVENT_PROLONG, h, 0,
-			  s, slot->drive.generation);
+		later(w.now_us + dice_us(chance(2) ? hold_us : entry->hold_at_most_us), EVENT_PROLONG, h, 0,
+			  s, entry->drive.generation);
 }
 
 void
 session_on_prolong(const event *event)
 {
 	int h = event->host;
-	slot *slot = slot_at(h, event->slot);
-	int64_t hold_at_most_us = 1 + dice_us(slot->hold_at_most_us + 1);
-	Entry entry = session_entry(h, event->slot);
-	int64_t until_us = entry_prolong(&entry, hold_at_most_us, host_now_us(h));
+	entry *entry = entry_at(h, event->entry);
+	int64_t hold_at_most_us = 1 + dice_us(entry->hold_at_most_us + 1);
+	Entry values = session_entry(h, event->entry);
+	int64_t until_us = entry_prolong(&values, hold_at_most_us, host_now_us(h));
 
-	if (w.calm || slot->drive.generation != event->tag || slot->wish != WISH_DETACHED ||
+	if (w.calm || entry->drive.generation != event->tag || entry->wish != WISH_DETACHED ||
 		until_us == 0)
 		return;
-	tell("host %c: request %u is prolonged", HOST_NAME(h), slot->secret);
-	check_prolonged(h, event->slot, hold_at_most_us);
-	slot->hold_until_us = until_us;
-	host_push(h, event->slot);
+	tell("host %c: request %u is prolonged", HOST_NAME(h), entry->secret);
+	check_prolonged(h, event->entry, hold_at_most_us);
+	entry->hold_until_us = until_us;
+	host_push(h, event->entry);
 }
 
 void
@@ -137,91 +137,91 @@ come(int h, int resource, bool last)
 	gate *gate = gate_of(h, resource);
 	bool shared = w.plan.share && !last && chance(2);
 	int s = named(h, resource);
-	Entry entry = s >= 0 ? session_entry(h, s) : (Entry){0};
+	Entry values = s >= 0 ? session_entry(h, s) : (Entry){0};
 	EntryRequest request = {.same_gate = true, .shared = shared};
 
-	request.same_lock = s >= 0 && slot_at(h, s)->resource == resource;
+	request.same_lock = s >= 0 && entry_at(h, s)->resource == resource;
 	if (last || s < 0)
-		open_slot(h, resource, last, shared);
-	else if (shared && entry.readers > 0 &&
-			 entry_join(&entry, &request, host_now_us(h)) == LEASE_JOINED)
+		open_entry(h, resource, last, shared);
+	else if (shared && values.readers > 0 &&
+			 entry_join(&values, &request, host_now_us(h)) == LEASE_JOINED)
 		join(h, s, resource);
 	else if (gate->waiting < QUEUE_MAX)
 	{
 		gate->wants[gate->waiting++] = (uint8_t) resource;
-		if (host_stays(slot_at(h, gate->named)) && gate->waiting == 1)
+		if (host_stays(entry_at(h, gate->named)) && gate->waiting == 1)
 			later(w.now_us + dice_us(w.plan.delay_us / 2), EVENT_TAKE, h, resource, gate->named,
-				  slot_at(h, gate->named)->drive.generation);
+				  entry_at(h, gate->named)->drive.generation);
 	}
 }
 
-/* The slot that has the name.  One that was lost has it no more, whoever knows. */
+/* The entry that has the name.  One that was lost has it no more, whoever knows. */
 static int
 named(int h, int resource)
 {
 	int s = gate_of(h, resource)->named;
 
-	return s >= 0 && entry_has_lost_name(slot_at(h, s)->wish, session_entry(h, s).state) ? -1 : s;
+	return s >= 0 && entry_has_lost_name(entry_at(h, s)->wish, session_entry(h, s).state) ? -1 : s;
 }
 
 Entry
 session_entry(int h, int s)
 {
-	const slot *slot = slot_at(h, s);
-	int most = w.plan.spent + slot->span; /* as many tokens as sessions may have */
-	Entry entry = {.wish = slot->wish,
-				   .shared = slot->shared,
-				   .wanted = slot->wanted,
-				   .may_stay = slot->may_stay,
-				   .returns = slot->returns,
-				   .readers = slot->joined,
-				   .handovers = slot->handovers,
-				   .turn_handovers = slot->drive.turn_handovers - w.plan.spent,
-				   .ttl_us = slot->ttl_us,
-				   .hold_at_least_us = slot->keep_us,
-				   .hold_at_most_us = slot->hold_at_most_us,
-				   .keep_idle_us = slot->keep_idle_us,
-				   .granted_until_us = slot->drive.core.granted_until_us,
-				   .hold_until_us = slot->hold_until_us,
-				   .idle_until_us = slot->idle_until_us,
-				   .want_until_us = slot->want_until_us,
-				   .first_token = slot->drive.first_token,
-				   .last_token = slot->last_token,
-				   .turn_began_us = slot->drive.turn_began_us,
-				   .long_turn_us = slot->drive.long_turn_us};
+	const entry *entry = entry_at(h, s);
+	int most = w.plan.spent + entry->span; /* as many tokens as sessions may have */
+	Entry values = {.wish = entry->wish,
+					.shared = entry->shared,
+					.wanted = entry->wanted,
+					.may_stay = entry->may_stay,
+					.returns = entry->returns,
+					.readers = entry->joined,
+					.handovers = entry->handovers,
+					.turn_handovers = entry->drive.turn_handovers - w.plan.spent,
+					.ttl_us = entry->ttl_us,
+					.hold_at_least_us = entry->keep_us,
+					.hold_at_most_us = entry->hold_at_most_us,
+					.keep_idle_us = entry->keep_idle_us,
+					.granted_until_us = entry->drive.core.granted_until_us,
+					.hold_until_us = entry->hold_until_us,
+					.idle_until_us = entry->idle_until_us,
+					.want_until_us = entry->want_until_us,
+					.first_token = entry->drive.first_token,
+					.last_token = entry->last_token,
+					.turn_began_us = entry->drive.turn_began_us,
+					.long_turn_us = entry->drive.long_turn_us};
 
-	entry.state = slot->drive.core.state == CORE_HELD   ? LEASE_HELD
-				  : slot->drive.core.state == CORE_LOST ? LEASE_LOST
-														: LEASE_WAITING;
-	if (entry.last_token - entry.first_token + 1 > most)
-		entry.last_token = entry.first_token + most - 1;
+	values.state = entry->drive.core.state == CORE_HELD   ? LEASE_HELD
+				   : entry->drive.core.state == CORE_LOST ? LEASE_LOST
+														  : LEASE_WAITING;
+	if (values.last_token - values.first_token + 1 > most)
+		values.last_token = values.first_token + most - 1;
 	/* more tokens do not help sessions that are too many */
-	if (slot->handovers + 1 < most)
-		entry.more_tokens_us = slot->more_tokens_us;
-	return entry;
+	if (entry->handovers + 1 < most)
+		values.more_tokens_us = entry->more_tokens_us;
+	return values;
 }
 
 static void
 join(int h, int s, int resource)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 
 	seen.joined++;
-	slot->joined++;
-	tell("host %c: another session shares request %u", HOST_NAME(h), slot->secret);
+	entry->joined++;
+	tell("host %c: another session shares request %u", HOST_NAME(h), entry->secret);
 	check_joined(h, s);
-	begin(h, s, resource, rules_token(slot->drive.first_token, slot->handovers), false);
+	begin(h, s, resource, rules_token(entry->drive.first_token, entry->handovers), false);
 }
 
 static void
 leave(int h, int s, int id)
 {
-	Entry entry = session_entry(h, s);
-	bool is_last = entry_leave(&entry);
+	Entry values = session_entry(h, s);
+	bool is_last = entry_leave(&values);
 
 	if (id >= 0)
 		sessions[id].done = true;
-	slot_at(h, s)->joined = entry.readers;
+	entry_at(h, s)->joined = values.readers;
 	if (is_last)
 		end_holding(h, s);
 	check_left(h, s);
@@ -230,59 +230,60 @@ leave(int h, int s, int id)
 bool
 session_has(int id, int h, int s)
 {
-	const slot *slot = slot_at(h, s);
+	const entry *entry = entry_at(h, s);
 
-	return sessions[id].host == h && sessions[id].slot == s && !sessions[id].done &&
-		   sessions[id].generation == slot->drive.generation &&
-		   (slot->shared ? slot->owner == OWNER_HOLDS : slot->session == id);
+	return sessions[id].host == h && sessions[id].entry == s && !sessions[id].done &&
+		   sessions[id].generation == entry->drive.generation &&
+		   (entry->shared ? entry->owner == OWNER_HOLDS : entry->session == id);
 }
 
 static void
-open_slot(int h, int resource, bool last, bool shared)
+open_entry(int h, int resource, bool last, bool shared)
 {
 	gate *gate = gate_of(h, resource);
-	int s = named(h, resource) < 0 ? find_slot(h) : -1;
-	slot *slot;
+	int s = named(h, resource) < 0 ? find_entry(h) : -1;
+	entry *entry;
 
 	/* a new broker frees what was given up when its nodes have settled */
 	if (s < 0 && last && !w.late)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, resource, 0, LAST);
 	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
 		return;
-	slot = slot_at(h, s);
-	assert(!slot->in_use && slot->drive.core.state == CORE_FREE);
+	entry = entry_at(h, s);
+	assert(!entry->in_use && entry->drive.core.state == CORE_FREE);
 	seen.beside_lost += gate->named >= 0;
 	gate->named = s;
-	slot->in_use = true;
-	slot->resource = resource;
-	slot->wish = WISH_NONE;
-	slot->owner = OWNER_ASKS;
-	slot->ttl_us =
+	entry->in_use = true;
+	entry->resource = resource;
+	entry->wish = WISH_NONE;
+	entry->owner = OWNER_ASKS;
+	entry->ttl_us =
 		w.plan.ttl_us * (!last && operator_allows_longer() && chance(2) ? w.plan.longer : 1);
-	seen.longer += slot->ttl_us > w.plan.ttl_us;
-	slot->once = !last && chance(3);
-	slot->shared = shared;
-	slot->joined = 0;
-	slot->told = slot->drive.granted = slot->returned = slot->forgiven = false;
-	slot->secret = 0;
-	slot->keep_us = w.plan.keep && !last && !shared && chance(3)
-						? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2))
-						: 0;
-	slot->hold_at_most_us = shared ? 0 : hold_at_most_us();
-	slot->hold_until_us = 0;
-	slot->detach = slot->hold_at_most_us > 0 && chance(2);
-	slot->span = slot->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
-	slot->handovers = w.plan.spent;
-	slot->keep_idle_us = last ? 0 : keep_idle_us();
-	slot->may_stay = slot->keep_idle_us > 0;
-	slot->idle_until_us = 0;
-	slot->looks_at_us = INT64_MAX;
-	slot->more_tokens_us = 0;
-	slot->wanted = slot->returns = slot->was_detached = slot->check.wanted = false;
-	slot->session = -1;
-	if (!slot->once && may(FAULT_CANCEL) && chance(4))
-		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
-	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, slot->drive.generation);
+	seen.longer += entry->ttl_us > w.plan.ttl_us;
+	entry->once = !last && chance(3);
+	entry->shared = shared;
+	entry->joined = 0;
+	entry->told = entry->drive.granted = entry->returned = entry->forgiven = false;
+	entry->secret = 0;
+	entry->keep_us = w.plan.keep && !last && !shared && chance(3)
+						 ? 1 + dice_us(w.plan.ttl_us / (w.plan.joint ? 1 : 2))
+						 : 0;
+	entry->hold_at_most_us = shared ? 0 : hold_at_most_us();
+	entry->hold_until_us = 0;
+	entry->detach = entry->hold_at_most_us > 0 && chance(2);
+	entry->span = entry->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
+	entry->handovers = w.plan.spent;
+	entry->keep_idle_us = last ? 0 : keep_idle_us();
+	entry->may_stay = entry->keep_idle_us > 0;
+	entry->idle_until_us = 0;
+	entry->looks_at_us = INT64_MAX;
+	entry->more_tokens_us = 0;
+	entry->wanted = entry->returns = entry->was_detached = entry->check.wanted = false;
+	entry->session = -1;
+	if (!entry->once && may(FAULT_CANCEL) && chance(4))
+		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s,
+			  entry->drive.generation);
+	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, entry->drive.generation);
 }
 
 /* What a session asks for: not always the same; a millisecond at least. */
@@ -319,28 +320,28 @@ moment_us(void)
 void
 session_on_asked(const event *event)
 {
-	slot *slot = slot_at(event->host, event->slot);
+	entry *entry = entry_at(event->host, event->entry);
 
-	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS ||
-		slot->wish != WISH_NONE)
+	if (entry->drive.generation != event->tag || entry->owner != OWNER_ASKS ||
+		entry->wish != WISH_NONE)
 		return;
-	slot->waits_since_us = host_now_us(event->host);
-	slot->wish = WISH_HOLD;
-	host_push(event->host, event->slot);
+	entry->waits_since_us = host_now_us(event->host);
+	entry->wish = WISH_HOLD;
+	host_push(event->host, event->entry);
 }
 
 /* It is cancelled near that moment, now and then. */
 void
 session_told(int h, int s)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 	int64_t read_us = w.now_us + moment_us();
 
-	if (slot->owner != OWNER_ASKS)
+	if (entry->owner != OWNER_ASKS)
 		return;
 	if (may(FAULT_CANCEL) && chance(8))
-		later(w.now_us + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, slot->drive.generation);
-	later(read_us, EVENT_READ, h, 0, s, slot->drive.generation);
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_CANCEL, h, 0, s, entry->drive.generation);
+	later(read_us, EVENT_READ, h, 0, s, entry->drive.generation);
 }
 
 /*
@@ -351,12 +352,12 @@ void
 session_on_read(const event *event)
 {
 	int h = event->host;
-	int s = event->slot;
-	slot *slot = slot_at(h, s);
+	int s = event->entry;
+	entry *entry = entry_at(h, s);
 
-	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS || !slot->told)
+	if (entry->drive.generation != event->tag || entry->owner != OWNER_ASKS || !entry->told)
 		return;
-	if (!slot->drive.granted)
+	if (!entry->drive.granted)
 	{
 		give_up(h, s);
 		return;
@@ -364,24 +365,24 @@ session_on_read(const event *event)
 	if (validity_us(h, s) == 0)
 	{
 		seen.too_late++;
-		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), slot->secret);
+		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), entry->secret);
 		give_up(h, s);
 		return;
 	}
-	slot->joined = 1;
+	entry->joined = 1;
 	if (w.plan.spent > 0)
 		ask_for_tokens(h, s);
-	begin(h, s, slot->resource, rules_token(slot->drive.first_token, slot->handovers), false);
+	begin(h, s, entry->resource, rules_token(entry->drive.first_token, entry->handovers), false);
 }
 
 /* When too many are owed something, what is owed is forgotten. */
 static int
-find_slot(int h)
+find_entry(int h)
 {
 	do
 	{
-		for (int s = 0; s < w.plan.slots; s++)
-			if (!slot_at(h, s)->in_use)
+		for (int s = 0; s < w.plan.entries; s++)
+			if (!entry_at(h, s)->in_use)
 				return s;
 	} while (host_forget_debt(h));
 	return -1;
@@ -391,82 +392,82 @@ find_slot(int h)
 static void
 end_holding(int h, int s)
 {
-	slot *slot = slot_at(h, s);
-	Entry entry = session_entry(h, s);
+	entry *entry = entry_at(h, s);
+	Entry values = session_entry(h, s);
 	EntryRelease release = {.stays_end = w.calm,
-							.waiting = gate_of(h, slot->resource)->waiting,
-							.handover_limit = slot->span - 1};
+							.waiting = gate_of(h, entry->resource)->waiting,
+							.handover_limit = entry->span - 1};
 
-	assert(wish_is_held(slot->wish) &&
-		   (slot->owner == OWNER_HOLDS || slot->owner == OWNER_DETACHED));
-	slot->session = -1;
-	slot->owner = OWNER_NOBODY;
-	if (slot->wish == WISH_DETACHED)
-		slot->returns = release.waiting > 0;
-	else if (entry_stay(&entry, &release, host_now_us(h)))
+	assert(wish_is_held(entry->wish) &&
+		   (entry->owner == OWNER_HOLDS || entry->owner == OWNER_DETACHED));
+	entry->session = -1;
+	entry->owner = OWNER_NOBODY;
+	if (entry->wish == WISH_DETACHED)
+		entry->returns = release.waiting > 0;
+	else if (entry_stay(&values, &release, host_now_us(h)))
 	{
-		store_idle(h, s, &entry);
+		store_idle(h, s, &values);
 		check_stay(h, s);
-		tell("host %c: request %u stays with nobody", HOST_NAME(h), slot->secret);
-		if (slot->idle_until_us < slot->looks_at_us)
+		tell("host %c: request %u stays with nobody", HOST_NAME(h), entry->secret);
+		if (entry->idle_until_us < entry->looks_at_us)
 			host_push(h, s);
 		if (release.waiting > 0)
-			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
-				  slot->drive.generation);
+			later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, entry->resource, s,
+				  entry->drive.generation);
 		return;
 	}
-	else if (entry_hand_over(&entry, &release, host_now_us(h)))
+	else if (entry_hand_over(&values, &release, host_now_us(h)))
 	{
-		store_idle(h, s, &entry);
+		store_idle(h, s, &values);
 		check_held_for(h, s, 0);
-		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, slot->resource, s,
-			  slot->drive.generation);
+		later(w.now_us + dice_us(w.plan.delay_us), EVENT_TAKE, h, entry->resource, s,
+			  entry->drive.generation);
 		return;
 	}
 	else
-		slot->returns = entry.returns;
-	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), slot->secret);
+		entry->returns = values.returns;
+	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), entry->secret);
 	free_name(h, s);
 	host_push(h, s);
-	next_asks(h, slot->resource);
+	next_asks(h, entry->resource);
 }
 
 static void
-store_idle(int h, int s, const Entry *entry)
+store_idle(int h, int s, const Entry *values)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 
-	slot->returns = entry->returns;
-	slot->hold_until_us = entry->hold_until_us;
-	slot->idle_until_us = entry->idle_until_us;
-	slot->wish = entry->wish;
+	entry->returns = values->returns;
+	entry->hold_until_us = values->hold_until_us;
+	entry->idle_until_us = values->idle_until_us;
+	entry->wish = values->wish;
 }
 
 /* The session that asked goes without the lock, whatever the broker has told by now. */
 static void
 give_up(int h, int s)
 {
-	slot *slot = slot_at(h, s);
+	entry *entry = entry_at(h, s);
 
-	tell("host %c: who asked for request %u gives up", HOST_NAME(h), slot->secret);
+	tell("host %c: who asked for request %u gives up", HOST_NAME(h), entry->secret);
 	free_name(h, s);
 	host_push(h, s);
-	next_asks(h, slot->resource);
-	if (w.calm && h == w.last_host && !w.last_granted[slot->resource] && !w.late)
-		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, slot->resource, 0, LAST);
+	next_asks(h, entry->resource);
+	if (w.calm && h == w.last_host && !w.last_granted[entry->resource] && !w.late)
+		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, entry->resource, 0, LAST);
 }
 
 /* Its name is free from here on, if another has not got it since this one was lost. */
 static void
 free_name(int h, int s)
 {
-	gate *gate = gate_of(h, slot_at(h, s)->resource);
+	gate *gate = gate_of(h, entry_at(h, s)->resource);
 
 	if (gate->named == s)
 		gate->named = -1;
-	slot_at(h, s)->wish = WISH_NOTHING;
-	slot_at(h, s)->owner = OWNER_NOBODY;
-	slot_at(h, s)->session = -1;
+	entry_at(h, s)->wish = WISH_NOTHING;
+	entry_at(h, s)->owner = OWNER_NOBODY;
+	entry_at(h, s)->session = -1;
 }
 
 /* A session that comes through the gate finds its name free. */
@@ -475,21 +476,21 @@ session_disown(int h, int s)
 {
 	check_disowned(h, s);
 	free_name(h, s);
-	next_asks(h, slot_at(h, s)->resource);
+	next_asks(h, entry_at(h, s)->resource);
 }
 
 static int64_t
 validity_us(int h, int s)
 {
-	Entry entry = session_entry(h, s);
+	Entry values = session_entry(h, s);
 
-	return entry_validity_us(&entry, host_now_us(h));
+	return entry_validity_us(&values, host_now_us(h));
 }
 
 static void
 ask_for_tokens(int h, int s)
 {
-	slot_at(h, s)->more_tokens_us = host_now_us(h) + w.plan.answer_us;
+	entry_at(h, s)->more_tokens_us = host_now_us(h) + w.plan.answer_us;
 	host_push(h, s);
 }
 
@@ -517,14 +518,14 @@ next_asks(int h, int resource)
 void
 session_lost(int h, int s)
 {
-	next_asks(h, slot_at(h, s)->resource);
+	next_asks(h, entry_at(h, s)->resource);
 }
 
 void
 session_on_take(const event *event)
 {
 	int h = event->host;
-	slot *slot = slot_at(h, event->slot);
+	entry *entry = entry_at(h, event->entry);
 	gate *gate = gate_of(h, event->node);
 
 	if (w.calm || gate->waiting == 0)
@@ -535,43 +536,43 @@ session_on_take(const event *event)
 		gate->waiting = 0; /* nobody comes for it */
 		return;
 	}
-	if (slot->drive.generation == event->tag && wish_has_no_holder(slot->wish))
+	if (entry->drive.generation == event->tag && wish_has_no_holder(entry->wish))
 	{
-		bool shared = w.plan.share && chance(2) ? !slot->shared : slot->shared;
-		EntryRequest request = request_of(h, event->slot, gate->wants[0], shared);
-		Entry entry = session_entry(h, event->slot);
+		bool shared = w.plan.share && chance(2) ? !entry->shared : entry->shared;
+		EntryRequest request = request_of(h, event->entry, gate->wants[0], shared);
+		Entry values = session_entry(h, event->entry);
 
-		switch (entry_open(&entry, &request, host_now_us(h)))
+		switch (entry_open(&values, &request, host_now_us(h)))
 		{
 			case LEASE_HANDED_OVER:
-				seen.taken_idle += slot->wish == WISH_IDLE;
-				take_over(h, event->slot, &request);
+				seen.taken_idle += entry->wish == WISH_IDLE;
+				take_over(h, event->entry, &request);
 				if (w.plan.spent > 0 && chance(2))
-					ask_for_tokens(h, event->slot);
-				begin(h, event->slot, next_wants(h, event->node),
-					  rules_token(slot->drive.first_token, slot->handovers), !slot->shared);
+					ask_for_tokens(h, event->entry);
+				begin(h, event->entry, next_wants(h, event->node),
+					  rules_token(entry->drive.first_token, entry->handovers), !entry->shared);
 				return;
 			case LEASE_MORE_TOKENS:
 				seen.awaited_tokens++;
-				later(w.now_us + MS, EVENT_TAKE, h, event->node, event->slot, event->tag);
+				later(w.now_us + MS, EVENT_TAKE, h, event->node, event->entry, event->tag);
 				return;
 			default:
-				free_name(h, event->slot);
-				host_push(h, event->slot);
+				free_name(h, event->entry);
+				host_push(h, event->entry);
 		}
 	}
 	next_asks(h, event->node);
 }
 
-/* The next at the gate, which wants the lock for the ttl that the slot has. */
+/* The next at the gate, which wants the lock for the ttl that the entry has. */
 static EntryRequest
 request_of(int h, int s, int resource, bool shared)
 {
 	return (EntryRequest){.same_gate = true,
-						  .same_lock = slot_at(h, s)->resource == resource,
+						  .same_lock = entry_at(h, s)->resource == resource,
 						  .shared = shared,
 						  .awaits_tokens = true,
-						  .ttl_us = slot_at(h, s)->ttl_us,
+						  .ttl_us = entry_at(h, s)->ttl_us,
 						  .hold_at_most_us = shared ? 0 : hold_at_most_us(),
 						  .keep_idle_us = keep_idle_us()};
 }
@@ -580,52 +581,52 @@ request_of(int h, int s, int resource, bool shared)
 static void
 take_over(int h, int s, const EntryRequest *request)
 {
-	slot *slot = slot_at(h, s);
-	Entry entry = session_entry(h, s);
+	entry *entry = entry_at(h, s);
+	Entry values = session_entry(h, s);
 
-	(void) entry_take_over(&entry, request, host_now_us(h));
-	slot->wish = entry.wish;
-	slot->handovers = entry.handovers;
-	slot->joined = slot->shared ? entry.readers : 1;
-	slot->keep_idle_us = entry.keep_idle_us;
-	slot->hold_at_most_us = entry.hold_at_most_us;
-	slot->hold_until_us = entry.hold_until_us;
-	slot->detach = slot->hold_at_most_us > 0 && chance(2);
-	check_held_for(h, s, slot->hold_at_most_us);
-	if (slot->hold_until_us != 0 && slot->hold_until_us < slot->looks_at_us)
+	(void) entry_take_over(&values, request, host_now_us(h));
+	entry->wish = values.wish;
+	entry->handovers = values.handovers;
+	entry->joined = entry->shared ? values.readers : 1;
+	entry->keep_idle_us = values.keep_idle_us;
+	entry->hold_at_most_us = values.hold_at_most_us;
+	entry->hold_until_us = values.hold_until_us;
+	entry->detach = entry->hold_at_most_us > 0 && chance(2);
+	check_held_for(h, s, entry->hold_at_most_us);
+	if (entry->hold_until_us != 0 && entry->hold_until_us < entry->looks_at_us)
 		host_push(h, s);
 }
 
 void
 session_want(int h, int s)
 {
-	Entry entry = session_entry(h, s);
+	Entry values = session_entry(h, s);
 
-	slot_at(h, s)->check.wanted = !slot_at(h, s)->shared;
-	entry_want(&entry, host_now_us(h));
-	slot_at(h, s)->wanted = entry.wanted;
-	slot_at(h, s)->want_until_us = entry.want_until_us;
+	entry_at(h, s)->check.wanted = !entry_at(h, s)->shared;
+	entry_want(&values, host_now_us(h));
+	entry_at(h, s)->wanted = values.wanted;
+	entry_at(h, s)->want_until_us = values.want_until_us;
 	session_recall(h, s);
 }
 
 bool
 session_is_wanted(int h, int s)
 {
-	Entry entry = session_entry(h, s);
+	Entry values = session_entry(h, s);
 
-	return entry_is_wanted(&entry, host_now_us(h));
+	return entry_is_wanted(&values, host_now_us(h));
 }
 
 void
 session_recall(int h, int s)
 {
-	slot *slot = slot_at(h, s);
-	Entry entry = session_entry(h, s);
+	entry *entry = entry_at(h, s);
+	Entry values = session_entry(h, s);
 
-	if (!entry_ends(&entry, host_owner_of(slot), ENTRY_RECALLED, 0))
+	if (!entry_ends(&values, host_owner_of(entry), ENTRY_RECALLED, 0))
 		return;
 	seen.recalled++;
-	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), slot->secret);
+	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), entry->secret);
 	session_disown(h, s);
 	host_push(h, s);
 }
@@ -634,28 +635,28 @@ session_recall(int h, int s)
 void
 session_on_cancel(const event *event)
 {
-	slot *slot = slot_at(event->host, event->slot);
+	entry *entry = entry_at(event->host, event->entry);
 
-	if (slot->drive.generation != event->tag || slot->owner != OWNER_ASKS)
+	if (entry->drive.generation != event->tag || entry->owner != OWNER_ASKS)
 		return;
 	seen.fault[FAULT_CANCEL]++;
-	seen.cancelled += slot->drive.granted;
-	give_up(event->host, event->slot);
+	seen.cancelled += entry->drive.granted;
+	give_up(event->host, event->entry);
 }
 
 void
 session_on_done(const event *event)
 {
 	session *session = &sessions[event->tag];
-	slot *slot = slot_at(session->host, session->slot);
+	entry *entry = entry_at(session->host, session->entry);
 
-	bool has = session_has((int) event->tag, session->host, session->slot);
+	bool has = session_has((int) event->tag, session->host, session->entry);
 
 	session->done = true;
-	if (has && slot->shared)
-		leave(session->host, session->slot, (int) event->tag);
+	if (has && entry->shared)
+		leave(session->host, session->entry, (int) event->tag);
 	else if (has)
-		end_holding(session->host, session->slot);
+		end_holding(session->host, session->entry);
 }
 
 void
@@ -680,13 +681,13 @@ void
 session_crash(int h)
 {
 	int s = hosts[h].gate[dice((uint32_t) w.plan.resources)].named;
-	slot *slot = s >= 0 ? slot_at(h, s) : NULL;
+	entry *entry = s >= 0 ? entry_at(h, s) : NULL;
 
-	if (slot == NULL || (slot->owner != OWNER_HOLDS && slot->owner != OWNER_ASKS))
+	if (entry == NULL || (entry->owner != OWNER_HOLDS && entry->owner != OWNER_ASKS))
 		return;
 	seen.fault[FAULT_CRASH]++;
-	tell("host %c: the session of request %u crashes", HOST_NAME(h), slot->secret);
-	if (slot->shared && slot->owner == OWNER_HOLDS)
+	tell("host %c: the session of request %u crashes", HOST_NAME(h), entry->secret);
+	if (entry->shared && entry->owner == OWNER_HOLDS)
 	{
 		for (int i = 0; i < session_count; i++)
 			if (session_has(i, h, s))
@@ -695,15 +696,15 @@ session_crash(int h)
 				return;
 			}
 	}
-	if (slot->session >= 0)
-		sessions[slot->session].done = true;
-	if (slot->wish == WISH_HOLD && !slot->shared && chance(3))
+	if (entry->session >= 0)
+		sessions[entry->session].done = true;
+	if (entry->wish == WISH_HOLD && !entry->shared && chance(3))
 	{
 		seen.vanished++;
-		slot->session = -1;
-		slot->owner = OWNER_VANISHED;
+		entry->session = -1;
+		entry->owner = OWNER_VANISHED;
 	}
-	else if (slot->owner == OWNER_HOLDS)
+	else if (entry->owner == OWNER_HOLDS)
 		end_holding(h, s);
 	else
 		give_up(h, s);
@@ -713,11 +714,11 @@ session_crash(int h)
 void
 session_stop(int h)
 {
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 	{
-		slot *slot = slot_at(h, s);
+		entry *entry = entry_at(h, s);
 
-		if (!slot->in_use || (slot->owner == OWNER_NOBODY && !wish_has_no_holder(slot->wish)))
+		if (!entry->in_use || (entry->owner == OWNER_NOBODY && !wish_has_no_holder(entry->wish)))
 			continue;
 		free_name(h, s);
 		host_push(h, s);

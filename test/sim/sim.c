@@ -386,7 +386,7 @@ print_statistics(const statistics *sum, double seconds)
 		", for a name with the hash of another %" PRId64
 		"; calls of the script for several locks %" PRId64 "\n# requests with a longer ttl %" PRId64
 		", that went to new nodes %" PRId64 ", nodes that left %" PRId64
-		", lists that waited for slots %" PRId64 "\n# changes by two lists: on both %" PRId64
+		", lists that waited for entries %" PRId64 "\n# changes by two lists: on both %" PRId64
 		", done %" PRId64 "; held leases that got other lists %" PRId64
 		"\n# stored behind the fence %" PRId64 ", overtaken %" PRId64
 		"; writers whose clock deceived them %" PRId64 "\n",
@@ -398,7 +398,7 @@ print_statistics(const statistics *sum, double seconds)
 		sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
 		sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
 		sum->too_late, sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost,
-		sum->collided, sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_slots,
+		sum->collided, sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_indexes,
 		sum->settled, sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
@@ -441,10 +441,10 @@ print_tap(const statistics *sum, int broken, bool enough)
 		   sum->expired > 0 && sum->late > 0 && sum->waited > 0 && sum->aged > 0 &&
 		   sum->quarantines > 0 && sum->debts > 0 && sum->repairs > 0 && sum->cancelled > 0 &&
 		   sum->too_late > 0 && sum->vanished > 0 && sum->sent_again > 0 && sum->replaced > 0 &&
-		   sum->beside_lost > 0 && sum->collided > 0 && sum->mixed > 0 && sum->short_of_slots > 0 &&
-		   sum->longer > 0 && sum->moved > 0 && sum->left > 0 && sum->relisted > 0 &&
-		   sum->settled > 0 && sum->replaced_lists > 0 && sum->stored > 0 && sum->passed > 0 &&
-		   sum->detached > 0 && sum->prolonged > 0 && sum->holds_over > 0,
+		   sum->beside_lost > 0 && sum->collided > 0 && sum->mixed > 0 &&
+		   sum->short_of_indexes > 0 && sum->longer > 0 && sum->moved > 0 && sum->left > 0 &&
+		   sum->relisted > 0 && sum->settled > 0 && sum->replaced_lists > 0 && sum->stored > 0 &&
+		   sum->passed > 0 && sum->detached > 0 && sum->prolonged > 0 && sum->holds_over > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -19,7 +19,7 @@ typedef struct word
 	bool used;
 	bool is_join; /* not told by anybody: see word_join */
 	bool joined;
-	int slot;
+	int entry;
 	uint32_t generation;
 	int node;
 	bool want;   /* else: free */
@@ -34,16 +34,16 @@ typedef struct word
 static word words[WORDS_MAX];
 
 static void tell_waiters(const word *word);
-static bool has_joined(int host, int slot, int server);
+static bool has_joined(int host, int entry, int server);
 static void send_word(int host, const word *word);
 static void send_once(int host, const word *word, int64_t at_us);
 static void forge(int server);
 static void hear_want(int host, const word *word);
-static void hear_free(int host, int slot, const word *word);
+static void hear_free(int host, int entry, const word *word);
 static void hear_joined(int host, const word *word);
 static int64_t way_us(void);
 static Waiters read_waiters(int host, const word *word);
-static bool waits(int host, int slot, int resource);
+static bool waits(int host, int entry, int resource);
 static int node_of(int host, int server, core_mask members);
 
 void
@@ -88,7 +88,7 @@ static void
 tell_waiters(const word *word)
 {
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < w.plan.slots; s++)
+		for (int s = 0; s < w.plan.entries; s++)
 			if (waits(h, s, word->resource) && has_joined(h, s, word->server))
 			{
 				send_word(h, word);
@@ -99,10 +99,10 @@ tell_waiters(const word *word)
 static bool
 has_joined(int h, int s, int server)
 {
-	int node = node_of(h, server, slot_at(h, s)->drive.core.members);
+	int node = node_of(h, server, entry_at(h, s)->drive.core.members);
 
-	return node >= 0 && hosts[h].of_slot[s].hears &&
-		   (hosts[h].of_slot[s].hearing.joined & CORE_BIT(node)) != 0;
+	return node >= 0 && hosts[h].of_entry[s].hears &&
+		   (hosts[h].of_entry[s].hearing.joined & CORE_BIT(node)) != 0;
 }
 
 static void
@@ -164,7 +164,7 @@ word_waiting(int resource)
 	if (may(FAULT_WORD) && chance(8))
 		return (int) dice(40);
 	for (int h = 0; h < w.plan.hosts; h++)
-		for (int s = 0; s < w.plan.slots; s++)
+		for (int s = 0; s < w.plan.entries; s++)
 			if (waits(h, s, resource))
 			{
 				count++;
@@ -192,7 +192,7 @@ word_on_hear(const event *event)
 		hear_want(h, &word);
 		return;
 	}
-	for (int s = 0; s < w.plan.slots; s++)
+	for (int s = 0; s < w.plan.entries; s++)
 		if (waits(h, s, word.resource))
 			hear_free(h, s, &word);
 }
@@ -203,7 +203,7 @@ hear_want(int h, const word *word)
 	int s = gate_of(h, word->resource)->named;
 	Waiters waiters = read_waiters(h, word);
 
-	if (s < 0 || slot_at(h, s)->resource != word->resource)
+	if (s < 0 || entry_at(h, s)->resource != word->resource)
 		return;
 	if (waiters.count == 0)
 	{
@@ -219,7 +219,7 @@ hear_want(int h, const word *word)
 static void
 hear_free(int h, int s, const word *word)
 {
-	int node = node_of(h, word->server, slot_at(h, s)->drive.core.members);
+	int node = node_of(h, word->server, entry_at(h, s)->drive.core.members);
 	Waiters named = read_waiters(h, word);
 
 	if (node < 0)
@@ -232,26 +232,28 @@ hear_free(int h, int s, const word *word)
 static void
 hear_joined(int h, const word *word)
 {
-	if (slot_at(h, word->slot)->drive.generation != word->generation)
+	if (entry_at(h, word->entry)->drive.generation != word->generation)
 		return;
 	if (word->joined)
-		driver_on_joined(&hosts[h].driver, word->slot, word->node, host_now_us(h));
+		driver_on_joined(&hosts[h].driver, word->entry, word->node, host_now_us(h));
 	else
-		driver_on_left(&hosts[h].driver, word->slot, word->node, host_now_us(h));
+		driver_on_left(&hosts[h].driver, word->entry, word->node, host_now_us(h));
 }
 
 /* The connections for that break, now and then, and are made again. */
 void
 word_join(int h, int s)
 {
-	word word = {
-		.is_join = true, .joined = true, .slot = s, .generation = slot_at(h, s)->drive.generation};
+	word word = {.is_join = true,
+				 .joined = true,
+				 .entry = s,
+				 .generation = entry_at(h, s)->drive.generation};
 
 	for (word.node = 0; word.node < w.plan.places; word.node++)
 	{
 		int64_t at_us = w.now_us + 2 * way_us();
 
-		if (!(slot_at(h, s)->drive.core.members & CORE_BIT(word.node)) ||
+		if (!(entry_at(h, s)->drive.core.members & CORE_BIT(word.node)) ||
 			(may(FAULT_WORD) && chance(8)))
 			continue;
 		send_once(h, &word, at_us);
@@ -300,10 +302,10 @@ read_waiters(int h, const word *word)
 static bool
 waits(int h, int s, int resource)
 {
-	const slot *slot = slot_at(h, s);
+	const entry *entry = entry_at(h, s);
 
-	return slot->in_use && slot->resource == resource &&
-		   (slot->drive.core.state == CORE_ASKING || slot->drive.core.state == CORE_BUSY) &&
+	return entry->in_use && entry->resource == resource &&
+		   (entry->drive.core.state == CORE_ASKING || entry->drive.core.state == CORE_BUSY) &&
 		   resource / w.plan.names == hosts[h].prefix;
 }
 

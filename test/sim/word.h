@@ -26,7 +26,7 @@ extern void word_on_hear(const event *event);
 extern int64_t word_recall_us(void);
 
 /* A request of this host joins the channel of its lock on all nodes. */
-extern void word_join(int host, int slot);
+extern void word_join(int host, int entry);
 
 /* The host tells another that it waits. */
 extern void word_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);

@@ -117,14 +117,14 @@ chance(uint32_t one_in)
 
 /* A binary heap, the earliest on top. */
 void
-later(int64_t at_us, event_kind kind, int host, int node, int slot, uint32_t tag)
+later(int64_t at_us, event_kind kind, int host, int node, int entry, uint32_t tag)
 {
 	event new = {.at_us = at_us,
 				 .order = w.order++,
 				 .kind = (uint8_t) kind,
 				 .host = (uint8_t) host,
 				 .node = (uint8_t) node,
-				 .slot = (uint8_t) slot,
+				 .entry = (uint8_t) entry,
 				 .tag = tag};
 	int at = w.events++;
 

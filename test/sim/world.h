@@ -24,10 +24,10 @@
 #define NEVER INT64_MAX
 
 #define HOSTS_MAX 4
-#define NODES_MAX 8   /* slots of nodes, as CORE_NODES_MAX */
+#define NODES_MAX 8   /* entries of nodes, as CORE_NODES_MAX */
 #define SERVERS_MAX 6 /* Redis servers */
 #define RESOURCES_MAX 4
-#define SLOTS_MAX 8   /* lease slots of a host */
+#define ENTRIES_MAX 8 /* lease entries of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
 #define LIMBO_MAX 128 /* commands left in old sockets */
 #define SECRETS_MAX 200
@@ -110,7 +110,7 @@ typedef enum event_kind
 	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
 	EVENT_PASS,      /* the broker takes its queue */
 	EVENT_ASK,       /* a session wants the lock */
-	EVENT_ASKED,     /* ... which has a slot, writes its wish */
+	EVENT_ASKED,     /* ... which has an entry, writes its wish */
 	EVENT_READ,      /* ... and looks at what it is told */
 	EVENT_NEXT,      /* the next of those who wait at the gate asks */
 	EVENT_TAKE,      /* ... or takes over */
@@ -138,7 +138,7 @@ typedef struct event
 	uint8_t kind;
 	uint8_t host;
 	uint8_t node; /* or, of what sessions do, the resource */
-	uint8_t slot;
+	uint8_t entry;
 	uint32_t tag; /* tells whether the event still means something */
 } event;
 
@@ -156,7 +156,7 @@ typedef struct plan
 	uint64_t faults; /* the classes that may be injected */
 	int hosts;
 	int nodes;     /* in redlock.nodes, at first */
-	int places;    /* slots for nodes; more than nodes where that changes */
+	int places;    /* entries for nodes; more than nodes where that changes */
 	bool joint;    /* they change by two lists at a time */
 	int servers;   /* one less with a twin; one more, where redlock.nodes changes */
 	int resources; /* keys on the nodes: a prefix and a name */
@@ -164,7 +164,7 @@ typedef struct plan
 					* there are more keys than names */
 	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
 	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
-	int slots;               /* of each host */
+	int entries;             /* of each host */
 	bool renamed;            /* the names of nodes mean other servers on other hosts, */
 	bool doubled;            /* ... some of which list a server twice */
 	persistence persistence[SERVERS_MAX];
@@ -173,7 +173,7 @@ typedef struct plan
 	int longer; /* so many times as long are ttl and max_ttl, where an operator raises it */
 	int64_t answer_us;
 	int64_t retry_us;
-	bool aged;        /* slots, requests and connections are near the ends of their numbers */
+	bool aged;        /* entries, requests and connections are near the ends of their numbers */
 	int64_t delay_us; /* mean, one way */
 	int64_t hold_us;  /* mean */
 	int64_t length_us;
@@ -261,7 +261,7 @@ extern uint32_t dice(uint32_t sides); /* 0 .. sides - 1 */
 extern int64_t dice_us(int64_t below_us);
 extern bool chance(uint32_t one_in);
 
-extern void later(int64_t at_us, event_kind kind, int host, int node, int slot, uint32_t tag);
+extern void later(int64_t at_us, event_kind kind, int host, int node, int entry, uint32_t tag);
 extern bool next_event(event *event);
 
 extern int64_t clock_us(const sim_clock *clock);

@@ -363,9 +363,9 @@ test_quorum(void)
 		ok(core_quorum(first_nodes(n)) == quorum_of[n], "invariant 4: the quorum of %d is %d", n,
 		   quorum_of[n]);
 	ok(core_quorum(set("1357") | CORE_BIT(15)) == 3,
-	   "invariant 4: the quorum counts nodes, wherever their slots are");
+	   "invariant 4: the quorum counts nodes, wherever their entries are");
 	ok(CORE_NODES_MAX == 16 && core_quorum(first_nodes(CORE_NODES_MAX)) == 9,
-	   "invariant 4: the quorum of all slots is 9");
+	   "invariant 4: the quorum of all entries is 9");
 }
 
 static void
@@ -3385,14 +3385,14 @@ test_many_attempts(void)
 		0,         CORE_ATTEMPT_MAX - 1, CORE_ATTEMPT_MAX, CORE_ATTEMPT_MAX + 6, UINT32_MAX - 1,
 		UINT32_MAX};
 
-	/* a slot that was used for long: the key of a yes that counts stays */
+	/* an entry that was used for long: the key of a yes that counts stays */
 	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++)
 	{
 		start(3);
 		lease.attempt = lease.round = ages[i];
 		acquire_waiting();
 		ok(out.acquire == set("012") && lease.attempt == 1,
-		   "after %u attempts in its slot a request begins", ages[i]);
+		   "after %u attempts in its entry a request begins", ages[i]);
 		granted_by("0");
 		node_lost(0);
 		node_ready(0);

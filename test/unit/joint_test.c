@@ -430,7 +430,7 @@ test_try_in_flight(void)
 static void
 test_former_votes(void)
 {
-	/* an earlier lease of this slot had the nodes that come */
+	/* an earlier lease of this index had the nodes that come */
 	hold(lists("345", ""));
 	happens((core_event){.type = CORE_RELEASE});
 	all_answer("345", CORE_OP_RELEASE, CORE_REPLY_YES);

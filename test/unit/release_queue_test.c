@@ -17,7 +17,7 @@
 
 #include "tap.h"
 
-#define SLOTS 12
+#define ENTRIES 12
 #define NODES 3
 #define ALL (CORE_BIT(NODES) - 1)
 #define ROOM 2 /* at a node */
@@ -26,15 +26,15 @@
 
 typedef struct command
 {
-	int slot;
+	int entry;
 	core_op op;
 	core_event_type why;
 	uint32_t round;
 } command;
 
-static core_lease lease[SLOTS];
-static uint64_t name[SLOTS];
-static Release memory[SLOTS];
+static core_lease lease[ENTRIES];
+static uint64_t name[ENTRIES];
+static Release memory[ENTRIES];
 static ReleaseQueue queue;
 static core_mask can_send;
 static core_mask on_duty;
@@ -53,50 +53,50 @@ begin(void)
 	can_send = on_duty = ALL;
 	now_us = 1000 * SECOND;
 	token = 1000;
-	release_queue_init(&queue, memory, SLOTS, ROOM);
+	release_queue_init(&queue, memory, ENTRIES, ROOM);
 }
 
 static void
-send(core_mask nodes, int slot, core_op op, core_event_type why)
+send(core_mask nodes, int entry, core_op op, core_event_type why)
 {
 	for (int n = 0; n < NODES; n++)
 		if (nodes & CORE_BIT(n))
 		{
-			out[n][out_count[n]++] = (command){slot, op, why, lease[slot].round};
+			out[n][out_count[n]++] = (command){entry, op, why, lease[entry].round};
 			release_queue_sent(&queue, n, op, why);
 			/* the undoing of a round needs no room */
-			if ((lease[slot].state == CORE_RELEASING || lease[slot].state == CORE_HELD) &&
-				!memory[slot].urgent && queue.unanswered[n] > ROOM)
+			if ((lease[entry].state == CORE_RELEASING || lease[entry].state == CORE_HELD) &&
+				!memory[entry].urgent && queue.unanswered[n] > ROOM)
 				crowded = true;
 		}
 }
 
 static void
-step_event(int slot, core_event *event)
+step_event(int entry, core_event *event)
 {
 	core_out asked;
 
 	event->now_us = now_us;
 	event->can_send = event->can_vote = can_send;
-	event->can_release = release_queue_can_release(&queue, slot, can_send);
-	core_step(&lease[slot], event, &asked);
-	send(asked.release, slot, CORE_OP_RELEASE, event->type);
-	send(asked.acquire, slot, CORE_OP_ACQUIRE, event->type);
-	send(asked.confirm, slot, CORE_OP_CONFIRM, event->type);
-	send(asked.renew, slot, CORE_OP_RENEW, event->type);
-	release_queue_follow(&queue, slot, &lease[slot], name[slot], event, on_duty);
+	event->can_release = release_queue_can_release(&queue, entry, can_send);
+	core_step(&lease[entry], event, &asked);
+	send(asked.release, entry, CORE_OP_RELEASE, event->type);
+	send(asked.acquire, entry, CORE_OP_ACQUIRE, event->type);
+	send(asked.confirm, entry, CORE_OP_CONFIRM, event->type);
+	send(asked.renew, entry, CORE_OP_RENEW, event->type);
+	release_queue_follow(&queue, entry, &lease[entry], name[entry], event, on_duty);
 }
 
 static void
-step(int slot, core_event_type type, int node)
+step(int entry, core_event_type type, int node)
 {
 	core_event event = {.type = type, .node = node};
 
-	step_event(slot, &event);
+	step_event(entry, &event);
 }
 
 static void
-ask_by(core_lists lists, int slot, uint64_t of_name)
+ask_by(core_lists lists, int entry, uint64_t of_name)
 {
 	core_event event = {.type = CORE_ACQUIRE,
 						.lists = lists,
@@ -105,14 +105,14 @@ ask_by(core_lists lists, int slot, uint64_t of_name)
 						.patience_us = SECOND,
 						.retry_us = SECOND / 20};
 
-	name[slot] = of_name;
-	step_event(slot, &event);
+	name[entry] = of_name;
+	step_event(entry, &event);
 }
 
 static void
-ask(int slot, uint64_t of_name)
+ask(int entry, uint64_t of_name)
 {
-	ask_by((core_lists){ALL, 0}, slot, of_name);
+	ask_by((core_lists){ALL, 0}, entry, of_name);
 }
 
 static command
@@ -137,7 +137,7 @@ answer_as(int node, core_reply reply)
 						.round = first.round,
 						.token = reply == CORE_REPLY_YES ? token : 0};
 
-	step_event(first.slot, &event);
+	step_event(first.entry, &event);
 }
 
 static void
@@ -160,7 +160,7 @@ lose(int node)
 	can_send &= ~CORE_BIT(node);
 	on_duty &= ~CORE_BIT(node);
 	while (out_count[node] > 0)
-		step(take_out(node).slot, CORE_NODE_LOST, node);
+		step(take_out(node).entry, CORE_NODE_LOST, node);
 }
 
 static void
@@ -168,39 +168,39 @@ come_back(int node)
 {
 	can_send |= CORE_BIT(node);
 	on_duty |= CORE_BIT(node);
-	for (int s = 0; s < SLOTS; s++)
+	for (int s = 0; s < ENTRIES; s++)
 		if (release_queue_node_ready(&queue, s, &lease[s], node, can_send))
 			step(s, CORE_NODE_READY, node);
 }
 
 static void
-hold(int slot, uint64_t of_name)
+hold(int entry, uint64_t of_name)
 {
-	ask(slot, of_name);
+	ask(entry, of_name);
 	answer_all();
 	token += 2000;
 }
 
 static void
-hold_all(int slots)
+hold_all(int entries)
 {
-	for (int s = 0; s < slots; s++)
+	for (int s = 0; s < entries; s++)
 		hold(s, (uint64_t) s + 100);
 }
 
 static bool
-give_back(int slot)
+give_back(int entry)
 {
-	if (!release_queue_begin(&queue, slot, &lease[slot], name[slot], can_send))
+	if (!release_queue_begin(&queue, entry, &lease[entry], name[entry], can_send))
 		return false;
-	step(slot, CORE_RELEASE, 0);
+	step(entry, CORE_RELEASE, 0);
 	return true;
 }
 
 static void
-give_back_all(int slots)
+give_back_all(int entries)
 {
-	for (int s = 0; s < slots; s++)
+	for (int s = 0; s < entries; s++)
 		give_back(s);
 }
 
@@ -211,37 +211,37 @@ pass(void)
 	ReleaseStep next;
 
 	while (release_queue_next_unsent(&queue, can_send, &next))
-		step(next.slot, next.type, next.node);
+		step(next.entry, next.type, next.node);
 	while (release_queue_next_waiting(&queue, can_send, &next))
-		step(next.slot, next.type, next.node);
+		step(next.entry, next.type, next.node);
 }
 
 static void
 hurry(uint64_t of_name)
 {
 	ReleaseStep next;
-	int slot;
+	int entry;
 
-	while ((slot = release_queue_find(&queue, of_name)) >= 0)
-		while (release_queue_hurry(&queue, slot, &next))
-			step(next.slot, next.type, next.node);
+	while ((entry = release_queue_find(&queue, of_name)) >= 0)
+		while (release_queue_hurry(&queue, entry, &next))
+			step(next.entry, next.type, next.node);
 }
 
 static int
-count_out(int node, int slot, core_op op)
+count_out(int node, int entry, core_op op)
 {
 	int count = 0;
 
 	for (int i = 0; i < out_count[node]; i++)
-		count += out[node][i].slot == slot && out[node][i].op == op;
+		count += out[node][i].entry == entry && out[node][i].op == op;
 	return count;
 }
 
 static bool
-is_sent_to(core_mask nodes, int slot)
+is_sent_to(core_mask nodes, int entry)
 {
 	for (int n = 0; n < NODES; n++)
-		if (count_out(n, slot, CORE_OP_RELEASE) != ((nodes & CORE_BIT(n)) != 0))
+		if (count_out(n, entry, CORE_OP_RELEASE) != ((nodes & CORE_BIT(n)) != 0))
 			return false;
 	return true;
 }
@@ -382,7 +382,7 @@ test_requests(void)
 	give_back_all(2);
 	ask(5, 500);
 	for (int n = 0; n < NODES; n++)
-		while (out_count[n] > 0 && out[n][0].slot != 5)
+		while (out_count[n] > 0 && out[n][0].entry != 5)
 			take_out(n);
 	give_back_all(4);
 	answer_as(0, CORE_REPLY_YES);
@@ -488,7 +488,8 @@ test_hurry(void)
 	ok(release_queue_find(&queue, 103) < 0 && release_queue_find(&queue, 102) == 2,
 	   "it need not be found any more");
 	ok(release_queue_find(&queue, 100) < 0, "nor what was sent to all nodes");
-	ok(release_queue_find(&queue, 102 + SLOTS) < 0, "nor is a name by a hash that is like its own");
+	ok(release_queue_find(&queue, 102 + ENTRIES) < 0,
+	   "nor is a name by a hash that is like its own");
 
 	begin();
 	hold_all(4);
@@ -506,7 +507,7 @@ test_hurry(void)
 	ok(lease[2].state == CORE_FREE, "it is sent there once");
 	hold_all(3);
 	give_back_all(3);
-	ok(release_queue_waits(&queue, 2), "the next lease of its slot is in no hurry");
+	ok(release_queue_waits(&queue, 2), "the next lease of its entry is in no hurry");
 }
 
 /* As when a lost lease was given back after the next one of its name. */
@@ -542,7 +543,7 @@ test_hurry_what_is_over(void)
 	step(2, CORE_FORGET, 0);
 	ok(!release_queue_hurry(&queue, 2, &next), "what is over is in no hurry");
 	ok(release_queue_find(&queue, 102) < 0, "and is not found");
-	ok(!memory[2].urgent && memory[2].hurried == 0, "nor is the next lease of the slot");
+	ok(!memory[2].urgent && memory[2].hurried == 0, "nor is the next lease of the entry");
 }
 
 static void
@@ -629,17 +630,17 @@ test_left_nodes(void)
 
 /* Redo what a change of the nodes asks of a request; the steps, by their first letters. */
 static const char *
-move(int slot, core_mask members)
+move(int entry, core_mask members)
 {
 	static char steps[16];
 	ReleaseStep next;
 	int count = 0;
 
 	while (count < 15 &&
-		   release_queue_move(&queue, slot, &lease[slot], (core_lists){members, 0}, &next))
+		   release_queue_move(&queue, entry, &lease[entry], (core_lists){members, 0}, &next))
 	{
 		steps[count++] = next.type == CORE_RELEASE ? 'R' : next.type == CORE_NODE_READY ? 'N' : 'F';
-		step(next.slot, next.type, next.node);
+		step(next.entry, next.type, next.node);
 	}
 	steps[count] = '\0';
 	return steps;
@@ -661,7 +662,7 @@ test_move(void)
 	give_back_all(ROOM); /* no room is left */
 	ask(ROOM + 1, 7);
 	ok(strcmp(move(ROOM + 1, ALL << 1), "RNNNF") == 0, "also where there is no room");
-	ok(out[0][out_count[0] - 1].op == CORE_OP_RELEASE && out[0][out_count[0] - 1].slot == ROOM + 1,
+	ok(out[0][out_count[0] - 1].op == CORE_OP_RELEASE && out[0][out_count[0] - 1].entry == ROOM + 1,
 	   "and it gets there");
 
 	begin();
@@ -715,19 +716,19 @@ test_forget(void)
 	give_back(0);
 	give_back(3);
 	give_back(1);
-	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 2,
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.entry == 2,
 	   "the oldest debt is forgotten first");
-	step(next.slot, next.type, next.node);
-	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 0,
+	step(next.entry, next.type, next.node);
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.entry == 0,
 	   "then the next");
-	step(next.slot, next.type, next.node);
-	ok(release_queue_forget(&queue, &next) && next.type == CORE_RELEASE && next.slot == 3,
+	step(next.entry, next.type, next.node);
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_RELEASE && next.entry == 3,
 	   "then the oldest that waits begins");
-	step(next.slot, next.type, next.node);
+	step(next.entry, next.type, next.node);
 	ok(is_sent_to(ALL, 3), "and is sent, room or not");
-	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.slot == 3,
+	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.entry == 3,
 	   "before it is forgotten");
-	step(next.slot, next.type, next.node);
+	step(next.entry, next.type, next.node);
 	ok(release_queue_waits(&queue, 1), "the last waits on");
 	answer_all();
 	pass();
@@ -750,7 +751,7 @@ is_sound(bool urgent)
 		if (counted != queue.unanswered[n])
 			return false;
 	}
-	for (int s = 0; s < SLOTS; s++)
+	for (int s = 0; s < ENTRIES; s++)
 	{
 		core_state state = lease[s].state;
 		bool waits = release_queue_waits(&queue, s);
@@ -780,9 +781,9 @@ any(int count)
 static void
 any_event(bool hurries)
 {
-	int s = any(SLOTS);
+	int s = any(ENTRIES);
 	int n = any(NODES);
-	uint64_t of_name = (uint64_t) (any(8) * (any(2) ? 1 : SLOTS)); /* some fall on one slot */
+	uint64_t of_name = (uint64_t) (any(8) * (any(2) ? 1 : ENTRIES)); /* some fall on one entry */
 	bool is_given_back = lease[s].state == CORE_FREE || lease[s].state == CORE_RELEASING ||
 						 release_queue_waits(&queue, s);
 	ReleaseStep next;
@@ -805,7 +806,7 @@ any_event(bool hurries)
 			break;
 		case 3:
 			if (hurries && release_queue_forget(&queue, &next))
-				step(next.slot, next.type, next.node);
+				step(next.entry, next.type, next.node);
 			break;
 		case 4:
 			if (lease[s].wake_at_us != 0 && !release_queue_waits(&queue, s))
@@ -844,9 +845,9 @@ ends_well(void)
 		if (!(on_duty & CORE_BIT(n)))
 			come_back(n);
 	can_send = ALL;
-	for (int i = 0; i < 4 * SLOTS; i++)
+	for (int i = 0; i < 4 * ENTRIES; i++)
 	{
-		for (int s = 0; s < SLOTS; s++)
+		for (int s = 0; s < ENTRIES; s++)
 			if (lease[s].state != CORE_FREE && lease[s].state != CORE_RELEASING &&
 				!release_queue_waits(&queue, s))
 				give_back(s);
@@ -855,11 +856,11 @@ ends_well(void)
 		pass();
 		/* the core asks again, for instance where an answer was of an earlier round */
 		now_us += SECOND / 10;
-		for (int s = 0; s < SLOTS; s++)
+		for (int s = 0; s < ENTRIES; s++)
 			if (lease[s].state == CORE_RELEASING && now_us >= lease[s].wake_at_us)
 				step(s, CORE_TICK, 0);
 	}
-	for (int s = 0; s < SLOTS; s++)
+	for (int s = 0; s < ENTRIES; s++)
 		if (lease[s].state != CORE_FREE)
 			return false;
 	return release_queue_is_idle(&queue, can_send);

@@ -126,16 +126,16 @@ test_way_back(void)
 }
 
 static void
-test_slots(void)
+test_indexes(void)
 {
 	start(lists(OLD, 0));
 	keep(lists(OLD, 0), true, 500);
 	settling_set_lists(&settling, lists(OLD, 0), OLD);
-	ok(settling.unsettled_until_us == 500, "other nodes in the same slots are another list");
+	ok(settling.unsettled_until_us == 500, "other nodes in the same indexes are another list");
 	start(lists(OLD, NEW));
 	keep(lists(OLD, NEW), true, 500);
 	settling_set_lists(&settling, lists(NEW, 0), OLD);
-	ok(settling.unsettled_until_us == 0, "those in the slots of a list that goes are none");
+	ok(settling.unsettled_until_us == 0, "those in the indexes of a list that goes are none");
 }
 
 int
@@ -144,6 +144,6 @@ main(void)
 	test_leases();
 	test_keys();
 	test_way_back();
-	test_slots();
+	test_indexes();
 	return tap_done();
 }

@@ -3,7 +3,7 @@
  *		Unit tests of what the broker does about a wish, src/protocol/wish.c.
  *
  * Protects from: a request that is asked twice, or before the nodes were tried; a lease
- * that was given back and is renewed; a slot that is freed while nodes are owed something;
+ * that was given back and is renewed; an entry that is freed while nodes are owed something;
  * a lease that is kept for nobody, or beyond its stay; a detached lease that is taken for
  * an orphan, or that outlives its end or its loss.
  */

@@ -1,26 +1,26 @@
 /*
- * slots_test.c
- *		Unit tests of the slots of nodes, src/protocol/slots.c.
+ * node_index_test.c
+ *		Unit tests of the indexes of nodes, src/protocol/node_index.c.
  *
- * Protects from: a node that changes its slot while it is listed; a slot that is given to
+ * Protects from: a node that changes its index while it is listed; an index that is given to
  * another node while leases live on the one that is there, or the undoing of a round is
  * still to reach it; a list that is taken half.
  */
-#include "protocol/slots.h"
+#include "protocol/node_index.h"
 
 #include <string.h>
 
 #include "tap.h"
 
-#define SLOTS 6
+#define INDEXES 6
 #define NODES_MAX 8
 
 static const struct
 {
 	const char *what;
-	SlotUse use;
+	NodeIndexUse use;
 	int nodes;
-	int slot[NODES_MAX]; /* before */
+	int index[NODES_MAX]; /* before */
 	bool enough;
 	int expected[NODES_MAX];
 	core_mask to_leave; /* after it */
@@ -33,13 +33,19 @@ static const struct
 	{"one less, which serves a lease", {7, 7, 0}, 2, {0, 1}, true, {0, 1}, 0},
 	{"one less, with a command under way", {7, 3, 4}, 2, {0, 1}, true, {0, 1}, 0},
 	{"all are replaced", {7, 7, 0}, 3, {-1, -1, -1}, true, {3, 4, 5}, 0},
-	{"a free slot comes before that of a node that can be left", {7, 0, 0}, 1, {-1}, true, {3}, 7},
-	{"slots of nodes that can be left are taken", {63, 7, 0}, 3, {-1, -1, -1}, true, {3, 4, 5}, 0},
+	{"a free index comes before that of a node that can be left", {7, 0, 0}, 1, {-1}, true, {3}, 7},
+	{"indexes of nodes that can be left are taken",
+	 {63, 7, 0},
+	 3,
+	 {-1, -1, -1},
+	 true,
+	 {3, 4, 5},
+	 0},
 	{"not those that serve leases", {63, 15, 0}, 3, {-1, -1, -1}, false, {0}, 0},
 	{"nor those with commands under way", {63, 7, 8}, 3, {-1, -1, -1}, false, {0}, 0},
 	{"nor those that are listed", {63, 0, 0}, 6, {-1, 0, 1, 2, 3, 4}, true, {5, 0, 1, 2, 3, 4}, 0},
 	{"nor is one given twice", {31, 31, 0}, 2, {-1, -1}, false, {0}, 0},
-	{"more nodes than slots", {0}, 7, {-1, -1, -1, -1, -1, -1, -1}, false, {0}, 0},
+	{"more nodes than indexes", {0}, 7, {-1, -1, -1, -1, -1, -1, -1}, false, {0}, 0},
 	{"no list at all", {7, 2, 4}, 0, {0}, true, {0}, 1},
 };
 
@@ -48,14 +54,14 @@ main(void)
 {
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 	{
-		int slot[NODES_MAX];
+		int index[NODES_MAX];
 		core_mask before = 1 << 15;
 		core_mask listed = before;
 		core_mask expected = 0;
 		bool enough;
 
-		memcpy(slot, lists[i].slot, sizeof(slot));
-		enough = slots_assign(lists[i].use, SLOTS, slot, lists[i].nodes, &listed);
+		memcpy(index, lists[i].index, sizeof(index));
+		enough = node_index_assign(lists[i].use, INDEXES, index, lists[i].nodes, &listed);
 		if (!lists[i].enough)
 		{
 			ok(!enough && listed == before, "%s: too few, and nothing is listed", lists[i].what);
@@ -64,9 +70,9 @@ main(void)
 		for (int n = 0; n < lists[i].nodes; n++)
 			expected |= CORE_BIT(lists[i].expected[n]);
 		ok(enough && listed == expected &&
-			   memcmp(slot, lists[i].expected, sizeof(slot[0]) * (size_t) lists[i].nodes) == 0,
-		   "%s: each node has its slot", lists[i].what);
-		ok(slots_to_leave(lists[i].use, listed) == lists[i].to_leave, "%s: what is left",
+			   memcmp(index, lists[i].expected, sizeof(index[0]) * (size_t) lists[i].nodes) == 0,
+		   "%s: each node has its index", lists[i].what);
+		ok(node_index_to_leave(lists[i].use, listed) == lists[i].to_leave, "%s: what is left",
 		   lists[i].what);
 	}
 	return tap_done();
