@@ -4,9 +4,14 @@
 #
 #	scripts/lua_text.pl >src/protocol/lua_text.c
 #
-# Comments and indentation go; all else stays, each line with its number.  Users build
-# without this program, so what it makes is part of the tree; test/unit/lua_text.t says
-# when that is stale.
+# Comments, indentation and empty lines go.  Where an error of a node names a line of
+# user_script, count the lines of the script in lua_text.c.  Users build without this program,
+# so what it makes is part of the tree; test/unit/lua_text.t says when that is stale.
+#
+# A function of the Lua whose name is in capitals is a piece: no node pays for a call of it.
+# Its body stands in the place of each use, with the arguments in the places of the parameters.
+# A piece of one line, "function NAME(...) return ... end", stands in an expression; one of
+# several lines, up to "end" without indentation, is a statement by itself.
 #
 # A constant of lua.h stands in the Lua by its name, and the C compiler puts it in: a number
 # as it is, a string in quotes.  tostring(CONSTANT) becomes its text, so that no node spends
@@ -56,16 +61,101 @@ sub lines_of
 sub c_string
 {
 	my ($file) = @_;
-	my ($string, $number) = ('', 0);
+	my ($piece, @main) = pieces_of($file);
+	my @lines = grep { $_ ne '' } map { bare(@$_) } expanded($piece, @main);
+
+	foreach my $name (sort keys %$piece)
+	{
+		die "$file: nothing uses $name\n" unless $piece->{$name}{used};
+	}
+	return join "\n", map { qq{\t"$_\\n"} } @lines;
+}
+
+# The pieces of a file by their names, and the other lines, each with its place.
+sub pieces_of
+{
+	my ($file) = @_;
+	my (%piece, @main, $open);
+	my $number = 0;
 
 	foreach my $line (lines_of($file))
 	{
-		my $bare = bare($line, "$file:" . ++$number);
-		$string .= qq{"\n} if $bare ne '' && $string ne '';
-		$string .= qq{\t"} if $bare ne '' || $string eq '';
-		$string .= "$bare\\n";
+		my $at = [ $line, "$file:" . ++$number ];
+		if ($open)
+		{
+			if ($line eq 'end') { undef $open; }
+			else { push @{ $open->{lines} }, $at; }
+		}
+		elsif ($line =~ /^function ([A-Z][A-Z_]+)\(([\w, ]*)\)(?: return (.+) end( +--.*)?)?$/)
+		{
+			die "$at->[1]: $1 is there already\n" if $piece{$1};
+			$piece{$1} = { parameters => [ split /, /, $2 ], value => $3, lines => [] };
+			$open = $piece{$1} unless defined $3;
+		}
+		else { push @main, $at; }
 	}
-	return qq{$string"};
+	die "$file: a piece without an end\n" if $open;
+	return \%piece, @main;
+}
+
+# The lines, with bodies in the places of the uses of pieces.
+sub expanded
+{
+	my ($piece, @lines) = @_;
+	my @expanded;
+
+	foreach my $at (@lines)
+	{
+		my ($line, $where) = @$at;
+		if ($line =~ /^\s*([A-Z][A-Z_]+)\((.*)\)$/ && $piece->{$1} && !defined $piece->{$1}{value})
+		{
+			my $used = $piece->{$1};
+			my %argument = arguments_of($used, $2, $where);
+			$used->{used} = 1;
+			push @expanded, expanded($piece, map { [ with($_->[0], \%argument), $_->[1] ] } @{ $used->{lines} });
+		}
+		else { push @expanded, [ with_values($piece, $line, $where), $where ]; }
+	}
+	return @expanded;
+}
+
+# A line, with expressions in the places of the uses of pieces.
+sub with_values
+{
+	my ($piece, $line, $where) = @_;
+
+	return $line if $line =~ /^\s*--/;
+	while ($line =~ /\b([A-Z][A-Z_]+)(\((?:[^()']|'(?:[^'\\]|\\.)*'|(?2))*\))/g)
+	{
+		my ($name, $begin, $end, $text) = ($1, $-[0], $+[0], substr($2, 1, -1));
+		my $used = $piece->{$name};
+		die "$where: there is no piece $name for an expression\n" unless $used && defined $used->{value};
+		my %argument = arguments_of($used, $text, $where);
+		$used->{used} = 1;
+		substr($line, $begin, $end - $begin) = with($used->{value}, \%argument);
+		pos($line) = $begin; # the value may use others
+	}
+	return $line;
+}
+
+sub arguments_of
+{
+	my ($used, $text, $where) = @_;
+	my @given = $text =~ /\G\s*((?:[^,()']|'(?:[^'\\]|\\.)*'|(\((?:[^()']|'(?:[^'\\]|\\.)*'|(?2))*\)))+),?/g;
+	@given = @given[ grep { $_ % 2 == 0 } 0 .. $#given ];
+
+	die "$where: another number of arguments\n" unless @given == @{ $used->{parameters} };
+	my %argument;
+	@argument{ @{ $used->{parameters} } } = @given;
+	return %argument;
+}
+
+sub with
+{
+	my ($text, $argument) = @_;
+
+	$text =~ s/('(?:[^'\\]|\\.)*'|--.*)|\b([a-z_]+)\b/$1 \/\/ $argument->{$2} \/\/ $2/ge if %$argument;
+	return $text;
 }
 
 # What a node has to read of a line, as it stands in a string of C.

@@ -42,14 +42,44 @@ ok(made() eq slurp('src/protocol/lua_text.c'),
   or diag(slurp("$tree/errors") . 'make it again: scripts/lua_text.pl >src/protocol/lua_text.c');
 
 is(made_of("-- first\n\tlocal a = 1 -- one\n\n  return a - -1\n"),
-	qq{\t"\\n"\n\t"local a = 1\\n\\n"\n\t"return a - -1\\n"},
-	'comments and indentation go, lines stay');
+	qq{\t"local a = 1\\n"\n\t"return a - -1\\n"},
+	'comments, indentation and empty lines go');
 is(made_of(qq{return '-- \\\\\\' "' .. "it's \\0" -- "\n}),
 	qq{\t"return '-- \\\\\\\\\\\\' \\"' .. \\"it's \\\\0\\"\\n"},
 	'texts stay as they are');
 is(made_of("return LUA_SPAN + XLUA_SPAN, tostring(LUA_SPAN), 'LUA_SPAN'\n"),
 	qq{\t"return " TEXT(LUA_SPAN) " + XLUA_SPAN, '" TEXT(LUA_SPAN) "', 'LUA_SPAN'\\n"},
 	'constants are put in by the C compiler');
+
+# Pieces
+my $pieces = <<'LUA';
+function HEAD(text) return sub(text, 1, 2) end -- a slice
+function SAME(a, b) return (HEAD(a) == b) end
+function ANSWER(found, a)
+	if SAME(found, ',)') then
+		reply = found -- a
+		break
+	end
+end
+LUA
+is(made_of($pieces . "repeat\n\tANSWER(call('x, (y', key .. \"a\"), 1)\nuntil SAME(key, HEAD(a)) or 'HEAD' == HEAD\n"),
+	join("\n", map { qq{\t"$_\\n"} } 'repeat',
+		q{if (sub(call('x, (y', key .. \\"a\\"), 1, 2) == ',)') then}, q{reply = call('x, (y', key .. \\"a\\")}, 'break', 'end',
+		q{until (sub(key, 1, 2) == sub(a, 1, 2)) or 'HEAD' == HEAD}),
+	'a piece stands in the place of each use, with its arguments');
+foreach (
+	[ 'return 1',                          'redlock.lua: nothing uses ANSWER' ],
+	[ 'return HEAD(a, b)',                 'redlock.lua:9: another number of arguments' ],
+	[ "\tANSWER(a)",                       'redlock.lua:9: another number of arguments' ],
+	[ 'return HAED(a)',                    'redlock.lua:9: there is no piece HAED for an expression' ],
+	[ 'return ANSWER(a, b)',               'redlock.lua:9: there is no piece ANSWER for an expression' ],
+	[ "function HEAD(a) return a end",     'redlock.lua:9: HEAD is there already' ],
+	[ "function TAIL(a)\n\tANSWER(a, 1)",  'redlock.lua: a piece without an end' ],)
+{
+	my ($use, $why) = @$_;
+	like(made_of("$pieces$use\n"), qr/\Q$why\E/, "pieces: " . $use =~ s{\n\t}{ }r);
+}
+
 like(made_of("\nreturn $_\n"), qr/redlock\.lua:2: lua\.h has no such number or text: $_/, "no constant: $_")
   foreach qw(LUA_SPIN LUA_H);
 like(made_of("return 1,\n\t$_\n"), qr/redlock\.lua:2: can't be made C of: /, "not: $_")
