@@ -172,7 +172,7 @@ SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/pro
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/crowd: test/sim/crowd.c test/sim/node.c $(patsubst %,src/protocol/%.c,core hearing rules waiters) $(SIM_HEADERS)
+test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,core hearing rules waiters) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h

@@ -31,7 +31,7 @@ my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
 my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
   entry guard hearing node_index release_queue rules settling waiters wish host_world driver/driver driver/turns);
-my %program = (crowd => [qw(crowd node core hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
+my %program = (crowd => [qw(crowd node driver/turns core hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)], # two have this name
   changes => [qw(changes core hosts overlap standing steps)]);
 my $dir = tempdir(CLEANUP => 1);
