@@ -47,6 +47,9 @@ static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before 
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
+static void warn_of_too_many(int count);
+static void warn_of_third_list(void);
+static void warn_of_large_change(void);
 static Step step_to(const Listed *listed, const int *index, core_lists *to);
 static bool meets_former(const Listed *listed, const int *index);
 static void take_urls(const Listed *listed, const int *index);
@@ -138,29 +141,14 @@ members_configure(int64 now_us,
 	read_lists(&listed, redlock_nodes(), redlock_nodes_next());
 	if (listed.count > URL_NODES_MAX)
 	{
-		ereport(WARNING,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
-				 errdetail("They name %d nodes together, and may name %d.", listed.count,
-						   URL_NODES_MAX),
-				 errhint("Change one list to the other in two steps. Until then the lists that "
-						 "were in force before stay so; at a start there are none, and no lock is "
-						 "acquired.")));
+		warn_of_too_many(listed.count);
 		return false;
 	}
 	find_indexes(&listed, index);
 	step = step_to(&listed, index, &to);
 	/* from two lists to others the hosts that have but one of them can't be asked */
 	if (step == STEP_ASIDE && step != wanted)
-		ereport(
-			WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes is not in force, since two lists are"),
-			 errdetail("It is neither of these alone, nor are both what they were: a host that has "
-					   "but one of them could get a lock that this one holds."),
-			 errhint("Set redlock.nodes to one of the two lists first, and redlock.nodes_next to "
-					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
-					 "warn.")));
+		warn_of_third_list();
 	if (step != wanted)
 	{
 		wanted_us = now_us;
@@ -190,15 +178,7 @@ members_configure(int64 now_us,
 	}
 	short_of_indexes = false;
 	if (!meets)
-		ereport(
-			WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes was changed too much at once"),
-			 errdetail("A majority of the new nodes need not have one in common with a majority "
-					   "of the former ones: this host could get a lock that another one, which "
-					   "still has these, holds there."),
-			 errhint("Set it back. Add or remove one node at a time, or name the new nodes in "
-					 "redlock.nodes_next on all hosts first.")));
+		warn_of_large_change();
 	if (held_up)
 		ereport(LOG, (errmsg("redlock.nodes is in force now")));
 	held_up = false;
@@ -208,6 +188,44 @@ members_configure(int64 now_us,
 	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
 		due_us = now_us + WRITE_AGAIN_US;
 	return true;
+}
+
+static void
+warn_of_too_many(int count)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
+			 errdetail("They name %d nodes together, and may name %d.", count, URL_NODES_MAX),
+			 errhint("Change one list to the other in two steps. Until then the lists that "
+					 "were in force before stay so; at a start there are none, and no lock is "
+					 "acquired.")));
+}
+
+static void
+warn_of_third_list(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock.nodes is not in force, since two lists are"),
+			 errdetail("It is neither of these alone, nor are both what they were: a host that has "
+					   "but one of them could get a lock that this one holds."),
+			 errhint("Set redlock.nodes to one of the two lists first, and redlock.nodes_next to "
+					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
+					 "warn.")));
+}
+
+static void
+warn_of_large_change(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock.nodes was changed too much at once"),
+			 errdetail("A majority of the new nodes need not have one in common with a majority "
+					   "of the former ones: this host could get a lock that another one, which "
+					   "still has these, holds there."),
+			 errhint("Set it back. Add or remove one node at a time, or name the new nodes in "
+					 "redlock.nodes_next on all hosts first.")));
 }
 
 /* A node in both is reached as redlock.nodes says. */

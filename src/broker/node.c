@@ -47,6 +47,9 @@ const NodeHandler *node_handler;
 
 static void on_connection(RedisNode *node, int64 now_us);
 static void start(RedisNode *node, int64 now_us);
+static int64 resolving_on_time(RedisNode *node, int64 now_us, int64 looked_us);
+static void fail_to_connect(RedisNode *node, int64 now_us);
+static int64 duty_on_time(RedisNode *node, int64 now_us, int64 looked_us);
 static void connect_to(RedisNode *node, int64 now_us);
 static void limit_delivery(RedisNode *node);
 static int64 answer_due_us(const RedisNode *node, int64 now_us);
@@ -191,75 +194,24 @@ on_connection(RedisNode *node, int64 now_us)
 int64
 node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 {
-	char error[SCRIPT_TEXT_MAX + 1];
-	ResolverAnswer answer;
-	const char *phase;
-	int64 due_us;
-
 	switch (node->state)
 	{
 		case NODE_UNUSED:
 			return PG_INT64_MAX;
 
 		case NODE_RESOLVING:
-			switch (resolver_read(node->index, &answer))
-			{
-				case RESOLVER_PENDING:
-					if (now_us < node->deadline_us)
-						return Min(node->deadline_us, now_us + RESOLVER_POLL_US);
-					node_fail(node, NODE_BACKING_OFF, "no answer from the host name resolver",
-							  now_us);
-					return node->retry_at_us;
-				case RESOLVER_FAILED:
-					node_fail(node, NODE_BACKING_OFF, answer.error, now_us);
-					return node->retry_at_us;
-				case RESOLVER_DONE:
-					node->addresses = node->untried = answer.addresses;
-					node->next_address = 0;
-					memcpy(node->address, answer.address, sizeof(node->address));
-					connect_to(node, now_us);
-					return node_on_time(node, now_us, looked_us);
-			}
-			break;
+			return resolving_on_time(node, now_us, looked_us);
 
 		case NODE_CONNECTING:
 		case NODE_HANDSHAKE:
 			if (looked_us < node->deadline_us)
 				return node->deadline_us;
-			phase = node->state == NODE_CONNECTING ? "connecting" : "handshake";
-			if (node->tls != NULL && tls_phase(node->tls) != NULL)
-				phase = tls_phase(node->tls);
-			snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms,
-					 phase);
-			node_fail(node, NODE_BACKING_OFF, error, now_us);
+			fail_to_connect(node, now_us);
 			return node->retry_at_us;
 
 		case NODE_READY:
 		case NODE_QUARANTINED:
-			if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
-			{
-				if (node->facts.evicts)
-					guard_distrust(node->guard, MAX_TTL_US, now_us);
-				else
-					get_ready(node, "");
-			}
-			if (now_us >= node->check_at_us)
-				check_connection(node, now_us);
-			due_us = answer_due_us(node, now_us);
-			if (looked_us < due_us)
-			{
-				due_us = Min(due_us, node->check_at_us);
-				return node->state == NODE_QUARANTINED ? Min(due_us, node->guard->until_us)
-													   : due_us;
-			}
-			if (may_doubt(node, now_us))
-			{
-				replace_connection(node, now_us);
-				return node_on_time(node, now_us, looked_us);
-			}
-			snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
-			node_fail(node, NODE_BACKING_OFF, error, now_us);
-			return node->retry_at_us;
+			return duty_on_time(node, now_us, looked_us);
 
 		case NODE_BACKING_OFF:
 		case NODE_REFUSED:
@@ -269,6 +221,74 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 			return node_on_time(node, now_us, looked_us);
 	}
 	return PG_INT64_MAX;
+}
+
+static int64
+resolving_on_time(RedisNode *node, int64 now_us, int64 looked_us)
+{
+	ResolverAnswer answer;
+
+	switch (resolver_read(node->index, &answer))
+	{
+		case RESOLVER_PENDING:
+			if (now_us < node->deadline_us)
+				return Min(node->deadline_us, now_us + RESOLVER_POLL_US);
+			node_fail(node, NODE_BACKING_OFF, "no answer from the host name resolver", now_us);
+			break;
+		case RESOLVER_FAILED:
+			node_fail(node, NODE_BACKING_OFF, answer.error, now_us);
+			break;
+		case RESOLVER_DONE:
+			node->addresses = node->untried = answer.addresses;
+			node->next_address = 0;
+			memcpy(node->address, answer.address, sizeof(node->address));
+			connect_to(node, now_us);
+			return node_on_time(node, now_us, looked_us);
+	}
+	return node->retry_at_us;
+}
+
+static void
+fail_to_connect(RedisNode *node, int64 now_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	const char *phase = node->state == NODE_CONNECTING ? "connecting" : "handshake";
+
+	if (node->tls != NULL && tls_phase(node->tls) != NULL)
+		phase = tls_phase(node->tls);
+	snprintf(error, sizeof(error), "no answer within %d ms (%s)", redlock_node_timeout_ms, phase);
+	node_fail(node, NODE_BACKING_OFF, error, now_us);
+}
+
+static int64
+duty_on_time(RedisNode *node, int64 now_us, int64 looked_us)
+{
+	char error[SCRIPT_TEXT_MAX + 1];
+	int64 due_us;
+
+	if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
+	{
+		if (node->facts.evicts)
+			guard_distrust(node->guard, MAX_TTL_US, now_us);
+		else
+			get_ready(node, "");
+	}
+	if (now_us >= node->check_at_us)
+		check_connection(node, now_us);
+	due_us = answer_due_us(node, now_us);
+	if (looked_us < due_us)
+	{
+		due_us = Min(due_us, node->check_at_us);
+		return node->state == NODE_QUARANTINED ? Min(due_us, node->guard->until_us) : due_us;
+	}
+	if (may_doubt(node, now_us))
+	{
+		replace_connection(node, now_us);
+		return node_on_time(node, now_us, looked_us);
+	}
+	snprintf(error, sizeof(error), "no answer within %d ms", redlock_node_timeout_ms);
+	node_fail(node, NODE_BACKING_OFF, error, now_us);
+	return node->retry_at_us;
 }
 
 void

@@ -95,7 +95,10 @@ static void forget_left(core_lease *lease, core_mask nodes);
 static bool may_relist(const core_lease *lease);
 static core_lists renewing_lists(const core_lease *lease);
 static core_vote vote_of(const core_lease *lease, const core_event *event);
+static void on_acquire(core_lease *lease, const core_event *event, core_out *out);
+static void on_wake(core_lease *lease, const core_event *event, core_out *out);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
+static bool note_acquired(core_lease *lease, const core_event *event);
 static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
@@ -134,39 +137,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	switch (event->type)
 	{
 		case CORE_ACQUIRE:
-			assert(lease->state == CORE_FREE);
-			assert(event->lists.now != 0 && event->ttl_us > 0);
-			assert(event->retry_us > 0 && event->retry_us < INT32_MAX);
-			for (int i = 0; i < CORE_NODES_MAX; i++)
-			{
-				assert(lease->node[i].key == CORE_KEY_ABSENT);
-				lease->node[i].attempt = 0;
-				lease->node[i].vote = CORE_VOTE_NONE;
-				lease->waiting_at[i] = 0;
-			}
-			lease->attempt = 0; /* the value of a request is like no other's */
-			lease->lists = lease->wanted = event->lists;
-			lease->members = event->lists.now | event->lists.next;
-			lease->once = event->once;
-			lease->renewing = false;
-			lease->ttl_us = event->ttl_us;
-			lease->answer_us = event->answer_us;
-			lease->patience_us = event->patience_us;
-			lease->retry_us = lease->unheard_us = event->retry_us;
-			lease->hold_at_most_us = event->hold_at_most_us;
-			lease->unreachable_since_us = 0;
-			lease->recall_until_us = 0;
-			lease->splits = 0;
-			lease->waiting = 0;
-			lease->not_before_us = event->once ? 0 : event->not_before_us;
-			if (event->now_us < lease->not_before_us)
-			{
-				lease->state = CORE_BUSY;
-				lease->next_at_us = event->not_before_us;
-				out->outcome = CORE_MUST_WAIT;
-			}
-			else
-				begin_acquire(lease, event, out);
+			on_acquire(lease, event, out);
 			break;
 		case CORE_RELIST:
 			lease->wanted = event->lists;
@@ -174,24 +145,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 				relist(lease, event, out);
 			break;
 		case CORE_WAKE:
-			if (event->retry_us > 0)
-				lease->retry_us = event->retry_us;
-			if (event->by_us > 0)
-			{
-				if (lease->state == CORE_BUSY)
-					lease->next_at_us =
-						min_us(lease->next_at_us, max_us(event->by_us, lease->not_before_us));
-				break;
-			}
-			if (event->not_before_us > 0 && !lease->once &&
-				(lease->state == CORE_BUSY || lease->state == CORE_ASKING))
-				lease->not_before_us = event->not_before_us;
-			if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
-				begin_acquire(lease, event, out);
-			else if (lease->state == CORE_BUSY && event->not_before_us > 0)
-				lease->next_at_us = lease->not_before_us;
-			else if (lease->state == CORE_ASKING)
-				lease->woken = true;
+			on_wake(lease, event, out);
 			break;
 		case CORE_RELEASE:
 			begin_release(lease, event, out);
@@ -228,6 +182,67 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	assert((out->acquire & ~event->can_vote) == 0);
 	assert(lease->state != CORE_HELD || lease->token > 0);
 	assert(lease->state != CORE_HELD || event->now_us < lease->valid_until_us);
+}
+
+static void
+on_acquire(core_lease *lease, const core_event *event, core_out *out)
+{
+	assert(lease->state == CORE_FREE);
+	assert(event->lists.now != 0 && event->ttl_us > 0);
+	assert(event->retry_us > 0 && event->retry_us < INT32_MAX);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		assert(lease->node[i].key == CORE_KEY_ABSENT);
+		lease->node[i].attempt = 0;
+		lease->node[i].vote = CORE_VOTE_NONE;
+		lease->waiting_at[i] = 0;
+	}
+	lease->attempt = 0; /* the value of a request is like no other's */
+	lease->lists = lease->wanted = event->lists;
+	lease->members = event->lists.now | event->lists.next;
+	lease->once = event->once;
+	lease->renewing = false;
+	lease->ttl_us = event->ttl_us;
+	lease->answer_us = event->answer_us;
+	lease->patience_us = event->patience_us;
+	lease->retry_us = lease->unheard_us = event->retry_us;
+	lease->hold_at_most_us = event->hold_at_most_us;
+	lease->unreachable_since_us = 0;
+	lease->recall_until_us = 0;
+	lease->splits = 0;
+	lease->waiting = 0;
+	lease->not_before_us = event->once ? 0 : event->not_before_us;
+	if (event->now_us < lease->not_before_us)
+	{
+		lease->state = CORE_BUSY;
+		lease->next_at_us = event->not_before_us;
+		out->outcome = CORE_MUST_WAIT;
+	}
+	else
+		begin_acquire(lease, event, out);
+}
+
+static void
+on_wake(core_lease *lease, const core_event *event, core_out *out)
+{
+	if (event->retry_us > 0)
+		lease->retry_us = event->retry_us;
+	if (event->by_us > 0)
+	{
+		if (lease->state == CORE_BUSY)
+			lease->next_at_us =
+				min_us(lease->next_at_us, max_us(event->by_us, lease->not_before_us));
+		return;
+	}
+	if (event->not_before_us > 0 && !lease->once &&
+		(lease->state == CORE_BUSY || lease->state == CORE_ASKING))
+		lease->not_before_us = event->not_before_us;
+	if (lease->state == CORE_BUSY && event->now_us >= lease->not_before_us)
+		begin_acquire(lease, event, out);
+	else if (lease->state == CORE_BUSY && event->not_before_us > 0)
+		lease->next_at_us = lease->not_before_us;
+	else if (lease->state == CORE_ASKING)
+		lease->woken = true;
 }
 
 int
@@ -914,23 +929,8 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	switch (event->op)
 	{
 		case CORE_OP_ACQUIRE:
-			if (lease->state == CORE_BUSY && node->vote == CORE_VOTE_PENDING)
-				node->vote = vote_of(lease, event); /* for who asks where it was free */
-			if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
-				return; /* undone already, after it on the wire */
-			if (node->attempt != lease->attempt - lease->renewed)
-				return; /* a renewal was sent after it, which may have set the key */
-			if (event->reply == CORE_REPLY_YES)
-			{
-				assert(event->token > 0);
-				node->key = CORE_KEY_PRESENT;
-				lease->token_at[event->node] = event->token;
-			}
-			else if (event->reply == CORE_REPLY_NO ||
-					 (event->reply == CORE_REPLY_ERROR && node->key == CORE_KEY_MAYBE))
-				node->key = CORE_KEY_ABSENT;
-			if (event->reply == CORE_REPLY_NO)
-				on_refusal(lease, event);
+			if (!note_acquired(lease, event))
+				return;
 			break;
 		case CORE_OP_CONFIRM:
 			if (!(lease->confirming & CORE_BIT(event->node)))
@@ -972,6 +972,32 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		renew_soon(lease);
 	else if (event->op == CORE_OP_RENEW)
 		settle(lease, event, out);
+}
+
+/* The answer to an acquire.  False: it comes too late to count as a vote. */
+static bool
+note_acquired(core_lease *lease, const core_event *event)
+{
+	core_node *node = &lease->node[event->node];
+
+	if (lease->state == CORE_BUSY && node->vote == CORE_VOTE_PENDING)
+		node->vote = vote_of(lease, event); /* for who asks where it was free */
+	if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
+		return false; /* undone already, after it on the wire */
+	if (node->attempt != lease->attempt - lease->renewed)
+		return false; /* a renewal was sent after it, which may have set the key */
+	if (event->reply == CORE_REPLY_YES)
+	{
+		assert(event->token > 0);
+		node->key = CORE_KEY_PRESENT;
+		lease->token_at[event->node] = event->token;
+	}
+	else if (event->reply == CORE_REPLY_NO ||
+			 (event->reply == CORE_REPLY_ERROR && node->key == CORE_KEY_MAYBE))
+		node->key = CORE_KEY_ABSENT;
+	if (event->reply == CORE_REPLY_NO)
+		on_refusal(lease, event);
+	return true;
 }
 
 /*

@@ -447,11 +447,14 @@ take_left(const LockRequest *request)
 	for (int i = 0; i < request_now.asked_count; i++)
 	{
 		Asked *at = &request_now.asked[i];
-		char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
+		char text[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
+		LeaseKey key = {.hash = at->hash,
+						.gate = at->gate,
+						.text = text,
+						.len = request_make_key(&request->names[i], text)};
 
 		if (at->lease == NULL)
-			at->lease = lease_take_left(at->hash, at->gate, key,
-										request_make_key(&request->names[i], key), &request->terms);
+			at->lease = lease_take_left(&key, &request->terms);
 		if (at->lease == NULL)
 			break;
 	}

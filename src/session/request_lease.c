@@ -37,8 +37,13 @@ LeaseOpened
 request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
 	const LockName *wanted = &request->names[name];
-	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
-	int key_len = request_make_key(wanted, key);
+	char text[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
+	int len = request_make_key(wanted, text);
+	LeaseKey key = {.hash = wanted->hash,
+					.gate = request_now.asked[name].gate,
+					.text = text,
+					.prefix_len = len - wanted->utf8_len,
+					.len = len};
 	LeaseTerms terms = request->terms;
 	int64 began_us = 0;
 	LeaseOpened opened;
@@ -49,9 +54,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 	{
 		int64 now_us;
 
-		opened =
-			lease_open(wanted->hash, request_now.asked[name].gate, key, key_len - wanted->utf8_len,
-					   key_len, &terms, &request_now.asked[name].lease);
+		opened = lease_open(&key, &terms, &request_now.asked[name].lease);
 		if (opened == LEASE_MORE_TOKENS)
 		{
 			/* no longer than the nodes may take to answer */

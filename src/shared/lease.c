@@ -31,20 +31,12 @@
 
 static int *bucket_of(uint64 hash);
 static Lease *found(uint64 hash);
-static void set_name(Lease *lease, uint64 hash);
 static void unset_name(Lease *lease);
-static LeaseOpened try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-							const LeaseTerms *terms, Lease **result);
+static LeaseOpened try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
 static void store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry);
 static void go_on(Lease *from, Lease *to);
 static bool is_unseen(Lease *lease);
 static bool make_room(void);
-static bool count_owned(void);
-static Lease *pop_free(void);
-static void push_free(Lease *lease);
-static void take_entry(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len,
-					   int key_len, const LeaseTerms *terms);
-static void set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
 static uint64 queue_of(const Lease *lease);
 static bool tell_of_permit(uint64 queue, int permits, int permit);
 
@@ -89,8 +81,8 @@ lease_named(uint64 hash)
 }
 
 /* In place of a lost one, if there is one. */
-static void
-set_name(Lease *lease, uint64 hash)
+void
+lease_set_name(Lease *lease, uint64 hash)
 {
 	int *bucket = bucket_of(hash);
 	Lease *lost = found(hash);
@@ -139,8 +131,7 @@ lease_find(uint64 hash)
  * caller has filled the (o) fields.  The caller has entered the gate.
  */
 LeaseOpened
-lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-		   const LeaseTerms *terms, Lease **result)
+lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 {
 	LeaseOpened opened;
 
@@ -148,18 +139,17 @@ lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_le
 	{
 		opened = LEASE_OPENED;
 		if (terms->shared)
-			opened = lease_try_join(hash, gate, key, key_len, terms, result);
+			opened = lease_try_join(key, terms, result);
 		if (opened != LEASE_OPENED)
 			return opened;
-		opened = try_open(hash, gate, key, prefix_len, key_len, terms, result);
+		opened = try_open(key, terms, result);
 		/* of those who share it another was faster: who sleeps now may not be woken */
 	} while (opened == LEASE_AWAITED || (opened == LEASE_TABLE_FULL && make_room()));
 	return opened;
 }
 
 static LeaseOpened
-try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-		 const LeaseTerms *terms, Lease **result)
+try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 {
 	Lease *idle;
 	LeaseOpened opened = LEASE_OPENED;
@@ -167,30 +157,30 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 	bool was_left = false;
 	bool retired;
 
-	Assert(prefix_len <= LOCK_PREFIX_MAX);
-	Assert(key_len > prefix_len && key_len - prefix_len <= LOCK_NAME_MAX);
+	Assert(key->prefix_len <= LOCK_PREFIX_MAX);
+	Assert(key->len > key->prefix_len && key->len - key->prefix_len <= LOCK_NAME_MAX);
 	StaticAssertStmt(LEASE_TEXT_SIZE >= LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1 + 64,
 					 "some of the holder must fit after the longest key");
 
-	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
-	idle = lease_named(hash);
+	LWLockAcquire(lease_lock_of(key->hash), LW_EXCLUSIVE);
+	idle = lease_named(key->hash);
 	if (idle != NULL)
 	{
 		int64 now_us = redlock_clock_us();
 		Entry entry = lease_entry(idle);
-		EntryRequest request = lease_request(idle, gate, key, key_len, terms);
+		EntryRequest request = lease_request(idle, key, terms);
 
 		opened = entry_open(&entry, &request, now_us);
 		if (opened == LEASE_DETACHED)
 		{
 			idle->is_awaited = idle->is_awaited || !terms->once;
 			/* it may be asked for among others: lease_gate was told of the last one */
-			lease_await(hash);
+			lease_await(key->hash);
 		}
 		else if (opened == LEASE_HANDED_OVER)
 		{
 			taken = entry_take_over(&entry, &request, now_us);
-			store_taken(idle, gate, terms, &entry);
+			store_taken(idle, key->gate, terms, &entry);
 			if (taken.asks)
 				lease_expect_tokens(idle, now_us + redlock_node_timeout_ms * INT64CONST(1000));
 			*result = idle;
@@ -202,20 +192,11 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 		}
 	}
 	retired = idle != NULL && opened == LEASE_OPENED;
-	if (opened == LEASE_OPENED && !count_owned())
-		opened = LEASE_TABLE_FULL;
-	else if (opened == LEASE_OPENED && (*result = pop_free()) == NULL)
-	{
-		pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
-		opened = LEASE_NO_ENTRY;
-	}
-	else if (opened == LEASE_OPENED)
-	{
-		take_entry(*result, hash, gate, key, prefix_len, key_len, terms);
-		if (was_left && !terms->shared)
-			go_on(idle, *result);
-	}
-	LWLockRelease(lease_lock_of(hash));
+	if (opened == LEASE_OPENED)
+		opened = lease_take_entry(key, terms, result);
+	if (opened == LEASE_OPENED && was_left && !terms->shared)
+		go_on(idle, *result);
+	LWLockRelease(lease_lock_of(key->hash));
 
 	if (retired)
 		lease_push(idle); /* not what we need: it is released, before ours is asked for */
@@ -230,29 +211,29 @@ try_open(uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
 }
 
 Lease *
-lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len, const LeaseTerms *terms)
+lease_take_left(const LeaseKey *key, const LeaseTerms *terms)
 {
 	Lease *lease;
 
-	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
-	lease = lease_named(hash);
+	LWLockAcquire(lease_lock_of(key->hash), LW_EXCLUSIVE);
+	lease = lease_named(key->hash);
 	if (lease != NULL && lease_wish(lease) == WISH_HAND_OVER)
 	{
 		int64 now_us = redlock_clock_us();
 		Entry entry = lease_entry(lease);
-		EntryRequest request = lease_request(lease, gate, key, key_len, terms);
+		EntryRequest request = lease_request(lease, key, terms);
 
 		if (entry_open(&entry, &request, now_us) == LEASE_HANDED_OVER)
 		{
 			(void) entry_take_over(&entry, &request, now_us);
-			store_taken(lease, gate, terms, &entry);
+			store_taken(lease, key->gate, terms, &entry);
 		}
 		else
 			lease = NULL;
 	}
 	else
 		lease = NULL;
-	LWLockRelease(lease_lock_of(hash));
+	LWLockRelease(lease_lock_of(key->hash));
 	if (lease == NULL)
 		return NULL;
 	if (is_unseen(lease))
@@ -294,11 +275,11 @@ lease_entry(Lease *lease)
 }
 
 EntryRequest
-lease_request(Lease *lease, uint64 gate, const char *key, int key_len, const LeaseTerms *terms)
+lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 {
 	return (EntryRequest){
-		.same_gate = lease->gate == gate,
-		.same_lock = lease_is_named(lease, key, key_len),
+		.same_gate = lease->gate == key->gate,
+		.same_lock = lease_is_named(lease, key->text, key->len),
 		.shared = terms->shared,
 		.once = terms->once,
 		.awaited = terms->awaited,
@@ -316,7 +297,7 @@ static void
 store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry)
 {
 	seqlock_begin_write(&idle->version);
-	set_owner(idle, gate, terms);
+	lease_set_owner(idle, gate, terms);
 	idle->keep_idle_ms = terms->keep_idle_ms;
 	idle->hold_at_most_ms = terms->hold_at_most_ms;
 	pg_atomic_write_u64(&idle->hold_until_us, entry->hold_until_us);
@@ -369,110 +350,6 @@ make_room(void)
 			return true;
 	}
 	return false;
-}
-
-/* Exactly up to the limit: one that fails takes no other's place for a moment. */
-static bool
-count_owned(void)
-{
-	uint32 owned = pg_atomic_read_u32(&lease_table->owned);
-
-	while (owned < (uint32) lease_table->max_locks)
-		if (pg_atomic_compare_exchange_u32(&lease_table->owned, &owned, owned + 1))
-			return true;
-	return false;
-}
-
-static Lease *
-pop_free(void)
-{
-	Lease *lease = NULL;
-
-	SpinLockAcquire(&lease_table->free_mutex);
-	if (lease_table->first_free >= 0)
-	{
-		lease = &lease_table->lease[lease_table->first_free];
-		lease_table->first_free = lease->next_free;
-	}
-	SpinLockRelease(&lease_table->free_mutex);
-	if (lease != NULL)
-		pg_atomic_fetch_add_u32(&lease_table->used, 1);
-	return lease;
-}
-
-static void
-push_free(Lease *lease)
-{
-	int entry = lease_index(lease);
-
-	pg_atomic_fetch_sub_u32(&lease_table->used, 1);
-	SpinLockAcquire(&lease_table->free_mutex);
-	lease->next_free = lease_table->first_free;
-	lease_table->first_free = entry;
-	SpinLockRelease(&lease_table->free_mutex);
-}
-
-/* Under the table lock. */
-static void
-take_entry(Lease *lease, uint64 hash, uint64 gate, const char *key, int prefix_len, int key_len,
-		   const LeaseTerms *terms)
-{
-	set_name(lease, hash);
-
-	seqlock_begin_write(&lease->version);
-	lease->in_use = true;
-	lease->hash = hash;
-	lease->prefix_len = prefix_len;
-	lease->key_len = key_len;
-	memcpy(lease->key, key, key_len);
-	lease->key[key_len] = '\0';
-	lease_holder(lease)[0] = '\0';
-	lease_held_by(lease)[0] = '\0';
-	lease->kept_until = 0;
-	lease->once = terms->once;
-	lease->patient = terms->patient;
-	lease->ttl_ms = terms->ttl_ms;
-	lease->hold_at_least_ms = terms->hold_at_least_ms;
-	lease->hold_at_most_ms = terms->hold_at_most_ms;
-	lease->keep_idle_ms = terms->keep_idle_ms;
-	lease->may_stay = terms->keep_idle_ms > 0;
-	lease->permits = terms->permits;
-	lease->is_queue = terms->is_queue;
-	lease->shared = terms->shared;
-	Assert(pg_atomic_read_u32(&lease->joined) == 0);
-	if (terms->shared)
-		lease_join_first(lease);
-	pg_atomic_write_u64(&lease->want_until_us, 0);
-	lease->wanted = false;
-	lease->handovers = lease->drive.turn_handovers = 0;
-	lease->goes_on = false;
-	lease->returns = false;
-	lease->is_awaited = false;
-	set_owner(lease, gate, terms);
-	pg_atomic_write_u32(&lease->wish, WISH_NONE);
-	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
-	pg_atomic_write_u64(&lease->granted_until_us, 0);
-	pg_atomic_write_u64(&lease->idle_until_us, 0);
-	pg_atomic_write_u64(&lease->hold_until_us, 0);
-	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
-	pg_atomic_write_u64(&lease->more_tokens_us, 0);
-	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
-	pg_atomic_write_u32(&lease->denying_nodes, 0);
-	seqlock_end_write(&lease->version);
-}
-
-/* Under the table lock. */
-static void
-set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
-{
-	lease->gate = gate;
-	lease->owner_pid = MyProcPid;
-	lease->owner_procno = REDLOCK_MY_PROCNO;
-	lease->owner_role = GetUserId();
-	lease->owner_database = MyDatabaseId;
-	lease->since = GetCurrentTimestamp();
-	lease->token = 0;
-	lease->scope = terms->scope;
 }
 
 void
@@ -688,25 +565,6 @@ int64
 lease_token(Lease *lease)
 {
 	return rules_token(lease->drive.first_token, lease->handovers);
-}
-
-void
-lease_free(Lease *lease)
-{
-	Assert(lease->in_use && lease->drive.core.state == CORE_FREE);
-	Assert(pg_atomic_read_u32(&lease->wish) == WISH_NOTHING);
-
-	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	seqlock_begin_write(&lease->version);
-	lease->in_use = false;
-	seqlock_end_write(&lease->version);
-	for (int i = 0; i < CYCLES; i++)
-		if (lease_table->cycle_entry[i] == lease_index(lease))
-			lease_table->cycle_entry[i] = -1;
-	lease->drive.generation++;
-	pg_atomic_write_u32(&lease->wish, WISH_NONE);
-	LWLockRelease(lease_lock_of(lease->hash));
-	push_free(lease);
 }
 
 /*

@@ -333,13 +333,22 @@ extern bool lease_gate_changed(uint64 hash);   /* async-signal-safe */
 extern bool lease_reserve_gates(int count);
 extern void lease_return_gates(int count);
 extern void lease_leave_gates(void); /* at the end of the process: another gets its place */
-extern LeaseOpened lease_open(uint64 hash, uint64 gate, const char *key, int prefix_len,
-							  int key_len, const LeaseTerms *terms, Lease **lease);
 
-/* What another session left for the next through the gate, which the caller has entered; NULL:
- * nothing, or not what is wanted. */
-extern Lease *lease_take_left(uint64 hash, uint64 gate, const char *key, int key_len,
-							  const LeaseTerms *terms);
+/* A lock, for a caller who has entered its gate. */
+typedef struct LeaseKey
+{
+	uint64 hash; /* of the name */
+	uint64 gate;
+	const char *text; /* the key at the nodes: prefix and name */
+	int prefix_len;
+	int len;
+} LeaseKey;
+
+extern LeaseOpened lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **lease);
+
+/* What another session left for the next through the gate; NULL: nothing, or a lease of other
+ * terms. */
+extern Lease *lease_take_left(const LeaseKey *key, const LeaseTerms *terms);
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate)); /* never fails; of a shared
 																	   * one: by one session */

@@ -13,23 +13,26 @@
 #include "shared/lease.h"
 
 /* lease.c, under the table lock of the name */
-extern Lease *lease_named(uint64 hash);    /* NULL: no lease has the name */
-extern void lease_free_name(Lease *lease); /* exclusively */
+extern Lease *lease_named(uint64 hash);                /* NULL: no lease has the name */
+extern void lease_set_name(Lease *lease, uint64 hash); /* exclusively */
+extern void lease_free_name(Lease *lease);             /* exclusively */
 
 /* Under the table lock.  The caller has read the clock before. */
 extern Entry lease_entry(Lease *lease);
-extern EntryRequest lease_request(Lease *lease, uint64 gate, const char *key, int key_len,
-								  const LeaseTerms *terms);
+extern EntryRequest lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms);
 
 extern int64 lease_prolong_by(Lease *lease, int64 hold_at_most_us);
+
+/* lease_entries.c, under the table lock of the name */
+extern LeaseOpened lease_take_entry(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
+extern void lease_set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
 
 /* lease.c */
 extern bool lease_may_end(Lease *lease, EntryEnd why, int64 now_us); /* see entry_ends */
 extern WishOwner lease_owner_of(const Lease *lease);
 
 /* lease_shared.c */
-extern LeaseOpened lease_try_join(uint64 hash, uint64 gate, const char *key, int key_len,
-								  const LeaseTerms *terms, Lease **result);
+extern LeaseOpened lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
 extern void lease_await(uint64 hash);
 extern void lease_join_first(Lease *lease);
 extern void lease_leave(Lease *lease, bool may_stay);

@@ -23,28 +23,27 @@ static pg_atomic_uint64 *sharers_of(const Lease *lease, int procno);
 
 /* LEASE_OPENED: there is none that could be joined; another may be there at once. */
 LeaseOpened
-lease_try_join(uint64 hash, uint64 gate, const char *key, int key_len, const LeaseTerms *terms,
-			   Lease **result)
+lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 {
 	LeaseOpened opened = LEASE_OPENED;
 	Lease *lease;
 
-	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
-	lease = lease_named(hash);
+	LWLockAcquire(lease_lock_of(key->hash), LW_SHARED);
+	lease = lease_named(key->hash);
 	if (lease != NULL)
 	{
 		int64 now_us = redlock_clock_us();
-		EntryRequest request = lease_request(lease, gate, key, key_len, terms);
+		EntryRequest request = lease_request(lease, key, terms);
 		Entry entry;
 
 		if (lease->shared && request.same_gate && !wish_has_no_holder(lease_wish(lease)) &&
 			lease_state(lease) != LEASE_HELD)
-			lease_await(hash); /* before we look whether it is being asked for */
+			lease_await(key->hash); /* before we look whether it is being asked for */
 		entry = lease_entry(lease);
 		opened = entry_join(&entry, &request, now_us);
 		if (opened == LEASE_WANTED)
 		{
-			lease_await(hash);
+			lease_await(key->hash);
 			lease->is_awaited = true; /* who does so at the same time writes the same */
 		}
 		else if (opened == LEASE_JOINED && !has_room_to_join())
@@ -56,7 +55,7 @@ lease_try_join(uint64 hash, uint64 gate, const char *key, int key_len, const Lea
 			*result = lease;
 		}
 	}
-	LWLockRelease(lease_lock_of(hash));
+	LWLockRelease(lease_lock_of(key->hash));
 	return opened;
 }
 
