@@ -130,11 +130,9 @@ my @unexplained = (
 	'redlock node %s is ready',
 	'redlock.nodes is in force now',
 	'redlock node %s: %s',
-	'redlock_fence_merge must be called as a trigger',
+	'%s must be called as a trigger',
 	'redlock_fence_merge is for the rows of redlock_fences only',
-	'redlock_shared_fences_merge must be called as a trigger',
 	'redlock_shared_fences_merge is for new rows of redlock_shared_fences only',
-	'redlock_runs_merge must be called as a trigger',
 	'redlock_runs_merge is for the rows of redlock_runs only',
 	'out of memory',);
 

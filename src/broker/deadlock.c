@@ -42,11 +42,12 @@
 #define PLACES 256
 
 /*
- * Who queues at a gate waits for the lock, as the session before it does that asks for it.
- * That this one would be the first to get it matters only if both wait in cycles of which
- * no session can break its own: then, after so many probes, and when such a path has come home for
- * PATIENCE_US and deadlock_timeout, by when the cycle's own have ended it, however seldom they
- * look, the one before it is ended, though it only stands in the way.
+ * A session at the gate waits for the holder, like the session ahead of it that asks the nodes.  So
+ * a probe follows the wait for the holder first.  The queue itself counts only between two cycles
+ * that no session of their own can break.  After PATIENT_PROBES probes, a probe also follows the
+ * queue (by_queue).  When such a probe has come home for PATIENCE_US and deadlock_timeout, each
+ * session of a cycle has had the time to end the cycle, however seldom it looks.  Then the session
+ * ahead in the queue is ended, though it only stands in the way.
  */
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)

@@ -1,6 +1,6 @@
 /*
  * run.c
- *		redlock_run, a procedure that runs a command under a lock; the trigger of redlock_runs.
+ *		redlock_run, a procedure that runs a command under a lock.
  */
 #include "postgres.h"
 
@@ -27,7 +27,6 @@
 #pragma GCC visibility push(default)
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
-PG_FUNCTION_INFO_V1(redlock_runs_merge);
 #pragma GCC visibility pop
 
 /* Without a scope: a run has call scope. */
@@ -306,14 +305,4 @@ wants_own_statement(void)
 	MemoryContextSwitchTo(error_context);
 	MemoryContextDelete(context);
 	return wants;
-}
-
-/* redlock_runs_merge(), a trigger of redlock_runs */
-Datum
-redlock_runs_merge(PG_FUNCTION_ARGS)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-						errmsg("redlock_runs_merge must be called as a trigger")));
-	return runs_merge((TriggerData *) fcinfo->context);
 }
