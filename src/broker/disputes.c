@@ -80,7 +80,7 @@ static int compared_count;
 
 static void look_at_standing(int64 now_us);
 static void let_vote(int64 now_us);
-static bool is_answered(int64 *asked_us);
+static bool is_answered(int64_t *asked_us);
 static bool is_ripe(const Dispute *dispute);
 static bool has_leases(int64 now_us);
 static int describe_others(StandingOther *others, bool all);
@@ -167,11 +167,11 @@ look_at_standing(int64 now_us)
 	static StandingOther others[LUA_CONFIGS_MAX + 1];
 	Standing *standing = &lease_table->standing;
 	uint64 number = standing->number;
-	int64 asked_us;
+	StandingView view = {.id = lease_table->host_id, .others = others};
 	bool had_begun = standing->begun;
 
 	(void) standing_has_lapsed(standing, now_us);
-	if (!is_answered(&asked_us) ||
+	if (!is_answered(&view.asked_us) ||
 		(!standing->begun && (step_in_way || guessed != 0 || inherited != 0)))
 	{
 		if (!standing->begun)
@@ -179,8 +179,9 @@ look_at_standing(int64 now_us)
 		return;
 	}
 	look_at_marks();
-	standing_look(standing, lease_table->host_id, has_leases(now_us), others,
-				  describe_others(others, !standing->begun), asked_us, now_us);
+	view.has_leases = has_leases(now_us);
+	view.count = describe_others(others, !standing->begun);
+	standing_look(standing, &view, now_us);
 	if (standing->number != number)
 		beat_at(now_us);
 	else if (standing->begun && !had_begun)
@@ -210,7 +211,7 @@ let_vote(int64 now_us)
  * the first was asked then.
  */
 static bool
-is_answered(int64 *asked_us)
+is_answered(int64_t *asked_us)
 {
 	core_mask those = 0;
 

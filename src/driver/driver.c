@@ -26,6 +26,7 @@ static void ask_if_missed(Driver *driver, int entry, int64_t now_us);
 static void publish(Driver *driver, int entry, core_outcome outcome, int64_t now_us);
 static void note_grant(Driver *driver, int entry, int64_t now_us);
 static void on_expiry(Driver *driver, int entry, int64_t now_us);
+static bool may_repeat(const Driver *driver, int node, const DriverSent *sent, int64_t now_us);
 static void send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type why,
 					int64_t now_us);
 static int64_t release_ms(Driver *driver, int entry, int64_t now_us);
@@ -461,13 +462,25 @@ driver_on_answer(Driver *driver, int node, const DriverSent *sent, bool lacks_sc
 	 */
 	if (lease->generation != sent->generation)
 		return false;
-	if (!lacks_script ||
-		!release_queue_may_repeat(&driver->releases, sent->entry, &lease->core, node, sent->op,
-								  sent->round, now_us, driver->world->can_send(driver),
-								  driver->world->can_vote(driver, now_us)))
+	if (!lacks_script || !may_repeat(driver, node, sent, now_us))
 		return true;
 	send_to(driver, CORE_BIT(node), sent->entry, sent->op, sent->why, now_us);
 	return false;
+}
+
+static bool
+may_repeat(const Driver *driver, int node, const DriverSent *sent, int64_t now_us)
+{
+	core_event answer = {.type = CORE_REPLY,
+						 .node = node,
+						 .op = sent->op,
+						 .round = sent->round,
+						 .now_us = now_us,
+						 .can_send = driver->world->can_send(driver),
+						 .can_vote = driver->world->can_vote(driver, now_us)};
+
+	return release_queue_may_repeat(&driver->releases, sent->entry,
+									&driver_lease(driver, sent->entry)->core, &answer);
 }
 
 void

@@ -164,18 +164,17 @@ release_queue_node_ready(ReleaseQueue *queue, int entry, const core_lease *lease
 	return false;
 }
 
-/* What was given back is not renewed, nor what has ended. */
+/* A lease that its owner released, or that has expired, is not renewed. */
 bool
-release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease, int node,
-						 core_op op, uint32_t round, int64_t now_us, core_mask can_send,
-						 core_mask can_vote)
+release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease,
+						 const core_event *answer)
 {
-	core_mask can = op == CORE_OP_ACQUIRE ? can_vote : can_send;
+	core_mask can = answer->op == CORE_OP_ACQUIRE ? answer->can_vote : answer->can_send;
 
-	if (op == CORE_OP_RENEW && now_us >= lease->valid_until_us)
+	if (answer->op == CORE_OP_RENEW && answer->now_us >= lease->valid_until_us)
 		return false;
-	return !queue->release[entry].waits && (can & CORE_BIT(node)) != 0 &&
-		   core_awaits(lease, node, op, round);
+	return !queue->release[entry].waits && (can & CORE_BIT(answer->node)) != 0 &&
+		   core_awaits(lease, answer->node, answer->op, answer->round);
 }
 
 int64_t

@@ -126,12 +126,12 @@ extern bool release_queue_node_ready(ReleaseQueue *queue, int entry, const core_
 									 int node, core_mask can_send);
 
 /*
- * The node answered that it executed nothing, for lack of what can be sent along: is the
- * command, of this round, to be sent again?  can_vote: as in core_event.
+ * The node answered that it executed nothing, since it lacks the script.  Does the caller send the
+ * command again, with the script?  answer: node, op and round of the command, and the time and
+ * sets of nodes of now.
  */
 extern bool release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease,
-									 int node, core_op op, uint32_t round, int64_t now_us,
-									 core_mask can_send, core_mask can_vote);
+									 const core_event *answer);
 
 /* When the lease wants a CORE_TICK; 0: not yet. */
 extern int64_t release_queue_wake_at_us(const ReleaseQueue *queue, int entry,

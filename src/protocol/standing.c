@@ -57,27 +57,26 @@ standing_stops(const Standing *standing, const StandingOther *other)
 }
 
 void
-standing_look(Standing *standing, uint64_t id, bool has_leases, const StandingOther *others,
-			  int count, int64_t asked_us, int64_t now_us)
+standing_look(Standing *standing, const StandingView *view, int64_t now_us)
 {
 	bool others_take = false;
 	bool others_ask = false;
 	bool asked_first = true;
 	bool senior = true;
 
-	if (!has_leases && !standing->begun)
+	if (!view->has_leases && !standing->begun)
 		standing->took = false;
-	standing->heard_us = asked_us;
+	standing->heard_us = view->asked_us;
 	standing->stopped = false;
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < view->count; i++)
 	{
-		const StandingOther *other = &others[i];
+		const StandingOther *other = &view->others[i];
 
 		standing->stopped = standing->stopped || standing_stops(standing, other);
 		others_take = others_take || other->says == HOST_TAKES || other->says == HOST_HOLDS ||
 					  other->says == HOST_WARNS;
 		others_ask = others_ask || other->says == HOST_ASKS;
-		asked_first = asked_first && !(other->says == HOST_ASKS && other->id < id);
+		asked_first = asked_first && !(other->says == HOST_ASKS && other->id < view->id);
 		senior = senior && (other->says != HOST_TAKES || is_senior(standing, other, now_us));
 	}
 	switch (standing->says)
@@ -90,7 +89,7 @@ standing_look(Standing *standing, uint64_t id, bool has_leases, const StandingOt
 			break;
 		case HOST_TAKES:
 			if (standing->begun ? !senior : others_take)
-				give_way(standing, has_leases);
+				give_way(standing, view->has_leases);
 			else if (!standing->begun && !standing->stopped)
 			{
 				standing->begun = standing->took = true;

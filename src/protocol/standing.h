@@ -66,6 +66,16 @@ typedef struct StandingOther
 	bool holds;           /* the host has locks by former lists of nodes */
 } StandingOther;
 
+/* What a look shows. */
+typedef struct StandingView
+{
+	uint64_t id;                 /* of this host */
+	bool has_leases;             /* this host has locks, or asks for some */
+	const StandingOther *others; /* hosts with other settings of which nodes told */
+	int count;
+	int64_t asked_us; /* sending time of the first entry that was answered */
+} StandingView;
+
 /* This host has got other settings.  has_leases: it has locks, or asks for some. */
 extern void standing_reset(Standing *standing, bool has_leases);
 
@@ -83,11 +93,10 @@ extern StandingOther standing_other(uint64_t id, const HostConfig *theirs, unsig
 extern bool standing_stops(const Standing *standing, const StandingOther *other);
 
 /*
- * Entries with the present number were answered by a quorum, and by each node that is there, and
- * told of these others.  asked_us: the first of them was sent then.
+ * Decides by what the nodes told.  The caller guarantees that a quorum, and each node that this
+ * host reaches, answered an entry with the present number.
  */
-extern void standing_look(Standing *standing, uint64_t id, bool has_leases,
-						  const StandingOther *others, int count, int64_t asked_us, int64_t now_us);
+extern void standing_look(Standing *standing, const StandingView *view, int64_t now_us);
 
 extern bool standing_may_take(const Standing *standing, int64_t now_us);
 

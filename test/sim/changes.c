@@ -482,7 +482,13 @@ look_at(host *h)
 			h->beat[n].answered == h->standing.number && can_reach(h, n) &&
 			h->beat[n].beat_us < asked_us)
 			asked_us = h->beat[n].beat_us;
-	standing_look(&h->standing, h->id, has_lease(h), known, count, asked_us, now_us);
+	standing_look(&h->standing,
+				  &(StandingView){.id = h->id,
+								  .has_leases = has_lease(h),
+								  .others = known,
+								  .count = count,
+								  .asked_us = asked_us},
+				  now_us);
 	if (h->standing.number != number)
 		tell("host %d says %d", (int) (h - hosts), h->standing.says);
 	seen.refused += h->standing.says == HOST_REFUSES && said != HOST_REFUSES;

@@ -673,7 +673,14 @@ test_move(void)
 static bool
 may_repeat(core_op op, uint32_t round, core_mask sendable, core_mask voting)
 {
-	return release_queue_may_repeat(&queue, 0, &lease[0], 0, op, round, now_us, sendable, voting);
+	core_event answer = {.type = CORE_REPLY,
+						 .op = op,
+						 .round = round,
+						 .now_us = now_us,
+						 .can_send = sendable,
+						 .can_vote = voting};
+
+	return release_queue_may_repeat(&queue, 0, &lease[0], &answer);
 }
 
 static void

@@ -19,7 +19,13 @@
 static void
 look(Standing *standing, bool has_leases, const StandingOther *other, int64_t now_us)
 {
-	standing_look(standing, 5, has_leases, other, other != NULL ? 1 : 0, now_us, now_us);
+	StandingView view = {.id = 5,
+						 .has_leases = has_leases,
+						 .others = other,
+						 .count = other != NULL ? 1 : 0,
+						 .asked_us = now_us};
+
+	standing_look(standing, &view, now_us);
 }
 
 static bool
@@ -215,6 +221,7 @@ test_lapse(void)
 {
 	Standing standing = begun(60 * SECOND);
 	StandingOther they = other(HOST_TAKES, 9);
+	StandingView view;
 
 	ok(standing_may_take(&standing, 60 * SECOND + STANDING_LAPSE_US) &&
 		   !standing_has_lapsed(&standing, 60 * SECOND + STANDING_LAPSE_US),
@@ -230,7 +237,8 @@ test_lapse(void)
 	look(&standing, true, NULL, 100 * SECOND);
 	ok(may_take(&standing) && standing.begun_us == 60 * SECOND,
 	   "if nobody came it goes on, and was there all the time");
-	standing_look(&standing, 5, true, NULL, 0, 60 * SECOND, 100 * SECOND);
+	view = (StandingView){.id = 5, .has_leases = true, .asked_us = 60 * SECOND};
+	standing_look(&standing, &view, 100 * SECOND);
 	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
 }
 
