@@ -115,7 +115,7 @@ entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us)
 	if (!entry->may_stay || entry->keep_idle_us <= 0 || release->stays_end ||
 		!rules_may_stay(is_limited(entry), entry_is_wanted(entry, now_us),
 						healthy_us(entry, now_us), entry->ttl_us, entry->handovers,
-						entry_tokens(entry), more_tokens_come(entry, now_us)))
+						more_tokens_come(entry, now_us) ? INT_MAX : entry_tokens(entry)))
 		return false;
 	entry->returns = false;
 	entry->hold_until_us = 0; /* the limit was the owner's */

@@ -135,11 +135,9 @@ rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handove
 
 bool
 rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
-			   int tokens, bool more_tokens)
+			   int tokens)
 {
-	bool has_token = handovers + 1 < tokens || more_tokens;
-
-	return !limited && !wanted && has_token && is_healthy(validity_us, ttl_us);
+	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
 }
 
 bool

@@ -97,10 +97,10 @@ extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us,
  * May a lease with this validity stay with nobody, for the next session of this server?
  * limited: by hold_at_least or hold_at_most of its owner, which do not go with keep_idle.
  * wanted: another host wants it.  Then turns count again: rules_may_hand_over.
- * more_tokens: they are under way.  If none is left, the next waits for them.
+ * tokens: of the grant; INT_MAX while more are under way, since the next session waits for them.
  */
 extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
-						   int handovers, int tokens, bool more_tokens);
+						   int handovers, int tokens);
 
 /*
  * May a session join those of this server that share the lease?  wanted: another host wants the

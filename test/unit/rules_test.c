@@ -9,6 +9,8 @@
  */
 #include "protocol/rules.h"
 
+#include <limits.h>
+
 #include "protocol/lua.h"
 #include "tap.h"
 
@@ -158,16 +160,13 @@ test_stay(void)
 	int64_t healthy_us = TTL_US / 2 + 1;
 	int asked = 0;
 
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2, false), "a lease stays for the next");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100, false), "however many had it");
-	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100, false), "while a token is left");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 99, 100, true), "or more are under way");
-	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2, false),
-	   "and it is in good health");
-	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2, false),
-	   "unless another host wants it");
-	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2, false),
-	   "or one owner has limited it");
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2), "a lease stays for the next");
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
+	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
+	ok(rules_may_stay(false, false, healthy_us, TTL_US, 99, INT_MAX), "or more are under way");
+	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
+	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
+	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
 	ok(rules_may_join(false, healthy_us, TTL_US) &&
 		   !rules_may_join(false, healthy_us - 1, TTL_US) &&
 		   !rules_may_join(true, healthy_us, TTL_US),
