@@ -24,6 +24,7 @@
 LeaseTable *lease_table = NULL;
 
 static void init_table(void);
+static void init_entry(Lease *lease);
 static int room_for_locks(void);
 static int buckets_wanted(void);
 static Size table_size(void);
@@ -106,31 +107,35 @@ init_table(void)
 	lease_table->first_free = 0;
 	for (int i = 0; i < lease_table->entries; i++)
 	{
-		Lease *lease = &lease_table->lease[i];
-
-		/* so nobody guesses the number of a wait: see deadlock.c */
-		lease->drive.generation = pg_prng_uint32(&pg_global_prng_state);
-		lease->next_free = i + 1 < lease_table->entries ? i + 1 : -1;
-		lease->next_named = -1;
-		lease->next_queued = -1;
-		pg_atomic_init_u32(&lease->version.number, 0);
-		pg_atomic_init_u32(&lease->holder_version.number, 0);
-		pg_atomic_init_u32(&lease->wish, WISH_NONE);
-		pg_atomic_init_u32(&lease->state, LEASE_WAITING);
-		pg_atomic_init_u64(&lease->granted_until_us, 0);
-		pg_atomic_init_u64(&lease->idle_until_us, 0);
-		pg_atomic_init_u64(&lease->hold_until_us, 0);
-		pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
-		pg_atomic_init_u64(&lease->last_token, 0);
-		pg_atomic_init_u64(&lease->more_tokens_us, 0);
-		pg_atomic_init_u32(&lease->silent_nodes, 0);
-		pg_atomic_init_u32(&lease->denying_nodes, 0);
-		pg_atomic_init_u32(&lease->permits_told, 0);
-		pg_atomic_init_u32(&lease->free_permit, 0);
-		pg_atomic_init_u32(&lease->company, LEASE_ALONE);
-		pg_atomic_init_u32(&lease->joined, 0);
-		pg_atomic_init_u64(&lease->want_until_us, 0);
+		init_entry(&lease_table->lease[i]);
+		lease_table->lease[i].next_free = i + 1 < lease_table->entries ? i + 1 : -1;
 	}
+}
+
+static void
+init_entry(Lease *lease)
+{
+	/* so nobody guesses the number of a wait: see deadlock.c */
+	lease->drive.generation = pg_prng_uint32(&pg_global_prng_state);
+	lease->next_named = -1;
+	lease->next_queued = -1;
+	pg_atomic_init_u32(&lease->version.number, 0);
+	pg_atomic_init_u32(&lease->holder_version.number, 0);
+	pg_atomic_init_u32(&lease->wish, WISH_NONE);
+	pg_atomic_init_u32(&lease->state, LEASE_WAITING);
+	pg_atomic_init_u64(&lease->granted_until_us, 0);
+	pg_atomic_init_u64(&lease->idle_until_us, 0);
+	pg_atomic_init_u64(&lease->hold_until_us, 0);
+	pg_atomic_init_u64(&lease->looks_at_us, PG_INT64_MAX);
+	pg_atomic_init_u64(&lease->last_token, 0);
+	pg_atomic_init_u64(&lease->more_tokens_us, 0);
+	pg_atomic_init_u32(&lease->silent_nodes, 0);
+	pg_atomic_init_u32(&lease->denying_nodes, 0);
+	pg_atomic_init_u32(&lease->permits_told, 0);
+	pg_atomic_init_u32(&lease->free_permit, 0);
+	pg_atomic_init_u32(&lease->company, LEASE_ALONE);
+	pg_atomic_init_u32(&lease->joined, 0);
+	pg_atomic_init_u64(&lease->want_until_us, 0);
 }
 
 static int
