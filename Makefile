@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/node_index protocol/standing protocol/steps protocol/waiters protocol/wish driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
@@ -114,32 +114,35 @@ $(OBJS): $(srcdir)/Makefile $(wildcard $(srcdir)/src/*/*.h)
 
 # Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
 ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))
-src/protocol/core.o src/protocol/guard.o: override CFLAGS += -DNDEBUG
+src/protocol/core.o src/protocol/core_acquire.o src/protocol/core_debts.o src/protocol/core_renew.o src/protocol/guard.o: override CFLAGS += -DNDEBUG
 endif
 
 UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 
+CORE = core core_acquire core_debts core_renew
+CORE_FILES = $(CORE:%=src/protocol/%.c)
+
 UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url waiters wish)
 
-test/unit/core_test: test/unit/laws.c src/protocol/core.c
+test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
-test/unit/guard_test: src/protocol/guard.c src/protocol/core.c
-test/unit/hearing_test: src/protocol/hearing.c src/protocol/core.c
+test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
+test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
-test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
-test/unit/joint_test: test/unit/laws.c src/protocol/core.c
+test/unit/hosts_test: src/protocol/hosts.c src/protocol/overlap.c $(CORE_FILES)
+test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
-test/unit/overlap_test: src/protocol/overlap.c src/protocol/core.c
+test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/permits_test: src/protocol/permits.c
 test/unit/probe_test: src/protocol/probe.c
-test/unit/release_queue_test: src/protocol/release_queue.c src/protocol/core.c
+test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c
 test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/waiters.c src/shared/text.c test/unit/server.c
-test/unit/settling_test: src/protocol/settling.c src/protocol/core.c
+test/unit/settling_test: src/protocol/settling.c $(CORE_FILES)
 test/unit/several_test: src/protocol/several.c
 test/unit/node_index_test: src/protocol/node_index.c
 test/unit/standing_test: src/protocol/standing.c
-test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c src/protocol/core.c
+test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
@@ -165,14 +168,14 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 # Both have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
-SIM_PURE = $(patsubst %,src/protocol/%,core entry guard hearing node_index release_queue rules settling waiters wish) \
+SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry guard hearing node_index release_queue rules settling waiters wish) \
 	src/driver/driver src/driver/turns
-SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(SIM_PURE:%=%.h) src/driver/driver_lease.h src/driver/driver_world.h
+SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(filter-out $(CORE:%=src/protocol/%.h),$(SIM_PURE:%=%.h)) src/protocol/core.h src/protocol/core_internal.h src/driver/driver_lease.h src/driver/driver_world.h
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,core hearing rules waiters) $(SIM_HEADERS)
+test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,$(CORE) hearing rules waiters) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h
@@ -184,7 +187,7 @@ test/sim/together: test/sim/together.c src/protocol/several.c src/protocol/sever
 test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits.h src/protocol/lua.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,core hosts overlap standing steps) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps) test/sim/invariant.h test/unit/dice.h
+test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,$(CORE) hosts overlap standing steps) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps) test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)

@@ -29,11 +29,12 @@ GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit
 
 my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
-my @units = qw(sim world plan story node wire word host reload peer session operator fault check debt laws core
-  entry guard hearing node_index release_queue rules settling waiters wish host_world driver/driver driver/turns);
-my %program = (crowd => [qw(crowd node driver/turns core hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
+my @core = qw(core core_acquire core_debts core_renew);
+my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault check debt laws
+  entry guard hearing node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
+my %program = (crowd => [@core, qw(crowd node driver/turns hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)], # two have this name
-  changes => [qw(changes core hosts overlap standing steps)]);
+  changes => [@core, qw(changes hosts overlap standing steps)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 

@@ -1,0 +1,56 @@
+/*
+ * core_internal.h
+ *		Functions that the files core.c and core_*.c share among themselves.  No other file
+ *		includes this header: lint checks that.
+ */
+#ifndef REDLOCK_CORE_INTERNAL_H
+#define REDLOCK_CORE_INTERNAL_H
+
+#include "protocol/core.h"
+
+/*
+ * Renewal begins after a third of the ttl; one that failed, or that some node
+ * refused, is soon tried again.
+ */
+#define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
+#define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
+
+/* core_acquire.c */
+extern void core_on_acquire(core_lease *lease, const core_event *event, core_out *out);
+extern void core_begin_acquire(core_lease *lease, const core_event *event, core_out *out);
+extern void core_decide_acquire(core_lease *lease, const core_event *event, core_out *out);
+
+/* core_renew.c */
+extern void core_begin_renew(core_lease *lease, const core_event *event, core_out *out);
+extern void core_set_limit(core_lease *lease, const core_event *event);
+extern bool core_is_at_limit(const core_lease *lease);
+extern void core_renew_at(core_lease *lease, int node, core_out *out);
+extern void core_decide_renew(core_lease *lease, const core_event *event, core_out *out);
+extern void core_settle(core_lease *lease, const core_event *event, core_out *out);
+extern void core_relist(core_lease *lease, const core_event *event, core_out *out);
+extern bool core_may_relist(const core_lease *lease);
+extern void core_renew_soon(core_lease *lease);
+extern int64_t core_within_limit(const core_lease *lease);
+
+/* core_debts.c */
+extern void core_begin_release(core_lease *lease, const core_event *event, core_out *out);
+extern void core_tick_release(core_lease *lease, const core_event *event, core_out *out);
+extern int64_t core_owed_for_us(const core_lease *lease);
+extern void core_pay_debts(core_lease *lease, const core_event *event, core_mask nodes,
+						   core_out *out);
+extern void core_forget_debts(core_lease *lease);
+extern void core_forget_left(core_lease *lease, core_mask nodes);
+
+static inline int64_t
+min_us(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t
+max_us(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+#endif /* REDLOCK_CORE_INTERNAL_H */
