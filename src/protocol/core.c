@@ -27,6 +27,9 @@
  *	 that was undone does not: when a majority that has our key says so, it is
  *	 created there too.
  *
+ * This file has the events, the answers of nodes, the ticks, and what others ask of a lease.
+ * core_acquire.c and core_renew.c have the rounds, core_debts.c what must be deleted.
+ *
  * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
  */
 #include "protocol/core.h"
