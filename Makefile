@@ -90,11 +90,15 @@ $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJOR
 endif
 
 # README.md leads to docs/, so they stay together.
+document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
 install: install-docs drop-bitcode
 install-docs:
-	$(MKDIR_P) '$(DESTDIR)$(docdir)/redlock_pg/docs'
+	$(MKDIR_P) $(addprefix '$(DESTDIR)$(docdir)'/redlock_pg/docs/,. $(document_kinds))
 	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
 	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
+	for kind in $(document_kinds); do \
+		$(INSTALL_DATA) $(srcdir)/docs/$$kind/*.md '$(DESTDIR)$(docdir)/redlock_pg/docs/'$$kind || exit 1; \
+	done
 
 # Of a version that had it.
 drop-bitcode:

@@ -75,7 +75,7 @@ check_files()
         for file in "usr/lib/postgresql/$major/lib/redlock_pg.so" \
             $(cd /mnt && ls redlock_pg.control redlock_pg--*.sql |
                 sed "s|^|usr/share/postgresql/$major/extension/|") \
-            $(cd /mnt && ls README.md docs/*.md |
+            $(cd /mnt && ls README.md docs/*.md docs/*/*.md |
                 sed "s|^|usr/share/doc/postgresql-$major-redlock/|"); do
             # long documents are compressed
             grep -qE " \./$file(\.gz)?$" <<<"$list" || {

@@ -1,4 +1,4 @@
-# The SQL examples of README.md and docs/, run as their readers run them; and README's
+# The SQL examples of README.md and docs/, run as their readers run them; and the documents'
 # table of settings beside the server's.
 #
 # Protects from: examples that fail, or warn; examples that need what no example before
@@ -18,6 +18,7 @@ use RedlockTest;
 use Test::More;
 
 my $root = dirname(__FILE__) . '/..';
+my @documents = ('README.md', map { s/^\Q$root\E\///r } sort glob "$root/docs/*.md $root/docs/*/*.md");
 my @nodes = redis_nodes(3);
 my %host = map {
 	$_ => redlock_cluster($_, nodes => \@nodes, conf => "cluster_name = '$_'\nredlock.ttl = '2s'")
@@ -66,7 +67,7 @@ LANGUAGE sql AS 'INSERT INTO cron.job VALUES ($1, $2, $3)';
 SQL
 
 my $ran = 0;
-foreach my $document ('README.md', map { "docs/" . basename($_) } sort glob "$root/docs/*.md")
+foreach my $document (@documents)
 {
 	foreach my $example (sql_examples("$root/$document"))
 	{
@@ -102,8 +103,8 @@ sub plain_value
 	return $text =~ /^(\d+) (ms|s|d)$/ ? $1 * $ms{$2} / $ms{$unit} : $text =~ s/`//gr;
 }
 
-my @rows = slurp_file("$root/README.md") =~ /^\| (`redlock\.\w+` \|.*) \|$/mg;
-cmp_ok(scalar @rows, '>', 5, 'README.md has settings');
+my @rows = slurp_file("$root/docs/reference/settings.md") =~ /^\| (`redlock\.\w+` \|.*) \|$/mg;
+cmp_ok(scalar @rows, '>', 5, 'the reference has settings');
 foreach my $row (@rows)
 {
 	my ($name, $default, $bounds, $effect) = map { s/`(redlock\.\w+)`/$1/r } split / \| /, $row;
@@ -128,7 +129,7 @@ foreach my $row (@rows)
 # ---- leader election ----
 
 my ($tables, $script) =
-  map { $_->{sql} } grep { $_->{heading} eq 'Leader election' } sql_examples("$root/docs/recipes.md");
+  map { $_->{sql} } sql_examples("$root/docs/how-to/leader-election.md");
 my $long_script = $script =~ s/term => '2 s'/term => '1 d', pause => '10 ms'/r;
 isnt($long_script, $script, 'a script that leads for a while');
 

@@ -1,5 +1,5 @@
 # Changes of the node list that overlap: one host goes on to the new nodes while another goes
-# back to the old ones.  See docs/replacing_nodes.md.
+# back to the old ones.  See docs/how-to/replace-nodes.md.
 #
 # Protects from: two holders of one lock, since each host left a list of nodes before it could know
 # of the other's step; hosts that wait for each other for ever, so that neither takes its step.

@@ -1,4 +1,4 @@
-# A host that is left behind while all nodes are replaced, see docs/replacing_nodes.md; one
+# A host that is left behind while all nodes are replaced, see docs/how-to/replace-nodes.md; one
 # whose wrong list of nodes is set right while it holds locks.
 #
 # Protects from: two holders of one lock, on a host that has the new nodes alone and on one

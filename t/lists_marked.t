@@ -1,4 +1,4 @@
-# A late host with an old list of nodes; two hosts with one name.  See docs/replacing_nodes.md.
+# A late host with an old list of nodes; two hosts with one name.  See docs/how-to/replace-nodes.md.
 #
 # Protects from: two holders of one lock, if a host was off while all nodes were replaced, or is a
 # clone, and starts with the old list; a host that goes back to nodes that other hosts have left;

@@ -1,4 +1,4 @@
-# All five nodes are replaced, as docs/replacing_nodes.md says, while three servers use
+# All five nodes are replaced, as docs/how-to/replace-nodes.md says, while three servers use
 # locks: sessions that hold locks through all of it, and sessions that take turns at a few,
 # of which each grant is recorded and checked afterwards.  Meanwhile an old node and a new
 # one are down, one host gets each list later than the others, with a broker that is stopped

@@ -1,5 +1,5 @@
 # The step at which redlock.nodes_next takes the place of redlock.nodes, see
-# docs/replacing_nodes.md, while another host has the old nodes alone, or leases at these alone.
+# docs/how-to/replace-nodes.md, while another host has the old nodes alone, or leases at these alone.
 # t/lists_left_behind.t has the plain cases.
 #
 # Protects from: two holders of one lock, on a host that has left the old nodes because it could

@@ -28,8 +28,8 @@ my %kinds = (
 	'a stream' => [ q{redis.call('XADD', KEY, '*', 'a', 'b')}, 'a key of type stream' ],
 );
 
-# A user who has what docs/operations.md lists, but the two commands that tell the type.
-my @rights = slurp_file('docs/operations.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
+# A user who has what docs/how-to/permissions.md lists, but the two commands that tell the type.
+my @rights = slurp_file('docs/how-to/permissions.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
 my @nodes = redis_nodes(3);
 # a busy machine is no error of the nodes
 my $conf = "redlock.ttl = '20s'\nredlock.node_timeout = '10s'\nredlock.on_loss = 'error'";

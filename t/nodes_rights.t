@@ -1,4 +1,4 @@
-# A node whose user lacks one of the rights that docs/operations.md lists.
+# A node whose user lacks one of the rights that docs/how-to/permissions.md lists.
 #
 # Protects from: a script that is stopped half way by the node's ACL, and leaves a key that never
 # expires; an error that does not name the right; a node that votes although its user can't
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my @rights = slurp_file('docs/operations.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
+my @rights = slurp_file('docs/how-to/permissions.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
 my @nodes = redis_nodes(3);
 
 sub grant_all_but

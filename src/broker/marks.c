@@ -228,7 +228,7 @@ tell_left(void)
 		(errcode(ERRCODE_CONFIG_FILE_ERROR),
 		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
 		 errdetail_internal("%s", words.detail),
-		 errhint("%s If they were not left, delete the mark: see \"A host that was off\" in "
-				 "docs/replacing_nodes.md.",
+		 errhint("%s If they were not left, delete the mark: see \"Use old nodes again\" in "
+				 "docs/how-to/replace-nodes.md.",
 				 words.hint)));
 }

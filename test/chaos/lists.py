@@ -1,5 +1,5 @@
 """test/chaos/lists.py: changes the list of nodes again and again, by two steps, as
-docs/replacing_nodes.md says, while the cluster is disturbed"""
+docs/how-to/replace-nodes.md says, while the cluster is disturbed"""
 
 import random
 import threading
