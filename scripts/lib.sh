@@ -8,7 +8,7 @@
 # checkout that the user who runs the servers may not write to.
 #
 # The Redis nodes write each command to disk before they answer, as they should
-# (docs/operations.md).  Where there is a disk in memory their directories are
+# (docs/how-to/install.md).  Where there is a disk in memory their directories are
 # in a second temporary directory there, so that it costs next to nothing.
 #
 # PostgreSQL refuses to run as root.  So a script has two stages: the outer one

@@ -221,7 +221,7 @@ foreach my $kind (
 		"$what: refused commits and lost updates of $number rounds");
 }
 
-# ---- data elsewhere: what docs/fencing.md tells to do with the token, in which order ----
+# ---- data elsewhere: what docs/how-to/one-database-or-several.md tells to do with the token, in which order ----
 
 my %recipe = (
 	'token with the write' => {

@@ -8,8 +8,8 @@ A round has a mode.  It says what may be broken, and so what must still hold:
              clocks of hosts jump, of nodes go back
   forgetful  nodes without persistence: each restart forgets all
   flushed    nodes are emptied, by FLUSHALL or between stop and start; servers do not
-             crash, since one that has never seen a node can't tell (docs/operations.md,
-             "Nodes that forget")
+             crash, since one that has never seen a node can't tell
+             (docs/how-to/recover-a-quorum.md)
   beyond     as durable, with wall clocks of nodes and hosts that jump for hours: two
              holders are possible, what the fence guards is not to suffer
 """

@@ -187,7 +187,7 @@ check_relisted(void)
 
 /*
  * A host that starts after FLUSHALL, before one that had known the node told of it
- * there, takes the node for a new one (docs/operations.md).  From then on two may hold
+ * there, takes the node for a new one (docs/how-to/recover-a-quorum.md).  From then on two may hold
  * the lock.  Hosts that had known it must not be fooled.
  */
 void

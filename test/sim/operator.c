@@ -398,7 +398,7 @@ give(int h, int which)
 	later(w.now_us + dice_us(w.plan.delay_us), EVENT_RELOAD, h, 0, 0, 0);
 }
 
-/* As the query of docs/operations.md finds out, on all hosts. */
+/* Asks as the query of docs/how-to/add-or-remove-a-node.md does, on all hosts. */
 static bool
 is_over(void)
 {
