@@ -62,10 +62,10 @@ END
 	local $? = $?;
 	foreach my $host (qw(alpha beta gamma))
 	{
-		my $data = "$directory/redlock_tutorial/$host";
+		my $data = "$directory/lock_tutorial/$host";
 		system('pg_ctl', '-D', $data, '-m', 'immediate', '-s', 'stop') if -e "$data/postmaster.pid";
 	}
-	if (-d "$directory/redlock_tutorial")
+	if (-d "$directory/lock_tutorial")
 	{
 		system("redis-cli -p $port{$_} shutdown nosave >/dev/null 2>&1") foreach 6381 .. 6383;
 	}
