@@ -213,7 +213,7 @@ tests_page_is_current()
 # One table says which terms of a lock can be combined.
 terms_are_documented()
 {
-    scripts/terms_table.pl | diff docs/functions.md -
+    scripts/terms_table.pl | diff docs/reference/functions.md -
 }
 
 # The flags of the compiler that PostgreSQL was built with may be unknown to
@@ -249,7 +249,7 @@ check "spinlocks are held for a few instructions" spinlocks_are_short
 check "names that all supported servers have" names_are_everywhere
 check "tests are in the schedules" tests_are_scheduled
 check "t/README.md agrees with the heads of the tests" tests_page_is_current
-check "the table of terms in docs/functions.md" terms_are_documented
+check "the table of terms in docs/reference/functions.md" terms_are_documented
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects

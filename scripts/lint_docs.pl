@@ -20,7 +20,7 @@ use File::Basename;
 use File::Find;
 use JSON::PP;
 
-my @documents = ('README.md', sort glob 'docs/*.md');
+my @documents = ('README.md', sort(glob('docs/*.md'), glob 'docs/*/*.md'));
 my @sources = ('redlock_pg.c', sort(files_below('src', qr/\.c$/)));
 my ($settings_file) = grep { /\/guc\.c$/ } @sources;
 my ($version) = content_of('redlock_pg.control') =~ /^default_version = '([\d.]+)'$/m;
@@ -191,18 +191,18 @@ sub is_quotation
 sub messages
 {
 	my @texts = texts_of_sources();
-	my $listed = content_of('docs/troubleshooting.md');
+	my $listed = content_of('docs/reference/errors.md');
 	my @messages = ($listed =~ /\*\*`([^`]+)`\*\*/g,
 		map { /`([^`]+)`/g } $listed =~ /^\| (`[^|]*) \|/mg);
 	my @patterns;
 
-	die "no messages in docs/troubleshooting.md\n" if @messages < 50;
+	die "no messages in docs/reference/errors.md\n" if @messages < 50;
 	foreach my $document (@documents)
 	{
 		my $prose = prose_of($document);
 
 		my @quoted = grep { is_quotation($_) } $prose =~ /`([^`\n]+)`/g;
-		push @quoted, @messages if $document eq 'docs/troubleshooting.md';
+		push @quoted, @messages if $document eq 'docs/reference/errors.md';
 		foreach my $message (@quoted)
 		{
 			my $pattern = pattern_of($message);
@@ -221,7 +221,7 @@ sub messages
 		next if is_in($message, @unexplained);
 		next if grep { $sample =~ /^$_$/ } @patterns;
 		next if grep { $_ =~ /^$pattern$/ } @messages;
-		complain("docs/troubleshooting.md: does not explain: $message");
+		complain("docs/reference/errors.md: does not explain: $message");
 	}
 }
 
@@ -232,11 +232,11 @@ sub messages
 sub settings
 {
 	my @there = content_of($settings_file) =~ /DefineCustom\w+Variable\(\s*"(redlock\.\w+)"/g;
-	my @rows = section_of('README.md', 'Settings') =~ /^\| `(redlock\.\w+)` \|/mg;
+	my @rows = content_of('docs/reference/settings.md') =~ /^\| `(redlock\.\w+)` \|/mg;
 
 	die "no settings in $settings_file\n" if @there < 5;
-	compare('settings in README.md', \@there, \@rows);
-	complain("settings in README.md: not in the order of $settings_file")
+	compare('settings in docs/reference/settings.md', \@there, \@rows);
+	complain("settings in docs/reference/settings.md: not in the order of $settings_file")
 	  if "@there" ne "@rows" && !$wrong;
 
 	# also messages and their hints, and what is said of the objects
@@ -265,11 +265,6 @@ sub normal_parameters
 	$text =~ s/ DEFAULT / = /g;
 	$text =~ s/\s+/ /g;
 	return join ', ', map { s/^ | $//gr } split /,/, $text;
-}
-
-sub names_of_parameters
-{
-	return join ', ', map { /^(\w+)/ } split /, /, $_[0];
 }
 
 # Functions of one name differ in their first parameter.
@@ -321,7 +316,7 @@ sub objects
 	die "no functions in $script\n" if keys %functions < 5;
 
 	# their reference
-	my $reference = content_of('docs/functions.md');
+	my $reference = content_of('docs/reference/functions.md');
 	my %described;
 	while ($reference =~ /^## (\w+)[^\n]*\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → ([\w\[\]]+))?\n```/msg)
 	{
@@ -329,50 +324,31 @@ sub objects
 		  ($1, $2, $3, normal_parameters($4), $5 // '');
 		my $function = $functions{ overload($name, $parameters) };
 
-		complain("docs/functions.md: $name under the heading $title") if $title ne $name;
+		complain("docs/reference/functions.md: $name under the heading $title") if $title ne $name;
 		$described{ overload($name, $parameters) } = 1;
 		next unless $function;
-		complain("docs/functions.md: $name has other parameters: $function->{parameters}")
+		complain("docs/reference/functions.md: $name has other parameters: $function->{parameters}")
 		  if $parameters ne $function->{parameters};
-		complain("docs/functions.md: $name returns $function->{returns}")
+		complain("docs/reference/functions.md: $name returns $function->{returns}")
 		  if $returns ne $function->{returns};
-		complain("docs/functions.md: $name is a $function->{kind}")
+		complain("docs/reference/functions.md: $name is a $function->{kind}")
 		  if !!$call != ($function->{kind} eq 'PROCEDURE');
 	}
-	compare('functions in docs/functions.md', [ sort keys %functions ], [ sort keys %described ]);
-
-	# the table of README
-	my %row;
-	foreach (section_of('README.md', 'Functions') =~ /^(\| \[`.*)$/mg)
-	{
-		/^\| \[`(?:CALL )?(\w+)\(([^)]*)\)`\]\(docs\/functions\.md#(\w+)[\w-]*\) \| (?:`([\w\[\]]+)`)? *\|/
-		  or complain("README.md: what is this row? $_"), next;
-		my ($name, $parameters, $anchor, $returns) = ($1, $2, $3, $4 // '');
-		my $function = $functions{ overload($name, $parameters) };
-
-		complain("README.md: $name leads to $anchor") if $name ne $anchor;
-		$row{ overload($name, $parameters) } = 1;
-		next unless $function;
-		complain("README.md: $name has other parameters: $function->{parameters}")
-		  if $parameters ne names_of_parameters($function->{parameters});
-		complain("README.md: $name returns $function->{returns}")
-		  if $returns ne $function->{returns};
-	}
-	compare('functions in README.md', [ sort keys %functions ], [ sort keys %row ]);
+	compare('functions in docs/reference/functions.md', [ sort keys %functions ], [ sort keys %described ]);
 
 	# views and the table
 	foreach my $name (grep { !/_rows?$/ } sort keys %columns)
 	{
 		my @documented =
 		  $name eq 'redlock_fences'
-		  ? section_of('docs/fencing.md', 'The table') =~ /: (`resource`[^.]*)\./
+		  ? section_of('docs/reference/fencing.md', 'The table') =~ /: (`resource`[^.]*)\./
 			  ? $1 =~ /`(\w+)`/g
 			  : ()
-		  : map { /`(\w+)`/g } section_of('docs/operations.md', $name) =~ /^\| ([^|]*`[^|]*) \|/mg;
+		  : map { /`(\w+)`/g } section_of('docs/reference/views.md', $name) =~ /^\| ([^|]*`[^|]*) \|/mg;
 		compare("columns of $name", $columns{$name}, \@documented);
 	}
-	my @headings = content_of('docs/operations.md') =~ /^### (redlock_\w+)$/mg;
-	compare('views in docs/operations.md',
+	my @headings = content_of('docs/reference/views.md') =~ /^## (redlock_\w+)$/mg;
+	compare('views in docs/reference/views.md',
 		[ sort grep { !/_rows?$/ && $_ ne 'redlock_fences' } keys %columns ], [ sort @headings ]);
 
 	# whatever is named

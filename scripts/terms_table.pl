@@ -1,16 +1,16 @@
 #!/usr/bin/perl
 # terms_table.pl
 #
-# Prints docs/functions.md with the table of terms that can't be combined, made from
+# Prints docs/reference/functions.md with the table of terms that can't be combined, made from
 # src/sql/terms.c.  scripts/lint.sh compares the document.
 #
-#   scripts/terms_table.pl >/tmp/functions.md && cp /tmp/functions.md docs/functions.md
+#   scripts/terms_table.pl >/tmp/functions.md && cp /tmp/functions.md docs/reference/functions.md
 
 use strict;
 use warnings;
 
 my %sqlstate = (ERRCODE_INVALID_PARAMETER_VALUE => '22023', ERRCODE_FEATURE_NOT_SUPPORTED => '0A000');
-my $document = 'docs/functions.md';
+my $document = 'docs/reference/functions.md';
 
 sub content_of
 {

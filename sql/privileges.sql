@@ -1,13 +1,13 @@
 -- What each role may call, when the administrator takes the locks away from PUBLIC.
 --
 -- Protects from: a function or procedure that stays open to everybody after the
--- statement that docs/operations.md gives; views that break with it; a role that was
+-- statement that docs/how-to/permissions.md gives; views that break with it; a role that was
 -- given the right and can't use it.
 
 CREATE ROLE regress_redlock_no;
 CREATE ROLE regress_redlock_yes;
 
--- The statement of docs/operations.md.
+-- The statement of docs/how-to/permissions.md.
 REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),

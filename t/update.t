@@ -323,6 +323,6 @@ my $result = psql_result($host, <<'SQL');
 SET check_function_bodies = off; CREATE FUNCTION of_tomorrow() RETURNS int LANGUAGE C AS '$libdir/redlock_pg', 'redlock_of_tomorrow'
 SQL
 is($result->{state}, '42883', 'an update that needs a newer library fails');
-like($result->{message}, qr/^could not find function "redlock_of_tomorrow" in file /, 'with the message that docs/troubleshooting.md has');
+like($result->{message}, qr/^could not find function "redlock_of_tomorrow" in file /, 'with the message that docs/reference/errors.md has');
 
 done_testing();

@@ -32,7 +32,7 @@ SELECT c.relname, has_table_privilege('public', c.oid, 'SELECT'), has_table_priv
 SQL
 my $trigger = "SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass";
 
-# What users make of it, with the statements of docs/operations.md.
+# What users make of it, with the statements of docs/how-to/upgrade.md.
 sub furnish
 {
 	my ($db, $takers) = @_;
@@ -103,7 +103,7 @@ is( $host->safe_psql('restored', "SELECT resource, token > $old FROM redlock_fen
 move('present', $bare, 'unloaded');
 like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr/shared_preload_libraries/, 'a call says what to do');
 
-# of an earlier release, as docs/operations.md says
+# of an earlier release, as docs/how-to/upgrade.md says
 $host->safe_psql('postgres', 'CREATE DATABASE earlier');
 $host->safe_psql('earlier', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
 furnish('earlier', 'redlock_acquire, redlock_try, redlock_release, redlock_check');

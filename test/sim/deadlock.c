@@ -522,7 +522,7 @@ run(const story *story)
 
 #define check(good, ...) check_invariant(19, seed, good, __VA_ARGS__)
 
-/* Each cycle costs one transaction, and soon: what docs/waiting.md promises. */
+/* Each cycle costs one transaction, and soon: what docs/reference/waiting.md promises. */
 static void
 test_cycles(void)
 {
