@@ -8,6 +8,7 @@
 #   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
 #                            paths in comments of the sources and tests
 #   lint_docs.pl examples    blocks of code are marked as what they are, and can be read
+#   lint_docs.pl prose       README and the pages for users are short, and their sentences plain
 #   lint_docs.pl versions    the version that is named here and there, and META.json by
 #                            the PGXN Meta Spec
 #
@@ -366,6 +367,33 @@ sub objects
 }
 
 #
+# Prose
+#
+
+sub prose
+{
+	my $words = () = content_of('README.md') =~ /\S+/g;
+
+	complain("README.md: $words words, and 1500 are the limit") if $words > 1500;
+	foreach my $document (grep { !/^docs\/reference\// } @documents)
+	{
+		foreach my $paragraph (split /\n\s*\n|\n(?=[-*|\d])/, prose_of($document))
+		{
+			my $count = () = $paragraph =~ /\S+/g;
+			my ($begin) = $paragraph =~ /((?:\S+\s+){0,6})/;
+
+			complain("$document: a paragraph of $count words, and 120 are the limit: $begin")
+			  if $count > 120 && $paragraph !~ /^\s*\|/;
+			# as a sentence, and not as a question
+			while ($paragraph =~ /(?:^|[.:!?] )((?:Who|What)\b[^.?!|]*[.?!])/mg)
+			{
+				complain("$document: name the actor in place of: $1") if $1 !~ /\?$/;
+			}
+		}
+	}
+}
+
+#
 # Links
 #
 
@@ -572,7 +600,7 @@ sub versions
 	}
 }
 
-my %checks = (examples => \&examples, messages => \&messages, settings => \&settings, objects => \&objects, links => \&links, versions => \&versions);
+my %checks = (examples => \&examples, messages => \&messages, settings => \&settings, objects => \&objects, links => \&links, prose => \&prose, versions => \&versions);
 my $check = $checks{ $ARGV[0] // '' } or die "usage: $0 " . join(' | ', sort keys %checks) . "\n";
 $check->();
 exit $wrong;

@@ -2,8 +2,8 @@
  * terms.h
  *		Which terms of a lock can be combined: one table for all functions that acquire.
  *
- * The table makes the errors.  scripts/terms_table.pl makes the table of docs/reference/functions.md from it,
- * and sql/terms.sql tries all pairs.
+ * The table makes the errors.  scripts/terms_table.pl makes the table of
+ *docs/reference/functions.md from it, and sql/terms.sql tries all pairs.
  */
 #ifndef REDLOCK_TERMS_H
 #define REDLOCK_TERMS_H
