@@ -169,7 +169,9 @@ core_validity_us(int64_t ttl_us)
 int64_t
 core_tombstone(const core_lease *lease)
 {
-	return lease->state == CORE_RELEASING && lease->renewed ? lease->bound + 1 : 0;
+	bool is_over = lease->state == CORE_RELEASING || lease->state == CORE_LOST;
+
+	return is_over && lease->renewed ? lease->bound + 1 : 0;
 }
 
 core_mask

@@ -494,6 +494,29 @@ test_lost(void)
 	   "nor does one of a lease that was lost since");
 }
 
+/*
+ * A lost lease releases an earlier attempt at a node that comes back.  A renewal of this attempt
+ * may come late.
+ */
+static void
+test_lost_and_owing(void)
+{
+	hold(lists("012", ""));
+	tick();
+	up &= ~set("0");
+	happens((core_event){.type = CORE_NODE_LOST, .node = 0});
+	relist(lists("012", "345"));
+	relist(lists("012", ""));
+	relist(lists("012", "345"));
+	while (lease.state == CORE_HELD)
+		tick();
+	up |= set("0");
+	happens((core_event){.type = CORE_NODE_READY, .node = 0});
+	ok(lease.state == CORE_LOST && out.release == set("0"), "a lost lease releases what it owes");
+	ok(core_command_to(&lease, 0, CORE_OP_RELEASE).counter == lease.bound + 1,
+	   "invariant 6: with a tombstone");
+}
+
 static void
 test_many_at_once(void)
 {
@@ -530,6 +553,7 @@ main(void)
 	test_former_votes();
 	test_release();
 	test_lost();
+	test_lost_and_owing();
 	test_many_at_once();
 
 	if (broken_law != NULL)

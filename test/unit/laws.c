@@ -56,8 +56,8 @@ laws_broken(const core_lease *before, const core_event *event, const core_lease 
 	law(out->renew == 0 || (held && was_held && after->renewed),
 		"invariant 14: renewals are sent while HELD");
 	law((out->outcome == CORE_GRANTED) == (held && !was_held), "a grant is told when it begins");
-	law(out->release == 0 || after->state != CORE_RELEASING || !after->renewed ||
-			core_tombstone(after) == after->bound + 1,
+	law(out->release == 0 || (after->state != CORE_RELEASING && after->state != CORE_LOST) ||
+			!after->renewed || core_tombstone(after) == after->bound + 1,
 		"invariant 6: the release after renewals leaves a tombstone above all that they may pass");
 	law(sent == 0 || after->state != CORE_FREE, "nothing is sent for a FREE lease");
 	law(sent == 0 || event->type != CORE_LIMIT, "nothing is sent for a limit");
