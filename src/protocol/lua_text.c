@@ -136,7 +136,7 @@ const char lua_script[] =
 	"reply = {call('PTTL', key), held, try('PUBSUB', 'NUMSUB', key)[2] or 0}\n"
 	"break\n"
 	"end\n"
-	"if counter then\n"
+	"if counter or was_shared then\n"
 	"try('DEL', key .. '\\0none')\n"
 	"elseif full then\n"
 	"reply = full\n"

@@ -402,7 +402,7 @@ function ACQUIRE_AS_READER()
 		break
 	end
 
-	if counter then
+	if counter or was_shared then
 		CHANGE_NOTHING()
 	elseif full then
 		reply = full

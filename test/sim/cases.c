@@ -548,6 +548,28 @@ static const step steps[] = {
 	{"GET $key", "<1:8:2_x>"},
 	{"PTTL $key", "{50000}"},
 
+	{NULL, "without PUBLISH a lock is released, and no waiter is told"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"acquire $two <3:8:2_x> 100000 $now 5", "$now"},
+	{"ACL SETUSER default -publish", "OK"},
+	{"release_shared $key <1:8:2=_x> 0 0 $now ; " NEXT, "1 ; 0"},
+	{"release $two <3:8:2_x> 0 0 $now ; " NEXT, "1 ; 0"},
+	{"EXISTS $key $two", "0"},
+	{"ACL SETUSER default +publish", "OK"},
+	{"HEAR", ""},
+
+	{NULL, "a full node takes a reader beside others, whatever became of the counter"},
+	{"acquire_shared $key <1:8:2=_x> 100000 $now 5", "$now"},
+	{"DEL $token", "1"},
+	{"CONFIG SET maxmemory 1", "OK"},
+	{"acquire_shared $key <3:8:4=_x> 100000 $now 5", "$now"},
+	{"DEL $token", "1"},
+	{"acquire_shared $key <5:8:6=_x> 100000 $now 5 ; " NEXT, "$now ; 0"},
+	{"DEL $key $token", "2"},
+	{"acquire_shared $key <7:8:8=_x> 100000 $now 5", "!OOM*"},
+	{"acquire_shared $key <7:8:8=_x> 100000 $now 5 ; " NEXT, "!OOM* ; 0"},
+	{"EXISTS $key $token", "0"},
+
 	{NULL, "a hold_at_least keeps the key, and says so"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
 	{"release $key <1:8:2_x> 50000 0 $now", "1"},
@@ -641,6 +663,7 @@ end_case(void)
 	text rest = {.len = 0};
 
 	freeReplyObject(must(redisCommand(node, "ACL SETUSER default allkeys +@all")));
+	freeReplyObject(must(redisCommand(node, "CONFIG SET maxmemory 0")));
 	hear_all(&rest);
 }
 

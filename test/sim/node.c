@@ -337,9 +337,8 @@ acquire_shared(node_data *data, int64_t now_us, const command *command, node_mem
 		answer->shared = true;
 		return false;
 	}
-	if (data->counter != 0)
-		let_write(memory);
-	if (*memory != NODE_HAS_ROOM && data->counter == 0)
+	take_known(data, memory);
+	if (*memory != NODE_HAS_ROOM && data->counter == 0 && data->secret == 0)
 	{
 		refuse(answer);
 		return false;
