@@ -159,6 +159,7 @@ local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'
 -- Slices of a value
 --
 
+-- Of a value that has the form of ours: 33, 9, 16 characters and one.
 function REQUEST(value) return sub(value, 1, 33) end
 function ATTEMPT(value) return sub(value, 34, 42) end
 function HOST(value) return sub(value, 44, 59) end
@@ -167,9 +168,11 @@ function KIND(value) return sub(value, 60, 60) end -- ' ', LUA_MAY_STAY or LUA_S
 -- What a reply carries of a value that may be a stranger's.
 function SHOWN(value) return sub(value, 1, LUA_HELD_MAX) end
 
+-- Whether a value may be ours, and whether it is; of any string.
 function COLONS(value) return sub(value, 33, 33) == ':' and sub(value, 43, 43) == ':' end
 function NO_COLONS(value) return sub(value, 33, 33) ~= ':' or sub(value, 43, 43) ~= ':' end
 function IS_OURS(value) return COLONS(value) and match(value, form) == 60 end
+-- Whether it is the value of a reader.
 function IS_SHARED(value) return KIND(value) == LUA_SHARED and IS_OURS(value) end
 
 -- The number of permits, as text; nil or false where the key of a lock does not stand for permits.
@@ -572,6 +575,8 @@ function WRITE_LOCK_OF_PERMIT()
 	end
 end
 
+-- Reads key, value, word4 to word6 and, of a permit, how many there are.  Sets reply: the counter, or
+-- a refusal, or an error.
 function ACQUIRE()
 	local ttl, proposal = word4, word5
 
@@ -698,6 +703,7 @@ function RAISE_TO_TOMBSTONE()
 	end
 end
 
+-- Reads key, value, word4 to word6 and the hosts behind them.  Sets reply: 1, or 0, or an error.
 function RELEASE()
 	local last, tombstone, told_at = word4, word5, rest_at - #word6 - 1
 	local done = 0
@@ -721,6 +727,7 @@ end
 -- only, so where it stands nobody was granted anything since it was created.
 --
 
+-- Reads held and counter.  Ends the command unless the reader is there, with its new life.
 function RENEW_AS_READER()
 	local readers, request = key .. '\0readers', REQUEST(value)
 	local shared = held and IS_SHARED(held)
@@ -770,7 +777,8 @@ function RENEW_AS_READER()
 	call('PEXPIRE', key, life)
 end
 
--- Where the key is not there, or an earlier attempt's.
+-- Reads held, which is not this value, and counter.  Ends the command unless the key is this
+-- attempt's now: it was not there, or was an earlier attempt's.
 function RENEW_AS_WRITER()
 	if held and not IS_EARLIER(held, value) then
 		reply = 0
@@ -802,6 +810,7 @@ function RENEW_LOCK_OF_PERMIT()
 	end
 end
 
+-- Reads key, value and word4 to word6.  Sets reply: 1, or 0, or the counter, or an error.
 function RENEW()
 	local ttl, bound, raise = word4, word5, word6
 
@@ -846,6 +855,7 @@ function CONFIRM_AS_READER()
 	end
 end
 
+-- Reads key, value, word4 and word5.  Sets reply: 1, or 0, or an error.
 function CONFIRM()
 	local granted, token = word4, word5
 
