@@ -247,7 +247,7 @@ open_entry(int h, int resource, bool last, bool shared)
 	/* a new broker frees what was given up when its nodes have settled */
 	if (s < 0 && last && !w.late)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, resource, 0, LAST);
-	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
+	if (s < 0 || (!last && w.secrets + 1 >= ASKED_MAX))
 		return;
 	entry = entry_at(h, s);
 	assert(!entry->in_use && entry->drive.core.state == CORE_FREE);
