@@ -2,7 +2,8 @@
  * hosts.c
  *		The registry entries of hosts, and whether two hosts may share locks; see hosts.h.
  *
- * Which nodes of two hosts are the same -------------------------------------
+ * Which nodes of two hosts are the same
+ * -------------------------------------
  *
  * An address does not identify a node: each host may use its own name for a node, and 127.0.0.1
  * is another node on each host.  A connected node is identified by its process.  The node's data
@@ -15,7 +16,7 @@
  * within seconds, and this host asks again.
  *
  * An entry may also name an earlier process that this host met at the node (`former`): the
- * server has restarted since.
+ * server has restarted since.  The comparison then uses the earlier process.
  *
  * An unknown node is matched with the node of the same address, or with any unmatched node of
  * the other host.  Among these matches the search prefers a match with which the hosts agree, by
