@@ -10,8 +10,8 @@ static bool is_senior(const Standing *standing, const StandingOther *other, int6
 static bool has_locks(const StandingOther *other);
 
 /*
- * Locks taken while all hosts agreed do not need HOST_HOLDS: the hosts exclude each other by
- * their former settings.
+ * Locks taken while all hosts agreed do not need HOST_HOLDS: the settings in the hosts' entries
+ * already exclude them.
  */
 void
 standing_reset(Standing *standing, bool has_leases)
