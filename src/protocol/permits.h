@@ -88,8 +88,8 @@ typedef struct permits_seen
 	uint32_t random;
 	int free; /* after a try: a free permit, or PERMITS_NONE_FREE, PERMITS_TAKEN_HERE */
 	permits_place place;
-	uint32_t told;   /* in the queue: number of messages about free permits; the caller reads it
-					  * before the try */
+	uint32_t told;   /* in the queue: number of messages about free permits; the caller reads
+					  * `told` first */
 	int told_permit; /* permit of the last message; PERMITS_NONE_FREE: unknown */
 } permits_seen;
 

@@ -23,7 +23,8 @@
  * A node without its data has no mark any more, while an older mark may stay at another node.
  * Three rules keep an older mark from counting.  Versions follow the clock, so a mark after the
  * loss is later than each mark before.  A mark does not count if a majority of the list lacks
- * the mark.  A host remembers the latest mark of its own list, and writes this mark again at nodes that lack it.
+ * the mark.  A host remembers the latest mark of its own list, and writes this mark again at
+ * nodes that lack it.
  *
  * Pure, like the core.
  */
