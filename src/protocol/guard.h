@@ -18,8 +18,8 @@
  *   next acquire after FLUSHALL notices the loss.  If the new marker says that a host noticed
  *   the loss longer than max_ttl ago, all forgotten leases have ended.
  *
- * A node may be configured to evict keys when its memory is full.  Such a node is in quarantine,
- * and for max_ttl after this host last saw the configuration.
+ * A node may be configured to evict keys when its memory is full.  Such a node is in quarantine
+ * until max_ttl after this host last saw this configuration.
  *
  * A host can't miss data that it has never seen.  A loss before the host's server started is
  * found by the first sign, or by the marker if another host noticed the loss.

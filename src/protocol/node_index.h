@@ -1,10 +1,9 @@
 /*
  * node_index.h
- *		The index of each listed node, and when a node that is no longer listed leaves.
+ *		The index of each listed node, and when a formerly listed node leaves.
  *
- * A node keeps its index as long as it is listed, because leases refer to the node by its index.
- * A node that is no longer listed does not vote on new leases.  It serves the leases that it has
- * granted, until they end.
+ * A listed node keeps its index, because leases refer to the node by the index.  A node that is
+ * no longer listed does not vote on new leases.  It serves its granted leases until they end.
  *
  * Pure, like the core.
  */
@@ -32,7 +31,7 @@ typedef struct NodeIndexUse
 extern bool node_index_assign(NodeIndexUse use, int indexes, int *index, int nodes,
 							  core_mask *listed);
 
-/* The nodes that are not listed and serve no lease any more. */
+/* the nodes that are not listed and serve no lease any more */
 extern core_mask node_index_to_leave(NodeIndexUse use, core_mask listed);
 
 #endif /* REDLOCK_NODE_INDEX_H */
