@@ -1,34 +1,34 @@
 /*
  * hosts.c
- *		What hosts tell each other, and whether they may share locks; see hosts.h.
+ *		The registry entries of hosts, and whether two hosts may share locks; see hosts.h.
  *
  * Which nodes of two hosts are the same
  * -------------------------------------
  *
- * Addresses don't tell: each host may have a name of its own for a node, and 127.0.0.1 is
- * another node on each.  A node that a host is connected to is known by its process.  Its
- * data, or what is in it, is not enough: a copy of it has the same.
+ * An address does not identify a node: each host may use its own name for a node, and 127.0.0.1
+ * is another node on each host.  A connected node is identified by its process.  The node's data
+ * would not suffice, because a copy has the same data.
  *
- * What was written before a node started, by a host that may have died since, can't name
- * its process.  So if it does not, that does not tell whether the node is one of that host's:
- * the node is then taken for one that is not known.  Nor does it tell if it was written after
- * we heard of the node last: that may have restarted since, and we have not noticed.  Who is
- * alive writes again within seconds, and we ask again.
+ * An entry written before a node started can't name the node's process.  The host that wrote the
+ * entry may be dead, so the entry may stay as it is.  If such an entry does not name the
+ * process, the node is treated as unknown.  An entry written after our last message from the
+ * node proves nothing either: the node may have restarted unnoticed.  A live host writes again
+ * within seconds, and this host asks again.
  *
- * Nor does it matter where it names a process that this host met at the node before (former): that
- * server has restarted.
+ * An entry may also name an earlier process that this host met at the node (`former`): the
+ * server has restarted since.  The comparison then uses the earlier process.
  *
- * A node that is not known is taken for the one with the same address, or for any that the
- * other host has more: such that the hosts agree, if it can be found by the lists that it is in.
- * Where the hosts agree by such a guess about a node that may have restarted, the comparison tells
- * the node (guessed): it gives this host no vote before the other host's next entry, and a host
- * that takes no locks yet does not begin.
+ * An unknown node is matched with the node of the same address, or with any unmatched node of
+ * the other host.  Among these matches the search prefers a match with which the hosts agree, by
+ * the lists that contain the nodes.  If the hosts agree only by a guess about a node that may
+ * have restarted, the comparison reports the node (`guessed`).  Such a node gives this host no
+ * vote before the other host's next entry, and a host that takes no locks yet does not begin.
  *
- * For locks of later times (HOSTS_AT_ANY_TIME), such a node is the one with the same address, or
- * no node of the other host: both hosts may reach their nodes by then.
+ * For locks of later times (HOSTS_AT_ANY_TIME) an unknown node matches only the node with the
+ * same address: both hosts may reach their nodes by then.
  *
- * A node that a host can't send to has no vote for it, so it is in no quorum that is granted
- * something.  But a lease that is held may have been granted by it.
+ * A node that a host can't send to does not vote for the host's new leases.  But such a node may
+ * have granted a lease that the host still holds.
  */
 #include "protocol/hosts.h"
 
@@ -37,22 +37,25 @@
 #include "protocol/overlap.h"
 
 /*
- * In that time after the start of a node a host may not have noticed it: where the end of a
- * connection is not told, it is found by a check.
+ * For this long after the start of a node a host may not have noticed the start.  A connection
+ * that ends silently is found by a check.
  */
 #define UNNOTICED_US INT64_C(10000000)
 
 #define ALL (~(core_mask) 0)
 
-#define HELD_NOW 0x15 /* of HostNode.held: in the first of two lists */
+#define HELD_NOW 0x15 /* bits of HostNode.held: in the first of two lists */
 #define LIKENESS_MAX 11
 
-/* How the lists of two hosts may be related when a change goes from now to both to next. */
+/*
+ * where the other host may stand, in a change from the first list over both lists to the next
+ * list
+ */
 enum
 {
 	THEY_LEAD,
 	THEY_FOLLOW,
-	SAME_STEP /* in which they disagree if in all */
+	SAME_STEP /* if all relations differ, the differences of this one are reported */
 };
 
 static bool take_text(const char **at, const char *end, char *word, size_t size);
@@ -241,7 +244,7 @@ hosts_put_number(char *at, int64_t number)
 	return hosts_put_word(at, digits + i);
 }
 
-/* One that has no room is none. */
+/* Reads a word.  Returns false if the word does not fit. */
 static bool
 take_text(const char **at, const char *end, char *word, size_t size)
 {
@@ -292,7 +295,7 @@ hosts_take_word(const char **at, const char *end, char *word, size_t size)
 	return take_text(at, end, word, size) && is_printable(word, ' ');
 }
 
-/* Behind the number of them. */
+/* Reads a number of bytes, and the bytes. */
 static bool
 take_bytes(const char **at, const char *end, int64_t most, const char **bytes, size_t *len)
 {
@@ -331,7 +334,7 @@ is_digit(char c, unsigned *value)
 	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
 
-/* Neither control characters nor what is not ASCII; nor a blank, if the first is after that. */
+/* true if the text is printable ASCII, from `first` on ('!' excludes blanks) */
 static bool
 is_printable(const char *text, char first)
 {
@@ -374,7 +377,7 @@ hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 		difference->guessed = in_doubt;
 }
 
-/* then: our nodes, as far as they were known when the other host wrote its configuration */
+/* then: our nodes, as known when the other host wrote its configuration */
 static void
 compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs, int64_t seen_us,
 		HostsDifference *difference)
@@ -411,7 +414,7 @@ compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 	difference->all_known = knows_all(now) && knows_all(theirs);
 }
 
-/* Can quorums be apart, if these twins are the same nodes? */
+/* Returns the differences of the lists, given these matches. */
 static unsigned
 compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[HOSTS_NODES_MAX],
 			  bool all_vote)
@@ -472,7 +475,7 @@ names_process(const HostConfig *config, const HostNode *node)
 	return false;
 }
 
-/* The other host names the process that this host met there before a restart. */
+/* Puts a former process into the node, if the other host's configuration names the process. */
 static bool
 use_former(HostNode *node, const HostConfig *theirs)
 {
@@ -489,7 +492,7 @@ use_former(HostNode *node, const HostConfig *theirs)
 	return false;
 }
 
-/* list: 0: those in force, else which of `held` */
+/* list: 0: the lists in force; else a pair of lists in `held` */
 static core_lists
 lists_of(const HostConfig *config, const int *bit_of, int list)
 {
@@ -516,7 +519,7 @@ knows_all(const HostConfig *config)
 	return true;
 }
 
-/* Those that the host can send to. */
+/* the nodes that the host can send to */
 static core_mask
 voters_of(const HostConfig *config, const int *bit_of)
 {
@@ -527,7 +530,7 @@ voters_of(const HostConfig *config, const int *bit_of)
 	return voters;
 }
 
-/* Each node that has no twin yet gets one, if there is one. */
+/* Matches each unmatched node, if possible. */
 static void
 pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 	 bool (*same)(const HostNode *one, const HostNode *other))
@@ -538,7 +541,7 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 				twin[i] = j;
 }
 
-/* Those that are the most likely come first. */
+/* Matches the rest, the likeliest matches first. */
 static void
 pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
 {
@@ -561,9 +564,9 @@ is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
 }
 
 /*
- * What new locks are asked of counts most.  Then in how many lists it is on both.  Then that
- * nobody is left without a twin: a node that one host knows can only be one that the other does
- * not.
+ * How likely two nodes match.  Nodes in the lists in force count most.  Next counts the number
+ * of lists that contain both nodes.  Then known nodes go first, so that each known node finds a
+ * match: a node that is known to one host can only match an unknown node.
  */
 static int
 likeness(const HostNode *ours, const HostNode *theirs, int step)
@@ -636,7 +639,7 @@ hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 	return true;
 }
 
-/* Nodes that the host leaves stay, in no list, like nodes that have leases alone. */
+/* Nodes that the host leaves stay in the configuration, in no list. */
 void
 hosts_take_step(HostConfig *config)
 {

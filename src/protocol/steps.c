@@ -57,7 +57,7 @@ steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 			marks->own.version = marks->mark[i].version;
 }
 
-/* Does each of these nodes, and no other, have a place in the list that the mark names? */
+/* true if the new list of the mark consists of exactly these nodes */
 static bool
 names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes)
 {
@@ -96,7 +96,7 @@ steps_latest(const StepMarks *marks)
 	return latest_before(marks, INT64_MAX);
 }
 
-/* Of those with a smaller version; NULL: there is none. */
+/* The latest mark with a smaller version; NULL: there is none. */
 static const StepMark *
 latest_before(const StepMarks *marks, int64_t version)
 {
@@ -141,8 +141,8 @@ is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
 }
 
 /*
- * A host that leaves a list marks a majority of its nodes first.  If a majority of the list lacks
- * the mark, the mark was written for another list, or by a host with a wrong list.
+ * Before a host leaves a list, the host marks a majority of its nodes.  If a majority of a list
+ * lacks the mark, then the mark was written for another list, or by a host with a wrong list.
  */
 static bool
 counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
@@ -170,9 +170,11 @@ steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left
 }
 
 /*
- * Do they, if a node that does not tell is one of those that the mark names, as far as there are
- * some?  It has no vote.  One that tells, and lacks the mark, was out of reach when others got it;
- * it is the one with the same address, or none.  likely: of those that don't tell the first.
+ * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  A node
+ * without a report is taken for a node of the marked list, as long as places are free: it has no
+ * vote.  A node that reports, and lacks the mark, was out of reach when the mark was written: it
+ * matches the place with the same address, or no place. likely: among nodes without a report,
+ * these come first.
  */
 static bool
 meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask likely)
@@ -194,7 +196,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 				place[mark->place - 1] = CORE_BIT(i);
 		}
 		else if (mark->version == latest->version && mark->place > 0)
-			unknown |= CORE_BIT(i); /* a host wrote it that has other names for the nodes */
+			unknown |= CORE_BIT(i); /* written by a host with other addresses */
 		else
 			for (int j = 0; j < latest->count; j++)
 				if (latest->address[j] == marks->address[i])
@@ -207,7 +209,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 		if (place[j] == 0)
 			place[j] = first & -first;
 		unknown &= ~place[j];
-		/* a node that this host does not have: a bit that stands for no node */
+		/* a node that this host does not have gets a bit without a node */
 		target.now |= place[j] != 0 ? place[j] : CORE_BIT(CORE_NODES_MAX + j);
 	}
 	return quorums_meet(lists, ALL, target, ALL);
