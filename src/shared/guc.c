@@ -59,7 +59,7 @@ static const struct config_enum_entry tls_verify_options[] = {{"full", TLS_VERIF
 															  {"none", TLS_VERIFY_NONE, false},
 															  {NULL, 0, false}};
 
-static bool defined = false; /* all settings are */
+static bool defined = false; /* guc_define has run */
 
 static bool check_key_prefix(char **newval, void **extra, GucSource source);
 static bool check_nodes(char **newval, void **extra, GucSource source);
@@ -228,7 +228,7 @@ check_key_prefix(char **newval, void **extra, GucSource source)
 {
 	if (text_find_control(*newval) != NULL)
 	{
-		/* the standard message would print them */
+		/* the standard message would print the characters */
 		GUC_check_errmsg("invalid value for parameter \"redlock.key_prefix\"");
 		GUC_check_errdetail("The prefix must not contain control characters.");
 		return false;
@@ -343,7 +343,10 @@ show_urls(const NodeUrls *urls)
 	return text;
 }
 
-/* A number that was meant as days counts seconds, and would delete what is to be kept. */
+/*
+ * The unit is seconds: refuse a number that was probably meant as days, and would delete rows too
+ * soon.
+ */
 static bool
 check_runs_keep(int *newval, void **extra, GucSource source)
 {
@@ -373,11 +376,11 @@ check_tls_key_file(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Looked at when it is set anew.  Not when the server starts, which would go on with the
- * default, that is with other authorities: the broker tells what is wrong.  Nor at each
- * reload, which all sessions take part in: the broker reads the files again.  Nor in
- * parallel workers, each of which sets all that its leader has: a statement would fail by
- * a file that was removed since.
+ * Checks the file when a SET or a reload changes the setting.  Does not check at the server's
+ * start: the server would go on with the default, and so with other authorities; the broker reports
+ * a bad file.  Does not check at each reload in all sessions: the broker reads the files again.
+ * Does not check in parallel workers: a worker sets all settings of its leader, and a file removed
+ * since would fail the statement.
  */
 static bool
 check_tls_file(TlsFile what, const char *path, const char *before)

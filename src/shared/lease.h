@@ -21,6 +21,7 @@
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
+ *
  *	 atomics (a)		   one writer each.  The owner writes `wish`, `company` and
  *						   `idle_until_us`; the broker writes the rest.  Exceptions:
  *						   each reader counts itself in `joined`; a session that
@@ -42,10 +43,11 @@
  * gate.  The releasing session may keep the lease at the nodes for the waiter: it writes
  * WISH_HAND_OVER, and the entry keeps its name without an owner.  The next session through the gate
  * takes the lease over under the table lock, without the broker and without the network.  A waiter
- * that cancels at the gate calls lease_release_idle, which releases a lease in hand-over.  Each
- * holder has its own limit (hold_until_us), or none; a lease without a holder has no limit.  The
- * broker reads the limit whenever it looks at the lease.  A session wakes the broker only if its
- * limit ends before the broker would look (looks_at_us).
+ * that cancels at the gate calls lease_release_idle, which releases a lease in hand-over.
+ *
+ * Limit: each holder has its own limit (hold_until_us), or none; a lease without a holder has no
+ * limit.  The broker reads the limit whenever it looks at the lease.  A session wakes the broker
+ * only if its limit ends before the broker would look (looks_at_us).
  *
  * Idle lease: by keep_idle a session may keep the lease without a waiter (WISH_IDLE), until
  * idle_until_us.  The broker renews an idle lease until then, and releases it after.  The session
