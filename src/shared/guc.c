@@ -2,11 +2,10 @@
  * guc.c
  *		The settings, sorted by name.
  *
- * redlock.nodes and redlock.nodes_next hold passwords, and PostgreSQL writes the new text
- * of a changed setting into the server log at each reload.  So the check hook keeps
- * the parsed list as the setting's "extra" data and replaces the text by an
- * empty string: to PostgreSQL it never changes, and is never logged.  SHOW
- * prints the list without credentials.
+ * redlock.nodes and redlock.nodes_next hold passwords, and PostgreSQL writes the new text of a
+ * changed setting into the server log at each reload.  So the check hook keeps the parsed list as
+ * the setting's "extra" data and replaces the text by an empty string.  To PostgreSQL the text
+ * never changes, and is never logged.  SHOW prints the list without credentials.
  */
 #include "postgres.h"
 
