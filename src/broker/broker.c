@@ -159,7 +159,7 @@ redlock_broker_main(Datum arg)
  * One pass of the loop: wishes, timers, one write to each node, a wait, and replies.
  *
  * node_on_time comes before the timers of leases: a node that failed tells why, a round that timed
- * out does not. node_on_time comes again before the wait, since the pass may have sent commands.
+ * out does not.  It comes again before the wait, since the pass may have sent commands.
  *
  * A deadline is missed only when the sockets were read after the deadline (looked_us).  This
  * process may have been stopped while an answer came in time.

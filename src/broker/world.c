@@ -1,7 +1,7 @@
 /*
  * world.c
- *		The world of the lease driver in the extension. driver/driver_world.h explains each
- *		function.
+ *		The world of the lease driver in the extension.  Each function is explained in
+ *		driver/driver_world.h.
  *
  * This file decides nothing.  It reads entries of the lease table for the driver, writes news to
  * owners, and sends commands to the nodes.
@@ -40,7 +40,7 @@ static Timer *timers; /* one for each entry of the lease table */
 static pairingheap *timer_heap;
 
 /*
- * What compose prepares for all nodes.  For each node, send sets command.core and the attempt in
+ * Prepared by compose for all nodes.  For each node, send sets command.core and the attempt in
  * `value`.
  */
 static ScriptCommand command;
@@ -279,8 +279,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 				publish_votes(lease);
 			else
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
-			pg_atomic_write_u32(&lease->denying_nodes,
-								0); /* such a node has another holder's key */
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* a holder's key is there */
 			if (core->unreachable_since_us == 0 && !core->once)
 			{
 				lease_tell_refused(lease);
@@ -301,8 +300,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			break;
 		case DRIVER_UNREACHABLE:
 			publish_votes(lease);
-			pg_atomic_write_u32(&lease->denying_nodes,
-								0); /* such a node has another holder's key */
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* a holder's key is there */
 			lease_set_state(lease, LEASE_UNREACHABLE);
 			break;
 		case DRIVER_RENEWED:
