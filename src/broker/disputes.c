@@ -37,7 +37,7 @@
  */
 #define DISPUTE_US INT64CONST(2500000)
 
-/* Another configuration: this host could get a lock that a host with it holds. */
+/* Another configuration: this host could get a lock that is held under `config`. */
 typedef struct Dispute
 {
 	HostConfig config;
@@ -45,11 +45,11 @@ typedef struct Dispute
 	HostFacts facts; /* of a host with `config` */
 	uint64 host;
 	HostsDifference difference;
-	int64 sure_us;   /* last look that found it for certain, */
-	int64 found_us;  /* ... or could not rule it out */
+	int64 sure_us;   /* last look that surely found the conflict, */
+	int64 found_us;  /* ... or could not rule the conflict out */
 	int64 agreed_us; /* last look at which the host agreed */
 	int64 seen_us;   /* when the host wrote `config` */
-	int64 since_us;  /* each look since then found it, or may have missed it */
+	int64 since_us;  /* each look since then found, or may have missed, the conflict */
 	bool told;
 	uint64 words; /* hash of the text in the log */
 } Dispute;
@@ -242,8 +242,8 @@ is_answered(int64_t *asked_us)
 }
 
 /*
- * Has the conflict lasted for DISPUTE_US?  Used where this host takes locks: a passing conflict
- * must not stop it.
+ * Has the conflict lasted for DISPUTE_US?  A passing conflict must not stop a host that takes
+ * locks.
  */
 static bool
 is_ripe(const Dispute *dispute)
@@ -358,8 +358,8 @@ registry_configured(int64 now_us)
 
 /*
  * Ends the inherited conflict once this broker knows better: when a conflict of its own stops this
- * host, or when the inherited one is surely over.  A node names one host of each configuration, so
- * the inherited host may be missing from the answers for a while.
+ * host, or when the inherited conflict is surely over.  A node names a single host of each
+ * configuration, so the inherited host may be missing from the answers for a while.
  */
 static void
 pass_on_inherited(bool complete)
@@ -547,9 +547,9 @@ is_silent(int64 seen_us)
 }
 
 /*
- * Notes nodes of which this host only guesses that both hosts use the same server.  If the guess
+ * Notes nodes of which this host must guess whether they are the other host's nodes.  If the guess
  * is wrong, both hosts could get one lock.  A live host writes again within seconds, which ends
- * the guess.  A host that hangs may still take locks until it lapses.
+ * the guess.  A host that hangs may still take locks until its standing lapses.
  */
 static void
 note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us)
