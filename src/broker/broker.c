@@ -1,20 +1,20 @@
 /*
  * broker.c
- *		The background worker that drives the leases of this server.
+ *		The background worker that drives the leases of this host.
  *
- * It takes wishes from the work queue, feeds the core of each lease with what
- * happens (a wish, a reply, a broken connection, a timer), sends what the core
- * asks for, and publishes outcomes to the owners.  A pass of its loop collects
- * all commands for a node into one write.
+ * The broker takes wishes from the work queue, and feeds the core of each lease with events: a
+ * wish, a reply, a broken connection, a timer.  The broker sends the commands that the core asks
+ * for, and publishes outcomes to the owners.  One pass of the loop collects all commands for a
+ * node into one write.
  *
- * The core of a lease lives in shared memory, so a broker that was terminated
- * or failed leaves all it knew to its successor, which adopts it: connections
- * are gone, so it tells each core that its nodes were lost, and goes on.
+ * The cores live in shared memory, so a broker that was terminated or failed leaves its knowledge
+ * to the next broker.  The new broker has no connections: it tells each core that its nodes were
+ * lost, and goes on.
  *
- * SIGTERM comes both from a person and from the postmaster that shuts down, to
- * all processes at once.  In the first case the broker ends and is restarted;
- * in the second it must stay until the sessions have gone and what they held is
- * released.  The status line of postmaster.pid tells which, as for pg_ctl.
+ * SIGTERM comes from a person, or from the postmaster that shuts down and signals all processes at
+ * once.  After a person's SIGTERM the broker ends and is restarted.  In a shutdown the broker must
+ * stay until the sessions have ended and their locks are released.  The status line of
+ * postmaster.pid tells the two apart, as for pg_ctl.
  */
 #include "postgres.h"
 
@@ -44,14 +44,13 @@
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
-/* Timers handled before sockets are looked at again. */
 #define TIMERS_PER_PASS 1000
 
 StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
 static Driver *driver;
-static bool tried = false; /* each node was tried once: then they tell of other hosts */
-static int64 settle_by_us; /* requests may ask then in any case */
+static bool tried = false; /* probed once */
+static int64 settle_by_us; /* requests ask the nodes by then */
 
 static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
@@ -103,19 +102,19 @@ redlock_broker_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	if (lease_table == NULL)
 	{
-		/* a server that loads the one file and starts the broker of another would go on crashing */
+		/* without shared memory the broker would crash, restart, and crash again */
 		ereport(LOG,
 				(errmsg("the redlock broker does not start: redlock_pg was preloaded from "
 						"another file than \"$libdir/redlock_pg\""),
 				 errhint("Write shared_preload_libraries = 'redlock_pg', without a folder, and "
 						 "restart the server.")));
-		proc_exit(0); /* it is not restarted */
+		proc_exit(0); /* no restart */
 	}
 
 	/*
-	 * A background worker drops the SIGHUP that came before its first lines, and the
-	 * first reload may follow the start of the server at once.  A later broker does
-	 * not read the files: they may have changes that were not reloaded.
+	 * A background worker drops a SIGHUP that came before its first lines, and a reload may follow
+	 * the server's start at once.  So the first broker reads the files.  A later broker does not:
+	 * the files may have changes that nobody reloaded.
 	 */
 	ConfigReloadPending = ConfigReloadPending || !lease_had_broker();
 
@@ -137,7 +136,7 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			(void) lease_give_up_stays(); /* those that asked with what was set before */
+			(void) lease_give_up_stays(); /* idle leases rest on the former settings */
 			if (tls_reload())
 				members_tls_changed();
 			configure_nodes(redlock_clock_us());
@@ -146,23 +145,24 @@ redlock_broker_main(Datum arg)
 		{
 			stopping = postmaster_stops();
 			if (!stopping)
-				proc_exit(1); /* the postmaster will start a successor */
+				proc_exit(1); /* the postmaster starts the next broker */
 			lease_end_all_stays();
 		}
 		if (stopping && all_released() && registry_leave(redlock_clock_us()))
-			proc_exit(1); /* if the server waits for sessions yet, with a successor */
+			proc_exit(1); /* restarted if the server still waits for sessions */
 
 		make_pass(redlock_clock_us());
 	}
 }
 
 /*
- * One pass: wishes, timers, one write to each node, a wait, and replies.  Nodes come
- * first: one that failed says why, a round that ended does not.  What they wait for is
- * asked last, since something may have been sent to them meanwhile.
+ * One pass of the loop: wishes, timers, one write to each node, a wait, and replies.
  *
- * A time that is over counts as such when the sockets have been looked at since: what
- * came in time, while this process did not run, is in time.
+ * node_on_time comes before the timers of leases: a node that failed tells why, a round that timed
+ * out does not.  It comes again before the wait, since the pass may have sent commands.
+ *
+ * A deadline is missed only when the sockets were read after the deadline (looked_us).  This
+ * process may have been stopped while an answer came in time.
  */
 static void
 make_pass(int64 now_us)
@@ -172,7 +172,7 @@ make_pass(int64 now_us)
 	int64 wake_at_us;
 	int count;
 
-	/* also while the nodes settle: what is given back must not be renewed */
+	/* also before the nodes are probed: a released lease must not be renewed */
 	take_queue(now_us);
 	if (!tried && (members_settled() || now_us >= settle_by_us))
 	{
@@ -183,7 +183,7 @@ make_pass(int64 now_us)
 		((registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) ||
 		 registry_is_stopped() || now_us >= settle_by_us))
 		driver_serve(driver, now_us);
-	/* nodes that don't answer must not use up the table with what they are owed */
+	/* debts to dead nodes must not fill the table */
 	while (lease_entries_used() > redlock_max_locks && driver_forget_debt(driver, now_us))
 		;
 	if (now_us >= members_due_us())
@@ -205,7 +205,7 @@ make_pass(int64 now_us)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
-			wake_at_us = now_us; /* leases took steps, and want a pass */
+			wake_at_us = now_us; /* leases took steps: another pass */
 	for (int i = 0; i < NODE_INDEXES; i++)
 		wake_at_us = Min(wake_at_us, node_on_time(node_at(i), now_us, looked_us));
 
@@ -246,7 +246,7 @@ run_timers(int64 now_us, int64 looked_us)
 	return now_us;
 }
 
-/* Requests wait until the nodes have told of other hosts, but no longer than a node may take. */
+/* Requests wait until the nodes have told of other hosts, but at most for redlock.node_timeout. */
 static void
 begin_to_settle(int64 now_us)
 {
@@ -258,7 +258,10 @@ begin_to_settle(int64 now_us)
  * Nodes
  */
 
-/* Put redlock.nodes and redlock.nodes_next into force. */
+/*
+ * Puts redlock.nodes and redlock.nodes_next into force, if members_configure allows it, and moves
+ * leases to the new lists.
+ */
 static void
 configure_nodes(int64 now_us)
 {
@@ -271,7 +274,7 @@ configure_nodes(int64 now_us)
 	in_force = members_configure(now_us, registry_may_leave, registry_stay);
 	registry_configured(now_us);
 	if (driver->serves && !registry_may_ask(now_us))
-		begin_to_settle(now_us); /* this host looks at the others first */
+		begin_to_settle(now_us); /* other hosts must be compared first */
 	if (!in_force)
 		return;
 	unsettled = driver_follow_lists(driver, now_us);
@@ -283,12 +286,11 @@ configure_nodes(int64 now_us)
 static void
 on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int64 now_us)
 {
-	/* it lacks the script: no failure, whether or not somebody still waits for it */
+	/* no failure: node_pipeline.c sends the text of the script along */
 	bool lacks_script = answer->unknown_script && !sent->by_text;
 	Lease *lease = lease_at(sent->command.entry);
 	core_event reply = {0};
 
-	/* node_pipeline.c sends the script along */
 	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)
@@ -315,7 +317,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 		deadlock_held_by(lease, answer->host, answer->by_readers);
 }
 
-/* The owner of a request is told which nodes answer, and who has the lock. */
+/* Tells the owner of a request which nodes answer, and who holds the lock. */
 static void
 tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer)
 {
@@ -352,7 +354,10 @@ count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, in
 							1);
 }
 
-/* Smoothed as TCP does (RFC 6298): a pause of this process is no longer way to the node. */
+/*
+ * Smooths the round trip as TCP does (RFC 6298): one pause of this process must not count for
+ * much.
+ */
 static void
 note_round_trip(NodeStatus *status, int64 us)
 {
@@ -429,7 +434,7 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	}
 }
 
-/* On the channel of this server. */
+/* A message on this host's own channel. */
 static void
 hear_of_host(ScriptMessage *message, int64 now_us)
 {
@@ -450,7 +455,7 @@ hear_of_host(ScriptMessage *message, int64 now_us)
  * Shutdown
  */
 
-/* Is this SIGTERM a part of the server's shutdown? */
+/* Does the postmaster shut down? */
 static bool
 postmaster_stops(void)
 {
@@ -459,7 +464,7 @@ postmaster_stops(void)
 	bool stops = false;
 
 	if (file == NULL)
-		return true; /* gone already */
+		return true; /* the postmaster has ended */
 	for (int i = 1; i <= LOCK_FILE_LINE_PM_STATUS; i++)
 	{
 		if (fgets(line, sizeof(line), file) == NULL)
@@ -472,8 +477,8 @@ postmaster_stops(void)
 }
 
 /*
- * Have all owners gone, and all nodes that answer been told?  What is owed to
- * nodes that can't be reached expires by itself.
+ * Are all leases released, and have all nodes that answer received the releases?  Keys at nodes
+ * that are away expire.
  */
 static bool
 all_released(void)

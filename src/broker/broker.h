@@ -1,11 +1,11 @@
 /*
  * broker.h
- *		The one process of a server that talks to the Redis nodes.
+ *		The background worker of a host that talks to the nodes.
  */
 #ifndef REDLOCK_BROKER_H
 #define REDLOCK_BROKER_H
 
-/* postmaster, _PG_init */
+/* Called by _PG_init in the postmaster. */
 extern void broker_register(void);
 
 /* Entry point of the background worker. */

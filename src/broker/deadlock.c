@@ -25,56 +25,60 @@
 #include "shared/host_list.h"
 #include "shared/text.h"
 
-/* Probes of this server's own waits in a second, their first ones too; the others are late. */
+/*
+ * Probes per second that this host starts for its own waits.  A probe beyond the limit is sent
+ * late.
+ */
 #define SENDS_PER_S 400
 
 /*
- * For probes, of whatever host, in a second: how often one is passed on, or the lock manager looked
- * at, which locks all of it, twice.  Each wait that probes are of has an equal part of it, which it
- * may use up at once, whatever the others ask for; it falls to one of so many places.  A probe goes
- * the whole way, and its wait owes what that costs.  Hosts may be hostile: of what they owe
- * together there is a limit, too.  What is beyond all that is dropped, and comes again.  A probe
- * that comes home, or to a process that does not wait, costs no more than to read it, and is not
- * counted.
+ * The probe budget.  A look passes a probe on, or asks the lock manager, which takes all its
+ * partition locks twice.  All waits share LOOKS_PER_S looks a second equally; a wait may spend the
+ * share of a second at once.  A wait is known by one of PLACES hash values.
+ *
+ * The budget is checked when a probe arrives.  An accepted probe goes the whole way, and the wait
+ * pays for each look.  Hosts may be hostile, so LOOKS_MOST_PER_S limits all waits together.  A
+ * probe beyond the budget is dropped; the sender sends another.  Free of charge: a probe that
+ * comes home, and a visit to a process that does not wait.
  */
 #define LOOKS_PER_S 400
 #define LOOKS_MOST_PER_S (2 * LOOKS_PER_S)
 #define PLACES 256
 
 /*
- * A session at the gate waits for the holder, like the session ahead of it that asks the nodes.  So
- * a probe follows the wait for the holder first.  The queue itself counts only between two cycles
- * that no session of their own can break.  After PATIENT_PROBES probes, a probe also follows the
- * queue (by_queue).  When such a probe has come home for PATIENCE_US and deadlock_timeout, each
- * session of a cycle has had the time to end the cycle, however seldom it looks.  Then the session
- * ahead in the queue is ended, though it only stands in the way.
+ * A session at the gate waits for the holder, like the session ahead that asks the nodes.  So a
+ * probe follows the wait for the holder first.  The queue counts only between two cycles that no
+ * session of the two cycles can break.  After PATIENT_PROBES probes, a probe also follows the
+ * queue (by_queue).  When such probes have come home for PATIENCE_US and deadlock_timeout, each
+ * session of a cycle has had the time to end the cycle, however seldom that session looks.  Then
+ * the session ahead in the queue is ended, although this session is only in the way.
  */
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
 
-/* Processes of this server that one probe visits. */
+/* The most processes of this host that one probe visits. */
 #define VISITS_MAX 64
 
-/* What is known of a request that waits; a place for each entry of the lease table. */
+/* A request that waits; one for each entry of the lease table. */
 typedef struct Wait
 {
-	Timer timer;     /* of the next probe: set while the request waits; comes first */
-	dlist_node link; /* in waiting, as long */
-	uint64 held_by;  /* the host that has the lock; 0: unknown */
+	Timer timer;     /* of the next probe; 0: does not wait; must be first */
+	dlist_node link; /* in `waiting`, while the timer is set */
+	uint64 held_by;  /* the holder's host; 0: unknown */
 	bool by_readers; /* hosts share it */
 	ProbeMemory memory;
 } Wait;
 
-/* A wait in the lock manager. */
+/* The wait of a process in the lock manager, or in a gate. */
 typedef struct LocalWait
 {
-	uint64 number;  /* when it began */
-	Lease *request; /* it waits behind one that waits for another host, or NULL */
-	Lease *shared;  /* it may not join those who share it, since others want it, or NULL */
+	uint64 number;  /* unique on this host */
+	Lease *request; /* queues behind this request to the nodes, or NULL */
+	Lease *shared;  /* may not join these readers, since a writer waits; or NULL */
 	char what[SCRIPT_WHAT_SIZE];
 } LocalWait;
 
-/* A process that the probe has to look at, and by which path it came there. */
+/* A process to visit, and the path that leads there. */
 typedef struct Visit
 {
 	int pid;
@@ -84,12 +88,15 @@ typedef struct Visit
 static const Driver *driver;
 static Wait *waits;
 static dlist_head waiting = DLIST_STATIC_INIT(waiting);
-static int probing; /* of these, how many have sent a probe */
+static int probing; /* how many of `waiting` have sent a probe */
 static pairingheap *timers;
 StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
 				 "the longest cycle can be told");
 
-/* Until when it is paid for what was sent, and for what was looked at. */
+/*
+ * The budgets: each send or look moves the time ahead.  A time over a second ahead: nothing is
+ * left.
+ */
 static int64 sends_us;
 static int64 looks_us;
 static int64 place_us[PLACES];
@@ -185,7 +192,7 @@ deadlock_on_time(int64 now_us)
 				return now_us + INT64CONST(1000000) / SENDS_PER_S;
 			send_probe(lease, now_us);
 		}
-		/* at random: of probes that are dropped, it is not always the same ones */
+		/* randomized: a full budget must not drop the same wait's probe each time */
 		again_us = probe_again_us(lease->drive.core.waiting, probing);
 		again_us += (int64) pg_prng_uint64_range(&pg_global_prng_state, 0, again_us / 2);
 		timers_set(timers, timer, now_us + again_us * 4 / 5);
@@ -193,7 +200,10 @@ deadlock_on_time(int64 now_us)
 	return timer != NULL ? timer->at_us : PG_INT64_MAX;
 }
 
-/* So many in a second, and as many at once after a second of nothing. */
+/*
+ * Spends one of SENDS_PER_S.  An idle second leaves the budget of a second to spend at once.
+ * False: nothing is left.
+ */
 static bool
 may_send(int64 now_us)
 {
@@ -205,7 +215,7 @@ may_send(int64 now_us)
 	return true;
 }
 
-/* Does its wait owe nothing for longer than a second? */
+/* Has the wait that sent the probe, and have all waits together, some budget left? */
 static bool
 may_explore(const ScriptProbe *probe, int64 now_us)
 {
@@ -222,7 +232,10 @@ count_look(const ScriptProbe *probe, int64 now_us)
 	looks_us = Max(looks_us, now_us) + INT64CONST(1000000) / LOOKS_MOST_PER_S;
 }
 
-/* By the wait that it is of; strangers may say what they like, but don't know where that is. */
+/*
+ * The budget of the wait that sent the probe.  The seed is secret, so no host can aim at another
+ * wait's place.
+ */
 static int64 *
 place_of(const ScriptProbe *probe)
 {
@@ -231,7 +244,7 @@ place_of(const ScriptProbe *probe)
 	return &place_us[hash_combine64(hash_combine64(place_seed, first->host), first->wait) % PLACES];
 }
 
-/* Those that have owed something in the last second. */
+/* How many places have paid for a look within the last second. */
 static int
 places_in_use(int64 now_us)
 {
@@ -242,7 +255,7 @@ places_in_use(int64 now_us)
 	return count;
 }
 
-/* The first step of a path. */
+/* Starts a probe of this request's wait. */
 static void
 send_probe(Lease *lease, int64 now_us)
 {
@@ -257,7 +270,7 @@ send_probe(Lease *lease, int64 now_us)
 	send_on(&probe, lease, now_us);
 }
 
-/* From a request to the host that has the lock. */
+/* Adds a request's wait to the path, and sends the probe to the holder's host. */
 static void
 send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
@@ -284,9 +297,11 @@ tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
 }
 
 /*
- * It asks for what the holders of this server's lease wait for.  One that is detached has none.
- * Who wants to share it does not wait for those who do, but for who wants it alone and waits for
- * them.
+ * Explores what this host's holders of the probe's lock wait for.  A detached lock has no session
+ * that could wait.
+ *
+ * A reader waits for no other reader, but for a writer that waits for the readers.  So a reader's
+ * probe is of interest here if a session of this host waits in exclusive mode for the readers.
  */
 void
 deadlock_hear(ScriptProbe *probe, int64 now_us)
@@ -307,10 +322,12 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 }
 
 /*
- * Those that share it, and wait; of many so many at random that half of those that a probe visits
- * are left.  Returns how many.  They are in the order of their numbers, as a cycle is to be seen
- * twice, and begin elsewhere every few probes, as what the last ones send may be beyond what
- * other hosts do for a wait.
+ * Finds sessions that share the lease and wait.  Returns their number, and their pids in pids.
+ *
+ * Of many sessions a random half of VISITS_MAX is taken, so that the probe can visit the sessions
+ * behind them.  The pids are sorted, as two probes must find the same cycle.  Every four probes
+ * the first pid changes: the later pids may fall beyond the budget that other hosts give to a
+ * wait.
  */
 static int
 find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
@@ -337,7 +354,7 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	return count;
 }
 
-/* One after so many; each has the same chance to be there at the end. */
+/* Adds a pid to a random sample of VISITS_MAX / 2; count is the number of pids offered so far. */
 static void
 choose(int pid, int pids[VISITS_MAX / 2], int *count)
 {
@@ -369,8 +386,10 @@ gate_of(const LOCKTAG *tag)
 }
 
 /*
- * Breadth first, over the processes of this server.  A session waits for one thing at a
- * time: for a lock of another host, for the lock manager, in a gate, or for none of them.
+ * Follows the probe breadth first over the processes of this host, from the holders of `held`.  A
+ * session waits for one lock at a time: at the nodes, in the lock manager or in a gate.  The probe
+ * leaves this host at each wait for another host, and is judged where the first wait of its path
+ * is found.
  */
 static void
 explore(ScriptProbe *probe, const Lease *held, int64 now_us)
@@ -442,7 +461,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 		blockers = find_blockers(visit->pid, &wait, blocking);
 		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
 		{
-			bool known = blocking[b] == 0; /* a prepared transaction waits for nobody */
+			bool known = blocking[b] == 0; /* a prepared transaction does not wait */
 
 			for (int v = 0; v < count && !known; v++)
 				known = visits[v].pid == blocking[b];
@@ -456,7 +475,10 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 	MemoryContextReset(context);
 }
 
-/* Of many that wait behind one request the first is enough. */
+/*
+ * Was the holder of this request told of the probe already?  Of many sessions behind one request
+ * the first is enough.
+ */
 static bool
 was_told(Lease *const *told, int count, const Lease *request)
 {
@@ -466,7 +488,10 @@ was_told(Lease *const *told, int count, const Lease *request)
 	return false;
 }
 
-/* They know whether they do so yet. */
+/*
+ * Sends the probe to the hosts that wait for this shared lease in exclusive mode.  Each of them
+ * checks whether it still waits.
+ */
 static void
 tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 {
@@ -493,11 +518,11 @@ find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX])
 	count = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), VISITS_MAX - 1);
 	memcpy(pids, ARR_DATA_PTR(array), count * sizeof(int));
 	if (count == 0 && wait->request != NULL)
-		pids[count++] = wait->request->owner_pid; /* it waits in the gate */
+		pids[count++] = wait->request->owner_pid; /* PostgreSQL does not see this wait */
 	return count;
 }
 
-/* False: the probe goes no further. */
+/* Adds a wait of this host to the path.  False: the probe goes no further. */
 static bool
 add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what)
 {
@@ -513,8 +538,8 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 }
 
 /*
- * The request with which this process waits for the nodes, or NULL.  Of several it may give
- * some back, and does not wait before it has.
+ * Returns the request with which this process waits for a lock of another host, or NULL.  A call
+ * for several locks may give some back first, so it does not count before then.
  */
 static Lease *
 wait_of(int pid)
@@ -538,7 +563,10 @@ is_asked_for(Lease *lease)
 		   pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_state(lease) == LEASE_WAITING;
 }
 
-/* Of a request: no other has it, as the entry is another lease's when it is freed. */
+/*
+ * The number of a request's wait.  The generation changes when the entry is freed, so no other
+ * request of this host has the number.
+ */
 static uint64
 number_of(const Lease *lease)
 {
@@ -546,8 +574,8 @@ number_of(const Lease *lease)
 }
 
 /*
- * Of a wait that is no request of its own, and began then.  A number of one of these has another
- * form, and that of a process has 18 bits.
+ * The number of a wait in the lock manager or in a gate, by process and begin.  Bit 62 tells such
+ * a number from a request's.  A process number has 18 bits.
  */
 static uint64
 local_number(PGPROC *process, int64 since_us)
@@ -557,9 +585,9 @@ local_number(PGPROC *process, int64 since_us)
 }
 
 /*
- * False: it waits neither in the lock manager nor in a gate.  No lock is taken for that: a wait
- * that begins just now is found by the next probe.  The leader of a parallel query waits for its
- * workers in other ways, and they may wait for locks.
+ * May this process wait in the lock manager or in a gate?  Takes no lock; a wait that begins just
+ * now is found by the next probe.  The leader of a parallel query waits in an IPC event while a
+ * worker waits for a lock.
  */
 static bool
 may_wait(PGPROC *process)
@@ -572,11 +600,13 @@ may_wait(PGPROC *process)
 }
 
 /*
- * False: this process waits neither in the lock manager nor in a gate.  The leader of a parallel
- * query waits as long as one of its workers does; of several such waits the one that began first
- * counts, as it is there at the next probe, too, if it lasts.  A wait may have no time: some minor
- * versions of PostgreSQL clear the one of a process that wakes others while it waits, as it has
- * moved them in the queue instead of a deadlock.
+ * Describes the wait of this process in the lock manager or in a gate.  Returns false if there is
+ * none.
+ *
+ * The leader of a parallel query waits as long as a worker does.  Of several such waits the oldest
+ * counts, since a lasting wait is then found by the next probe, too.  The begin of a wait may be
+ * 0: to solve a deadlock, some minor versions of PostgreSQL reorder the queue, and clear the begin
+ * of the process that wakes the others.
  */
 static bool
 local_wait(PGPROC *process, LocalWait *wait)
@@ -602,7 +632,10 @@ local_wait(PGPROC *process, LocalWait *wait)
 	return first_us != PG_UINT64_MAX || gate_wait(process, wait);
 }
 
-/* It wants to share a lock that another session asks for, or that others want alone. */
+/*
+ * Describes a wait to share a lock: another session asks for the lock, or a writer of another host
+ * waits.  Returns false if there is none.
+ */
 static bool
 gate_wait(PGPROC *process, LocalWait *wait)
 {
@@ -623,7 +656,7 @@ gate_wait(PGPROC *process, LocalWait *wait)
 	return true;
 }
 
-/* A long name is cut, with ... behind the quote. */
+/* Writes redlock "name"; a name that is cut ends in "... (after the quote). */
 static void
 describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE])
 {
@@ -635,7 +668,10 @@ describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE])
 			 strlen(shown) < strlen(name) ? "..." : "");
 }
 
-/* A gate belongs to the lease whose owner holds it. */
+/*
+ * Describes a lock of the lock manager.  A gate is shown as the lock of the owner that holds the
+ * gate.
+ */
 static void
 describe_lock(const LOCKTAG *tag, LocalWait *wait)
 {
@@ -657,7 +693,10 @@ describe_lock(const LOCKTAG *tag, LocalWait *wait)
 		wait->request = lease;
 }
 
-/* The session is told when its cycle was seen twice. */
+/*
+ * Judges a probe that came home, and ends this session's wait if its cycle was seen twice.  A
+ * first sighting sends the second probe at once.
+ */
 static void
 come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
@@ -672,12 +711,15 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 			timers_set(timers, &wait->timer, now_us);
 			break;
 		case PROBE_DEADLOCK:
-			(void) lease_tell_deadlock(lease, cycle_text(probe)); /* else at the next probe */
+			(void) lease_tell_deadlock(lease, cycle_text(probe)); /* else by the next probe */
 			break;
 	}
 }
 
-/* As PostgreSQL tells its own deadlocks. */
+/*
+ * The cycle in the words of PostgreSQL's own deadlock DETAIL; the caller's memory context owns the
+ * text.
+ */
 static char *
 cycle_text(const ScriptProbe *probe)
 {

@@ -1,12 +1,13 @@
 /*
  * deadlock.h
- *		Deadlocks across hosts: the waits of this server, and the probes that are sent along
- *		them (protocol/probe.h).
+ *		Deadlocks across hosts: the waits of this host, and the probes along these waits
+ *		(protocol/probe.h).
  *
- * What waits for whom inside of this server is asked of PostgreSQL's lock manager, as
- * pg_blocking_pids does, when a probe comes: row locks, gates and all.
+ * Inside of this host, PostgreSQL's lock manager knows which process blocks which.  When a probe
+ * arrives, the broker asks the lock manager, as pg_blocking_pids does.  So row locks and gates
+ * count, too.
  *
- * Used by the broker only.  Probes are hints: a successor begins anew.
+ * Used by the broker only.  Probes are hints: a new broker starts without any.
  */
 #ifndef REDLOCK_DEADLOCK_H
 #define REDLOCK_DEADLOCK_H
@@ -17,20 +18,23 @@
 
 extern void deadlock_init(const Driver *driver);
 
-/* A request waits for what another has; it does no more. */
+/*
+ * A request begins, or ends, to wait for another holder and to send probes.  The driver calls
+ * deadlock_wait in the same wait again and again; later calls do nothing.
+ */
 extern void deadlock_wait(Lease *lease, int64 now_us);
 extern void deadlock_end(Lease *lease);
 
 /*
- * The host that has the lock of a request, or waits for it before the request, as the nodes say;
- * 0: unknown; by_readers: hosts that share it, which the nodes know.
+ * Notes which host a node named as the holder, or as an earlier waiter; 0: unknown. by_readers:
+ * several hosts share the lock, and only the nodes know which.
  */
 extern void deadlock_held_by(Lease *lease, uint64 host, bool by_readers);
 
-/* Send probes that are due.  Returns when to be called again. */
+/* Sends the probes that are due.  Returns when to call it again. */
 extern int64 deadlock_on_time(int64 now_us);
 
-/* A probe came. */
+/* Follows a probe that another host sent.  A probe for an unknown lock is dropped. */
 extern void deadlock_hear(ScriptProbe *probe, int64 now_us);
 
 #endif /* REDLOCK_DEADLOCK_H */

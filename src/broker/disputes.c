@@ -1,6 +1,6 @@
 /*
  * disputes.c
- *		Disputes with other hosts; see disputes.h.
+ *		Configuration conflicts with other hosts; see disputes.h.
  */
 #include "postgres.h"
 
@@ -20,62 +20,64 @@
 #include "shared/host_list.h"
 #include "shared/lease.h"
 
-/* Configurations that one beat compares with this host's: all takes milliseconds. */
+/*
+ * The most configurations that one look compares with this host's; all of them take milliseconds.
+ */
 #define COMPARED_MAX 32
 
 /*
- * What a host wrote so long before what it wrote elsewhere was its configuration, at a node
- * that it has left, or can't reach.
+ * An entry is outdated when the same host's entry at another node is this much newer: the host has
+ * left the node of the old entry, or cannot reach that node.
  */
 #define OUTDATED_US INT64CONST(1000000)
 
 /*
- * A dispute is told when all beats have found it for so long.  A host that has noticed a
- * change of a node, or of its own settings, says so within BEAT_LEAST_US.
+ * A conflict is told when all looks have found it for this long.  A host that has noticed a change
+ * of a node, or of its own settings, writes a new entry within BEAT_LEAST_US.
  */
 #define DISPUTE_US INT64CONST(2500000)
 
-/* Another configuration with which this host could get a lock that is held there. */
+/* Another configuration: this host could get a lock that is held under `config`. */
 typedef struct Dispute
 {
 	HostConfig config;
-	HostConfig own;  /* this host's when it was found */
-	HostFacts facts; /* of a host that has it */
+	HostConfig own;  /* of this host at the last finding */
+	HostFacts facts; /* of a host with `config` */
 	uint64 host;
 	HostsDifference difference;
-	int64 sure_us;   /* the last beat found it by what was known, */
-	int64 found_us;  /* ... or there was a doubt of the contrary, */
-	int64 agreed_us; /* ... or the host agrees */
-	int64 seen_us;   /* the host wrote what it says then */
-	int64 since_us;  /* all beats since then have found it, or may have missed it */
+	int64 sure_us;   /* last look that surely found the conflict, */
+	int64 found_us;  /* ... or could not rule the conflict out */
+	int64 agreed_us; /* last look at which the host agreed */
+	int64 seen_us;   /* when the host wrote `config` */
+	int64 since_us;  /* each look since then found, or may have missed, the conflict */
 	bool told;
-	uint64 words; /* hash of those that the log has */
+	uint64 words; /* hash of the text in the log */
 } Dispute;
 
-static int64 looked_us; /* the last look */
+static int64 looked_us; /* time of the last look */
 
 static Dispute *disputes; /* LUA_CONFIGS_MAX */
 static int dispute_count = 0;
-static bool in_dispute = false; /* as sessions know */
+static bool in_dispute = false; /* published to sessions */
 
-/* Of a dispute that an earlier broker told of, as long as it is neither found nor over. */
-static uint64 inherited = 0; /* the host */
+/* A conflict published by an earlier broker, which this broker has neither found nor ruled out. */
+static uint64 inherited = 0; /* the other host; 0: none */
 static int64 inherited_us;
 
-/* Of the last look. */
-static bool inherited_agrees; /* surely */
-static bool in_doubt;         /* whether some host does */
+/* Results of the last look about the inherited conflict. */
+static bool inherited_agrees; /* the inherited host certainly agrees */
+static bool in_doubt;         /* some host agrees, but not for certain */
 
-static bool step_in_way;  /* another host is about to take a step away from this one */
+static bool step_in_way;  /* another host's announced step leads away from this host's lists */
 static core_mask guessed; /* indexes of nodes; see note_guess */
 
 static struct
 {
 	uint64 host;
 	int64 at_us;
-} seen[CORE_NODES_MAX * LUA_CONFIGS_MAX]; /* hosts that a beat told of */
+} seen[CORE_NODES_MAX * LUA_CONFIGS_MAX]; /* hosts in the answers of this look */
 static int seen_count;
-static uint64 compared[COMPARED_MAX]; /* hashes of configurations, by this beat */
+static uint64 compared[COMPARED_MAX]; /* hashes of the configurations of this look */
 static int compared_count;
 
 static void look_at_standing(int64 now_us);
@@ -131,13 +133,16 @@ find_disputes(int64 now_us)
 	in_doubt = false;
 	step_in_way = false;
 	guessed = 0;
-	entry_look_again(); /* what was heard of its nodes meanwhile */
+	entry_look_again(); /* nodes may have changed since the entry was written */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < dispute_count; i++)
 	{
 		Dispute *dispute = &disputes[i];
 
-		/* a node may have left it out, or be the only one that knows of it, but not for ever */
+		/*
+		 * not found: a node may have left the entry out, or the only node that knows the host is
+		 * away
+		 */
 		if (dispute->found_us != looked_us &&
 			(complete || !dispute->told || dispute->agreed_us == looked_us ||
 			 now_us - dispute->sure_us > HOST_LIVES_US))
@@ -160,7 +165,7 @@ find_disputes(int64 now_us)
 	let_vote(now_us);
 }
 
-/* Takes the next step to locks, or from them, if the nodes have answered the last one. */
+/* Lets this host's standing take its next step, if the nodes have answered the present entry. */
 static void
 look_at_standing(int64 now_us)
 {
@@ -189,9 +194,11 @@ look_at_standing(int64 now_us)
 }
 
 /*
- * Lets nodes vote whose answers were looked at.  With a node that is back, this host may come into
- * a dispute: the node gets no vote before the dispute is ripe, since only then this host stops.
- * A node about which this host guesses gets no vote either.  This host asks again soon.
+ * Lets nodes vote whose answers this look has read.
+ *
+ * A node that is back may bring a conflict, and this host stops only when a conflict is ripe.
+ * Until then no further node gets a vote.  A node about which this host guesses gets no vote
+ * either, and is asked again soon.
  */
 static void
 let_vote(int64 now_us)
@@ -207,8 +214,8 @@ let_vote(int64 now_us)
 }
 
 /*
- * Has each node that is there answered what this host says now, and a quorum of them?  asked_us:
- * the first was asked then.
+ * Has each node that this host reaches answered the present entry, and do these nodes form a
+ * quorum?  *asked_us: when the first of them was asked.
  */
 static bool
 is_answered(int64_t *asked_us)
@@ -234,7 +241,10 @@ is_answered(int64_t *asked_us)
 	return core_has_quorum(members_lists(), those);
 }
 
-/* A dispute that is there for a moment is none, where this host takes locks. */
+/*
+ * Has the conflict lasted for DISPUTE_US?  A passing conflict must not stop a host that takes
+ * locks.
+ */
 static bool
 is_ripe(const Dispute *dispute)
 {
@@ -242,7 +252,7 @@ is_ripe(const Dispute *dispute)
 		   (dispute->sure_us == looked_us && looked_us - dispute->since_us >= DISPUTE_US);
 }
 
-/* ... or asks for some, or has left a key to be kept. */
+/* Does this host hold or ask for a lock, or is a key kept after its release? */
 static bool
 has_leases(int64 now_us)
 {
@@ -252,7 +262,9 @@ has_leases(int64 now_us)
 	return lease_table->settling.kept_until_us > now_us;
 }
 
-/* Returns how many. */
+/*
+ * Describes conflicting hosts for standing.c: all, or only ripe conflicts.  Returns their number.
+ */
 static int
 describe_others(StandingOther *others, bool all)
 {
@@ -345,8 +357,9 @@ registry_configured(int64 now_us)
 }
 
 /*
- * It holds until this broker has found out by itself: in its place what it tells, or nothing.
- * Of hosts with the same configuration nodes name but one, and another one is not told of at once.
+ * Ends the inherited conflict once this broker knows better: when a conflict of its own stops this
+ * host, or when the inherited conflict is surely over.  A node names a single host of each
+ * configuration, so the inherited host may be missing from the answers for a while.
  */
 static void
 pass_on_inherited(bool complete)
@@ -369,7 +382,7 @@ pass_on_inherited(bool complete)
 	inherited = 0;
 }
 
-/* Some dispute is there for sure, be it for a moment. */
+/* Did this look find a conflict for certain, ripe or not? */
 static bool
 is_found(void)
 {
@@ -386,8 +399,8 @@ log_end(const char *name)
 }
 
 /*
- * In this broker's time, and not long ago, and what hosts have told since they restarted.  Else a
- * host may be there of which nothing was heard.
+ * Has each node answered this broker lately, late enough after the node's start for all hosts to
+ * have written again?  Otherwise an unknown host may exist.
  */
 static bool
 all_have_told(int64 now_us)
@@ -398,7 +411,7 @@ all_have_told(int64 now_us)
 	return true;
 }
 
-/* Returns whether there is more than what was read. */
+/* Reads all answers twice: first to learn which entries are outdated, then for `read`. */
 bool
 read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
 {
@@ -412,7 +425,7 @@ read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us
 	return more || compared_count == COMPARED_MAX;
 }
 
-/* Returns whether there is more than the node told. */
+/* Returns true if the node has more entries than its answer. */
 static bool
 read_told(int node, int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
 {
@@ -452,7 +465,6 @@ is_outdated(const HostRecord *record, int64 seen_us)
 	return false;
 }
 
-/* Another host's, with this prefix and a configuration that was not yet compared? */
 bool
 read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig *theirs)
 {
@@ -464,7 +476,7 @@ read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig
 		   (!was_compared(record, seen_us) || record->id == inherited);
 }
 
-/* Is that a configuration by which both hosts could get one lock? */
+/* Compares one entry with this host, and records a conflict or its end. */
 static void
 look_at(const HostRecord *record, int64 seen_us)
 {
@@ -509,7 +521,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		return;
 	}
 	if (i < dispute_count && !(same && hosts_say_the_same(&dispute->own, entry_config())))
-		dispute->told = false; /* not with these words */
+		dispute->told = false; /* the text in the log is outdated */
 	if (i == dispute_count)
 	{
 		memset(dispute, 0, sizeof(*dispute));
@@ -535,8 +547,9 @@ is_silent(int64 seen_us)
 }
 
 /*
- * If the guess about the nodes is wrong, both hosts could get one lock.  A host that is well writes
- * again within seconds.  A host that hangs may go on to take locks until it lapses.
+ * Notes nodes of which this host must guess whether they are the other host's nodes.  If the guess
+ * is wrong, both hosts could get one lock.  A live host writes again within seconds, which ends
+ * the guess.  A host that hangs may still take locks until its standing lapses.
  */
 static void
 note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us)
@@ -548,8 +561,9 @@ note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 se
 }
 
 /*
- * Not by a node that one of them can't send to just now, or that has restarted, as the other may
- * not have written since, or that this host has had for a moment.
+ * Do the configurations agree by nodes that are known for certain?  A node is uncertain when one
+ * of the hosts cannot send to it now, when this host has had it for a moment only, or when it has
+ * restarted: the other host may not have written since.
  */
 static bool
 surely_agrees(const HostConfig *theirs)
@@ -560,7 +574,10 @@ surely_agrees(const HostConfig *theirs)
 	return difference.kinds == 0 && difference.all_known;
 }
 
-/* With hosts of this configuration; or with this one, which had another.  Else a new one. */
+/*
+ * Returns the index of the conflict with this configuration; or of the conflict with this host,
+ * which had another configuration; or dispute_count for a new one.
+ */
 static int
 find_dispute(uint64 host, const HostConfig *config)
 {
@@ -574,8 +591,8 @@ find_dispute(uint64 host, const HostConfig *config)
 }
 
 /*
- * Another node told the same configuration, with the same doubts and as fresh; or there were too
- * many configurations.
+ * Was this configuration compared in this look already, with the same doubts and as fresh?  Also
+ * true when COMPARED_MAX is reached.
  */
 static bool
 was_compared(const HostRecord *record, int64 seen_us)
@@ -629,7 +646,9 @@ tell(Dispute *dispute)
 				 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }
 
-/* The first that is in the way of this host's locks; dispute_count: none is. */
+/*
+ * Returns the index of the first conflict that stops this host's locks; dispute_count: none does.
+ */
 static int
 first_stopping(void)
 {
@@ -641,7 +660,7 @@ first_stopping(void)
 	return i;
 }
 
-/* For sessions. */
+/* Publishes the conflict that stops this host to its sessions, or the end of all conflicts. */
 static void
 publish(void)
 {

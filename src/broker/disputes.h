@@ -1,33 +1,49 @@
 /*
  * disputes.h
- *		Comparing other hosts with this one: disputes, this host's standing
- *		(protocol/standing.h), and the words for the log and for sessions.
+ *		Configuration conflicts, called disputes in the code: comparing other hosts with this host,
+ *		this host's standing (protocol/standing.h), and the texts for the log and for sessions.
  *
- * Used by the parts of the registry; the registry_... functions by the broker, through registry.h.
+ * Used by the parts of the registry.  The broker calls the registry_... functions, through
+ * registry.h.
  */
 #ifndef REDLOCK_DISPUTES_H
 #define REDLOCK_DISPUTES_H
 
 #include "protocol/hosts.h"
 
-/* Settings or lists of nodes may have changed: to be called before anything is asked by them. */
+/*
+ * To be called after settings or lists of nodes may have changed, before any node is asked by the
+ * new ones.
+ */
 extern void registry_configured(int64 now_us);
 
-/* May new locks be asked of the nodes?  Is it known that they may not? */
+/*
+ * registry_may_ask: may this host ask the nodes for new locks?  registry_is_stopped: is a conflict
+ * known to forbid new locks?
+ */
 extern bool registry_may_ask(int64 now_us);
 extern bool registry_is_stopped(void);
 
-/* Goes on with what the former broker told. */
+/* Takes over the conflict that the former broker published. */
 extern void disputes_init(void);
 
-/* Looks at what the nodes have told. */
+/*
+ * Compares this host with the entries that the nodes have sent, decides whether this host takes
+ * locks, and publishes conflicts.  disputes_any: is there a conflict?
+ */
 extern void find_disputes(int64 now_us);
 extern bool disputes_any(void);
 
-/* Reads the entries that nodes told of.  Returns whether there is more than what was read. */
+/*
+ * Calls read for each entry in the answers of nodes.  Returns true if there are more entries than
+ * were read.
+ */
 extern bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 
-/* Is the entry another host's, with this prefix and a configuration that was not yet compared? */
+/*
+ * Reads the entry of another host with this key prefix, whose configuration was not compared yet
+ * in this look.  False: the entry is another one, or is damaged.
+ */
 extern bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 

@@ -19,7 +19,7 @@ static size_t own_len;
 static char facts_text[LUA_FACTS_MAX];
 static size_t facts_len;
 static HostStep announced = HOST_STAYS;
-static char written[CORE_NODES_MAX][HOSTS_ID_MAX + 1]; /* processes that the text names */
+static char written[CORE_NODES_MAX][HOSTS_ID_MAX + 1]; /* processes of nodes in the last entry */
 
 StaticAssertDecl((int) HOSTS_FORMER_MAX == (int) GUARD_FORMER_MAX,
 				 "as many processes as the guard remembers");
@@ -70,7 +70,7 @@ entry_announce(HostStep step)
 	announced = step;
 }
 
-/* Nodes in force come first in a configuration, in the order of their indexes. */
+/* A configuration begins with the nodes in force, in the order of their indexes. */
 core_mask
 entry_nodes(core_mask places)
 {
@@ -117,7 +117,6 @@ describe_self(void)
 	facts_len = hosts_write_facts(&facts, facts_text);
 }
 
-/* This host's, with these lists. */
 void
 describe_config(HostConfig *config, core_lists lists)
 {
@@ -133,9 +132,9 @@ describe_config(HostConfig *config, core_lists lists)
 }
 
 /*
- * While leases are not held by the lists in force: also the lists by which they are, and
- * the nodes of these that were left.  While this host takes no locks: those by which it has
- * some, whichever they are, as others disregard the lists in force then.
+ * Adds the lists by which this host holds leases, if these are not the lists in force, and the
+ * nodes of these lists that have left.  While this host takes no locks, all lists by which it
+ * holds leases are added: other hosts then disregard the lists in force.
  */
 static void
 describe_held(HostConfig *config, core_lists lists)
@@ -147,7 +146,7 @@ describe_held(HostConfig *config, core_lists lists)
 	int64 kept_until_us;
 	bool all_settled = lease_unsettled(&unsettled, &kept_until_us) && unsettled == 0;
 
-	/* keys that are kept were granted when the first list was the only one */
+	/* the keys kept after a release were granted when the first list was the only list */
 	if (kept_until_us != 0 && lists.next != 0)
 		held[0].now = lists.now;
 	if ((all_settled && held[0].now == 0 && takes_locks()) || !find_held(held))
@@ -169,7 +168,10 @@ describe_held(HostConfig *config, core_lists lists)
 		}
 }
 
-/* More than the first, if that is given.  False: all leases are held by the lists in force. */
+/*
+ * Collects the lists by which leases are held; held[0] may be filled already.  Returns false if
+ * all leases are held by the lists in force.
+ */
 static bool
 find_held(core_lists held[HOSTS_HELD_MAX])
 {
@@ -185,11 +187,14 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 									 (takes_locks() || !is_asked_or_held(lease))))
 			continue;
 		if (!lease->settled)
-			lists.next = 0; /* that list does not have it yet */
+			lists.next = 0; /* not on the next list yet */
 		while (at < count && (held[at].now != lists.now || held[at].next != lists.next))
 			at++;
 		if (at == HOSTS_HELD_MAX)
-			/* too many: one node that each quorum would have to have stands for them */
+			/*
+			 * too many lists: one node stands for the last ones, as if each quorum needed this
+			 * node
+			 */
 			held[HOSTS_HELD_MAX - 1] = (core_lists){held[0].now & -held[0].now, 0};
 		else if (at == count)
 			held[count++] = lists;
@@ -197,7 +202,7 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 	return count > 0;
 }
 
-/* ... as its entries say */
+/* By this host's entries: does it take locks, or hold any? */
 static bool
 takes_locks(void)
 {
@@ -228,7 +233,7 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	char db[16] = "";
 	size_t len = strlen(url->address);
 
-	/* the address ends with its database, if that is not 0 */
+	/* the address ends with the database, if not 0 */
 	if (url->db != 0)
 		len -= snprintf(db, sizeof(db), url->is_unix ? "?db=%d" : "/%d", url->db);
 	text_to_printable(node->address, sizeof(node->address), url->address, len);

@@ -11,24 +11,27 @@
 #include "protocol/core.h"
 #include "protocol/hosts.h"
 
-/* Writes the entry anew.  Its texts are the facts and the configuration. */
+/*
+ * entry_write describes this host again.  entry_texts returns the texts of the last entry_write:
+ * facts, configuration.
+ */
 extern void entry_write(void);
 extern void entry_texts(const char *text[2], size_t len[2]);
 
 /*
- * This host's configuration, for comparing others with it.  entry_write and entry_look_again
- * describe it; entry_look_again leaves the texts alone.
+ * This host's configuration, for comparisons.  entry_write and entry_look_again describe this host
+ * again; entry_look_again keeps the texts.
  */
 extern const HostConfig *entry_config(void);
 extern void entry_look_again(void);
 
-/* The indexes of nodes in force.  A bit of places is a place in entry_config()->node. */
+/* Turns a set of places in entry_config()->node into a set of node indexes. */
 extern core_mask entry_nodes(core_mask places);
 
-/* Does the entry, as entry_write wrote it last, name the present process of the node? */
+/* Does the last entry name the node's present process? */
 extern bool entry_names(const RedisNode *node);
 
-/* This host's configuration, with these lists. */
+/* Describes this host's configuration as if the given lists were in force. */
 extern void describe_config(HostConfig *config, core_lists lists);
 
 /* The step that the entry announces; leaving.c sets it. */

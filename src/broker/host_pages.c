@@ -17,37 +17,37 @@
 #include "shared/host_list.h"
 
 /*
- * What nodes say that lie.  A page has one host at least, or took away what is none; hosts have
- * few configurations, or small ones.
+ * Limits against nodes that lie.  A true page takes at least one host further, and hosts have few
+ * or small configurations.
  */
 #define PAGES_MAX HOST_LIST_MAX
 #define CONFIGS_SIZE_MAX ((Size) 64 * 1024 * 1024)
 
-/* How long the list that sessions were told of stays in shared memory. */
+/* How long a list stays in shared memory after the answer to sessions. */
 #define KEEP_LIST_US INT64CONST(10000000)
 
-/* The list that sessions have asked for, while it is being read. */
+/* The list that sessions asked for, while the broker reads it. */
 typedef struct Reading
 {
 	uint64 number; /* 0: nothing is being read */
 	core_mask read;
 	core_mask out;
-	core_mask later; /* than the first page */
+	core_mask later; /* nodes that are beyond the first page */
 	int pages[CORE_NODES_MAX];
-	uint64 last[CORE_NODES_MAX]; /* the host that a node told of last: they come in order */
+	uint64 last[CORE_NODES_MAX]; /* id of each node's last host; ids ascend */
 	Size kept;                   /* bytes of configurations */
 	bool too_long;
-	MemoryContext context; /* of what follows */
+	MemoryContext context; /* holds the tables below */
 	HTAB *hosts;           /* ReadHost */
 	HTAB *configs;         /* ReadConfig */
 } Reading;
 
 typedef struct ReadConfig
 {
-	uint64 hash; /* key; of its text, or one more if that is another's */
+	uint64 hash; /* key: hash of the text; plus 1, .. if the hash is taken */
 	char *text;
 	size_t len;
-	uint32 at; /* in the segment */
+	uint32 at; /* offset in the segment */
 } ReadConfig;
 
 typedef struct ReadHost
@@ -117,7 +117,10 @@ ask_page(RedisNode *node, const char *after, size_t len, int64 now_us)
 	list_call(node, CALL_LIST, 1, &after, &len, now_us);
 }
 
-/* A node that says nothing, or has no end, is not counted. */
+/*
+ * Reads a page, and asks the node for the next.  A node that fails, or whose list does not end,
+ * does not count.
+ */
 void
 hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 {
@@ -148,11 +151,14 @@ hear_page(RedisNode *node, const redisReply *reply, int64 now_us)
 		end_reading(now_us);
 }
 
-/* False: there are too many, or they are not in order. */
+/*
+ * Reads the hosts of one page.  Returns false if there are too many, or if their ids do not
+ * ascend.
+ */
 static bool
 read_page(RedisNode *node, const redisReply *records, int64 now_us)
 {
-	HostRecord configs[LUA_RECORDS_MAX + 1] = {0}; /* who brings it */
+	HostRecord configs[LUA_RECORDS_MAX + 1] = {0}; /* by number: the record that has the text */
 	const char *at = records->str;
 	HostRecord record;
 
@@ -190,7 +196,7 @@ read_page(RedisNode *node, const redisReply *records, int64 now_us)
 	return true;
 }
 
-/* NULL: there is none. */
+/* Stores the record's configuration once.  Returns NULL if the record has none. */
 static ReadConfig *
 keep_config(const HostRecord *record)
 {
@@ -241,7 +247,7 @@ end_reading(int64 now_us)
 	host_list_answer(&answer);
 }
 
-/* NULL: there is no memory for it, which the log tells. */
+/* Builds the list in a segment.  Returns NULL if memory is short, and logs the error. */
 static dsm_segment *
 make_list(int64 now_us)
 {

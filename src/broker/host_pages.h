@@ -11,8 +11,8 @@
 #include "broker/node.h"
 
 /*
- * Begins to read when a session has asked, if it may, and drops a list that sessions were told of
- * long ago.  Returns when a list is to be dropped.
+ * Begins to read the list when a session has asked and may_read allows it; drops a list that was
+ * answered long ago.  Returns when to call again to drop a list.
  */
 extern int64 host_pages_on_time(bool may_read, int64 now_us);
 

@@ -16,20 +16,23 @@
 #include "shared/guc.h"
 #include "shared/lease.h"
 
-/* How often a host that is apart is named in the log, where another is again and again. */
+/* Least pause between log messages that name different hosts. */
 #define NAME_APART_US INT64CONST(10000000)
 
-/* While a list is to be left: this host's configuration then, and a host that is apart from it. */
+/*
+ * A step to another list: this host's configuration after the step, and a host that would not be
+ * kept apart after the step.
+ */
 static HostConfig own_then;
-static HostConfig own_announced; /* ... and now, with that step */
+static HostConfig own_announced; /* the present configuration, with the step announced */
 static HostFacts apart;
-static bool apart_by_lists; /* ... or only by leases that it holds */
+static bool apart_by_lists; /* false: only by leases that host holds */
 static uint64 apart_id;     /* 0: none */
 static HostFacts rival;
-static uint64 rival_id; /* has announced another step; 0: none */
+static uint64 rival_id; /* the host with a rival step; 0: none */
 static int64 announced_us;
 
-static core_mask marked_list = 0; /* the nodes have their marks for it, or need none */
+static core_mask marked_list = 0; /* list in force at the last look at its marks */
 
 static void look_apart(const HostRecord *record, int64 seen_us);
 static bool have_told(core_lists left, int64 since_us, int64 now_us);
@@ -43,10 +46,10 @@ static void complain_rival(int64 since_us);
 bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static int64 in_doubt_us = 0; /* until then one was apart, or some had not told */
+	static int64 in_doubt_us = 0; /* last time of a host apart, or of missing answers */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
-	core_lists asked; /* whose nodes must tell */
+	core_lists asked; /* whose nodes must answer */
 	bool all_told;
 	StepView view = {0};
 
@@ -56,12 +59,12 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	describe_config(&own_announced, members_lists());
 	own_announced.step = back ? HOST_GOES_BACK : HOST_GOES_ON;
 	apart_id = rival_id = 0;
-	/* an unknown node might be any host's */
+	/* without all answers an unknown host may be apart */
 	all_told = !read_all_told(now_us, look_apart) && core_has_quorum(asked, on_duty) &&
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
 	if (!steps_may_follow(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
 						  known_marks()))
-		all_told = false; /* a host may have others alone */
+		all_told = false; /* a host may have replaced these lists */
 	if (apart_id != 0 || !all_told)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
@@ -109,7 +112,10 @@ registry_stay(void)
 	entry_announce(HOST_STAYS);
 }
 
-/* In doubt whether it has the new nodes, since they have restarted, it has not. */
+/*
+ * Notes a host that would not be kept apart after the step, and the rival with the smallest id.  A
+ * host counts as without a new node when a restart of the node leaves that in doubt.
+ */
 static void
 look_apart(const HostRecord *record, int64 seen_us)
 {
@@ -125,7 +131,7 @@ look_apart(const HostRecord *record, int64 seen_us)
 		rival_id = record->id;
 	}
 	hosts_compare(&own_then, &theirs, HOSTS_AT_ANY_TIME, &difference);
-	/* a host that refuses writes another entry, and looks, before it takes locks */
+	/* a host that refuses must write an entry, and look, before it takes locks */
 	if (apart_id != 0 || !(difference.kinds & (HOSTS_NODES | HOSTS_HELD)) ||
 		(!(difference.kinds & HOSTS_HELD) && theirs.standing == HOST_REFUSES))
 		return;
@@ -135,9 +141,9 @@ look_apart(const HostRecord *record, int64 seen_us)
 }
 
 /*
- * Each host that gets locks by the lists in force, or by the one that is left, is known to a
- * majority of each of its lists; so it is told of by one that is heard, and has not lost what it
- * knew.
+ * Have enough nodes answered since since_us to know each host?  A host that gets locks by the
+ * lists in force, or by the list to leave, is in the entries of a majority of each of its lists.
+ * So among the nodes of any quorum, a node with all its entries tells of that host.
  */
 static bool
 have_told(core_lists left, int64 since_us, int64 now_us)
@@ -150,7 +156,7 @@ have_told(core_lists left, int64 since_us, int64 now_us)
 	return core_has_quorum(left, those);
 }
 
-/* Majorities of these lists, asked after that. */
+/* Has a majority of each list answered a question of since_us or later? */
 static bool
 have_answered(core_lists lists, int64 since_us)
 {
@@ -164,10 +170,6 @@ have_answered(core_lists lists, int64 since_us)
 	return core_has_quorum(lists, those);
 }
 
-/*
- * Where lists have been marked, this host's says so when it has changed in another way, too; and
- * nodes that lack the mark of this list get it.
- */
 void
 mark_present_list(int64 now_us)
 {
@@ -189,7 +191,7 @@ mark_present_list(int64 now_us)
 	marked_list = lists.now;
 }
 
-/* So long after a host was forgotten its sessions may have locks, though it can't be reached. */
+/* How long a host that is cut off may hold locks after the nodes have forgotten it. */
 static int64
 leases_outlive_us(void)
 {
@@ -199,7 +201,7 @@ leases_outlive_us(void)
 static void
 complain_apart(int64 since_us, int64 now_us)
 {
-	static int64 told_for_us = 0; /* the step that was wanted since then */
+	static int64 told_for_us = 0; /* since_us of the step that the log has */
 	static uint64 told_of;
 	static int64 told_us;
 
@@ -229,7 +231,7 @@ complain_apart(int64 since_us, int64 now_us)
 					   "release its locks.")));
 }
 
-/* It takes one beat to tell, if nothing is wrong. */
+/* Logs only after a beat should have answered. */
 static void
 complain_untold(int64 since_us, int64 now_us)
 {

@@ -11,20 +11,22 @@
 #include "protocol/core.h"
 
 /*
- * May this host have these lists, and leave the one that they lack?  Not while there is a
- * host that only that one keeps apart from it.  It announces the step, and marks the nodes; so it
- * is to be called again until it says yes, and what it allows is to be done at once.  back: to
- * redlock.nodes as it was, as one does when the nodes of redlock.nodes_next are no good: where most
- * of them are away they need not answer.
+ * May this host leave one of its two lists, so that the lists `to` are in force?  Not while
+ * another host exists that only the list to leave keeps apart from this one.
+ *
+ * The function announces the step and marks the nodes, so the caller repeats the call until the
+ * answer is yes, and then takes the step at once.  since_us: when the step was first requested.
+ * back: the step leads back to redlock.nodes, as when the nodes of redlock.nodes_next turn out
+ * bad.  If most of the latter are away, they need not answer.
  */
 extern bool registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us);
 
-/* No such step is wanted any more. */
+/* Withdraws the announced step. */
 extern void registry_stay(void);
 
 /*
- * Where lists have been marked, this host's says so when it has changed in another way, too; and
- * nodes that lack the mark of this list get it.
+ * Keeps marks current, where lists have been marked before: a list that changed without a step
+ * gets marks of its own, and nodes that lack this host's mark get it.
  */
 extern void mark_present_list(int64 now_us);
 

@@ -15,7 +15,7 @@
 #include "shared/text.h"
 
 static StepMarks marks;
-static bool is_left = false; /* those in force were, as marks say */
+static bool is_left = false; /* the lists in force were left */
 
 static uint64 hash_of_address(int node);
 static int sort_nodes(core_mask nodes, int *index);
@@ -85,7 +85,9 @@ hash_of_address(int node)
 	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
 }
 
-/* Of these nodes, in the order of their addresses: all hosts that name them so get the same. */
+/*
+ * Sorts the nodes by address, so that all hosts get the same order.  Returns the number of nodes.
+ */
 static int
 sort_nodes(core_mask nodes, int *index)
 {
@@ -106,7 +108,7 @@ sort_nodes(core_mask nodes, int *index)
 	return count;
 }
 
-/* Describes the list that takes the place of others; its version and place are for the caller. */
+/* Describes the list that replaces others.  The caller sets version and place. */
 static void
 describe_mark(StepMark *mark, core_mask nodes)
 {
@@ -152,7 +154,6 @@ is_marked(core_lists to, core_lists asked)
 	return core_has_quorum(asked, those) && core_has_quorum(to, those);
 }
 
-/* At these nodes. */
 void
 mark_nodes(core_lists to, core_mask at, int64 now_us)
 {
@@ -199,7 +200,7 @@ explain_left(HostDispute *words)
 
 	if (latest == NULL)
 	{
-		host_list_dispute(words); /* what the former broker told */
+		host_list_dispute(words); /* the former broker's text */
 		return;
 	}
 	memset(words, 0, sizeof(*words));

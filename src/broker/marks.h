@@ -11,25 +11,31 @@
 #include "protocol/steps.h"
 #include "shared/host_list.h"
 
-/* The node in this place has told its mark.  There is another node in this place now. */
+/*
+ * read_mark: the node of this index has answered with its mark.  forget_mark: the index has
+ * another node now.
+ */
 extern void read_mark(int index, const char *text, size_t len);
 extern void forget_mark(int index);
 
-/* The marks of the nodes that have told of theirs. */
+/* Returns the marks of all nodes that have answered. */
 extern const StepMarks *known_marks(void);
 
 extern uint64 hash_of_list(core_mask nodes);
 
-/* Has a majority of each list that is asked, and of the one that stays, the latest mark, for it? */
+/*
+ * Does the latest mark name the list `to`, and does a majority of `to` and of each list in `asked`
+ * carry this mark?
+ */
 extern bool is_marked(core_lists to, core_lists asked);
 
-/* Marks these nodes: the list took the place of others. */
+/* Writes marks at the nodes `at`: the list `to` replaces others.  hear_mark reads the replies. */
 extern void mark_nodes(core_lists to, core_mask at, int64 now_us);
 extern void hear_mark(RedisNode *node, const redisReply *reply);
 
 /*
- * Were the lists in force left, as marks say?  look_at_marks finds out, and logs it.  disputes.c
- * sets what the former broker knew, and that it is not known of other lists.
+ * Do marks say that another host has left the lists in force?  look_at_marks decides and logs.
+ * disputes.c passes on the former broker's answer, and resets the answer for other lists.
  */
 extern bool list_is_left(void);
 extern void set_list_left(bool left);

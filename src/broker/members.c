@@ -1,6 +1,6 @@
 /*
  * members.c
- *		The nodes of this server; see members.h.
+ *		The lists of nodes in force; see members.h.
  */
 #include "postgres.h"
 
@@ -14,13 +14,13 @@
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
-/* How often it is tried to put changed lists wholly into force. */
+/* Pause before changed lists are tried again, */
 #define RECONFIGURE_US INT64CONST(1000000)
 
-/* ... and to write them on disk, if that failed. */
+/* ... and before their file is written again, if writing failed. */
 #define WRITE_AGAIN_US INT64CONST(60000000)
 
-/* What the two lists say, each node once. */
+/* The nodes of both lists, each node once. */
 typedef struct Listed
 {
 	int count;
@@ -32,18 +32,18 @@ typedef struct Listed
 	} node[2 * URL_NODES_MAX];
 } Listed;
 
-/* From two lists in force, where redlock.on_disagreement is refuse. */
+/* A change while two lists are in force and redlock.on_disagreement is refuse. */
 typedef enum Step
 {
-	STEP_NONE, /* they stay, or there was but one */
-	STEP_ON,   /* to the next list alone */
-	STEP_BACK, /* to the first one alone */
-	STEP_ASIDE /* to others, or to none */
+	STEP_NONE, /* no step: the same two lists */
+	STEP_ON,   /* to the next list only */
+	STEP_BACK, /* to the first list only */
+	STEP_ASIDE /* to other lists, or to none */
 } Step;
 
 static core_lists lists;
-static core_mask outdated;          /* their connections may be by former settings of TLS */
-static int64 due_us = PG_INT64_MAX; /* the lists are not wholly in force before */
+static core_mask outdated;          /* connected by former TLS settings, perhaps */
+static int64 due_us = PG_INT64_MAX; /* see members_due_us */
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
@@ -103,7 +103,7 @@ members_adopt(int64 now_us)
 		adopt_file(now_us);
 }
 
-/* Two lists were in force when the server stopped, or crashed. */
+/* Takes over the two lists that were in force when the server stopped or crashed. */
 static void
 adopt_file(int64 now_us)
 {
@@ -129,7 +129,7 @@ members_configure(int64 now_us,
 {
 	static bool short_of_indexes = false;
 	static Step wanted = STEP_NONE;
-	static int64 wanted_us; /* since when it is */
+	static int64 wanted_us; /* since when */
 	static bool held_up = false;
 	bool meets;
 	Listed listed;
@@ -146,7 +146,7 @@ members_configure(int64 now_us,
 	}
 	find_indexes(&listed, index);
 	step = step_to(&listed, index, &to);
-	/* from two lists to others the hosts that have but one of them can't be asked */
+	/* STEP_ASIDE: hosts with only one of the two lists cannot be asked */
 	if (step == STEP_ASIDE && step != wanted)
 		warn_of_third_list();
 	if (step != wanted)
@@ -159,7 +159,7 @@ members_configure(int64 now_us,
 							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))
 	{
 		held_up = true;
-		take_urls(&listed, index); /* with passwords that have changed */
+		take_urls(&listed, index); /* passwords may have changed */
 		open_nodes(&listed, index, now_us);
 		if (step != STEP_ASIDE)
 			due_us = now_us + RECONFIGURE_US;
@@ -228,7 +228,7 @@ warn_of_large_change(void)
 					 "redlock.nodes_next on all hosts first.")));
 }
 
-/* A node in both is reached as redlock.nodes says. */
+/* Merges the lists.  For a node in both lists the URL of redlock.nodes counts. */
 static void
 read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next)
 {
@@ -254,7 +254,7 @@ read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next)
 	}
 }
 
-/* Those that nodes have; -1: none yet. */
+/* Finds the index of each listed node; -1: none yet. */
 static void
 find_indexes(const Listed *listed, int *index)
 {
@@ -268,7 +268,10 @@ find_indexes(const Listed *listed, int *index)
 	}
 }
 
-/* Where do these lead from the two lists in force?  Tells by which nodes this host votes then. */
+/*
+ * Which step leads from the lists in force to the listed nodes?  Fills *to with the list by which
+ * this host votes after the step.
+ */
 static Step
 step_to(const Listed *listed, const int *index, core_lists *to)
 {
@@ -294,7 +297,7 @@ step_to(const Listed *listed, const int *index, core_lists *to)
 	return wanted.now == lists.now ? STEP_BACK : STEP_ASIDE;
 }
 
-/* Does each quorum of the new lists meet each of those that were in force? */
+/* Does each quorum of the new lists meet each quorum of the lists in force? */
 static bool
 meets_former(const Listed *listed, const int *index)
 {
@@ -306,7 +309,7 @@ meets_former(const Listed *listed, const int *index)
 			used |= CORE_BIT(index[u]);
 	for (int u = 0; u < listed->count; u++)
 	{
-		/* a node without an index is none of the others: it gets a bit that stands for none */
+		/* a new node gets a bit that no other node has */
 		core_mask bit = index[u] >= 0 ? CORE_BIT(index[u]) : ~used & (used + 1);
 
 		used |= bit;
@@ -317,7 +320,6 @@ meets_former(const Listed *listed, const int *index)
 		   quorums_meet(lists, members(), to, to.now | to.next);
 }
 
-/* Of those that have indexes. */
 static void
 take_urls(const Listed *listed, const int *index)
 {
@@ -333,7 +335,10 @@ take_urls(const Listed *listed, const int *index)
 	}
 }
 
-/* Reserve an index for each node that has none, and tell in which lists each is. */
+/*
+ * Reserves an index for each new node, and puts the lists into force.  False: indexes are short,
+ * and nothing has changed.
+ */
 static bool
 assign_indexes(const Listed *listed, int *index, int64 now_us)
 {
@@ -398,7 +403,7 @@ open_nodes(const Listed *listed, const int *index, int64 now_us)
 				 strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
-			subscription_close(index[u], now_us); /* opened again by the next who waits */
+			subscription_close(index[u], now_us); /* the next waiter opens it again */
 			node_reopen(node, url, now_us);
 		}
 	}
@@ -473,7 +478,7 @@ close_left_node(int index, int64 now_us)
 		node_close(node_at(index), now_us);
 	seqlock_begin_write(&status->version);
 	status->in_use = false;
-	memset(&status->url, 0, sizeof(status->url)); /* nobody needs its password any more */
+	memset(&status->url, 0, sizeof(status->url)); /* forget the password */
 	seqlock_end_write(&status->version);
 }
 

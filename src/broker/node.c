@@ -1,10 +1,10 @@
 /*
  * node.c
- *		One connection to one Redis node: its states, from finding the address to closing
- *		the socket, its deadlines and retries; see node.h.
+ *		One connection to one node: its states, from finding the address to closing the socket, its
+ *		deadlines and retries; see node.h.
  *
- * node_checks.c runs the handshake.  node_pipeline.c writes commands and reads replies.
- * Both call back into this file, by node_internal.h, when a connection changes its state.
+ * node_checks.c runs the handshake.  node_pipeline.c writes commands and reads replies.  Both call
+ * back into this file, by node_internal.h, when a connection changes its state.
  */
 #include "postgres.h"
 
@@ -21,23 +21,23 @@
 #include "shared/guc.h"
 
 /*
- * Pause before connecting again, when all addresses have failed: doubles from MIN to MAX,
- * less up to half.
+ * Pause before a new attempt when all addresses have failed: doubles from MIN to MAX, and is
+ * shortened at random by up to half.
  */
 #define BACKOFF_MIN_US INT64CONST(50000)
 #define BACKOFF_MAX_US INT64CONST(1000000)
 
-/* A wait for an address that takes so long is told; the question goes on. */
+/* A name lookup that takes longer is reported as an error; the lookup goes on. */
 #define RESOLVE_US INT64CONST(30000000)
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
 
-/* How often a connection is checked; those of a host in one pass of its loop. */
+/* Pause between checks of a connection.  All connections are checked in the same pass. */
 #define CHECK_US INT64CONST(5000000)
 
 /*
- * A connection that is silent for so long is replaced, since it may be dead; not more
- * often than that, since the node may be slow.
+ * A connection that leaves a command unanswered for DOUBT_US is replaced: it may be dead.  The
+ * node may just be slow, so each connection is doubted once in DOUBT_AGAIN_US.
  */
 #define DOUBT_US (NODE_TIMEOUT_US / 4)
 #define DOUBT_AGAIN_US INT64CONST(60000000)
@@ -134,7 +134,7 @@ node_close(RedisNode *node, int64 now_us)
 void
 node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 {
-	/* an answer to the former user or password explains nothing any more */
+	/* an error of a former user or password explains nothing now */
 	bool is_same_user = strcmp(node->url.user, url->user) == 0 &&
 						strcmp(node->url.password, url->password) == 0 && node->url.tls == url->tls;
 
@@ -148,7 +148,7 @@ void
 node_on_socket(RedisNode *node, bool readable, bool writable, int64 now_us)
 {
 	if (node->connection == NULL)
-		return; /* closed earlier in this pass */
+		return; /* the pass has closed it */
 
 	if (node->state == NODE_CONNECTING)
 	{
@@ -309,7 +309,7 @@ node_set_error(RedisNode *node, const char *error)
 	node->error_at = error[0] != '\0' ? GetCurrentTimestamp() : 0;
 }
 
-/* Find the address, then connect to it. */
+/* Finds the address of a node, then connects. */
 static void
 start(RedisNode *node, int64 now_us)
 {
@@ -343,7 +343,7 @@ start(RedisNode *node, int64 now_us)
 		return;
 	}
 
-	/* not asked yet, or all its addresses failed */
+	/* first attempt, or all addresses failed */
 	problem = resolver_ask(node->index, node->url.host);
 	if (problem != NULL)
 	{
@@ -379,13 +379,13 @@ connect_to(RedisNode *node, int64 now_us)
 	node->unparsed = 0;
 	node->began_us = now_us;
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
-	loop_watch(node->index, node->connection->fd, true); /* writable means connected */
+	loop_watch(node->index, node->connection->fd, true); /* writable: connected */
 	node_set_state(node, NODE_CONNECTING, NULL);
 }
 
 /*
- * What is not acknowledged in time is given up here.  The system would go on sending
- * it for minutes, also after the socket was closed, and the node execute it so late.
+ * Makes the kernel drop bytes that the node does not acknowledge in time.  Otherwise the kernel
+ * would send them for minutes, even after a close, and the node would execute old commands.
  */
 static void
 limit_delivery(RedisNode *node)
@@ -399,7 +399,7 @@ limit_delivery(RedisNode *node)
 #endif
 }
 
-/* When the oldest of what was sent must be answered. */
+/* Returns when the oldest unanswered command, or check, must be answered. */
 static int64
 answer_due_us(const RedisNode *node, int64 now_us)
 {
@@ -413,8 +413,9 @@ answer_due_us(const RedisNode *node, int64 now_us)
 }
 
 /*
- * May an answer that is out be asked for on another connection?  If nothing was heard
- * since, and there is time to connect, and for the answer.  For messages nobody waits.
+ * May this connection be replaced, and its commands be sent again?  Only if nothing was read since
+ * the oldest command, and the time suffices to connect and to get the answer.  A subscriber is not
+ * replaced: nobody waits for its messages.
  */
 static bool
 may_doubt(const RedisNode *node, int64 now_us)
@@ -439,7 +440,10 @@ replace_connection(RedisNode *node, int64 now_us)
 	node->retry_at_us = now_us;
 }
 
-/* One that is used is checked, too: its answer tells what may change at any time. */
+/*
+ * Sends a check, also on a busy connection: the answer tells the node's memory and eviction
+ * policy.
+ */
 static void
 check_connection(RedisNode *node, int64 now_us)
 {
@@ -470,7 +474,7 @@ node_begin_duty(RedisNode *node, int64 now_us)
 		get_ready(node, NULL);
 }
 
-/* What it can't be trusted with, though redlock.nodes says so, stays to be seen. */
+/* Makes a node READY.  If redlock.nodes says durable=yes wrongly, the error stays in view. */
 static void
 get_ready(RedisNode *node, const char *error)
 {
@@ -484,7 +488,7 @@ get_ready(RedisNode *node, const char *error)
 	node_set_state(node, NODE_READY, error);
 }
 
-/* Does it have reason to believe that we speak the wrong language? */
+/* Has the node not answered at all?  It may expect TLS. */
 bool
 node_is_unanswered(const RedisNode *node)
 {
@@ -492,7 +496,7 @@ node_is_unanswered(const RedisNode *node)
 		   !node->url.is_unix;
 }
 
-/* Close the socket. */
+/* Closes the socket. */
 static void
 drop(RedisNode *node)
 {
@@ -506,8 +510,8 @@ drop(RedisNode *node)
 }
 
 /*
- * The connection is over.  What was sent and not answered may have been
- * executed or not, or may still be: the handler is told of each.
+ * Closes the connection.  An unanswered command may have been executed, or may be executed later;
+ * the handler receives each one.
  */
 void
 node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
@@ -524,12 +528,12 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
 	node->failures++;
 	node->retry_at_us = now_us;
-	if (!has_others) /* addresses to try */
+	if (!has_others) /* other addresses are left to try */
 		node->retry_at_us +=
 			pause_us / 2 + pg_prng_uint32(&pg_global_prng_state) % (uint32) (pause_us / 2);
 	node_set_state(node, state, error);
 
-	/* it may hang as well, and its own check be seconds away */
+	/* the subscriber may hang, too; its next check may be seconds away */
 	if (!node->replacing && !node_is_subscriber(node) &&
 		node_at(node->index + NODE_SUBSCRIBER)->connection != NULL)
 		node_fail(node_at(node->index + NODE_SUBSCRIBER), NODE_BACKING_OFF, "its node is not ready",

@@ -16,7 +16,7 @@
 #include "shared/host_list.h"
 #include "shared/text.h"
 
-/* What is asked in the handshake. */
+/* Questions of the handshake. */
 typedef enum Question
 {
 	ASK_AUTH,
@@ -35,7 +35,7 @@ typedef enum Question
 	TELL_VERSION
 } Question;
 
-/* What it takes to answer, for people: a command, and what an ACL has to allow. */
+/* For error texts: the command of each question, and the rights that it needs. */
 static const struct
 {
 	const char *command;
@@ -55,10 +55,10 @@ static const struct
 	[ASK_EVALSHA] = {"EVALSHA", "+evalsha", true},
 };
 
-/* In the list of a node's clients, with the host's name behind it. */
+/* The client name at a node; the host's name follows. */
 #define CLIENT_NAME "redlock_pg/"
 
-/* Of a script that no node has. */
+/* The hash of a script that no node has. */
 #define NO_SHA "0000000000000000000000000000000000000000"
 
 static void ask_voter(RedisNode *node);
@@ -77,7 +77,7 @@ static bool info_value(const redisReply *reply, const char *name, char *value, s
 static void ask_guard(RedisNode *node);
 static bool is_durable(const RedisNode *node);
 
-/* All that must be said and known first, in one write. */
+/* Sends all questions in one write. */
 void
 node_begin_handshake(RedisNode *node, int64 now_us)
 {
@@ -130,7 +130,7 @@ ask_voter(RedisNode *node)
 }
 
 /*
- * For people who list the node's clients.  It must come behind all questions: answers to it are
+ * Names the connection, for CLIENT LIST.  These questions must be the last ones: their answers are
  * ignored, and the first answer of a node may say why the node refuses us.
  */
 static void
@@ -142,13 +142,13 @@ tell_name(RedisNode *node)
 	strlcat(name, host_list_own_name(), sizeof(name));
 	for (char *c = name; *c != '\0'; c++)
 		if (*c <= ' ' || *c > '~')
-			*c = '_'; /* a node takes no others */
+			*c = '_'; /* a node refuses other characters */
 	ask(node, TELL_NAME, 3, (const char *[]){"CLIENT", "SETNAME", name});
 	ask(node, TELL_LIBRARY, 4, (const char *[]){"CLIENT", "SETINFO", "LIB-NAME", "redlock_pg"});
 	ask(node, TELL_VERSION, 4, (const char *[]){"CLIENT", "SETINFO", "LIB-VER", REDLOCK_VERSION});
 }
 
-/* Some nodes lack the command, or forbid it by their ACL. */
+/* Is the answer ignored?  Some nodes lack the command, or their ACL forbids it. */
 static bool
 is_optional(Question what)
 {
@@ -192,12 +192,12 @@ node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 		}
 	}
 	node->failures = 0;
-	node->next_address = node->used_address; /* it is good: begin with it */
+	node->next_address = node->used_address; /* begin with this address next time */
 	node->untried = node->addresses;
 	node_begin_duty(node, now_us);
 }
 
-/* Is it fit, and may it vote?  What the guard says is remembered for people, too. */
+/* Asks the guard whether the node may vote, and writes the reason into guard->reason. */
 static void
 ask_guard(RedisNode *node)
 {
@@ -210,7 +210,10 @@ ask_guard(RedisNode *node)
 	node_describe(node, guard_meet(memories, node->index, &node->facts, MAX_TTL_US, now_us));
 }
 
-/* redlock.nodes may say what a node does not tell, and that it forgets whatever it tells. */
+/*
+ * Does the node keep grants over a restart?  durable=yes counts only where the node hides the
+ * facts; durable=no always counts.
+ */
 static bool
 is_durable(const RedisNode *node)
 {
@@ -219,7 +222,7 @@ is_durable(const RedisNode *node)
 	return node->url.durable == URL_DURABLE || node->untold[0] == '\0';
 }
 
-/* A time of day, since the text is read later, by whomever. */
+/* Writes the guard's reason, with a time of day: people read the text later. */
 void
 node_describe(RedisNode *node, GuardVerdict verdict)
 {
@@ -250,7 +253,7 @@ node_describe(RedisNode *node, GuardVerdict verdict)
 	}
 }
 
-/* Why this node must not vote, as far as this reply tells; or NULL. */
+/* Returns why this node must not vote, as far as the reply tells; or NULL. */
 static const char *
 find_fault(RedisNode *node, Question what, const redisReply *reply)
 {
@@ -259,14 +262,14 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 	if (what == ASK_FSYNC)
 	{
-		read_fsync(node, reply); /* not all who are fit may be asked */
+		read_fsync(node, reply); /* a fit node may forbid CONFIG GET */
 		return NULL;
 	}
 	if (is_optional(what))
 		return NULL;
 	if (what == ASK_EVALSHA && reply->type == REDIS_REPLY_ERROR &&
 		begins_with(reply->str, "NOSCRIPT"))
-		return NULL; /* it looked for the script, so it may */
+		return NULL; /* NOSCRIPT: our user may call EVALSHA */
 	if (reply->type == REDIS_REPLY_ERROR)
 		return explain_error(what, reply);
 	switch (what)
@@ -282,7 +285,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
 				return "its INFO server has no uptime_in_seconds";
 			node->facts.uptime_s = Max(0, Min(strtoll(value, NULL, 10), PG_INT32_MAX));
-			/* Valkey has another name for it */
+			/* Valkey says server_mode */
 			if ((info_value(reply, "redis_mode", value, sizeof(value)) ||
 				 info_value(reply, "server_mode", value, sizeof(value))) &&
 				strcmp(value, "standalone") != 0)
@@ -335,14 +338,14 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 		case TELL_NAME:
 		case TELL_LIBRARY:
 		case TELL_VERSION:
-			break; /* above */
+			break; /* handled above */
 	}
 	return NULL;
 }
 
 /*
- * An error of the handshake, with what is missing.  That of an unknown command repeats
- * its arguments, which may be a password.
+ * Returns the text of an error in the handshake, with the rights that are missing.  The error of
+ * an unknown command repeats its arguments, perhaps a password, so it gets a text of ours.
  */
 static const char *
 explain_error(Question what, const redisReply *reply)
@@ -367,7 +370,7 @@ explain_error(Question what, const redisReply *reply)
 	return fault;
 }
 
-/* Does it say that the user lacks a right? */
+/* Does the reply say that our user lacks a right? */
 static bool
 is_refusal(const redisReply *reply)
 {
@@ -394,7 +397,7 @@ begins_with(const char *text, const char *with)
 	return pg_strncasecmp(text, with, strlen(with)) == 0;
 }
 
-/* Does it answer before the disk has a command? */
+/* Reads whether the node may answer before a command is on disk. */
 static void
 read_fsync(RedisNode *node, const redisReply *reply)
 {
@@ -418,12 +421,12 @@ read_fsync(RedisNode *node, const redisReply *reply)
 	}
 	if (told < lengthof(durable))
 		strlcpy(node->untold, "it does not answer CONFIG GET", sizeof(node->untold));
-	/* one that is durable by its replicas may have no such file */
+	/* a node that is durable by replicas may need no such file */
 	if (told == 0 && node->url.durable == URL_DURABLE)
 		node->forgets[0] = '\0';
 }
 
-/* In the reply of CONFIG GET, which has names and values in turn; NULL: not there. */
+/* Returns the value of a setting in the reply of CONFIG GET; NULL: absent. */
 static const redisReply *
 configured(const redisReply *reply, const char *name)
 {
@@ -476,7 +479,7 @@ read_marker(RedisNode *node, const redisReply *reply)
 	return true;
 }
 
-/* The value of a line "name:value" in the reply of INFO. */
+/* Copies the value of a line "name:value" in the reply of INFO.  False: absent. */
 static bool
 info_value(const redisReply *reply, const char *name, char *value, size_t size)
 {
@@ -500,7 +503,7 @@ info_value(const redisReply *reply, const char *name, char *value, size_t size)
 	return false;
 }
 
-/* 0: it is not there, or below. */
+/* Returns a number in the reply of INFO; 0: absent, or negative. */
 static int64
 info_number(const redisReply *reply, const char *name)
 {

@@ -1,6 +1,6 @@
 /*
  * node_news.c
- *		What people are told of a node: in the view redlock_nodes and in the log.
+ *		News of a node for people: in the view redlock_nodes and in the log.
  */
 #include "postgres.h"
 
@@ -11,17 +11,16 @@
 #include "shared/new_names.h"
 #include "shared/node_status.h"
 
-/* How often an error of a node is logged that is another again and again. */
+/* Least pause between two logged errors of one node, if they differ. */
 #define LOG_ERROR_US INT64CONST(10000000)
 
-/* The log warns of a node this full, and tells when the node is less full than the second. */
+/* The log warns of a node this full, and reports room again below the second value. */
 #define MEMORY_WARN_PERCENT 80
 #define MEMORY_ROOM_PERCENT 75
 
 static char *most_names_text(void);
 static bool may_log_error(RedisNode *node, bool ended_duty);
 
-/* For people, and in the log once when little is left, and once when there is room again. */
 void
 node_news_of_memory(RedisNode *node)
 {
@@ -54,7 +53,7 @@ node_news_of_memory(RedisNode *node)
 	}
 }
 
-/* Names of roles are not known here. */
+/* The broker has no catalogs, so the text has the role's OID. */
 static char *
 most_names_text(void)
 {
@@ -72,15 +71,14 @@ most_names_text(void)
 					most.role, most.names);
 }
 
-/* For people, and in the log if it is news. */
 void
 node_news_of_state(RedisNode *node, NodeState before)
 {
 	NodeStatus *status = &node_status[node->index];
-	/* not only connected again, as for a new password: its last error was told then */
+	/* false for a mere new attempt: the last error was logged before */
 	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
 	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
-	/* it stays refused until it has answered otherwise */
+	/* a node stays refused until it answers otherwise */
 	bool is_looked_at_again = node->state == NODE_RESOLVING || node->state == NODE_CONNECTING ||
 							  node->state == NODE_HANDSHAKE;
 
@@ -119,8 +117,8 @@ node_news_of_state(RedisNode *node, NodeState before)
 }
 
 /*
- * The end of its duty is told at once.  Of errors that take turns, those of answers or of
- * its addresses, one is told now and then; one that lasts comes again, and is told then.
+ * Logs the end of a node's duty at once, and other errors at most once in LOG_ERROR_US.  An error
+ * that is skipped but lasts comes again.
  */
 static bool
 may_log_error(RedisNode *node, bool ended_duty)
@@ -135,7 +133,6 @@ may_log_error(RedisNode *node, bool ended_duty)
 	return true;
 }
 
-/* Once, and again when it was mended meanwhile. */
 void
 node_news_of_praise(RedisNode *node)
 {

@@ -1,6 +1,6 @@
 /*
  * node_news.h
- *		What people are told of a node: in the view redlock_nodes and in the log.
+ *		News of a node for people: in the view redlock_nodes and in the log.
  *
  * Used by the broker only.
  */

@@ -1,12 +1,11 @@
 /*
  * node_pipeline.c
- *		Commands and replies of a connection: batches, writing, reading, and which reply
- *		answers which command.
+ *		Commands and replies of a connection: batches, writing, reading, and which reply answers
+ *		which command.
  *
- * hiredis is used for what it does well, the protocol and its buffers; its
- * sockets are non-blocking and driven by our loop.  Its asynchronous API is not
- * used: one kind of callback and one ring are all that pipelined commands with
- * replies in order need, and leases must outlive a connection.
+ * hiredis handles the protocol and its buffers; our loop drives its non-blocking sockets.  The
+ * asynchronous API of hiredis is not used: one ring is enough for pipelined commands with replies
+ * in order, and leases must outlive a connection.
  */
 #include "postgres.h"
 
@@ -19,7 +18,7 @@
 StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 				 "the numbers of commands in flight wrap");
 
-static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* hiredis's */
+static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* of hiredis */
 
 static void end_batch(RedisNode *node);
 static void watch(RedisNode *node);
@@ -50,7 +49,7 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 		end_batch(node);
 }
 
-/* What was sent since the last one becomes a call of the script. */
+/* Turns the commands of the batch into one call of the script. */
 static void
 end_batch(RedisNode *node)
 {
@@ -71,7 +70,7 @@ node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *
 	node_send_alone(node, &sent, argc, argv, argvlen);
 }
 
-/* Behind what is in the batch. */
+/* Sends a command of its own, after the batch. */
 void
 node_send_alone(RedisNode *node, const InFlight *sent, int argc, const char **argv,
 				const size_t *argvlen)
@@ -116,7 +115,10 @@ node_flush(RedisNode *node, int64 now_us)
 	return true;
 }
 
-/* A write by TLS that is not done may wait for bytes to read: then room is no news. */
+/*
+ * Sets the events to wait for.  An unfinished TLS write may wait for bytes to read; then a
+ * writable socket is no news.
+ */
 static void
 watch(RedisNode *node)
 {
@@ -125,8 +127,8 @@ watch(RedisNode *node)
 }
 
 /*
- * hiredis allocates, and frees one by one, as many elements as an array says to
- * have: a line of a hostile node would keep it busy for seconds.
+ * Limits arrays in replies.  hiredis allocates, and frees one by one, as many elements as an array
+ * announces: one line of a hostile node would keep hiredis busy for seconds.
  */
 void
 node_limit_replies(redisReader *reader)
@@ -218,7 +220,7 @@ node_read_replies(RedisNode *node, int64 now_us)
 		node_fail(node, NODE_BACKING_OFF, "it answered without being asked", now_us);
 }
 
-/* What a server of TLS says to one that speaks otherwise, if it says anything. */
+/* Did the node send a TLS alert, as some TLS servers answer a plain client? */
 static bool
 is_alert(const RedisNode *node)
 {
@@ -251,7 +253,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		node->in_flight_head++;
 		node_read_memory(node, reply);
 		if (evicted && !node->facts.evicts)
-			node_set_state(node, node->state, NULL); /* its quarantine has an end now */
+			node_set_state(node, node->state, NULL); /* the quarantine has an end now */
 		if (node->facts.evicts)
 		{
 			guard_distrust(node->guard, MAX_TTL_US, now_us);
@@ -280,17 +282,17 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		node_handler->answered(node, &sent, &answer, now_us);
 	}
 	if (changed[0] != '\0')
-		node_fail(node, NODE_BACKING_OFF, changed, now_us); /* for another handshake */
+		node_fail(node, NODE_BACKING_OFF, changed, now_us); /* forces a new handshake */
 }
 
-/* Was a batch sent that is not yet answered? */
+/* Is a sent batch unanswered? */
 static bool
 is_answer_due(const RedisNode *node)
 {
 	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
 }
 
-/* A message, the confirmation that a channel was joined or left, or an answer to PING. */
+/* Handles a message, a joined or left channel, or an answer to PING. */
 static void
 hear(RedisNode *node, const redisReply *reply, int64 now_us)
 {
@@ -300,7 +302,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 	{
 		char error[SCRIPT_TEXT_MAX + 1];
 
-		/* a host that may not subscribe waits by asking */
+		/* without messages, waiters poll */
 		text_of_node(error, sizeof(error), reply->str, reply->len);
 		node_fail(node, NODE_REFUSED, error, now_us);
 		return;
@@ -317,7 +319,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 		node_handler->joined(node, element[1]->str, element[1]->len, now_us);
 }
 
-/* It looks otherwise on a connection that has subscribed to something. */
+/* The answer to PING; an array on a connection with subscriptions. */
 static bool
 is_pong(const redisReply *reply)
 {

@@ -1,6 +1,6 @@
 /*
  * registry.c
- *		The heartbeat: sends beats, hears the answers, and then calls the other files in order; see
+ *		The heartbeat: sends beats, reads the answers, and then calls the other files in order; see
  *		registry.h.
  */
 #include "postgres.h"
@@ -23,15 +23,15 @@
 #include "shared/host_list.h"
 #include "shared/lease.h"
 
-/* The next beat comes so soon during a dispute, or when this host must not take locks, */
+/* Pause between beats during a configuration conflict, or when this host must not take locks, */
 #define BEAT_IN_DISPUTE_US INT64CONST(3000000)
 
 /* ... or while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
 
-static int64 beat_us; /* the last */
+static int64 beat_us; /* time of the last beat */
 static core_mask beat_out;
-static bool begun = false; /* each node was asked, or can't be */
+static bool begun = false; /* probed once */
 static bool left = false;
 
 static bool still_counts(const RedisNode *node);
@@ -53,7 +53,10 @@ registry_init(void)
 	disputes_init();
 }
 
-/* A node that is connected to once more tells at once; see also still_counts. */
+/*
+ * A node that is connected again is asked at once, and has no vote until then, except by
+ * still_counts.
+ */
 void
 registry_changed(void)
 {
@@ -73,12 +76,12 @@ registry_changed(void)
 }
 
 /*
- * Does the last word of a node that was away for a moment allow a vote?  The node has this host in
- * its list for LUA_HOST_LIVES_MS, so a newcomer there finds this host.  A request that has met a
- * dead connection asks again by a new connection, and must not wait for the list.
+ * Does the last answer of a node that was away for a moment still allow a vote?  The node lists
+ * this host for LUA_HOST_LIVES_MS, so a newcomer at the node finds this host.  And a request that
+ * met a dead connection asks again by a new connection, without a wait for the list.
  *
- * If this host's last entry does not name the node's process, the node tells of other hosts first.
- * Another host that read the entry takes the node for one without a vote for this host.
+ * If this host's last entry does not name the node's process, the node must answer first: a host
+ * that read the entry takes the node for one without a vote for this host.
  */
 static bool
 still_counts(const RedisNode *node)
@@ -143,7 +146,10 @@ registry_told(void)
 	return nodes_told();
 }
 
-/* One that has not been answered is not sent again: the node fails, or answers. */
+/*
+ * Sends a beat to each node that is there.  A node that still owes an answer gets no other beat:
+ * the node answers, or fails.
+ */
 static void
 beat(int64 now_us)
 {
@@ -168,7 +174,7 @@ beat(int64 now_us)
 		look(now_us);
 }
 
-/* What was told in this place was so by another node. */
+/* Forgets the former node of this index. */
 static void
 meet(const RedisNode *node)
 {
@@ -230,13 +236,13 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (reply != NULL && lacks_script(node, reply))
 	{
-		/* the node has restarted: it is asked again at once */
+		/* the node has restarted: ask again at once */
 		if (!from->loaded && node_can_send(node))
 		{
 			send_beat(node, now_us);
 			return;
 		}
-		beat_soon(); /* soon again */
+		beat_soon();
 	}
 	else if (reply != NULL &&
 			 !(list_is_answer(reply, 4) && reply->element[2]->type == REDIS_REPLY_STRING &&
@@ -297,7 +303,7 @@ end_beat(RedisNode *node, int64 now_us)
 		look(now_us);
 }
 
-/* To be called when no answer to the beat is outstanding. */
+/* To be called when each node has answered the beat, or failed. */
 static void
 look(int64 now_us)
 {
@@ -309,7 +315,7 @@ look(int64 now_us)
 	tell_namesake(now_us);
 }
 
-/* Once, as long as there is one. */
+/* Warns of a host with the same name, once while there is one. */
 static void
 tell_namesake(int64 now_us)
 {

@@ -1,19 +1,20 @@
 /*
  * registry.h
- *		This host in the lists of hosts that the nodes keep (hosts.lua), and what these
- *		lists tell.
+ *		The registry of hosts, which each node keeps (hosts.lua): this host's entry, and the
+ *		entries of other hosts.
  *
- * Every few seconds, and soon after something has changed, the host writes itself into the
- * list of each node, and is told which other configurations are in use with its prefix.
- * One by which both hosts could get one lock is a dispute, if it is there some seconds later,
- * too: who changes its list on all hosts, or restarts a node, should not be told of each
- * moment between.  The log tells, and shared memory: see redlock.on_disagreement.
+ * Every few seconds, and soon after a change, the broker sends a beat: this host writes its entry
+ * at each node, and the node answers with the other configurations in use under this key prefix.
+ * If another configuration would let both hosts get one lock, there is a configuration conflict.
+ * A conflict is told when it has lasted for some seconds, in the log and in shared memory (see
+ * redlock.on_disagreement): a change of the list on all hosts, or a node's restart, causes passing
+ * conflicts.
  *
  * The whole list is read when a session asks for it (host_list.h).
  *
- * registry.c sends and hears beats, and calls the other parts: host_entry (what this host writes),
- * told (what nodes told, and votes), disputes, marks, leaving (the veto on leaving a list) and
- * host_pages (the whole list).  None of them calls back.
+ * registry.c sends beats, reads answers, and calls the other parts: host_entry (this host's
+ * entry), told (answers of nodes, and votes), disputes, marks, leaving (the veto on leaving a
+ * list) and host_pages (the whole list).  No part calls back.
  *
  * Used by the broker only.
  */
@@ -30,19 +31,22 @@
 
 extern void registry_init(void);
 
-/* Something that other hosts should know has changed. */
+/* To be called when a node's state or this host's settings have changed: a beat follows soon. */
 extern void registry_changed(void);
 
-/* Nodes that have told of other hosts lately enough.  Other nodes must not vote. */
+/* Returns the nodes that have told of other hosts lately.  No other node may vote. */
 extern core_mask registry_told(void);
 
-/* Sends what is due; returns when to be called again. */
+/* Sends the beats and pages that are due.  Returns when to call it again. */
 extern int64 registry_on_time(int64 now_us);
 
 /* NodeHandler.called */
 extern void registry_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us);
 
-/* The server stops: leave the lists.  True: that was done before, or there is none to leave. */
+/*
+ * The server stops: removes this host from the nodes' lists.  Returns true if nothing is left to
+ * do, false if the removal was just sent.
+ */
 extern bool registry_leave(int64 now_us);
 
 #endif /* REDLOCK_REGISTRY_H */

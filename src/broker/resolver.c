@@ -2,34 +2,30 @@
  * resolver.c
  *		Host names into addresses; see resolver.h.
  *
- * The system's resolver, getaddrinfo, blocks: for many seconds when DNS is down.
- * The broker must not, and a DNS library would not read what nsswitch.conf says.
- * So each question has a thread of its own that lives for one getaddrinfo.
+ * The system's resolver, getaddrinfo, blocks for many seconds when DNS is down.  The broker must
+ * not block, and a DNS library would not read nsswitch.conf.  So each lookup has a thread, which
+ * runs one getaddrinfo.
  *
- * A PostgreSQL process has one thread, and its code relies on that.  This is why
- * ours does no harm:
+ * A PostgreSQL process has one thread, and PostgreSQL's code relies on this.  Our threads do no
+ * harm, since:
  *
- * - It runs none of that code: no memory context, error, latch, lock or shared
- *	 memory.  It calls getaddrinfo with what is in its Lookup, and writes the result
- *	 there.  A Lookup is static: it outlives the thread, whoever has lost interest.
- * - One word, `state`, says whose the Lookup is.  Nobody waits for anybody: the
- *	 broker looks at the word now and then.
- * - All signals are blocked in it, so handlers run in the broker's own thread, and
- *	 signals that nobody handles wait for that thread.
- * - getaddrinfo may be called by several threads as long as nobody changes locale or
- *	 environment.  The broker does neither, but for LC_MESSAGES at a reload, which
- *	 getaddrinfo does not use: the error's text is made by the broker.
- * - The process does not end by exit() once it had a thread: handlers and destructors
- *	 of libraries, the name service's among them, must not run beside a getaddrinfo
- *	 that uses them, nor wait for a lock that it holds.  PostgreSQL's own clean-up
- *	 is done by then, and the kernel ends the thread, whatever it does.
+ * - A thread runs none of PostgreSQL's code: no memory context, error, latch, lock or shared
+ *   memory.  It calls getaddrinfo with the text in its Lookup, and writes the result there.
+ *   A Lookup is static, so it outlives the thread, even if nobody waits for the result.
+ * - `state` says whether the broker or the thread owns the Lookup.  Neither waits for the
+ *   other: the broker polls.
+ * - The thread blocks all signals, so handlers run in the broker's own thread.
+ * - Several threads may call getaddrinfo if nobody changes locale or environment.  The broker
+ *   changes only LC_MESSAGES, at a reload.  getaddrinfo does not use it: the broker makes the
+ *   text of an error.
+ * - Once a thread existed, the process does not end by exit().  Exit handlers and destructors
+ *   of libraries, such as the name service's, must not run beside a getaddrinfo, nor wait for
+ *   its locks.  PostgreSQL's clean-up is done by then, and the kernel ends the thread.
  *
- * A process for each question needs none of this, and was there first.  PostgreSQL's
- * handler of SIGTERM ended it wherever it was, often inside of getaddrinfo; then the
- * exit handlers of that process waited for the locks that it held, and the server
- * could not be stopped.  Without SIGTERM it would hold up the shutdown as long as
- * the name hangs.  glibc's getaddrinfo_a is a pool of such threads, but other C
- * libraries lack it, and it says nothing of what happens beside exit().
+ * Rejected: a process for each lookup.  PostgreSQL's SIGTERM handler ended such a process inside
+ * of getaddrinfo.  Its exit handlers then waited for getaddrinfo's locks, and the server could not
+ * stop.  Without SIGTERM a hanging lookup would hold up the shutdown.  Rejected, too:
+ * getaddrinfo_a of glibc.  Other C libraries lack it, and its documentation does not cover exit().
  */
 #include "postgres.h"
 
@@ -46,17 +42,17 @@
 #include "broker/resolver.h"
 #include "protocol/core.h"
 
-/* Beside those of all nodes, some may hang whose answers nobody wants any more. */
+/* Room for the lookups of all nodes, and for abandoned lookups that hang. */
 #define LOOKUPS (2 * CORE_NODES_MAX)
 
-/* Of a thread: some modules of the name service need more than getaddrinfo does. */
+/* Stack of a thread: some modules of the name service need more than getaddrinfo does. */
 #define STACK_BYTES (1024 * 1024)
 
 typedef enum LookupState
 {
-	LOOKUP_FREE = 0, /* the broker's */
-	LOOKUP_RUNNING,  /* the thread's */
-	LOOKUP_OVER      /* the broker's again, with the results */
+	LOOKUP_FREE = 0, /* owned by the broker */
+	LOOKUP_RUNNING,  /* owned by the thread */
+	LOOKUP_OVER      /* owned by the broker, with the results */
 } LookupState;
 
 typedef struct Lookup
@@ -69,7 +65,7 @@ typedef struct Lookup
 } Lookup;
 
 static Lookup lookups[LOOKUPS];
-static Lookup *asked[CORE_NODES_MAX]; /* of each node; NULL: none */
+static Lookup *asked[CORE_NODES_MAX]; /* by node; NULL: no lookup */
 static bool had_thread = false;
 
 static LookupState state_of(Lookup *lookup);
@@ -98,7 +94,7 @@ resolver_ask(int node, const char *host)
 	if (lookup != NULL && state_of(lookup) == LOOKUP_RUNNING && strcmp(lookup->host, host) == 0)
 		return NULL;
 
-	asked[node] = NULL; /* an earlier question may go on by itself */
+	asked[node] = NULL; /* an earlier lookup is abandoned */
 	lookup = find_free();
 	if (lookup == NULL)
 		return "too many host names are being resolved already";
@@ -163,7 +159,7 @@ state_of(Lookup *lookup)
 	return state;
 }
 
-/* One that no thread has, and whose answer nobody waits for. */
+/* Returns a Lookup that no thread owns and no node waits for, or NULL. */
 static Lookup *
 find_free(void)
 {
@@ -191,7 +187,7 @@ make_free(Lookup *lookup)
 	pg_atomic_write_u32(&lookup->state, LOOKUP_FREE);
 }
 
-/* Returns 0, or an errno. */
+/* Starts the thread.  Returns 0 or an errno. */
 static int
 start_thread(Lookup *lookup)
 {
@@ -213,7 +209,7 @@ start_thread(Lookup *lookup)
 		rc = pthread_attr_setstacksize(&attributes, STACK_BYTES);
 	if (rc == 0)
 	{
-		/* it inherits the mask, so no signal finds it for even a moment */
+		/* the thread inherits the mask, and never takes a signal */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
 		pg_atomic_write_u32(&lookup->state, LOOKUP_RUNNING);
@@ -226,7 +222,7 @@ start_thread(Lookup *lookup)
 	return rc;
 }
 
-/* The thread: nothing of PostgreSQL's may be called here. */
+/* The thread.  It must not call PostgreSQL's functions. */
 static void *
 run(void *arg)
 {
@@ -239,14 +235,14 @@ run(void *arg)
 	lookup->error = errno;
 	if (lookup->rc != 0)
 		lookup->list = NULL;
-	pg_write_barrier(); /* the results come before the state */
+	pg_write_barrier(); /* results before the state */
 	pg_atomic_write_u32(&lookup->state, LOOKUP_OVER);
 	return NULL;
 }
 
 /*
- * Called when proc_exit has run all else.  What exit() would still do, the handlers
- * and destructors of libraries, is not for a process that has, or just had, threads.
+ * Ends the process after PostgreSQL's clean-up, without the exit handlers of libraries: these are
+ * not safe while a thread runs, or has just run.
  */
 static void
 end_process(int code, Datum arg)

@@ -10,7 +10,7 @@
 #define RESOLVED_MAX 16
 #define RESOLVER_ADDRESS_SIZE 64 /* numeric, IPv4, or IPv6 with its scope */
 
-/* How often resolver_read is to be called: nothing tells that an answer came. */
+/* How often to call resolver_read: an answer raises no event. */
 #define RESOLVER_POLL_US INT64CONST(20000)
 
 typedef enum ResolverResult
@@ -22,21 +22,21 @@ typedef enum ResolverResult
 
 typedef struct ResolverAnswer
 {
-	int addresses; /* DONE: how many */
+	int addresses; /* number of addresses */
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE];
 	char error[128]; /* FAILED */
 } ResolverAnswer;
 
 /*
- * Ask for the host of a node.  A question that is under way for this node is not
- * asked again.  Returns NULL, or why it can't be asked, in static memory.
+ * Starts to look up the host of a node, unless the same lookup is under way.  Returns NULL, or why
+ * not, in static memory.
  */
 extern const char *resolver_ask(int node, const char *host);
 
-/* DONE and FAILED are told once for each question. */
+/* Reads the outcome of a lookup.  DONE and FAILED are returned once for each resolver_ask. */
 extern ResolverResult resolver_read(int node, ResolverAnswer *answer);
 
-/* A numeric address needs no resolver. */
+/* Is the host a numeric address, which needs no lookup? */
 extern bool resolver_is_address(const char *host);
 
 #endif /* REDLOCK_RESOLVER_H */

@@ -2,8 +2,7 @@
  * script.c
  *		Commands to a node and the reading of its replies; see script.h.
  *
- * They are written in the Redis protocol here, and not by hiredis, which
- * would allocate and copy for each of them.
+ * This file writes the Redis protocol itself: hiredis would allocate and copy for each command.
  */
 #include "postgres.h"
 
@@ -17,30 +16,30 @@
 #include "shared/text.h"
 
 /*
- * No counter runs ahead of time that far (70 years).  One node that says so must
- * not make it true on all others, where the token is written.
+ * No true counter is 70 years ahead of time.  A node that says so must not spread such a token to
+ * the other nodes.
  */
 #define TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
 
-/* None is from before 2020. */
+/* No token is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
 
-/* More count as so many: what a node says makes nobody wait without limit, nor overflows. */
+/* Larger values count as these: a node must not cause an endless wait or an overflow. */
 #define WAITING_MAX 1024
 #define BUSY_MAX_MS PG_INT32_MAX
 
-/* Of a number in a message; a larger one than 64 bits have counts as the largest. */
+/* Digits of a number in a message; a number over 64 bits counts as the largest. */
 #define NUMBER_DIGITS 19
 
-/* Nobody waits for longer than 30 years. */
+/* No host waits for longer than 30 years. */
 #define WAITED_MAX_US INT64CONST(999999999999999)
 
-/* ScriptAnswer.holder of a shared lock: the readers are one rival, whoever the nodes name. */
+/* ScriptAnswer.holder of a shared lock: all readers count as the same rival. */
 #define READERS 1
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* Of a value: the secret, ':', the attempt, ':', the host, ' ' or LUA_MAY_STAY or LUA_SHARED. */
+/* Layout of a value: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_STAY or LUA_SHARED. */
 #define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 #define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
 
@@ -50,10 +49,10 @@ StaticAssertDecl(SCRIPT_VALUE_SIZE <= LUA_HELD_MAX + 1, "a node must return a lo
 StaticAssertDecl(VALUE_HEAD + 1 + sizeof(LUA_KEPT) + SCRIPT_TEXT_MAX <= LUA_HELD_MAX,
 				 "where a node cuts a value must not be seen");
 
-/* What goes before a batch: the script or its hash, the marker, and three short words. */
+/* The text before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 
-#define NUMBER_MAX (MAXINT8LEN + 1) /* of digits, and what ends them */
+#define NUMBER_MAX (MAXINT8LEN + 1) /* digits and their end */
 
 StaticAssertDecl(SCRIPT_COMMAND_MAX >= 16 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
 										   5 * NUMBER_MAX +
@@ -77,7 +76,7 @@ static bool take_probe(const char **at, const char *end, ScriptProbe *probe);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
 static bool is_try(const char *at, const char *end);
 
-/* The first words of a probe for a lock that its last step wants alone, or to share. */
+/* First word of a probe whose last wait is a writer's; a reader's. */
 #define PROBE "probe"
 #define PROBE_SHARED "probe shared"
 
@@ -228,7 +227,7 @@ put_word(char *at, const char *text, size_t len)
 static char *
 put_number(char *at, int64 number)
 {
-	return at + pg_lltoa(number, at) + 1; /* it ends in a NUL */
+	return at + pg_lltoa(number, at) + 1; /* digits, then a NUL */
 }
 
 void
@@ -242,7 +241,7 @@ script_read(core_op op, const redisReply *reply, int i, int count, ScriptAnswer 
 	{
 		read_reply(op, reply, answer);
 		if (count > 1 && !answer->unknown_script)
-			answer->reply = CORE_REPLY_UNKNOWN; /* it may be that of another command */
+			answer->reply = CORE_REPLY_UNKNOWN; /* another command may have failed */
 	}
 	else
 		read_reply(op, &strange, answer);
@@ -251,7 +250,7 @@ script_read(core_op op, const redisReply *reply, int i, int count, ScriptAnswer 
 static void
 read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 {
-	memset(answer, 0, offsetof(ScriptAnswer, text)); /* which is long */
+	memset(answer, 0, offsetof(ScriptAnswer, text)); /* not the text: it is long */
 	answer->text[0] = '\0';
 
 	if ((op == CORE_OP_ACQUIRE || op == CORE_OP_RENEW) && reply->type == REDIS_REPLY_STRING)
@@ -289,7 +288,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->reply = CORE_REPLY_ERROR;
 		answer->unknown_script = strncmp(reply->str, "NOSCRIPT", 8) == 0;
 		answer->forgot = strncmp(reply->str, LUA_FORGOT, strlen(LUA_FORGOT)) == 0;
-		answer->demoted = strstr(reply->str, "READONLY ") != NULL; /* older ones begin otherwise */
+		answer->demoted = strstr(reply->str, "READONLY ") != NULL; /* older nodes: not first */
 		if (answer->forgot)
 			strlcpy(answer->text, "its data was lost; connecting again", sizeof(answer->text));
 		else
@@ -302,7 +301,10 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 	}
 }
 
-/* Our own values say it after their fixed part; others' are shown as they are. */
+/*
+ * Reads the holder from the value in the way.  A value of redlock_pg has the holder's text after a
+ * fixed part; any other value is shown whole.
+ */
 static void
 read_holder(const redisReply *reply, ScriptAnswer *answer)
 {
@@ -319,7 +321,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 		from[HOST_AT - 1] == ':' &&
 		strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
 		(from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0] || shared);
-	/* whatever attempt of a request a node has; and which reader */
+	/* the same hash for all attempts of a request, and for all readers */
 	answer->holder =
 		answer->ours && shared
 			? READERS
@@ -339,7 +341,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	text_to_utf8(answer->text + said, sizeof(answer->text) - said, from, end - from);
 }
 
-/* Each as its id and for how many us it has waited. */
+/* Writes each waiter's id and its wait so far, in us. */
 static char *
 put_waiters(char *at, const Waiters *waiters, int64 now_us)
 {
@@ -390,7 +392,7 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	}
 }
 
-/* Words end in a NUL. */
+/* Takes a word, which ends in a NUL. */
 static bool
 take_word(const char **at, const char *end, const char **word, size_t *len)
 {
@@ -404,7 +406,7 @@ take_word(const char **at, const char *end, const char **word, size_t *len)
 	return true;
 }
 
-/* Strangers may publish, too: what is no host, or no time, is none. */
+/* Takes a waiter.  False: no valid host and time; anybody may publish. */
 static bool
 take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 {
@@ -419,7 +421,7 @@ take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 	return true;
 }
 
-/* A host that does not wait. */
+/* Is the rest a host that tries, and does not wait? */
 static bool
 is_try(const char *at, const char *end)
 {
@@ -459,7 +461,7 @@ take_number(const char **at, const char *end, int64 most, int64 *number)
 	return true;
 }
 
-/* For people. */
+/* Takes a text for people. */
 static bool
 take_text(const char **at, const char *end, char *text, size_t size)
 {
@@ -514,7 +516,7 @@ script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 	return at - text;
 }
 
-/* False: it is none, or has no step. */
+/* Takes a probe.  False: damaged, or without a step. */
 static bool
 take_probe(const char **at, const char *end, ScriptProbe *probe)
 {

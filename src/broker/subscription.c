@@ -1,6 +1,6 @@
 /*
  * subscription.c
- *		What this server hears; see subscription.h.
+ *		Messages of other hosts; see subscription.h.
  */
 #include "postgres.h"
 
@@ -16,17 +16,15 @@
 #include "protocol/permits.h"
 #include "shared/guc.h"
 
-/* LUA_HOST and the digits of a host's id; it has a NUL in it. */
+/* A host's channel: LUA_HOST, which has a NUL in it, and the digits of the host's id. */
 #define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
 #define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
 
 static Driver *driver;
 
-/* Of each entry of the lease table: of a queue that is held, nodes that told of each permit; or
- * NULL
- */
+/* By entry of the lease table: for a held queue, the nodes that told of each permit; or NULL. */
 static core_mask **told_permits;
-static core_mask deaf_to_us; /* the log says that they don't let us subscribe */
+static core_mask deaf_to_us; /* logged: these nodes refuse subscriptions */
 
 static bool hears(const Lease *lease);
 static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
@@ -88,7 +86,7 @@ subscription_joined(const RedisNode *node, const char *channel, size_t len)
 	return subscription_lease(channel, len);
 }
 
-/* A node that tells of a permit once more tells of its next release. */
+/* A second message of a node about a permit is about the next release. */
 Lease *
 subscription_told_permit(const RedisNode *node, const char *channel, size_t len, int permit)
 {

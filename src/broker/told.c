@@ -14,7 +14,7 @@
 #include "shared/text.h"
 
 static Told *told;           /* of each node */
-static core_mask those_told; /* nodes that have told of others, or can't */
+static core_mask those_told; /* nodes that may vote */
 static int64 beat_at_us = 0; /* the next beat is due then */
 static bool changed = false; /* the next beat is due soon */
 
@@ -67,7 +67,6 @@ beat_due_us(void)
 	return beat_at_us;
 }
 
-/* The script, with the name of a command, this host's id, and more. */
 void
 list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
 		  int64 now_us)
@@ -81,7 +80,7 @@ list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *
 
 	if (what == CALL_LIST)
 	{
-		/* rare, and not to be repeated for a node that has restarted and lacks the script */
+		/* rare; EVAL needs no retry at a node that lacks the script */
 		all[0] = "EVAL";
 		all[1] = lua_hosts_script;
 	}
@@ -124,7 +123,6 @@ list_complain(RedisNode *node, const redisReply *reply)
 				  errdetail("Hosts that disagree are not told so by this node.")));
 }
 
-/* For votes, and for people. */
 void
 set_told(int index, bool has)
 {
@@ -148,7 +146,10 @@ has_told(int node, int64 now_us)
 		   strcmp(told_of(node)->address, node_at(node)->url.address) == 0;
 }
 
-/* The hosts that are alive have told it of themselves since it started, or could not be reached. */
+/*
+ * Have all live hosts had the time to write their entries since the node started, or lost its
+ * list?
+ */
 bool
 has_told_all(int node)
 {

@@ -1,10 +1,10 @@
 /*
  * told.h
  *		The last answer of each node about other hosts, the nodes that may vote, the call of the
- *		list's script, and the time of the next beat.
+ *		list's script (hosts.lua), and the time of the next beat.
  *
- * registry.c writes the answers; marks.c writes the fields marking and marked, and list_complain
- * the field complained.  set_told is for registry.c and disputes.c.
+ * registry.c writes the answers.  marks.c writes the fields `marking` and `marked`, and
+ * list_complain the field `complained`.  Only registry.c and disputes.c call set_told.
  *
  * Used by the parts of the registry only.
  */
@@ -16,19 +16,21 @@
 #include "protocol/hosts.h"
 #include "protocol/steps.h"
 
-/* A beat comes so often, */
+/* Pause between beats, */
 #define BEAT_US INT64CONST(10000000)
 
-/* ... and no sooner after the one before, whatever has changed. */
+/* ... and the least pause, whatever has changed. */
 #define BEAT_LEAST_US INT64CONST(1000000)
 
-/* So long after the start of a node, or after it was out of reach, all hosts have told it. */
+/*
+ * After a node's start, or after an outage, all hosts have written their entries within this time.
+ */
 #define ALL_TELL_US (LUA_HOST_SILENT_MS * INT64CONST(1000))
 
-/* A host that is dead is told of for so long. */
+/* How long nodes list a host that has died. */
 #define HOST_LIVES_US (LUA_HOST_LIVES_MS * INT64CONST(1000))
 
-/* What is asked of a node. */
+/* Kinds of calls at a node. */
 enum
 {
 	CALL_LOAD = 1,
@@ -38,46 +40,46 @@ enum
 	CALL_MARK
 };
 
-/* What a node told at its last beat. */
+/* A node's last answer to a beat, and the state of the beat under way. */
 typedef struct Told
 {
-	char address[HOSTS_ADDRESS_MAX + 1]; /* the node's */
-	char sha[SCRIPT_SHA_SIZE];           /* of the script; empty: it may not have it */
-	bool out;                            /* it is being asked */
-	bool loaded;                         /* ... and has got the script for that */
-	bool complained;                     /* the log says that it does not keep the list */
-	bool more;                           /* it has left something out */
-	int64 asked_us;                      /* last, */
-	int64 beat_us;                       /* ... and what it told answers what was asked then, */
-	int64 at_us;                         /* ... and was heard then; 0: it has not told anything */
-	int64 new_us;                        /* it did not know this host then, as it should have */
-	uint64 said;                         /* Standing.number, when it was asked, */
-	uint64 answered;                     /* ... and of what it answered, be it with an error */
-	int64 answered_us;                   /* ... which was sent then */
-	bool has_mark;                       /* marks.c has its mark, or knows that there is none */
-	StepMark marking;                    /* marks.c: what it is told of that; version 0: nothing */
-	int64 marked;    /* marks.c: version of the mark that it has taken from this host */
-	uint64 namesake; /* another host with this one's name; 0: none */
+	char address[HOSTS_ADDRESS_MAX + 1]; /* of the node */
+	char sha[SCRIPT_SHA_SIZE];           /* of hosts.lua; empty: the node may lack it */
+	bool out;                            /* a beat is under way */
+	bool loaded;                         /* this beat has loaded the script */
+	bool complained;                     /* logged: the node keeps no list */
+	bool more;                           /* the answer was cut short */
+	int64 asked_us;                      /* last beat was sent, */
+	int64 beat_us;                       /* sending time of the beat that `records` answers, */
+	int64 at_us;                         /* ... arrival of the answer; 0: none yet */
+	int64 new_us;                        /* the node had lost this host's entry then */
+	uint64 said;                         /* Standing.number in the last beat sent, */
+	uint64 answered;                     /* ... and in the last beat answered, errors included */
+	int64 answered_us;                   /* sending time of that beat */
+	bool has_mark;                       /* the answer told the mark, or its absence */
+	StepMark marking;                    /* marks.c: mark being written; version 0: none */
+	int64 marked;                        /* marks.c: version of the mark this host wrote there */
+	uint64 namesake;                     /* another host of this host's name; 0: none */
 	char *records;
 	size_t len;
 } Told;
 
 extern void told_init(void);
 
-/* The answer of the node in this place. */
+/* The answer of the node with this index. */
 extern Told *told_of(int index);
 
-/* Calls the script of the list (hosts.lua) at a node.  what: one of the values above. */
+/* Calls hosts.lua at a node.  what: one of the values above. */
 extern void list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
 					  int64 now_us);
 
-/* Has the reply so many elements, and texts as the first two? */
+/* Is the reply an array of this many elements that begins with two strings? */
 extern bool list_is_answer(const redisReply *reply, size_t elements);
 
 /* Logs once that the node does not keep the list. */
 extern void list_complain(RedisNode *node, const redisReply *reply);
 
-/* The nodes that may vote: they have told of other hosts, or can't. */
+/* The nodes that may vote: nodes that have told of other hosts, or that keep no list. */
 extern void set_told(int index, bool has);
 extern core_mask nodes_told(void);
 
@@ -85,9 +87,9 @@ extern bool has_told(int node, int64 now_us);
 extern bool has_told_all(int node);
 
 /*
- * The time of the next beat.  beat_soon: something has changed.  beat_by: not after that time.
- * beat_at: at that time.  The others are for registry.c only; beat_begins forgets all wishes and
- * sets the time of the beat after this one.
+ * The time of the next beat.  beat_soon: after a change.  beat_by: at at_us or sooner.  beat_at:
+ * at at_us.  The last three functions are for registry.c only; beat_begins drops all requests and
+ * sets the time of the following beat.
  */
 extern void beat_soon(void);
 extern void beat_by(int64 at_us);

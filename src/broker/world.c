@@ -1,10 +1,10 @@
 /*
  * world.c
- *		The world of the lease driver in the extension; see driver/driver_world.h, where each
- *		function is explained.
+ *		The world of the lease driver in the extension.  Each function is explained in
+ *		driver/driver_world.h.
  *
- * It decides nothing: it reads the entries of the lease table for the driver, writes what the
- * driver tells, and sends commands to the nodes.
+ * This file decides nothing.  It reads entries of the lease table for the driver, writes news to
+ * owners, and sends commands to the nodes.
  */
 #include "postgres.h"
 
@@ -23,15 +23,15 @@
 #include "driver/turns.h"
 #include "shared/clock.h"
 
-/* Mean pause between two rounds for a lock that another holds. */
+/* Mean pause between two rounds for a held lock, */
 #define RETRY_US INT64CONST(50000)
 
-/* ... when its release will be told: the mean of what a lost message costs. */
+/* ... when the nodes publish the release: so much does a lost message cost. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
 /*
- * Unanswered releases, and repairs of a node that is back, at one node: what it
- * executes in a few milliseconds.  Acquires and renewals need not wait for more.
+ * Unanswered releases, and repairs of a node that is back, at one node.  A node executes so many
+ * in a few milliseconds, and acquires and renewals need not wait longer.
  */
 #define UNHURRIED_MAX 512
 
@@ -39,7 +39,10 @@ static Driver driver;
 static Timer *timers; /* one for each entry of the lease table */
 static pairingheap *timer_heap;
 
-/* What send sends: all of it is the same for all nodes, but for command.core */
+/*
+ * Prepared by compose for all nodes.  For each node, send sets command.core and the attempt in
+ * `value`.
+ */
 static ScriptCommand command;
 static char value[SCRIPT_VALUE_SIZE];
 
@@ -62,7 +65,10 @@ can_send(const Driver *of)
 	return nodes_that(node_can_send);
 }
 
-/* None, while another host is in the way of new locks, or may be; none that may know of one. */
+/*
+ * No node votes while another host is, or may be, in the way of new locks.  A node votes only if
+ * it has told of other hosts lately.
+ */
 static core_mask
 can_vote(const Driver *of, int64_t now_us)
 {
@@ -214,13 +220,13 @@ new_value(Driver *of, int entry)
 	Lease *lease = lease_at(entry);
 
 	draw_secret(lease->secret);
-	/* none has answered yet; a request that moves to other nodes was answered by the former ones */
+	/* no node has answered yet; 0: nodes of a former list have, before the request moved */
 	if (pg_atomic_read_u32(&lease->silent_nodes) != 0)
 		pg_atomic_write_u32(&lease->silent_nodes, members());
 	pg_atomic_write_u32(&lease->free_permit, 0);
 }
 
-/* Random bytes are drawn many at a time. */
+/* Draws random bytes, many at a time. */
 static void
 draw_secret(uint8 secret[LOCK_SECRET_BYTES])
 {
@@ -256,7 +262,7 @@ is_returned(const Driver *of, int entry)
 	return lease_at(entry)->token != 0;
 }
 
-/* Tell the owner, the counters, and then, which can fail, the log. */
+/* Informs the owner and the counters; last the log, as logging can raise an error. */
 static void
 tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 {
@@ -273,7 +279,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 				publish_votes(lease);
 			else
 				pg_atomic_write_u32(&lease->silent_nodes, 0);
-			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* a holder's key is there */
 			if (core->unreachable_since_us == 0 && !core->once)
 			{
 				lease_tell_refused(lease);
@@ -294,7 +300,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			break;
 		case DRIVER_UNREACHABLE:
 			publish_votes(lease);
-			pg_atomic_write_u32(&lease->denying_nodes, 0); /* it is held by another there */
+			pg_atomic_write_u32(&lease->denying_nodes, 0); /* a holder's key is there */
 			lease_set_state(lease, LEASE_UNREACHABLE);
 			break;
 		case DRIVER_RENEWED:
@@ -329,7 +335,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 	}
 }
 
-/* For the messages of the owner: which nodes the last round lacked, and why. */
+/* For the owner's messages: the nodes that the last round lacked, by cause. */
 static void
 publish_votes(Lease *lease)
 {

@@ -10,10 +10,13 @@
 #include "driver/driver_world.h"
 #include "shared/lease.h"
 
-/* The driver of this server's leases, ready but for its lists of nodes. */
+/* Returns the driver of this host's leases, complete but for its lists of nodes. */
 extern Driver *world_init(void);
 
-/* The entry whose time has come, as of looked_us; -1: none, and *next_us says when. */
+/*
+ * Returns an entry whose timer is due at looked_us; or -1, and *next_us is the time of the next
+ * timer.
+ */
 extern int world_timer_due(int64 looked_us, int64 *next_us);
 
 #endif /* REDLOCK_WORLD_H */
