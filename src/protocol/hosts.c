@@ -35,6 +35,7 @@
 #include <string.h>
 
 #include "protocol/overlap.h"
+#include "protocol/words.h"
 
 /*
  * For this long after the start of a node a host may not have noticed the start.  A connection
@@ -58,13 +59,9 @@ enum
 	SAME_STEP /* if all relations differ, the differences of this one are reported */
 };
 
-static bool take_text(const char **at, const char *end, char *word, size_t size);
 static bool take_bytes(const char **at, const char *end, int64_t most, const char **bytes,
 					   size_t *len);
 static bool take_node(const char **at, const char *end, HostNode *node);
-static bool is_printable(const char *text, char first);
-static bool is_id(const char *text);
-static bool is_digit(char c, unsigned *value);
 static void compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 					int64_t seen_us, HostsDifference *difference);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
@@ -92,13 +89,13 @@ hosts_write_facts(const HostFacts *facts, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_word(at, facts->name);
-	at = hosts_put_word(at, facts->version);
-	at = hosts_put_word(at, facts->postgres);
-	at = hosts_put_number(at, facts->leases);
-	at = hosts_put_number(at, facts->settled);
-	at = hosts_put_number(at, facts->up_for_s);
-	at = hosts_put_number(at, facts->takes_for_s);
+	at = words_put_text(at, facts->name);
+	at = words_put_text(at, facts->version);
+	at = words_put_text(at, facts->postgres);
+	at = words_put_number(at, facts->leases);
+	at = words_put_number(at, facts->settled);
+	at = words_put_number(at, facts->up_for_s);
+	at = words_put_number(at, facts->takes_for_s);
 	return (size_t) (at - text);
 }
 
@@ -109,15 +106,13 @@ hosts_read_facts(HostFacts *facts, const char *text, size_t len)
 	int64_t leases;
 	int64_t settled;
 
-	if (!take_text(&text, end, facts->name, sizeof(facts->name)) ||
-		!is_printable(facts->name, ' ') ||
-		!take_text(&text, end, facts->version, sizeof(facts->version)) ||
-		!is_printable(facts->version, ' ') ||
-		!take_text(&text, end, facts->postgres, sizeof(facts->postgres)) ||
-		!is_printable(facts->postgres, ' ') || !hosts_take_number(&text, end, INT32_MAX, &leases) ||
-		!hosts_take_number(&text, end, 1, &settled) ||
-		!hosts_take_number(&text, end, UINT32_MAX, &facts->up_for_s) ||
-		!hosts_take_number(&text, end, UINT32_MAX, &facts->takes_for_s))
+	if (!words_take_printable(&text, end, facts->name, sizeof(facts->name)) ||
+		!words_take_printable(&text, end, facts->version, sizeof(facts->version)) ||
+		!words_take_printable(&text, end, facts->postgres, sizeof(facts->postgres)) ||
+		!words_take_number(&text, end, INT32_MAX, &leases) ||
+		!words_take_number(&text, end, 1, &settled) ||
+		!words_take_number(&text, end, UINT32_MAX, &facts->up_for_s) ||
+		!words_take_number(&text, end, UINT32_MAX, &facts->takes_for_s))
 		return false;
 	facts->leases = (int32_t) leases;
 	facts->settled = settled == 1;
@@ -129,20 +124,20 @@ hosts_write_config(const HostConfig *config, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_word(at, config->prefix);
-	at = hosts_put_number(at, config->max_ttl_ms);
-	at = hosts_put_number(at, config->count);
+	at = words_put_text(at, config->prefix);
+	at = words_put_number(at, config->max_ttl_ms);
+	at = words_put_number(at, config->count);
 	for (int i = 0; i < config->count; i++)
 	{
 		const HostNode *node = &config->node[i];
 
-		at = hosts_put_number(at, node->now + 2 * node->next + 4 * node->held);
-		at = hosts_put_number(at, node->db);
-		at = hosts_put_word(at, node->address);
-		at = hosts_put_word(at, node->process);
+		at = words_put_number(at, node->now + 2 * node->next + 4 * node->held);
+		at = words_put_number(at, node->db);
+		at = words_put_text(at, node->address);
+		at = words_put_text(at, node->process);
 	}
-	at = hosts_put_number(at, config->standing);
-	at = hosts_put_number(at, config->step);
+	at = words_put_number(at, config->standing);
+	at = words_put_number(at, config->step);
 	return (size_t) (at - text);
 }
 
@@ -154,16 +149,16 @@ hosts_read_config(HostConfig *config, const char *text, size_t len)
 	int64_t standing;
 	int64_t step;
 
-	if (!take_text(&text, end, config->prefix, sizeof(config->prefix)) ||
-		!hosts_take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
-		!hosts_take_number(&text, end, HOSTS_NODES_MAX, &count))
+	if (!words_take_text(&text, end, config->prefix, sizeof(config->prefix)) ||
+		!words_take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
+		!words_take_number(&text, end, HOSTS_NODES_MAX, &count))
 		return false;
 	config->count = (int) count;
 	for (int i = 0; i < config->count; i++)
 		if (!take_node(&text, end, &config->node[i]))
 			return false;
-	if (!hosts_take_number(&text, end, HOST_WARNS, &standing) ||
-		!hosts_take_number(&text, end, HOST_GOES_BACK, &step))
+	if (!words_take_number(&text, end, HOST_WARNS, &standing) ||
+		!words_take_number(&text, end, HOST_GOES_BACK, &step))
 		return false;
 	config->standing = (HostStanding) standing;
 	config->step = (HostStep) step;
@@ -176,11 +171,12 @@ take_node(const char **at, const char *end, HostNode *node)
 	int64_t lists;
 	int64_t db;
 
-	if (!hosts_take_number(at, end, 255, &lists) || lists == 0 ||
-		!hosts_take_number(at, end, INT32_MAX, &db) ||
-		!take_text(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
-		!is_printable(node->address, ' ') ||
-		!take_text(at, end, node->process, sizeof(node->process)) || !is_id(node->process))
+	if (!words_take_number(at, end, 255, &lists) || lists == 0 ||
+		!words_take_number(at, end, INT32_MAX, &db) ||
+		!words_take_printable(at, end, node->address, sizeof(node->address)) ||
+		node->address[0] == '\0' ||
+		!words_take_text(at, end, node->process, sizeof(node->process)) ||
+		!words_are_printable(node->process, '!'))
 		return false;
 	node->now = lists % 2 == 1;
 	node->next = lists / 2 % 2 == 1;
@@ -209,10 +205,10 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 {
 	int64_t number;
 
-	if (!hosts_take_hex(at, end, &record->id) ||
-		!hosts_take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
+	if (!words_take_id(at, end, &record->id) ||
+		!words_take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
 		!take_bytes(at, end, LUA_FACTS_MAX, &record->facts, &record->facts_len) ||
-		!hosts_take_number(at, end, LUA_RECORDS_MAX, &number))
+		!words_take_number(at, end, LUA_RECORDS_MAX, &number))
 		return false;
 	record->number = (int32_t) number;
 	if (!take_bytes(at, end, LUA_CONFIG_MAX, &record->config, &record->config_len))
@@ -222,132 +218,18 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 	return true;
 }
 
-char *
-hosts_put_word(char *at, const char *word)
-{
-	size_t len = strlen(word) + 1;
-
-	memcpy(at, word, len);
-	return at + len;
-}
-
-char *
-hosts_put_number(char *at, int64_t number)
-{
-	char digits[24];
-	int i = (int) sizeof(digits);
-
-	digits[--i] = '\0';
-	do
-		digits[--i] = (char) ('0' + number % 10);
-	while ((number /= 10) > 0);
-	return hosts_put_word(at, digits + i);
-}
-
-/* Reads a word.  Returns false if the word does not fit. */
-static bool
-take_text(const char **at, const char *end, char *word, size_t size)
-{
-	for (size_t i = 0; i < size && *at + i < end; i++)
-	{
-		word[i] = (*at)[i];
-		if (word[i] == '\0')
-		{
-			*at += i + 1;
-			return true;
-		}
-	}
-	return false;
-}
-
-bool
-hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number)
-{
-	char word[17];
-	unsigned digit;
-
-	if (!take_text(at, end, word, sizeof(word)) || word[0] == '\0')
-		return false;
-	*number = 0;
-	for (int i = 0; word[i] != '\0'; i++)
-	{
-		if (!is_digit(word[i], &digit) || digit > 9)
-			return false;
-		*number = 10 * *number + digit;
-	}
-	return *number <= most;
-}
-
-char *
-hosts_put_hex(char *at, uint64_t number)
-{
-	char digits[LOCK_HOST_DIGITS + 1];
-
-	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
-		digits[i] = "0123456789abcdef"[number >> 4 * (LOCK_HOST_DIGITS - 1 - i) & 15];
-	digits[LOCK_HOST_DIGITS] = '\0';
-	return hosts_put_word(at, digits);
-}
-
-bool
-hosts_take_word(const char **at, const char *end, char *word, size_t size)
-{
-	return take_text(at, end, word, size) && is_printable(word, ' ');
-}
-
 /* Reads a number of bytes, and the bytes. */
 static bool
 take_bytes(const char **at, const char *end, int64_t most, const char **bytes, size_t *len)
 {
 	int64_t number;
 
-	if (!hosts_take_number(at, end, most, &number) || number > end - *at)
+	if (!words_take_number(at, end, most, &number) || number > end - *at)
 		return false;
 	*bytes = *at;
 	*len = (size_t) number;
 	*at += number;
 	return true;
-}
-
-bool
-hosts_take_hex(const char **at, const char *end, uint64_t *id)
-{
-	char word[LOCK_HOST_DIGITS + 1];
-	unsigned digit;
-
-	*id = 0;
-	if (!take_text(at, end, word, sizeof(word)) || strlen(word) != LOCK_HOST_DIGITS)
-		return false;
-	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
-	{
-		if (!is_digit(word[i], &digit))
-			return false;
-		*id = 16 * *id + digit;
-	}
-	return true;
-}
-
-static bool
-is_digit(char c, unsigned *value)
-{
-	*value = (unsigned) (c <= '9' ? c - '0' : c - 'a' + 10);
-	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-}
-
-/* true if the text is printable ASCII, from `first` on ('!' excludes blanks) */
-static bool
-is_printable(const char *text, char first)
-{
-	for (; *text != '\0'; text++)
-		if (*text < first || *text > '~')
-			return false;
-	return true;
-}
-
-static bool
-is_id(const char *text)
-{
-	return is_printable(text, '!');
 }
 
 void

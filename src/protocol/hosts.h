@@ -95,17 +95,6 @@ extern size_t hosts_write_config(const HostConfig *config, char *text);
 extern bool hosts_read_facts(HostFacts *facts, const char *text, size_t len);
 extern bool hosts_read_config(HostConfig *config, const char *text, size_t len);
 
-/*
- * Write and read the words of these texts, with a NUL after each word.  A `put` returns the
- * place behind the word.  A `take` returns false if the word is missing or malformed.
- */
-extern char *hosts_put_word(char *at, const char *word);
-extern char *hosts_put_number(char *at, int64_t number);
-extern char *hosts_put_hex(char *at, uint64_t number);
-extern bool hosts_take_word(const char **at, const char *end, char *word, size_t size);
-extern bool hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number);
-extern bool hosts_take_hex(const char **at, const char *end, uint64_t *number);
-
 /* Copies an id, cut off where a HostNode has no room or a character is not printable ASCII. */
 extern void hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text);
 

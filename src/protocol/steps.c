@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "protocol/overlap.h"
+#include "protocol/words.h"
 
 #define ALL (~(core_mask) 0)
 
@@ -220,14 +221,14 @@ steps_write_mark(const StepMark *mark, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_number(at, mark->version);
-	at = hosts_put_hex(at, mark->list);
-	at = hosts_put_number(at, mark->count);
-	at = hosts_put_number(at, mark->place);
-	at = hosts_put_word(at, mark->host);
-	at = hosts_put_word(at, mark->nodes);
+	at = words_put_number(at, mark->version);
+	at = words_put_id(at, mark->list);
+	at = words_put_number(at, mark->count);
+	at = words_put_number(at, mark->place);
+	at = words_put_text(at, mark->host);
+	at = words_put_text(at, mark->nodes);
 	for (int j = 0; j < mark->count; j++)
-		at = hosts_put_hex(at, mark->address[j]);
+		at = words_put_id(at, mark->address[j]);
 	return (size_t) (at - text);
 }
 
@@ -242,18 +243,18 @@ steps_read_mark(StepMark *mark, const char *text, size_t len)
 	StepMark read = {0};
 
 	memset(mark, 0, sizeof(*mark));
-	if (!hosts_take_number(&text, end, STEPS_VERSION_MAX, &version) || version == 0 ||
-		!hosts_take_hex(&text, end, &read.list) ||
-		!hosts_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
-		!hosts_take_number(&text, end, count, &place) ||
-		!hosts_take_word(&text, end, read.host, sizeof(read.host)) ||
-		!hosts_take_word(&text, end, read.nodes, sizeof(read.nodes)))
+	if (!words_take_number(&text, end, STEPS_VERSION_MAX, &version) || version == 0 ||
+		!words_take_id(&text, end, &read.list) ||
+		!words_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
+		!words_take_number(&text, end, count, &place) ||
+		!words_take_printable(&text, end, read.host, sizeof(read.host)) ||
+		!words_take_printable(&text, end, read.nodes, sizeof(read.nodes)))
 		return false;
 	read.count = (int32_t) count;
 	read.place = (int32_t) place;
 	read.version = version;
 	for (int j = 0; j < read.count; j++)
-		if (!hosts_take_hex(&text, end, &read.address[j]))
+		if (!words_take_id(&text, end, &read.address[j]))
 			return false;
 	*mark = read;
 	return true;
