@@ -135,8 +135,8 @@ release(Driver *driver, int entry, int64_t now_us)
 }
 
 /*
- * Asks for more tokens ahead of time, so that a session which takes over an idle lease need not
- * ask the nodes.
+ * Asks for more tokens ahead of time, so sessions can take over an idle lease without asking the
+ * nodes.
  */
 static void
 extend(Driver *driver, int entry, int64_t now_us)
@@ -217,8 +217,8 @@ driver_serve(Driver *driver, int64_t now_us)
 
 /*
  * Lets the core of a lease take one step, and does what the step asks for.  The outcome comes
- * first.  Anything that can fail follows later.  So the next driver never finds a core whose
- * owner got a different outcome.
+ * first, and anything that can fail follows later.  So the next driver never finds a core with
+ * another outcome than its owner.
  */
 static void
 step(Driver *driver, int entry, core_event *event)
