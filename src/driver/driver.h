@@ -24,7 +24,7 @@
 
 /*
  * Initializes the driver.  The caller has zeroed `driver`, and has set world .. entry, settling,
- * and the times. release: one element for each entry; room: see release_queue_init.  The caller
+ * and the times.  release: one element for each entry; room: see release_queue_init.  The caller
  * goes on with driver_follow_lists and driver_adopt.
  */
 extern void driver_init(Driver *driver, Release *release, int room);
@@ -36,7 +36,7 @@ extern void driver_act(Driver *driver, int entry, int64_t now_us);
 extern void driver_on_timer(Driver *driver, int entry, int64_t now_us);
 
 /*
- * Send releases for which there is room now. driver_send_unsent: at nodes that had no room.
+ * Send releases for which there is room now.  driver_send_unsent: at nodes that had no room.
  * driver_begin_releases: some of the releases that have waited longest; returns true if more can
  * begin.
  */
@@ -53,7 +53,7 @@ extern bool driver_forget_debt(Driver *driver, int64_t now_us);
 extern void driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us);
 
 /*
- * driver_settle: requests wait from now on. driver_serve: requests go on.  The world calls
+ * driver_settle: requests wait from now on.  driver_serve: requests go on.  The world calls
  * driver_serve when it has tried each node once, and has asked the nodes about other hosts.
  */
 extern void driver_settle(Driver *driver);
@@ -66,7 +66,7 @@ extern void driver_serve(Driver *driver, int64_t now_us);
 extern int driver_follow_lists(Driver *driver, int64_t now_us);
 
 /*
- * A node has answered a command. lacks_script: the node executed nothing, because it lacks the
+ * A node has answered a command.  lacks_script: the node executed nothing, because it lacks the
  * script, and the command came without the text.  Returns false if the answer no longer concerns
  * a lease, or if the command was sent again with the text.  Otherwise the caller calls
  * driver_step_answer with a CORE_REPLY.
@@ -76,7 +76,7 @@ extern bool driver_on_answer(Driver *driver, int node, const DriverSent *sent, b
 extern void driver_step_answer(Driver *driver, int entry, core_event *reply);
 
 /*
- * A node did not answer, and its connection is gone. replacing: the caller makes another
+ * A node did not answer, and its connection is gone.  replacing: the caller makes another
  * connection at once, and then calls driver_on_node_ready.  Returns false if the command will be
  * repeated then.
  */
@@ -87,8 +87,8 @@ extern bool driver_on_lost(Driver *driver, int node, const DriverSent *sent, boo
 extern void driver_on_node_ready(Driver *driver, int node, int64_t now_us);
 
 /*
- * A node confirms that this host has joined the lock's channel; the connection for the channel
- * is gone.
+ * driver_on_joined: a node confirms that this host has joined the lock's channel.
+ * driver_on_left: the connection for the channel is gone.
  */
 extern void driver_on_joined(Driver *driver, int entry, int node, int64_t now_us);
 extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);

@@ -11,7 +11,7 @@
 
 #include "driver/driver_world.h"
 
-/* Another host wants the lock of this lease. shared: in shared mode. */
+/* Another host wants the lock of this lease.  shared: in shared mode. */
 extern void turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared);
 
 /*

@@ -334,7 +334,7 @@ is_digit(char c, unsigned *value)
 	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
 
-/* true if the text is printable ASCII, from `first` on ('!' excludes blanks) */
+/* Returns true if the text is printable ASCII, from `first` on ('!' excludes blanks). */
 static bool
 is_printable(const char *text, char first)
 {

@@ -100,7 +100,7 @@ check_name(char *name, int element, LockName *checked)
 	checked->hash = lease_hash(utf8, utf8_len);
 }
 
-/* true for an array, {a,b} or [0:1]={a,b}, and for a row, (a,b) */
+/* Returns true for an array, {a,b} or [0:1]={a,b}, and for a row, (a,b). */
 static bool
 is_list(const char *name)
 {
@@ -189,7 +189,7 @@ compare_names(const void *one, const void *other)
 }
 
 /*
- * Errors have the order in which this function reads the arguments. keep_idle comes last,
+ * Errors have the order in which this function reads the arguments.  keep_idle comes last,
  * because its setting applies only where the given terms allow keep_idle.
  */
 void
@@ -387,7 +387,7 @@ get_token(FunctionCallInfo fcinfo, int arg)
 	return PG_GETARG_INT64(arg);
 }
 
-/* true if the mode is "shared" */
+/* Returns true if the mode is "shared". */
 static bool
 get_shared(FunctionCallInfo fcinfo, int arg)
 {

@@ -18,7 +18,7 @@
 extern void require_session(void);
 
 /*
- * Read argument 0: one name, or an array of names. get_names returns the names of the array as
+ * Read argument 0: one name, or an array of names.  get_names returns the names of the array as
  * given, with their number in *count, and sets the names of the request.
  */
 extern void get_name(FunctionCallInfo fcinfo, LockName *name);

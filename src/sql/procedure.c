@@ -41,7 +41,7 @@ redlock_lock(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* true if the procedure can't end the transaction */
+/* Returns true if the procedure can't end the transaction. */
 bool
 is_atomic(FunctionCallInfo fcinfo)
 {

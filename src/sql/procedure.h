@@ -9,7 +9,7 @@
 
 #include "session/request.h"
 
-/* true if the procedure can't end the transaction at the place of its call */
+/* Returns true if the procedure can't end the transaction at the place of its call. */
 extern bool is_atomic(FunctionCallInfo fcinfo);
 
 /*

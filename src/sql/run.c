@@ -290,8 +290,8 @@ explain_run(void *arg)
 }
 
 /*
- * true if the current error is PostgreSQL's, for a statement forbidden in functions.  The error
- * code is not enough, because further errors have the same code, with their own hints.
+ * Returns true if the current error is PostgreSQL's, for a statement forbidden in functions.
+ * The error code is not enough, because further errors have the same code, with their own hints.
  */
 static bool
 wants_own_statement(void)

@@ -412,7 +412,10 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
-/* true if this host's next list alone would exclude the other host, or if there is no next list */
+/*
+ * Returns true if this host's next list alone would exclude the other host, or if there is no
+ * next list.
+ */
 static bool
 has_next(const HostConfig *ours, const HostConfig *theirs)
 {
