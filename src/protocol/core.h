@@ -144,8 +144,8 @@ typedef struct core_lease
 	int64_t granted_until_us;            /* HELD: the nodes keep the keys for longer than this */
 	int64_t valid_until_us;              /* HELD: the sooner of granted_until_us and
 										  * hold_until_us; LOST: when the validity ended; else 0 */
-	int64_t recall_until_us;             /* at this time a try ends, whatever the rival is; 0: no
-										  * round of the try has gone on to another round */
+	int64_t recall_until_us;             /* when a try ends, whatever the rival is; 0: the try
+										  * has not gone past its first round */
 	int64_t hold_at_most_us;             /* 0: no limit; else the validity ends this long after
 										  * the grant */
 	int64_t hold_until_us;               /* HELD: when the holder's limit ends, by
@@ -291,15 +291,15 @@ extern void core_step(core_lease *lease, const core_event *event, core_out *out)
 /* floor(N/2) + 1 of the configured nodes, whether reachable or not */
 extern int core_quorum(core_mask members);
 
-/* true if `nodes` contain a majority of each list */
+/* Returns true if `nodes` contain a majority of each list. */
 extern bool core_has_quorum(core_lists lists, core_mask nodes);
 
 /* The validity of a ttl: the ttl less the bound for clock drift. */
 extern int64_t core_validity_us(int64_t ttl_us);
 
 /*
- * To what a release raises the node's counter, so that the node refuses late renewals of this
- * lease. 0: no renewal was sent, so the counter stays.
+ * The number to which a release raises the node's counter, for the node to refuse late renewals
+ * of this lease. 0: no renewal was sent, and the counter stays.
  */
 extern int64_t core_tombstone(const core_lease *lease);
 
@@ -314,8 +314,8 @@ extern core_mask core_unpaid(const core_lease *lease);
 typedef struct core_command
 {
 	uint32_t attempt; /* part of the value */
-	int64_t counter;  /* CONFIRM: the counter to be replaced; RENEW: the bound; RELEASE:
-					   * core_tombstone, with a bound for nodes in `left`; ACQUIRE: 0 */
+	int64_t counter;  /* CONFIRM: the counter to be replaced; RENEW: the bound; RELEASE: the
+					   * tombstone; ACQUIRE: 0 */
 	int64_t token;    /* CONFIRM: the new counter; RENEW: the new bound; else 0 */
 } core_command;
 
@@ -325,7 +325,7 @@ typedef struct core_command
  */
 extern core_command core_command_to(const core_lease *lease, int node, core_op op);
 
-/* true if a reply to this command, of this round, can still count */
+/* Returns true if a reply to this command, of this round, can still count. */
 extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
 
 /*
@@ -341,10 +341,13 @@ extern core_mask core_served_by(const core_lease *lease);
 /* the latest end of a round of renewals that may raise the bound; 0: there is no such round */
 extern int64_t core_raises_until_us(const core_lease *lease);
 
-/* true if the release ends a lease, or a request whose round was out */
+/* Returns true if the release ends a lease, or a request whose round was out. */
 extern bool core_ends(const core_lease *lease);
 
-/* true if this request must be released and made again, because `lists` differ from its own */
+/*
+ * Returns true if this request must be released and made again, because `lists` differ from its
+ * own.
+ */
 extern bool core_must_move(const core_lease *lease, core_lists lists);
 
 /* The nodes with the given vote in the current round; their number. */

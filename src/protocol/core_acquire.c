@@ -107,7 +107,7 @@ core_begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 		core_node *node = &lease->node[i];
 
 		/*
-		 * For people and tests. token_at is read only where this round's vote is yes, and a yes
+		 * For people and tests.  token_at is read only where this round's vote is yes, and a yes
 		 * has then written it.  So a stale value does no harm, and no test from outside can find
 		 * a mutant that keeps the stale value.
 		 */

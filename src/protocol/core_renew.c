@@ -55,7 +55,7 @@ core_set_limit(core_lease *lease, const core_event *event)
 	lease->valid_until_us = core_within_limit(lease);
 }
 
-/* true if the holder's limit ends the validity, so a renewal would not prolong it */
+/* Returns true if the holder's limit ends the validity, so a renewal would not prolong it. */
 bool
 core_is_at_limit(const core_lease *lease)
 {

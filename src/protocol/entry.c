@@ -202,7 +202,7 @@ entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
 		   wish_may_renew(entry->wish, owner, entry->idle_until_us, now_us);
 }
 
-/* true if the entry has the requested lock, with enough validity and tokens */
+/* Returns true if the entry has the requested lock, with enough validity and tokens. */
 static bool
 can_take_over(const Entry *entry, const EntryRequest *request, int tokens, int64_t now_us)
 {
@@ -213,8 +213,9 @@ can_take_over(const Entry *entry, const EntryRequest *request, int tokens, int64
 }
 
 /*
- * true if another session's request is worth waiting for.  A try does not wait for another host.
- * A request that failed is about to be cancelled, and the next request may succeed.
+ * Returns true if another session's request is worth waiting for.  A try does not wait for
+ * another host.  A request that failed is about to be cancelled, and the next request may
+ * succeed.
  */
 static bool
 is_being_asked(const Entry *entry, const EntryRequest *request)

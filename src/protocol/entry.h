@@ -134,7 +134,10 @@ typedef enum EntryEnd
 	ENTRY_ENDS          /* number of reasons */
 } EntryEnd;
 
-/* true for a lost lease: it has no claim to its name, whether its owner knows of the loss or not */
+/*
+ * Returns true for a lost lease: it has no claim to its name, whether its owner knows of the
+ * loss or not.
+ */
 extern bool entry_has_lost_name(Wish wish, LeaseState state);
 
 /* how long the lease is still valid; 0: not held, or over */
@@ -143,7 +146,7 @@ extern int64_t entry_validity_us(const Entry *entry, int64_t now_us);
 /* The tokens of this grant, for past and future holders. */
 extern int entry_tokens(const Entry *entry);
 
-/* true if another host waits, or a writer of another host */
+/* Returns true if another host waits, or a writer of another host. */
 extern bool entry_is_wanted(const Entry *entry, int64_t now_us);
 
 /*
@@ -191,13 +194,13 @@ extern Wish entry_detach(const Entry *entry, bool stays_end);
 /* Returns the new hold_until_us; 0: the lease has ended, and can't be prolonged. */
 extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_t now_us);
 
-/* true if the entry ends for this reason; the caller then sets the wish to WISH_NOTHING */
+/* Returns true if the entry ends for this reason; the caller then sets the wish to WISH_NOTHING. */
 extern bool entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us);
 
 /* Another host waits for the lease.  Changes wanted; of a shared lease: want_until_us. */
 extern void entry_want(Entry *entry, int64_t now_us);
 
-/* true if the broker should ask for more tokens */
+/* Returns true if the broker should ask for more tokens. */
 extern bool entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
 
 #endif /* REDLOCK_ENTRY_H */

@@ -103,14 +103,14 @@ typedef enum GuardVerdict
 
 /*
  * Compares the facts with what the host remembers of all nodes, and remembers the facts; also
- * those of a twin, which may be used later. nodes: by index, NULL where there is no node.
+ * those of a twin, which may be used later.  nodes: by index, NULL where there is no node.
  * now_us: read after the node's answer; nothing else may be done in between.  Returns the
  * decision.
  */
 extern GuardVerdict guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
 							   int64_t max_ttl_us, int64_t now_us);
 
-/* true if the node may vote for new leases */
+/* Returns true if the node may vote for new leases. */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);
 
 /* Begins a quarantine, or begins it again, for instance because the node evicts keys. */

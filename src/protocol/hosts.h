@@ -142,7 +142,7 @@ typedef struct HostsDifference
 #define HOSTS_AT_ANY_TIME INT64_MAX
 
 /*
- * Compares two configurations. seen_us: when the other host wrote its configuration, by the
+ * Compares two configurations.  seen_us: when the other host wrote its configuration, by the
  * clock of ours->node[].started_us.
  */
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
@@ -151,10 +151,10 @@ extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int6
 /* Our nodes whose process at seen_us is unknown.  A bit is a place in ours->node. */
 extern core_mask hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 
-/* true if the node is in a list in force; false if only leases still use the node */
+/* Returns true if the node is in a list in force; false if only leases still use the node. */
 extern bool hosts_is_listed(const HostNode *node);
 
-/* true if the configurations agree, whatever is known of the nodes' processes */
+/* Returns true if the configurations agree, whatever is known of the nodes' processes. */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
 
 /* Changes the configuration as the announced step will. */

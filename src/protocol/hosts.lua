@@ -38,7 +38,7 @@
 --           'more' if there may be further configurations.  It is 'new' if this host's last beat is
 --           unknown here or long ago; then there may be further configurations too.  A namesake has
 --           been seen since this host's last beat, so both hosts live.
---    mark prefix mark
+--    mark id prefix mark
 --           A list of nodes is replaced.
 --    leave id
 --           The host is gone.

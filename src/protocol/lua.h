@@ -114,7 +114,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
  */
 #define LUA_HELD_MAX 255
 
-/* prefix of the value of a key that is kept after its release */
+/* before the holder's text, in the value of a key kept after a release */
 #define LUA_KEPT "kept "
 
 /*

@@ -24,7 +24,7 @@ typedef struct NodeIndexUse
 
 /*
  * Finds an index below `indexes` for each node of a new list. index[]: the node's present index,
- * or -1; then its index. listed: set to all these indexes.  Returns false if there are too few
+ * or -1; then its index.  listed: set to all these indexes.  Returns false if there are too few
  * indexes, because nodes that are no longer listed still serve leases; then the caller changes
  * nothing.
  */

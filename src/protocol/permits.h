@@ -94,7 +94,7 @@ typedef struct permits_seen
 } permits_seen;
 
 /*
- * Begins a search. others_wait: sessions of this server hold the queue, or ask for it.  Returns
+ * Begins a search.  others_wait: sessions of this server hold the queue, or ask for it.  Returns
  * the first step.
  */
 extern permits_step permits_begin(permits_search *search, bool others_wait);

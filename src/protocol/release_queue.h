@@ -24,8 +24,8 @@
  * Pure, like the core: this file sends nothing.  The shell reports each step of a lease
  * (release_queue_follow) and each command (release_queue_sent, _answered).  The shell then asks
  * for the next step of a lease, lets the core take the step, and asks again, until there is no
- * step left.  Sets of nodes are arguments. can_send: nodes that take commands now, as in
- * core_event. on_duty: nodes that are connected and usable, with or without room on the
+ * step left.  Sets of nodes are arguments.  can_send: nodes that take commands now, as in
+ * core_event.  on_duty: nodes that are connected and usable, with or without room on the
  * connection.  Leases do not move: an entry has the same core_lease as long as the queue lives.
  *
  * The queue is in the memory of the shell.  A new shell has no connection yet, so no lease
@@ -103,7 +103,7 @@ typedef struct ReleaseStep
 extern void release_queue_init(ReleaseQueue *queue, Release *release, int entries, int room);
 
 /*
- * A command left for a node; the command was answered, or lost with its connection. why: the
+ * A command left for a node; the command was answered, or lost with its connection.  why: the
  * event that asked for the command.
  */
 extern void release_queue_sent(ReleaseQueue *queue, int node, core_op op, core_event_type why);
@@ -113,7 +113,7 @@ extern void release_queue_answered(ReleaseQueue *queue, int node, core_op op, co
 extern core_mask release_queue_can_release(const ReleaseQueue *queue, int entry,
 										   core_mask can_send);
 
-/* Call this after each step of a lease. hash: of the lock's name; event: the event of the step. */
+/* Call this after each step of a lease.  hash: of the lock's name; event: the event of the step. */
 extern void release_queue_follow(ReleaseQueue *queue, int entry, const core_lease *lease,
 								 uint64_t hash, const core_event *event, core_mask on_duty);
 
@@ -133,7 +133,7 @@ extern bool release_queue_node_ready(ReleaseQueue *queue, int entry, const core_
 
 /*
  * The node did not execute a command, because it lacks the script.  Returns true if the caller
- * sends the command again, with the script. answer: node, op and round of the command, with the
+ * sends the command again, with the script.  answer: node, op and round of the command, with the
  * present time and the present sets of nodes.
  */
 extern bool release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease,
@@ -153,7 +153,7 @@ extern bool release_queue_next_waiting(ReleaseQueue *queue, core_mask can_send, 
 
 /*
  * An entry with a release of this name that is not yet sent to all nodes, to be hurried; -1:
- * none. release_queue_hurry removes the entry from the index.
+ * none.  release_queue_hurry removes the entry from the index.
  */
 extern int release_queue_find(const ReleaseQueue *queue, uint64_t hash);
 
@@ -173,10 +173,13 @@ extern bool release_queue_move(ReleaseQueue *queue, int entry, const core_lease 
 /* The next step when too many entries are in use.  Returns false if no entry has a debt. */
 extern bool release_queue_forget(ReleaseQueue *queue, ReleaseStep *step);
 
-/* true if no release waits, except for nodes that can't be sent to */
+/* Returns true if no release waits, except for nodes that can't be sent to. */
 extern bool release_queue_is_idle(const ReleaseQueue *queue, core_mask can_send);
 
-/* true if the lease was released but the release has not begun; such a lease must not be renewed */
+/*
+ * Returns true if the lease was released but the release has not begun; such a lease must not be
+ * renewed.
+ */
 static inline bool
 release_queue_waits(const ReleaseQueue *queue, int entry)
 {

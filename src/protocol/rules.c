@@ -81,7 +81,7 @@ rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_u
  * A release publishes the end of a lease, but not the undoing of an attempt: otherwise
  * contenders would wake each other without end.  One undone attempt is published: the attempt
  * that is out when its request is cancelled.  This attempt may have refused other hosts, and no
- * other message tells these hosts of the free lock. hold_at_least does not apply to a lease that
+ * other message tells these hosts of the free lock.  hold_at_least does not apply to a lease that
  * was never returned to a caller.
  */
 int64_t

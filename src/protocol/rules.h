@@ -21,8 +21,8 @@ extern int64_t rules_first_token(int64_t granted);
 extern int64_t rules_token(int64_t first_token, int handovers);
 
 /*
- * left: tokens that a grant still has for future holders. rules_wants_tokens returns true if the
- * broker should raise the bound of the grant. rules_asks_for_tokens returns true if the session
+ * left: tokens that a grant still has for future holders.  rules_wants_tokens returns true if the
+ * broker should raise the bound of the grant.  rules_asks_for_tokens returns true if the session
  * should wake the broker for this.  The session does so only once in a while, since a wake-up
  * costs.
  */
@@ -49,7 +49,7 @@ extern int64_t rules_validity_us(int64_t valid_until_us, int64_t now_us);
 extern int64_t rules_hold_until_us(int64_t now_us, int64_t hold_at_most_us);
 
 /*
- * Until when a lease is valid, for its owner. granted_until_us: by the nodes; hold_until_us: by
+ * Until when a lease is valid, for its owner.  granted_until_us: by the nodes; hold_until_us: by
  * the owner's limit, or 0.
  */
 extern int64_t rules_valid_until_us(int64_t granted_until_us, int64_t hold_until_us);
@@ -75,47 +75,46 @@ extern int64_t rules_release_ms(bool ends, bool returned, int64_t keep_until_us,
 extern int64_t rules_turn_us(int64_t ttl_us);
 
 /*
- * true if a lease may be kept for the next session, in place of a release. kept: by
- * hold_at_least, so the key must outlive the release. validity_us: by the nodes, without the
+ * Returns true if a lease may be kept for the next session, in place of a release.  kept: by
+ * hold_at_least, so the key must outlive the release.  validity_us: by the nodes, without the
  * owner's hold_at_most; 0 if hold_at_most is over.
  */
 extern bool rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us,
 								int64_t turn_so_far_us, int handovers, int limit);
 
 /*
- * true if the turn goes on after this many hand-overs. waiting: sessions of this server that
- * wait now; wanted: other hosts wait; is_long: the turn has lasted for rules_long_turn_us.
+ * Returns true if the turn goes on after this many hand-overs.  waiting: sessions of this server
+ * that wait now; wanted: other hosts wait; is_long: the turn has lasted for rules_long_turn_us.
  */
 extern bool rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long);
 extern int64_t rules_long_turn_us(int64_t hold_back_us);
 
 /*
- * true if the next session may take over the lease. keeps: the next session wants hold_at_least,
- * which counts from a grant by the nodes. tokens: of the grant.
+ * Returns true if the next session may take over the lease.  keeps: the next session wants
+ * hold_at_least, which counts from a grant by the nodes.  tokens: of the grant.
  */
 extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handovers,
 								int tokens);
 
 /*
- * true if a lease with this validity may stay idle for the next session of this server. limited:
- * by its owner's hold_at_least or hold_at_most, which exclude keep_idle. wanted: another host
- * waits, so rules_may_hand_over decides. tokens: of the grant; INT_MAX while the broker is
- * asking for more, since the next session waits for them.
+ * Returns true if a lease with this validity may stay idle for the next session of this server.
+ * limited: by its owner's hold_at_least or hold_at_most, which exclude keep_idle.  wanted:
+ * another host waits, so rules_may_hand_over decides.  tokens: of the grant; INT_MAX while the
+ * broker is asking for more, since the next session waits for them.
  */
 extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
 						   int handovers, int tokens);
 
 /*
- * true if a session may join the readers of a lease of this server. wanted: another host waits
- * for exclusive mode, and the session was not waiting at the grant.
+ * Returns true if a session may join the readers of a lease of this server.  wanted: another
+ * host waits for exclusive mode, and the session was not waiting at the grant.
  */
 extern bool rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us);
 
 /*
- * true if a writer still waits after a shared grant.  When the round of this grant began, the
- * nodes held back no readers: any writer known before had got the lock or had cancelled.  Such a
- * writer counts until want_until_us.  So only a later announcement shows a writer that still
- * waits.
+ * Returns true if a writer has announced itself since the round of this shared grant began.
+ * When the round began, the nodes held back no readers: any writer known before had got the
+ * lock, or had cancelled. want_until_us: set by the writer's last announcement.
  */
 extern bool rules_want_is_later(int64_t want_until_us, int64_t round_began_us);
 
@@ -132,9 +131,9 @@ extern int64_t rules_hold_back_us(int64_t round_trip_us);
 extern int64_t rules_recall_us(int64_t round_trip_us);
 
 /*
- * How long a host holds back after a release; -1: the release is no reason to ask. place: the
+ * How long a host holds back after a release; -1: the release is no reason to ask.  place: the
  * host's place among the waiters that the release named (waiters.h), or `named` if it was not
- * named. named: number of these waiters. waiting: number of waiting hosts. turn_us: duration of
+ * named.  named: number of these waiters.  waiting: number of waiting hosts.  turn_us: duration of
  * the turn before, with the way to the nodes.
  */
 extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t random,
@@ -147,7 +146,7 @@ extern int64_t rules_turn_after_us(int place, int named, int waiting, uint32_t r
 extern int64_t rules_miss_us(int waiting, uint32_t random);
 
 /*
- * How long a host waits after its own turn before it asks again. named: waiters that its release
+ * How long a host waits after its own turn before it asks again.  named: waiters that its release
  * names before the host itself; turn_us: duration of the turn.
  */
 extern int64_t rules_pause_us(int named, int64_t hold_back_us, int64_t turn_us);

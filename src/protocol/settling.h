@@ -25,15 +25,15 @@ typedef struct Settling
 	int64_t unsettled_until_us; /* when the last kept key expires that a list in force may lack */
 } Settling;
 
-/* Sets the lists in force, new or unchanged. replaced: indexes that have a new node. */
+/* Sets the lists in force, new or unchanged.  replaced: indexes that have a new node. */
 extern void settling_set_lists(Settling *settling, core_lists lists, core_mask replaced);
 
 /* A lease was released, and nodes keep its key until until_us. */
 extern void settling_keep(Settling *settling, const core_lease *lease, int64_t until_us);
 
 /*
- * true if the lease or the request rests on the lists in force.  A request counts because the
- * nodes of its lists may grant it.
+ * Returns true if the lease or the request rests on the lists in force.  A request counts
+ * because the nodes of its lists may grant it.
  */
 extern bool settling_has(const Settling *settling, const core_lease *lease);
 

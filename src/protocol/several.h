@@ -50,7 +50,7 @@ extern several_step several_next(const several_state *state, int asked, int coun
 
 /*
  * A try was refused a name, after this many granted names before it.  Returns true if the try
- * may release its locks behind the refused name, and ask once more from this name on. again: how
+ * may release its locks behind the refused name, and ask once more from this name on.  again: how
  * often the try has asked again.
  *
  * When hosts try for the same names at one instant, each host may get some of the names, and all

@@ -79,23 +79,23 @@ typedef struct StandingView
 	int64_t asked_us; /* sending time of the first entry that was answered */
 } StandingView;
 
-/* This host has got other settings. has_leases: the host holds locks, or asks for some. */
+/* This host has got other settings.  has_leases: the host holds locks, or asks for some. */
 extern void standing_reset(Standing *standing, bool has_leases);
 
 /* redlock.on_disagreement becomes warn, or is no longer warn. */
 extern void standing_warn(Standing *standing, bool warns, bool has_leases, int64_t now_us);
 
 /*
- * Returns true if the host must look again before it takes locks, like a newcomer.  Call it
- * before a look.
+ * Returns true if the host must look again before it takes locks, like a newcomer; the host has
+ * then no longer begun.  Call this function before a look.
  */
 extern bool standing_has_lapsed(Standing *standing, int64_t now_us);
 
-/* A host with these settings. kinds: how the settings differ (HostsDifference). */
+/* A host with these settings.  kinds: how the settings differ (HostsDifference). */
 extern StandingOther standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds,
 									int64_t takes_for_us);
 
-/* true if the given host keeps this host from taking locks */
+/* Returns true if the given host keeps this host from taking locks. */
 extern bool standing_stops(const Standing *standing, const StandingOther *other);
 
 /*

@@ -58,7 +58,7 @@ steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 			marks->own.version = marks->mark[i].version;
 }
 
-/* true if the new list of the mark consists of exactly these nodes */
+/* Returns true if the new list of the mark consists of exactly these nodes. */
 static bool
 names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes)
 {
@@ -174,7 +174,7 @@ steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left
  * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  A node
  * without a report is taken for a node of the marked list, as long as places are free: it has no
  * vote.  A node that reports, and lacks the mark, was out of reach when the mark was written: it
- * matches the place with the same address, or no place. likely: among nodes without a report,
+ * matches the place with the same address, or no place.  likely: among nodes without a report,
  * these come first.
  */
 static bool

@@ -69,7 +69,7 @@ typedef struct StepView
 
 extern StepAct step_next(const StepView *view);
 
-/* true if both hosts' lists would be apart after the announced steps */
+/* Returns true if both hosts' lists would be apart after the announced steps. */
 extern bool steps_are_rivals(const HostConfig *ours, const HostConfig *theirs);
 
 /* the mark at one node */
@@ -89,7 +89,7 @@ typedef struct StepMark
 
 /*
  * Write and read a mark.  The text has at most LUA_MARK_MAX bytes; steps_write_mark returns its
- * length. steps_read_mark returns false, and an empty mark, if the text is malformed.
+ * length.  steps_read_mark returns false, and an empty mark, if the text is malformed.
  */
 extern size_t steps_write_mark(const StepMark *mark, char *text);
 extern bool steps_read_mark(StepMark *mark, const char *text, size_t len);
@@ -113,7 +113,7 @@ typedef struct StepMarks
 
 /*
  * Remembers the latest mark that names the host's only list, perhaps by different addresses.
- * Call this function after nodes have reported. list: hash of the list.
+ * Call this function after nodes have reported.  list: hash of the list.
  */
 extern void steps_remember(StepMarks *marks, core_mask nodes, uint64_t list);
 
@@ -124,15 +124,15 @@ extern int64_t steps_next_version(const StepMarks *marks, uint64_t list, int64_t
 extern const StepMark *steps_latest(const StepMarks *marks);
 
 /*
- * true if these lists were left, by the latest mark that counts: a host with these lists would
- * not exclude a host with the new list of the mark. now, next: hashes of the lists.
+ * Returns true if these lists were left, by the latest mark that counts: a host with these lists
+ * would not exclude a host with the new list of the mark. now, next: hashes of the lists.
  */
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);
 
 /*
- * true if a host may leave a list for another list, by the marks of both.  If a mark says that
- * the list `to` was left, the host may follow only in one case: a majority of `left` was asked
- * (left_asked), and `left` excludes each host with the new list of the mark.
+ * Returns true if a host may leave a list for another list, by the marks of both.  If a mark
+ * says that the list `to` was left, the host may follow only in one case: a majority of `left`
+ * was asked (left_asked), and `left` excludes each host with the new list of the mark.
  */
 extern bool steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list,
 							 bool left_asked, const StepMarks *marks);

@@ -58,7 +58,7 @@ extern void waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t sel
 extern void waiters_tell(WaitersKnown *known, Waiter waiter);
 
 /*
- * The waiters named by this host's release. again: this host's own id if it wants another turn,
+ * The waiters named by this host's release.  again: this host's own id if it wants another turn,
  * or 0.  If waiters want exclusive mode (`alone`), the nodes refuse new readers, so the release
  * names only the former.  Readers announce themselves to the named waiters.
  */

@@ -46,8 +46,8 @@ typedef enum WishAct
 } WishAct;
 
 /*
- * Returns the broker's next action. settled: the broker has tried each node once. answered: the
- * owner knows the outcome of its request. release_waits: see release_queue_waits.
+ * Returns the broker's next action.  settled: the broker has tried each node once.  answered: the
+ * owner knows the outcome of its request.  release_waits: see release_queue_waits.
  */
 extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered,
 						bool release_waits);
@@ -64,21 +64,21 @@ wish_has_no_holder(Wish wish)
 	return wish == WISH_HAND_OVER || wish == WISH_IDLE;
 }
 
-/* true if the idle time of a lease is over; checked before each timer */
+/* Returns true if the idle time of a lease is over; checked before each timer. */
 extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 
 /*
- * true if a detached lease has reached the end of its time; checked before each timer, and when
- * the validity ends.  Such a lease is released, and its end is not a loss.
+ * Returns true if a detached lease has reached the end of its time; checked before each timer,
+ * and when the validity ends.  Such a lease is released, and its end is not a loss.
  */
 extern bool wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us);
 
-/* true if a lease has no holder when a renewal is due */
+/* Returns true if a lease has no holder when a renewal is due. */
 extern bool wish_is_orphaned(Wish wish, WishOwner owner);
 
 /* In these three cases the wish becomes WISH_NOTHING. */
 
-/* true if the lease may be renewed: it has a holder, or may still get a holder */
+/* Returns true if the lease may be renewed: it has a holder, or may still get a holder. */
 extern bool wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us);
 
 /*

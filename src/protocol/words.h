@@ -33,7 +33,7 @@ extern bool words_take_printable(const char **at, const char *end, char *text, s
 extern bool words_take_number(const char **at, const char *end, int64_t most, int64_t *number);
 extern bool words_take_id(const char **at, const char *end, uint64_t *id);
 
-/* true if the text is printable ASCII, from `first` on ('!' excludes blanks) */
+/* Returns true if the text is printable ASCII, from `first` on ('!' excludes blanks) */
 extern bool words_are_printable(const char *text, char first);
 
 #endif /* REDLOCK_WORDS_H */
