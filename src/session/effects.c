@@ -300,7 +300,7 @@ is_other_language(const DoStmt *statement)
 	return false;
 }
 
-/* Adds the relation and its partitions or children, if they are foreign tables. */
+/* Adds the relation and all partitions or children, as far as these are foreign tables. */
 static List *
 foreign_tables(const RangeVar *name, List *tables)
 {

@@ -115,7 +115,7 @@ follow(const LockRequest *request, permits_search *search)
 
 /*
  * Tries one permit; *free says which permit may be free.  For a waiter a missing quorum is no error
- * here: the waiter then loses the queue, and the error comes when it enters the queue again.
+ * here: the queue is lost then, too, and entering the queue again fails.
  */
 static bool
 try_permit(const LockRequest *request, int permit, int *free)
