@@ -159,8 +159,7 @@ record_fences(void)
 
 		if (holding->fences == NULL)
 			continue;
-		PushActiveSnapshot(
-			GetTransactionSnapshot()); /* there may be no active snapshot at this point */
+		PushActiveSnapshot(GetTransactionSnapshot()); /* none may be active */
 		XactReadOnly = false; /* read-only mode may have been set after the transaction wrote */
 		fence_pass(holding->fences, holding->name);
 		XactReadOnly = read_only;
