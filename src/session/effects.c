@@ -52,11 +52,9 @@
 
 static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
-static bool noted = false; /* this transaction has had an effect without an id */
-static List *wrappers =
-	NIL; /* foreign data wrappers that have written; each known by a function's address */
-static bool callback_due =
-	false; /* a wrapper may have registered its callback after our callback */
+static bool noted = false;        /* this transaction has had an effect without an id */
+static List *wrappers = NIL;      /* wrappers that have written, by address of a function */
+static bool callback_due = false; /* a wrapper may have registered after us */
 
 static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorEnd_hook_type next_ExecutorEnd = NULL;

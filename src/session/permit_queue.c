@@ -192,8 +192,7 @@ enter_queue(const LockRequest *request)
 	LockRequest ask = *request;
 
 	ask.names = &name;
-	ask.terms.scope =
-		SCOPE_SESSION; /* permit_queue.c releases the queue, not the end of a transaction */
+	ask.terms.scope = SCOPE_SESSION; /* leave_queue ends it, not the transaction */
 	ask.terms.permits = request->permits;
 	ask.terms.is_queue = true;
 	ask.terms.hold_at_least_ms = 0;

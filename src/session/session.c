@@ -285,8 +285,7 @@ static void
 detach_all(const LockRequest *request)
 {
 	DetachedLease detached[SEVERAL_MAX];
-	TimestampTz granted_at =
-		GetCurrentTimestamp(); /* read here: no call that may wait runs under the lock */
+	TimestampTz granted_at = GetCurrentTimestamp(); /* no wait under the lock */
 	int held;
 	int ended = -1;
 

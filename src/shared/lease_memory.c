@@ -169,7 +169,7 @@ table_size(void)
 {
 	Size leases = mul_size(ENTRIES(redlock_max_locks), sizeof(Lease));
 	Size backends =
-		mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, parked, parked_us */
+		mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, parked and so on */
 	Size sharers = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_sharers_words()),
 							sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
