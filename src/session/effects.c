@@ -52,11 +52,9 @@
 
 static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
-static bool noted = false; /* this transaction has had an effect without an id */
-static List *wrappers =
-	NIL; /* foreign data wrappers that have written; each known by a function's address */
-static bool callback_due =
-	false; /* a wrapper may have registered its callback after our callback */
+static bool noted = false;        /* this transaction has had an effect without an id */
+static List *wrappers = NIL;      /* wrappers that have written, by address of a function */
+static bool callback_due = false; /* a wrapper may have registered after us */
 
 static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorEnd_hook_type next_ExecutorEnd = NULL;
@@ -300,7 +298,7 @@ is_other_language(const DoStmt *statement)
 	return false;
 }
 
-/* Adds the relation and its partitions or children, if they are foreign tables. */
+/* Adds the relation and all partitions or children, as far as these are foreign tables. */
 static List *
 foreign_tables(const RangeVar *name, List *tables)
 {

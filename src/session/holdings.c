@@ -45,7 +45,7 @@ dlist_head holdings = DLIST_STATIC_INIT(holdings);
 /* The alarm may not read `holdings` while this is set. */
 static volatile sig_atomic_t holdings_busy = false;
 
-/* Most transactions need one XactHold, so the last freed XactHold is kept. */
+/* A freed XactHold is kept for the next transaction, since most transactions need one. */
 static XactHold *spare_hold = NULL;
 
 /* Number of XactHolds in use: lets the callbacks of most transactions return at once. */

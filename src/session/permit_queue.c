@@ -115,7 +115,7 @@ follow(const LockRequest *request, permits_search *search)
 
 /*
  * Tries one permit; *free says which permit may be free.  For a waiter a missing quorum is no error
- * here: the waiter then loses the queue, and the error comes when it enters the queue again.
+ * here: the queue is lost then, too, and entering the queue again fails.
  */
 static bool
 try_permit(const LockRequest *request, int permit, int *free)
@@ -192,8 +192,7 @@ enter_queue(const LockRequest *request)
 	LockRequest ask = *request;
 
 	ask.names = &name;
-	ask.terms.scope =
-		SCOPE_SESSION; /* permit_queue.c releases the queue, not the end of a transaction */
+	ask.terms.scope = SCOPE_SESSION; /* leave_queue ends it, not the transaction */
 	ask.terms.permits = request->permits;
 	ask.terms.is_queue = true;
 	ask.terms.hold_at_least_ms = 0;

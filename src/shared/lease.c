@@ -106,8 +106,8 @@ unset_name(Lease *lease)
 }
 
 /*
- * Frees the name, and leaves the entry to the broker: the caller calls lease_push after it has
- * released the table lock.
+ * Frees the name, and leaves the entry to the broker.  The caller has the table lock, exclusively,
+ * and calls lease_push after the lock's release.
  */
 void
 lease_free_name(Lease *lease)
@@ -391,7 +391,7 @@ lease_ask(Lease *lease)
  * The lease may remain at the nodes.  With keep_idle it becomes idle, unless another host waits.  A
  * permit becomes idle for a moment, if a session of this server is next in the permit's queue.
  * Else, if sessions wait at the gate (`waiting` counts them), the lease is handed over, while the
- * turn of this host lasts.  If `waiting` is NULL the broker always releases the lease at the nodes.
+ * turn of this host lasts.  If `waiting` is NULL, the lease becomes neither idle nor handed over.
  *
  * The gate is looked at under the table lock, which lease_release_idle takes, too.  So a waiter
  * that leaves the gate later finds the lease in hand-over.

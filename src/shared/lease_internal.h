@@ -1,7 +1,6 @@
 /*
  * lease_internal.h
- *		Functions that the files lease.c and lease_*.c share.  No other file includes this
- *		header: lint checks that.
+ *		Functions shared by lease.c and lease_*.c only; lint checks the includes.
  */
 #ifndef REDLOCK_LEASE_INTERNAL_H
 #define REDLOCK_LEASE_INTERNAL_H

@@ -168,8 +168,7 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(ENTRIES(redlock_max_locks), sizeof(Lease));
-	Size backends =
-		mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, parked, parked_us */
+	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* three words each */
 	Size sharers = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_sharers_words()),
 							sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));

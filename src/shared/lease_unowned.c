@@ -336,7 +336,9 @@ is_same(const DetachedLease *detached)
 		   detached->lease->drive.generation == detached->generation;
 }
 
-/* Wakes the sessions in the gate.  The caller has the table lock. */
+/*
+ * Frees the name, and wakes the sessions in the gate.  The caller has the table lock, exclusively.
+ */
 static void
 end_detached(Lease *lease)
 {
