@@ -1,10 +1,10 @@
-# The broker fails by an error again and again, in the middle of whatever it does: its
-# successor goes on, and no session notices.
+# The broker fails again and again, in the middle of its work.  The next broker goes on, and no
+# session notices.
 #
-# Protects from: an owner that waits for what was decided, but not told, before the
-# error; a lock that stays taken, or is renewed, for nobody.
+# Protects from: an owner that waits for an outcome which was decided but not published before the
+# error; a lock that stays taken, or is renewed, without a holder.
 #
-# The error is made by a library, see test/hostile/faults.c: no memory for a command.
+# A library makes the error, see test/hostile/faults.c: no memory for a command.
 
 use strict;
 use warnings;

@@ -1,8 +1,7 @@
-# A broker that is not run for a moment does not blame the nodes.
+# A broker that the kernel does not run for a moment does not blame the nodes.
 #
-# Protects from: answers that came in time, and lay in the sockets while the broker
-# was not run, being taken for missing: a lock that is free and not granted, nodes
-# that are connected anew, a lease that is lost.
+# Protects from: counting answers as missing that came in time, while the broker was not running:
+# a free lock is not granted, nodes are connected again, a lease is lost.
 #
 # Preloads test/hostile/late_poll.c into the server.
 

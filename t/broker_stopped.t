@@ -1,8 +1,8 @@
 # A broker that is stopped, or does not start.
 #
-# Protects from: sessions that blame the nodes, or another session, for what the broker has
-# not asked; a call that never ends, since released locks fill the table; a server that goes
-# on crashing, since it was told to preload another file than it calls.
+# Protects from: sessions that blame the nodes, or another session, when the broker did not ask; a
+# call that never ends since released locks fill the table; a server that crashes again and again
+# since it preloads another library file than its functions call.
 
 use strict;
 use warnings;

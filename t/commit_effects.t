@@ -1,9 +1,9 @@
-# A lost lease, and an overtaken fence, stop each effect of a commit.
+# A lost lease, or an overtaken fence, stops every effect of a commit.
 #
-# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions that a
-# session gets through although it has lost its lock, or a newer holder has passed the fence;
-# a remote transaction that commits before the guard looks; a session that can't read and
-# release what it has lost; a release of a run's own lock inside of the run.
+# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions that take
+# effect after the session lost its lock, or after a newer holder passed the fence; a remote
+# transaction that commits before the guard looks; a session that cannot read, or cannot release
+# its lost lock; a release of a run's own lock inside of the run.
 
 use strict;
 use warnings;

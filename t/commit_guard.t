@@ -1,10 +1,10 @@
-# Nothing comes between the commit guard and the commit that takes time.
+# No slow step comes between the commit guard and the commit.
 #
-# Protects from: a lease that ends while a commit tries to get back the places in the
-# queue that pg_advisory_unlock_all took.
+# Protects from: a lease that ends while a commit tries to get back its places in the queue, which
+# pg_advisory_unlock_all took.
 #
-# Time is the subject: the commit begins when 50 ms of validity are left, and tries for
-# longer, since a session is stopped that has such a place.
+# Time is the subject.  The commit begins when 50 ms of validity are left, and tries for longer,
+# since the test stops a session that has such a place.
 
 use strict;
 use warnings;

@@ -1,9 +1,8 @@
-# What an administrator can configure, and get wrong.
+# Settings of an administrator, right and wrong.
 #
-# Protects from: a server that does not start, or locks silently not taken,
-# because of a wrong setting; a vote from a server that must not vote; one
-# server that votes twice; passwords in logs, views and messages; texts of others
-# that write lines of their own into the log, or commands to a terminal.
+# Protects from: a wrong setting that keeps the server from starting, or silently from taking
+# locks; a vote of an unfit server; a server that votes twice; passwords in logs, views and
+# messages; foreign texts that write lines of their own into the log, or commands to a terminal.
 
 use strict;
 use warnings;

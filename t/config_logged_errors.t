@@ -1,7 +1,7 @@
-# What the server log says of a node that fails in more than one way.
+# The server log about a node that fails in more than one way.
 #
-# Protects from: an error that lasts and is never told, since it came soon after another;
-# errors that take turns and fill the log.
+# Protects from: a lasting error that is never logged, since it came soon after another;
+# alternating errors that fill the log.
 
 use strict;
 use warnings;

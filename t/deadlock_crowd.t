@@ -1,9 +1,10 @@
-# Deadlocks across hosts, while many sessions of both wait for locks that others hold and use, or
-# hold and wait themselves.
+# Deadlocks across two hosts, while many sessions of both hosts hold locks, and wait for locks
+# that are in use.
 #
-# Protects from: probes of waits that are in no cycle, which take all that may be spent, so
-# that a cycle is not found; one that is found late where many wait.  The time is the subject:
-# `wait` is far longer than it may take.
+# Protects from: a cycle that is not found, since probes of waits in no cycle use up the budget; a
+# cycle that is found late because many sessions wait.
+#
+# Time is the subject: `wait` is far longer than the search may take.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
-# Deadlocks across hosts: who waits for whom is followed from server to server.
+# Deadlocks across hosts: probes follow the waits from server to server.
 #
-# Protects from: a cycle of waits that nobody ends; one that costs more than one session
-# its transaction; a session that is ended though it is in no cycle; a message that does
-# not tell the whole cycle; strangers who forge probes.
+# Protects from: a cycle of waits that nobody ends; a cycle that costs more than one session its
+# transaction; an error in a session that is in no cycle; a message without the whole cycle;
+# forged probes of strangers.
 
 use strict;
 use warnings;

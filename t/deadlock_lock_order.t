@@ -1,9 +1,9 @@
-# Work in one order has no deadlock: sessions of three hosts take redlocks, and row locks
-# between them, in the same order; their waits time out, they are cancelled and terminated.
+# Work in one order has no deadlock.  Sessions of three hosts take redlocks, and row locks between
+# them, in the same order.  Their waits time out; some sessions are cancelled or terminated.
 #
-# Protects from: a session that is ended with 40P01 though it is in no cycle.
-# COMMITS in the environment is how many transactions there are: half an hour of work is some
-# 30,000.
+# Protects from: error 40P01 in a session that is in no cycle.
+#
+# COMMITS in the environment is the number of transactions; half an hour takes some 30,000.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# Detached leases: they belong to a role, and to no session.
+# Detached locks belong to a role, and to no session.
 #
-# Protects from: a lease that ends with the session, the statement or the broker which had
-# to do with it; one that outlives its hold_at_most, its release, its loss or its server, at
-# the nodes too; an end by hold_at_most that is told as a loss; an extension that is told,
-# and does not last; sessions of this and of another host that wait on when it has ended, or
-# lose their places in the queue; a role that touches the lease of another by its token; a
-# transaction that commits though the lease which it relies on is over.
+# Protects from: a lease that ends with the session, the statement or the broker that used it; a
+# lease that outlives its hold_at_most, its release, its loss or its server, also at the nodes; an
+# end by hold_at_most that is reported as a loss; an extension that is confirmed, and does not
+# last; waiters of either host that wait on after the end, or lose their places in the queue; a
+# role that uses another role's lock by its token; a transaction that commits after its detached
+# lock has ended.
 
 use strict;
 use warnings;

@@ -1,12 +1,12 @@
-# A detached lock whose lease ended before the caller has its token.
+# The lease of a detached lock ends before the caller has the token.
 #
 # Protects from: a token of a lock that another host may hold already, given to a session that
 # stalled between grant and detach, or while the server stops.
 #
-# The broker ends all detached locks when it stops; the key of one tells that it has.
+# The broker ends all detached locks when it stops; the key of one of them shows when.
 #
-# Preloads test/hostile/stall.c into the server: the session stalls when it notes the time of
-# the grant.
+# Preloads test/hostile/stall.c into the server: the session stalls when it notes the time of the
+# grant.
 
 use strict;
 use warnings;

@@ -1,12 +1,11 @@
-# The SQL examples of README.md and docs/, run as their readers run them; and the documents'
-# table of settings beside the server's.
+# The SQL examples of README.md and docs/, run as readers run them.  The documents' table of
+# settings against the server's.
 #
-# Protects from: examples that fail, or warn; examples that need what no example before
-# them made, or that make again what an example of another document made; a leader election in which two lead, or nobody when the leader has gone;
-# defaults and bounds that are not those of the server.
+# Protects from: examples that fail or warn; examples that need an object no earlier example made,
+# or that make an object of another document again; a leader election with two leaders, or with no
+# leader after the leader has gone; wrong defaults and bounds.
 #
-# All documents share one database, README.md comes first; each example has a psql of its
-# own.
+# All documents share one database, README.md first.  Each example has its own psql.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
-# A broker that is woken all the time hears its nodes.
+# A broker that is woken all the time still reads its sockets.
 #
-# Protects from: sockets that are not looked at while backends wake the broker without a
-# pause, since PostgreSQL 15 looks at none when the latch is set: nodes that answer and
-# are taken for unreachable, free locks that are not granted, leases that are lost.
+# Protects from: unread sockets while backends wake the broker without a pause, since PostgreSQL
+# 15 polls no socket when the latch is set: nodes count as unreachable although they answer, free
+# locks are not granted, leases are lost.
 #
 # Preloads test/hostile/set_latch.c into the server.
 

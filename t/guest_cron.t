@@ -1,13 +1,10 @@
 # Real pg_cron on two hosts with the same schedule: each job runs once a tick.
 #
-# Protects from: a job that runs on both hosts, at the same time or one after the
-# other because the clocks or the load of the hosts differ by a moment; a tick at
-# which it runs on neither; redlock_run not working the way pg_cron calls it, by a
-# connection or by a background worker.
+# Protects from: a job that runs on both hosts, together or in turn, because their clocks or loads
+# differ by a moment; a tick at which the job runs on neither host; a redlock_run that fails when
+# pg_cron calls it, by a connection or by a background worker.
 #
-# pg_cron counts in minutes before 1.5, so this takes two minutes.
-#
-# Takes over a minute.
+# Takes over a minute: pg_cron before 1.5 counts in minutes.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
-# A session that can't have an alarm takes no lock, and is a session as before.
+# A session that can't have an alarm takes no lock, and works as before.
 #
-# Protects from: a signal that is taken from whom it belongs to; a lease whose loss
-# nobody would hear of; memory that each try leaves behind.
+# Protects from: a signal taken from its owner; a lease whose loss the session would not hear of;
+# memory that each try leaves behind.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# What has nothing to do with locks works beside other extensions as it does without
-# redlock_pg, whether their libraries are loaded before or after it.
+# Work without locks runs beside other extensions as it does without redlock_pg, whether their
+# libraries are loaded earlier or later.
 #
-# Protects from: a hook of ours that is in the way of another extension's, or does not
-# call it, and one of theirs that finds what it does not expect; counted twice, or not
-# at all; on any path of a statement, errors too.
+# Protects from: a hook of ours that disturbs another extension's hook, or does not call it; a
+# hook of theirs that finds an unexpected state; work that is counted twice, or not at all.  All
+# of it on each path of a statement, errors too.
 #
-# See GuestTest for the scripts, and t/guest_server.t for the server without others.
+# GuestTest has the scripts, and t/guest_server.t tests the server alone.
 
 use strict;
 use warnings;

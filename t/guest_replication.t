@@ -1,12 +1,11 @@
-# Logical replication brings the rows of redlock_fences: a publication FOR ALL TABLES
-# takes the table along.
+# Logical replication brings the rows of redlock_fences, as a publication FOR ALL TABLES includes
+# the table.
 #
-# Protects from: a subscription that stops at a row which both sides have; a token that
-# goes back on the subscriber, by a row that comes late, an old initial copy or a
-# DELETE; a stale holder that passes on the subscriber when a newer one's work has come
-# there; a fence that fails where session_replication_role is replica; a dump that
-# loses or doubles what prevents all that; rows that go round for ever between two
-# servers that replicate to each other.
+# Protects from: a subscription that stops at a row which both sides have; a token that goes back
+# on the subscriber, by a late row, an old initial copy or a DELETE; a stale holder that passes on
+# the subscriber after a newer holder's work came there; a fence that fails where
+# session_replication_role is replica; a dump that loses or doubles the triggers against all this;
+# rows that circle for ever between two servers that replicate to each other.
 
 use strict;
 use warnings;

@@ -1,15 +1,14 @@
-# What has nothing to do with locks works as in a bare server: the same results, the
-# same messages to the client and in the log, and no server process dies.
+# Work without locks runs as in a bare server: the same results, the same messages to the client
+# and in the log, and no server process dies.
 #
-# Protects from: a hook, an error context or a timer of ours that is left behind, or
-# in the way, on any path of a statement: errors after the executor's run (triggers,
-# deferred constraints, commit), in utility statements, cursors, procedures that
-# commit, prepared statements and two-phase commits; parallel workers, autovacuum,
-# replication.
-# Protects from: a function or variable of ours with the name of another extension's: PostgreSQL loads
-# all with RTLD_GLOBAL, so that of the first would be called by both.
+# Protects from: a hook, an error context or a timer of ours that is left behind, or disturbs, on
+# any path of a statement: errors after the executor's run (triggers, deferred constraints,
+# commit), utility statements, cursors, procedures that commit, prepared statements, two-phase
+# commits, parallel workers, autovacuum, replication; a symbol of ours with the name of another
+# extension's: PostgreSQL loads libraries with RTLD_GLOBAL, so both extensions would use the first
+# one.
 #
-# See GuestTest for the scripts, and t/guest_other_extensions.t for other extensions.
+# GuestTest has the scripts, and t/guest_other_extensions.t tests other extensions.
 
 use strict;
 use warnings;

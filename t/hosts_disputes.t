@@ -1,11 +1,12 @@
-# Hosts know each other by the nodes, and two that could get one lock at once are told.
+# Hosts know each other by the nodes.  Two hosts that could get one lock at once are told.
 #
-# Protects from: a host that is missing in redlock_hosts, or stays there when it is dead; a
-# list that is cut, or that costs a node or a broker more with each host; strangers' entries
-# by which a broker, or the list, is hurt; hosts with other nodes, databases or redlock.max_ttl
-# that share locks without being told, or refuse them when there is no reason to, or go on to
-# refuse them when they agree again; locks that are held and lost by a disagreement.
-# Takes over a minute: a host that dies is in the lists for 45 s.
+# Protects from: a host that is missing in redlock_hosts, or stays there after its death; a list
+# that is cut, or that costs a node or a broker more with each host; strangers' entries that hurt
+# a broker or the list; hosts with different nodes, databases or redlock.max_ttl that share locks
+# without a word, that refuse locks without a reason, or that still refuse when they agree again;
+# held locks that a conflict ends.
+#
+# Takes over a minute: a dead host stays in the lists for 45 s.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
 # A node whose list of hosts has no end.
 #
-# Protects from: a view that is never answered, since a node always has one page more; a broker
-# whose memory grows with each page.
+# Protects from: a view that never answers, since the node always has another page; a broker whose
+# memory grows with each page.
 #
-# What a broker needs for the longest list that may be, of hosts that each have other settings, is
-# more than half of the limit here.
+# The longest list that is allowed, of hosts with different settings, needs more than half of this
+# test's memory limit.
 
 use strict;
 use warnings;

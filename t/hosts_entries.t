@@ -1,10 +1,11 @@
-# What a host makes of the entries of others: of hosts with the same settings, of which some are
-# dead, and of more settings than a node tells of.
+# A host reads the entries of other hosts: of hosts with the same settings, some of them dead, and
+# of more settings than a node tells.
 #
-# Protects from: a host that is dead, or has other settings by now, in the place of those that
-# live, so that nobody is told of these; a disagreement that never ends since a node has more
-# to tell than it may, or that ends when the node leaves it out.
-# The other hosts are entries that this test writes.
+# Protects from: a dead or changed host that is named in place of a live one, so that nobody hears
+# of the live one; a conflict that never ends since a node has more entries than it may tell, or
+# that ends when the node leaves its entry out.
+#
+# This test writes the entries of the other hosts.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
-# Two PostgreSQL hosts and plain Redis clients exclude each other on five nodes.
+# Two PostgreSQL hosts and plain Redlock clients exclude each other on five nodes.
 #
-# Protects from: two holders at a time; a lock that outlives what should have
-# released it; a release that comes before the commit is visible; a key that
-# plain Redlock clients don't understand.
+# Protects from: two holders at a time; a lock that outlives its end; a release that comes before
+# the commit is visible; a key that plain Redlock clients don't understand.
 #
-# The ttl is longer than anything here waits for, so what becomes free in time
-# was released, and has not expired.
+# The ttl is longer than any wait here, so a lock that becomes free in time was released, and has
+# not expired.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
-# A host that refuses locks, since another one with other nodes takes them all the same
-# (redlock.on_disagreement is warn), gets another broker, or another list of nodes, while a majority
-# of its nodes is away.
+# A host refuses locks because another host with other nodes takes them all the same
+# (redlock.on_disagreement is warn).  Then the host gets another broker, or another list of nodes,
+# while most of its nodes are away.
 #
-# Protects from: a dispute that ends since nothing is known of most nodes yet, or since nodes name
-# another of the hosts that are alike, and both get the lock.
+# Protects from: a conflict that ends too early, and both hosts get the lock: when most nodes have
+# not answered yet, or when nodes name another of several equal hosts.
 
 use strict;
 use warnings;

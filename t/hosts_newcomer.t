@@ -1,11 +1,11 @@
-# A host whose settings differ from those of the others, and that comes after them.
+# A host that starts later than the others, with different settings.
 #
 # Protects from: one misconfigured newcomer that stops all other hosts; a newcomer that takes
-# locks before it knows of the others; two newcomers of which neither ever takes locks, or both
-# do; hosts that go on beside one that takes locks all the same, or still holds some; a young
-# node that is taken for another host's node, when it starts late, or when the other hosts hang.
+# locks before it knows the others; two newcomers of which both take locks, or neither ever does;
+# hosts that go on beside a newcomer that takes or still holds locks; a young node that counts as
+# another host's node, when the node starts late or the other hosts hang.
 #
-# Takes over two minutes: a host that dies is in the lists for 45 s.
+# Takes over two minutes: a dead host stays in the lists for 45 s.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
-# Ends of leases that stay with nobody, beside those of t/idle_keep.t: of shared ones, at the
-# server's stop, and how far their tokens are ahead of time.
+# Ends of idle leases, beside those in t/idle_keep.t: of shared leases, at the server's stop, and
+# how far tokens run ahead of time.
 #
-# Protects from: a lease that stays when its session ends after the stops of all stays, and holds
-# up the server's stop, or is left at the nodes; a shared lock that stays and is not given up to
-# who wants it alone on another host; a shared lease that stays for longer than its last holder
-# wanted; counters of tokens that run away from the clocks, by which the order of tokens outlives
-# a loss of data.
+# Protects from: a lease that becomes idle after the stop of all idle leases, and delays the
+# server's stop or stays at the nodes; an idle shared lock that is not released to a writer of
+# another host; a shared lease that is idle for longer than its last holder asked; counters that
+# run ahead of the clocks, which keep tokens in order after a loss of data.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# Leases that stay with nobody: keep_idle.
+# Idle leases: keep_idle.
 #
-# Protects from: a lease that stays unasked, for other terms than were asked for, or
-# without limit; a token that is given out twice, or that does not grow; a broker or nodes
-# that are busy for each take and give-back of a lease that stays; a stay that outlives its
-# end, a reload, the shutdown, redlock_release_idle, or the session that did not give the
-# lock back itself; "too many" locks because of locks that nobody holds; a loss that is
-# told, though nobody had the lock; a broker's successor that forgets a stay or its end.
+# Protects from: a lease that is kept unasked, for other terms, or without limit; a token that is
+# given out twice, or does not grow; load on the broker or the nodes for each take and release of
+# an idle lease; an idle lease that outlives its end, a reload, the shutdown,
+# redlock_release_idle, or a session that did not release the lock itself; an error about too many
+# locks because of locks without a holder; a reported loss of a lock without a holder; a new
+# broker that forgets an idle lease or its end.
 
 use strict;
 use warnings;

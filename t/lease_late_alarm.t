@@ -1,7 +1,7 @@
-# An alarm that rings when its session has all but ended does no harm.
+# An alarm does no harm when its session has all but ended.
 #
-# Protects from: the alarm of a wait at the gate, which FATAL has ended, that looks
-# at what the process no longer has: it would crash, and the whole server with it.
+# Protects from: a crash of the whole server, when a gate wait was ended by FATAL and its alarm
+# reads memory that the process no longer has.
 #
 # Preloads test/hostile/slow_exit.c into the server.
 

@@ -1,11 +1,10 @@
-# A session learns that its lease is lost, whatever else happened before.
+# A session learns that its lease is lost, whatever happened before.
 #
-# Protects from: a loss that is told late, or never: after errors, when the wall
-# clock is set back, when the broker knew of it before; a wait that goes by the wall
-# clock; a lock that is returned when its lease has ended already, or that is kept
-# though nobody ever had it.
+# Protects from: a loss that is reported late, or never: after errors, when the wall clock is set
+# back, when the broker knew earlier; a wait by the wall clock; a lock that is returned after its
+# lease has ended, or kept though no session ever had it.
 #
-# What waits for a time to pass does so side by side, in sessions of their own.
+# Waits for a time to pass run side by side, in sessions of their own.
 
 use strict;
 use warnings;

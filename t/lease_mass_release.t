@@ -1,14 +1,12 @@
-# Many locks are given back at once, while others are held and asked for.
+# Many locks are released at once, while others are held and asked for.
 #
-# Protects from: renewals and requests that queue behind thousands of releases, so
-# that short leases are lost and sessions are told that there is no quorum; a lock
-# whose own release overtakes its next request, or comes after it; releases that
-# are forgotten in a queue, also at shutdown.
+# Protects from: renewals and requests that queue behind thousands of releases, so that short
+# leases are lost and sessions miss a quorum; a lock whose release overtakes its next request, or
+# comes after it; releases that are forgotten in a queue, also at shutdown.
 #
-# What a node executes first is what counts here, not how long it takes: all times allow
-# for a machine that is busy.
+# The order at a node counts here, not the time: all times allow for a busy machine.
 #
-# LOCKS=n in the environment: so many are given back.
+# LOCKS=n in the environment is the number of released locks.
 
 use strict;
 use warnings;

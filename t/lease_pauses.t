@@ -1,14 +1,13 @@
-# What is paused longer than its lease is valid must not commit; and nodes that
-# lose all they know must not grant a second lease.
+# A holder that is paused for longer than its lease must not commit.  Nodes that lose all their
+# data must not grant a second lease.
 #
-# Protects from: lost updates by a holder that slept: its backend, its broker, or
-# its whole server is stopped (SIGSTOP) until the other host has taken the lock
-# and done the work; a second holder after all nodes restarted empty at once, or
-# a majority was flushed, while the first still holds its lease (invariants 1, 8);
-# a recipe for data elsewhere by which an update is lost.
+# Protects from (invariants 1 and 8): lost updates by a holder that slept: its backend, its broker
+# or its server is stopped (SIGSTOP) until the other host has taken the lock and done the work; a
+# second holder after all nodes restarted empty at once, or a majority was flushed, while the
+# first lease is valid; a documented recipe for data elsewhere that loses an update.
 #
-# The hosts take the lock each on its own; the data is in one database, that of A.
-# `bench/run pauses` counts lost updates with pauses at random moments.
+# Each host takes the lock; the data is in the database of host A.  `bench/run pauses` counts lost
+# updates with pauses at random moments.
 
 use strict;
 use warnings;

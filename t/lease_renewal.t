@@ -1,10 +1,10 @@
-# A lease is renewed for as long as its holder lives; when it can't be, the
-# holder learns it, and its transaction does not commit.
+# A lease is renewed while its holder lives.  When renewals fail, the holder learns it, and its
+# transaction does not commit.
 #
-# Protects from: two holders after the first ttl; a holder that goes on without
-# its lock; a log that is full of what it need not say a thousand times.
+# Protects from: two holders after the first ttl; a holder that goes on without its lock; a log
+# full of repetitions.
 #
-# Absolute times are the subject here: the ttl is 2 s.
+# Absolute times are the subject: the ttl is 2 s.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
-# Changes of the node list that overlap: one host goes on to the new nodes while another goes
-# back to the old ones.  See docs/how-to/replace-nodes.md.
+# Overlapping changes of the node list: one host goes on to the new nodes while another goes back
+# to the old nodes.  See docs/how-to/replace-nodes.md.
 #
-# Protects from: two holders of one lock, since each host left a list of nodes before it could know
-# of the other's step; hosts that wait for each other for ever, so that neither takes its step.
+# Protects from: two holders of one lock, since each host left a list before it could know of the
+# other's step; hosts that wait for each other for ever, so that neither takes its step.
 
 use strict;
 use warnings;

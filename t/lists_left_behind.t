@@ -1,10 +1,10 @@
-# A host that is left behind while all nodes are replaced, see docs/how-to/replace-nodes.md; one
-# whose wrong list of nodes is set right while it holds locks.
+# A host stays behind while all nodes are replaced, see docs/how-to/replace-nodes.md.  A host with
+# a wrong list gets the right list while it holds locks.
 #
-# Protects from: two holders of one lock, on a host that has the new nodes alone and on one
-# that has the old ones alone, which don't see each other, also after a restart; a host that is
-# said to be settled and has the old list alone, or does not reach the new nodes; a change that goes on without a host that is only slow, or that never
-# goes on; locks that were granted by former nodes, which hosts with the present ones get.
+# Protects from: two holders of one lock, one on a host with only the new nodes and one on a host
+# with only the old nodes, which don't see each other, also after a restart; a host that is shown
+# as settled with only the old list, or without the new nodes; a change that ignores a slow host,
+# or that never goes on; locks of former nodes that hosts with the present nodes get, too.
 
 use strict;
 use warnings;

@@ -1,12 +1,10 @@
-# Leases outlive the broker also where redlock.nodes has changed since they were
-# granted: its successor finds the nodes that they live on.
+# Leases outlive the broker when redlock.nodes has changed since the grant: the new broker finds
+# their nodes.
 #
-# Protects from: a lease that is lost while all its nodes are well, because the
-# broker was replaced, for whatever reason, in a moment when redlock.nodes named
-# other nodes, or none, or other passwords; a list that can't be put into force yet,
-# and one that stays in force without anybody connected to it; a password that is
-# shown; the key of a request that is left behind for its ttl on a node that is removed
-# while it is asked.
+# Protects from: a lease that is lost while all its nodes are well, because the broker was
+# replaced when redlock.nodes named other nodes, no nodes or other passwords; a list that cannot
+# be in force yet, and a list in force to which nobody is connected; a password that is shown; a
+# request's key that stays for its ttl at a node that is removed meanwhile.
 
 use strict;
 use warnings;

@@ -1,8 +1,10 @@
-# A late host with an old list of nodes; two hosts with one name.  See docs/how-to/replace-nodes.md.
+# A late host with an old list of nodes.  Two hosts with one name.  See
+# docs/how-to/replace-nodes.md.
 #
-# Protects from: two holders of one lock, if a host was off while all nodes were replaced, or is a
-# clone, and starts with the old list; a host that goes back to nodes that other hosts have left;
-# marks that stop hosts after the nodes are in use again; two hosts with one name and no warning.
+# Protects from: two holders of one lock, when a host was off while all nodes were replaced, or is
+# a clone, and starts with the old list; a host that goes back to nodes which other hosts have
+# left; marks that stop hosts when the nodes are in use again; two hosts with one name, and no
+# warning.
 #
 # Takes over a minute: hosts leave nodes step by step, several times.
 

@@ -1,13 +1,12 @@
 # All five nodes are replaced, as docs/how-to/replace-nodes.md says, while three servers use
-# locks: sessions that hold locks through all of it, and sessions that take turns at a few,
-# of which each grant is recorded and checked afterwards.  Meanwhile an old node and a new
-# one are down, one host gets each list later than the others, with a broker that is stopped
-# for a moment, and one server is restarted.  The notes of this test are its transcript.
+# locks.  Some sessions hold locks throughout.  Others take turns at a few locks; the test records
+# each grant, and checks them afterwards.  Meanwhile an old node and a new node are down, one host
+# gets each list late, with its broker stopped for a moment, and one server restarts.  The notes
+# of this test are its transcript.
 #
-# Protects from: a lock that two sessions hold, or that a session loses, because the list of
-# nodes changes; hosts that say that they are settled before the leases, and the keys that
-# are kept after their release, are at the nodes of both lists, or that never say so; nodes
-# that can't be switched off afterwards.
+# Protects from: a lock that two sessions hold, or that a session loses, because the list changes;
+# hosts that are shown as settled before their leases, and the keys kept after a release, are at
+# the nodes of both lists, or that never are; old nodes that cannot be switched off afterwards.
 
 use strict;
 use warnings;

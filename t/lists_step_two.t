@@ -1,17 +1,16 @@
-# The step at which redlock.nodes_next takes the place of redlock.nodes, see
-# docs/how-to/replace-nodes.md, while another host has the old nodes alone, or leases at these alone.
-# t/lists_left_behind.t has the plain cases.
+# redlock.nodes_next takes the place of redlock.nodes, see docs/how-to/replace-nodes.md, while
+# another host has only the old nodes, or leases only there.  t/lists_left_behind.t has the plain
+# cases.
 #
-# Protects from: two holders of one lock, on a host that has left the old nodes because it could
-# not know of the other one: by old nodes that it can't reach any more, with the broker that knew
-# of it or with the next one; by old nodes that the other one reaches again only later; by a host
-# that stands still, and is forgotten before its leases end; by nodes that have more to tell than
-# they may; by a step that follows the one before at once; by a lease that is not yet at the new
-# nodes, or a key that is kept at the old ones.  And from hosts that never leave the old nodes, when
-# nothing is in the way any more.
+# Protects from: two holders of one lock, when a host has left the old nodes without knowing of
+# the other host.  The cases: the old nodes are out of reach, with the same broker or the next
+# one; the other host reaches them again only later; the other host hangs, and is forgotten before
+# its leases end; nodes have more entries than they may tell; a step follows the last step at
+# once; a lease is not yet at the new nodes, or a kept key is at the old nodes.  And from hosts
+# that never leave the old nodes although nothing is in the way.
 #
-# Takes over a minute: what a node has told counts for 45 s, so time itself is a subject.  That
-# case waits while the others are tested.
+# Takes over a minute: a node's answer counts for 45 s, so time itself is a subject.  That case
+# waits while the others are tested.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # One name in databases of several encodings.
 #
-# Protects from: a name that is another lock in another database; a view that
-# shows a name in other bytes than those it was given, so that nobody finds it; a
-# name that one database can't express, and that makes its view unreadable.
+# Protects from: a name that is another lock in another database; a view that shows a name in
+# other bytes than it was given, so that nobody finds the lock; a name that one database cannot
+# express, so that its view fails.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
 # How many new names of locks a role can bring in (redlock.max_new_names_per_hour).
 #
-# Protects from: a way to ask the nodes for new names that is not counted (one lock, arrays, by
-# CALL, by redlock_run, permits, shared and detached locks), or to add rows to redlock_fences; a
-# role that escapes by SET ROLE or a SECURITY DEFINER function; names that count twice, or count
-# when they are known, handed over or idle; an array that is counted in part; superusers that are
-# refused; a limit that does not hold for one role alone.
+# Protects from: a way to new names at the nodes that is not counted (one lock, arrays, CALL,
+# redlock_run, permits, shared and detached locks), or to new rows in redlock_fences; a role that
+# escapes by SET ROLE or a SECURITY DEFINER function; names that count twice, or when they are
+# known, handed over or idle; an array that is counted in part; superusers that are refused; a
+# limit that does not hold for each role alone.
 
 use strict;
 use warnings;

@@ -1,12 +1,12 @@
-# Nodes by every kind of address: IPv6, Unix sockets, names with several addresses, and
-# names that change, as those of rented nodes do when another server takes over.
+# Nodes by each kind of address: IPv6, Unix sockets, names with several addresses, and names that
+# change, as those of rented nodes do when another server takes over.
 #
-# Protects from: an address that is never tried; a node that stays away since its name has
-# led elsewhere meanwhile, or that hangs at the server that was there before; a server that
-# takes over and votes without what its predecessor has granted (invariants 1 and 8).
+# Protects from: an address that is never tried; a node that stays away after its name has
+# changed, or that hangs at the former server; a server that takes over, and votes without its
+# predecessor's grants (invariants 1 and 8).
 #
-# What the name service says is made by a library, see test/hostile/faults.c.  All nodes
-# listen on addresses of the loopback interface.
+# A library makes the answers of the name service, see test/hostile/faults.c.  All nodes listen on
+# addresses of the loopback interface.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
-# How the connections of a host are called in the node's list of clients.
+# Names of a host's connections in a node's list of clients.
 #
-# Protects from: connections that nobody can tell apart at the node; a name that the node
-# refuses; a node that has no such command, or whose ACL does not allow it, and for that reason is
-# refused, connected to again, or shown with an error; an answer that tells why a node refuses us,
-# and is taken for that to a name.
+# Protects from: connections that nobody can tell apart at the node; a name that the node refuses;
+# a node without the command, or whose ACL forbids it, that is therefore refused, connected again,
+# or shown with an error; an answer that gives the reason for a refusal, and is ignored as the
+# answer to the name.
 
 use strict;
 use warnings;

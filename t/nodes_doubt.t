@@ -1,12 +1,11 @@
-# What the broker makes of nodes that do not answer, or answer late, and of connections
-# that break: when it gives one up, and when it tries again.
+# Nodes that do not answer, or answer late, and connections that break: when the broker drops a
+# connection, and when it tries again.
 #
-# Protects from: a loop that sleeps for seconds after a connection broke while it was
-# written to, or on a connection that died before a renewal; connections of slow nodes
-# that are replaced, in vain; ones that are replaced again and again, so that a node that
-# hangs is never seen to have failed; one that closes each connection and is connected to
-# without a pause; keys that a node set before the rest of the same
-# call failed (invariant 7).
+# Protects from: a loop that sleeps for seconds after a connection broke during a write, or died
+# before a renewal; connections of slow nodes that are replaced in vain, or again and again, so
+# that a hanging node never counts as failed; a node that closes each connection, and is connected
+# again without a pause; keys that a node set before the rest of the same call failed (invariant
+# 7).
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
-# What people read of a node that does not vote, and what they are told to do.
+# Messages and hints about a node that does not vote.
 #
-# Protects from: texts of nodes with the noise of a script in them, or with two full stops; one
-# hint for all causes, where the cause is known; a node that is given up for a passing reason; an
-# error that belongs to a former password, and stays; a state that changes while nothing does; a
-# session that is told that another is before it, and not which.
+# Protects from: texts of nodes with noise of a script, or with two full stops; the same hint for
+# all causes when the cause is known; a node that is refused for a passing reason; an error of a
+# former password that stays; a state that flickers; a session that hears that another session is
+# ahead, but not which.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
-# Strings that other programs keep under the names of locks: long ones, and ones that look like
+# Strings of other programs under the names of locks: long strings, and strings that look like
 # values of redlock_pg.
 #
-# Protects from: a long value that makes the broker drop its connections, so that other leases
-# are lost and other calls fail; a text that is cut inside of a character; a long counter or
-# barrier that does the same; a plain client's value that a node takes for a shared lock, and
-# overwrites or deletes.
+# Protects from: a long value that makes the broker drop its connections, so that other leases are
+# lost and other calls fail; a text that is cut inside of a character; a long counter or barrier
+# with the same effect; a plain client's value that a node takes for a shared lock, and overwrites
+# or deletes.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# Nodes that answer garbage, nothing, a byte a second, or a gigabyte: as a minority they
-# are in nobody's way, as a majority they are an error that names each of them and why.
+# Nodes that answer garbage, nothing, a byte a second, or a gigabyte.  A minority disturbs
+# nothing.  A majority causes an error that names each node and its fault.
 #
-# Protects from: a broker that fails, hangs, runs in circles or grows without
-# bound by what a node sends (invariant 15); a call that does not end, or leaves
-# keys on the good nodes (7, 11); control characters of strangers on a terminal.
+# Protects from: a broker that fails, hangs, loops or grows without limit because of a node's
+# bytes (invariant 15); a call that does not end, or leaves keys at the good nodes (invariants 7
+# and 11); control characters of strangers on a terminal.
 #
-# See HostileRounds for what is tried, and t/nodes_wrong_answers.t for nodes that lie.
+# HostileRounds has the trials, and t/nodes_wrong_answers.t tests nodes that lie.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
-# A server that is listed under two names restarts, and is met by the second one.
+# A server that is listed under two names restarts, and is first met by its second name.
 #
-# Protects from (invariant 4): one server that votes twice in a round of renewals, as
-# it had by its first name and does by its second.  So a lease would be renewed though
-# no majority of servers is there, and another host could be granted it by the others.
+# Protects from (invariant 4): a server that votes twice in a round of renewals, once by each
+# name.  Then a lease is renewed without a majority of servers, and the other servers could grant
+# it to another host.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# Name service that fails, or hangs, is in nobody's way.
+# A name service that fails or hangs disturbs nothing.
 #
-# Protects from (invariant 15): a server, or a broker, that can't be stopped while a
-# host name is being resolved; a signal that strikes in the middle of that; a node
-# that others have to wait for since its name is not resolved; threads that pile up.
+# Protects from (invariant 15): a server, or a broker, that cannot be stopped during a name
+# lookup; a signal that strikes during a lookup; a node that delays others since its name is not
+# resolved; threads that pile up.
 #
-# That a name hangs is made by a library, see test/hostile/faults.c.  It hangs until
-# the test says so, so "in time" is: at all.
+# A library makes a name hang until the test ends the hang, see test/hostile/faults.c.  So "in
+# time" means: at all.
 
 use strict;
 use warnings;

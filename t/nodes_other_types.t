@@ -1,9 +1,9 @@
 # Keys of other types under the names of locks, as Redisson's locks, which are hashes.
 #
-# Protects from: a lock of another program that is reported as a fault of healthy nodes, or that
-# is overwritten or deleted; a wait that does not end with that lock; a holder whose lock such a
-# key replaces, and that is told late or never.  A key of another type in the place of a counter
-# or a queue, which are ours alone, is an error of that node and of no other command.
+# Protects from: another program's lock that is reported as a fault of healthy nodes, or that is
+# overwritten or deleted; a wait that does not end with the other program's lock; a holder that
+# hears late, or never, that such a key has replaced its lock; a key of another type in place of
+# our counter or queue that breaks more than this node's command.
 
 use strict;
 use warnings;

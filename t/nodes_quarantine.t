@@ -1,14 +1,13 @@
-# Nodes that may have forgotten leases are in quarantine for as long as one could last:
-# what that shows, does, and how it ends.
+# A node that may have forgotten leases is in quarantine for as long as a lease could last: what
+# views show, what the node does, how the quarantine ends.
 #
-# Protects from (invariants 1 and 8): a node that forgot leases and votes for new
-# ones; a quarantine that nobody can see, that ends with the broker, or does not end.
-# What another host must not get while its holder lives is tried all the time.
+# Protects from (invariants 1 and 8): a node that forgot leases and votes for new ones; a
+# quarantine that no view shows, that ends with the broker, or that does not end.  The test tries
+# all the time to get locks on another host while their holders live.
 #
-# How long a node is in quarantine is the subject here, so times matter:
-# redlock.max_ttl is short.
+# The length of a quarantine is the subject, so times matter, and redlock.max_ttl is short.
 #
-# See t/nodes_restart.t for nodes that restart in other ways.
+# t/nodes_restart.t tests other restarts of nodes.
 
 use strict;
 use warnings;

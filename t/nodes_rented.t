@@ -1,14 +1,13 @@
-# Nodes that can't tell whether they keep what they grant, and what redlock.nodes states of
-# them (durable=yes, durable=no); and nodes that lack something without which they can't be one.
+# Nodes that hide whether they keep their grants, with the statements of redlock.nodes about them
+# (durable=yes, durable=no).  Nodes that lack a command or a right.
 #
-# Protects from (invariants 1 and 8): a node that is ready, but can't execute what it will be
-# asked, or that is refused without a word that helps; a password in such a word; a statement that counts for more than the word of the
-# node itself, or of which nobody sees that it does not count; a node that never votes after
-# its starts though it keeps all; a list that is read otherwise than it was meant, or that
-# takes the place of the one in force though it is wrong.
+# Protects from (invariants 1 and 8): a ready node that cannot execute a needed command, or a
+# refused node without a useful reason; a password in such a reason; a statement that counts for
+# more than the node's own answer, or that is ignored without a word; a durable node that never
+# votes after its starts; a list that is misread, or a wrong list that replaces the list in force.
 #
-# How long a quarantine lasts is t/nodes_quarantine.t's; here redlock.max_ttl is long at first, so that it can
-# be looked at, and short then, so that it ends.
+# redlock.max_ttl is long at first, so that a quarantine can be seen, and short later, so that it
+# ends.  Its length is the subject of t/nodes_quarantine.t.
 
 use strict;
 use warnings;

@@ -1,12 +1,11 @@
 # Nodes restart, with and without their data, while locks are held and asked for.
 #
-# Protects from (invariants 1 and 8): a node that forgot leases and votes for new
-# ones; a lock that is lost though a majority of nodes was up at all times; a token
-# that goes back with the counters that were lost; a quarantine that is put on a node
-# that forgot nothing.  What another host must not get while its holder lives is tried
-# all the time.
+# Protects from (invariants 1 and 8): a node that forgot leases and votes for new ones; a lock
+# that is lost though a majority of nodes was up at all times; a token that goes back with lost
+# counters; a quarantine of a node that forgot nothing.  The test tries all the time to get locks
+# on another host while their holders live.
 #
-# See t/nodes_quarantine.t for what a quarantine is like.
+# t/nodes_quarantine.t tests the quarantine itself.
 
 use strict;
 use warnings;

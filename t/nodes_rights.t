@@ -1,8 +1,8 @@
-# A node whose user lacks one of the rights that docs/how-to/permissions.md lists.
+# A node whose user lacks a right that docs/how-to/permissions.md lists.
 #
-# Protects from: a script that is stopped half way by the node's ACL, and leaves a key that never
-# expires; an error that does not name the right; a node that votes although its user can't
-# renew or release.
+# Protects from: a script that the node's ACL stops half way, and that leaves a key without an
+# expiry; an error that does not name the right; a node that votes although its user cannot renew
+# or release.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
-# Durable nodes are restarted one after another while a lock is held and another host
-# waits for it.  Each is down until its key has expired, and the waiter asks there
-# first when it is back: the holder's broker is stopped until then.
+# Durable nodes restart in turn while one host holds a lock and another host waits.  Each node
+# stays down until its key has expired.  The waiter asks the restarted node first, since the
+# holder's broker is stopped until then.
 #
-# Protects from (invariant 16): a node that was half won meanwhile, and refuses the
-# holder for good; so the lock is lost when that has happened to a majority, though at
-# each moment at most one node was down.
+# Protects from (invariant 16): a restarted node that the waiter half won, and that refuses the
+# holder for good.  Once a majority has restarted, the lock would be lost, although at most one
+# node was down at any time.
 
 use strict;
 use warnings;

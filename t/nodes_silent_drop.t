@@ -1,13 +1,12 @@
-# Connections that are dead without a sign, as when a firewall has forgotten them:
-# nothing comes back, and nothing says so.  New connections work.
+# Connections that are dead without a sign, as when a firewall has forgotten them.  New
+# connections work.
 #
-# Protects from: the first request after a quiet time that fails for want of a
-# quorum; a dead connection that is found by a request only; a subscription that
-# hears nothing any more; checks that never end, or are many.
+# Protects from: a first request after a quiet time that misses a quorum; a dead connection that
+# only a request finds; a subscription that hears nothing any more; checks that never end, or are
+# too many.
 #
-# A node is a proxy whose connections hang when told to, see HostileNode.  The
-# timeout of nodes is long, since a new connection must fit into it, and longer than the
-# time between two checks, of which the first must count.
+# A node is a proxy whose connections hang on command, see HostileNode.  redlock.node_timeout is
+# long: a new connection must fit into it, and so must two checks, of which the first must count.
 
 use strict;
 use warnings;

@@ -1,9 +1,8 @@
-# Nodes that answer, but can't be trusted with all that is asked of them, say so:
-# once in the log, and in redlock_nodes for as long as it lasts.
+# Nodes that answer, but cannot be trusted with locks, are named: once in the log, and in
+# redlock_nodes while the fault lasts.
 #
-# Protects from: votes of nodes that throw locks away when their memory is full, found
-# at the start or while they run (invariant 1); a full node that nobody names; a log
-# that fills with one node's trouble.
+# Protects from: votes of nodes that evict locks when memory is short, found at the start or later
+# (invariant 1); a full node that no message names; a log that one node's trouble fills.
 
 use strict;
 use warnings;

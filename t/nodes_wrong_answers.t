@@ -1,12 +1,11 @@
-# Nodes that answer in Redis's protocol, but wrong, by errors, or lies: as a minority they
-# are in nobody's way, as a majority they are an error that names each of them and why.
+# Nodes that speak the Redis protocol, but answer wrongly, with errors, or with lies.  A minority
+# disturbs nothing.  A majority causes an error that names each node and its fault.
 #
-# Protects from: a broker that fails, hangs, runs in circles or grows without
-# bound by what a node sends (invariant 15); a call that does not end, or leaves
-# keys on the good nodes (7, 11); control characters of strangers on a terminal.
+# Protects from: a broker that fails, hangs, loops or grows without limit because of a node's
+# answers (invariant 15); a call that does not end, or leaves keys at the good nodes (invariants 7
+# and 11); control characters of strangers on a terminal.
 #
-# See HostileRounds for what is tried, and t/nodes_hostile.t for nodes that don't answer
-# in the protocol.
+# HostileRounds has the trials, and t/nodes_hostile.t tests nodes that do not speak the protocol.
 
 use strict;
 use warnings;

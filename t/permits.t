@@ -1,10 +1,10 @@
-# Locks with permits: at most so many holders across all hosts, each with a permit of its own.
+# Locks with permits: at most n holders across all hosts, each with a permit of its own.
 #
-# Protects from: one holder too many, also while sessions are cancelled and terminated and a
-# node is gone; a permit that stays free while somebody waits; who comes later and is faster; a
-# queue that a dead waiter blocks; callers who say different numbers and are not told.
+# Protects from: one holder too many, also while sessions are cancelled and terminated and a node
+# is gone; a permit that stays free while a session waits; a latecomer that overtakes a waiter; a
+# queue that a dead waiter blocks; callers with different numbers of permits, and no error.
 #
-# COMMITS in the environment is how many transactions the load has.
+# COMMITS in the environment is the number of transactions of the load.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# redlock_runs: rows of runs that failed before they began, why a run was skipped or lost, runs
-# of other starts of the server and of its copies, and what the record costs.
+# redlock_runs: rows of runs that failed before their command began, reasons of skipped and lost
+# runs, runs of other starts of the server and of its copies, and the cost of the record.
 #
-# Protects from: a run without a row, since it got no quorum, was refused by the fence or could
-# not be parsed; a row that does not say why; a promoted copy that ends the runs of a server that
-# lives; runs of a crashed server that stay "running"; a DELETE that reads the whole table or is
-# compiled, at each run on each host; a table that grows for ever; a bare number in
-# redlock.runs_keep that deletes history; single-user mode, which waits for a broker.
+# Protects from: a run without a row after a missing quorum, a refusal by the fence or a syntax
+# error; a row without a reason; a promoted copy that ends the runs of a live server; runs of a
+# crashed server that stay "running"; a DELETE that reads the whole table or is compiled, in each
+# run on each host; a table that grows for ever; a bare number in redlock.runs_keep that deletes
+# history; single-user mode that waits for a broker.
 
 use strict;
 use warnings;

@@ -1,8 +1,7 @@
-# CALL redlock_run(..., fence => true): no commit of a batch after a newer holder.
+# CALL redlock_run(..., fence => true): no batch commits after a newer holder.
 #
-# Protects from: a batch of a stale holder that goes on committing; a fence that is recorded
-# at its begin only, or goes on after it; a commit that is refused though there is no newer
-# holder.
+# Protects from: a stale holder that commits further batches; a fence that counts only at the
+# run's begin, or also after the run; a commit that is refused without a newer holder.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
-# redlock_runs: one look tells what became of a job.
+# redlock_runs: one look shows the fate of a job.
 #
-# Protects from: a run that fails and leaves no trace, or stays "running"; one that is said to
-# have succeeded though its last commit failed; what the session's rollback takes along; rows
-# that nobody deletes; a role that reads the commands of others, or writes the table; a
-# transaction that is left open in a procedure, for which others who record runs wait; runs
-# that have nothing in common, and end each other's transactions; ends that are not written
-# since many runs fail at a time, or one row can't be.
+# Protects from: a failed run that leaves no trace, or stays "running"; a run that is shown as
+# succeeded after its last commit failed; rows that the session's rollback removes; rows that
+# nobody deletes; a role that reads the commands of others, or writes the table; a procedure's
+# open transaction for which other runs wait; unrelated runs that end each other's transactions;
+# ends that are not written since many runs fail at a time, or one row cannot be written.
 
 use strict;
 use warnings;

@@ -1,10 +1,9 @@
-# What drivers, pools and clients that go away do to the locks of a session.
+# Drivers, pools, and clients that go away, and the locks of their sessions.
 #
-# Protects from: a holder that a pool's reset takes out of its server's queue, so
-# that nobody sees who blocks whom; call scope that ends with the CALL before it,
-# in the same pipeline; waiters that go on waiting for a client that has gone, and
-# then hold the lock for nobody; settings that a wait leaves changed; one session whose
-# locks leave no room for others.
+# Protects from: a pool's reset that takes a holder out of its server's queue, so that no view
+# shows who blocks whom; call scope that ends with an earlier CALL of the same pipeline; waiters
+# that wait on for a client that has gone, and then hold the lock for nobody; settings that a wait
+# leaves changed; one session whose locks leave no room for others.
 
 use strict;
 use warnings;

@@ -1,8 +1,7 @@
-# How real drivers pass a list of names, a text and an interval; see test/drivers/README.md.
+# Real drivers pass a list of names, a text and an interval; see test/drivers/README.md.
 #
-# Protects from: a list that becomes one name, so that two sessions hold overlapping lists;
-# names that change on the way into an array; a driver that can't call a function as the
-# documents say.
+# Protects from: a list that becomes one name, so that two sessions hold overlapping lists; names
+# that change on the way into an array; a documented call that a driver cannot make.
 
 use strict;
 use warnings;

@@ -1,9 +1,8 @@
-# However a session, its wait or its server ends, what it held or half-won is
-# released on all nodes, long before it would have expired.
+# Whenever a session, its wait or its server ends, its held and half-won locks are released on all
+# nodes, long before they would expire.
 #
-# Protects from: locks that outlive their holder, keys left by cancelled waits,
-# a shutdown that forgets what is held or releases what is still in use, a
-# server that is dead and still renews.
+# Protects from: locks that outlive their holder; keys of cancelled waits; a shutdown that forgets
+# held locks, or releases locks in use; a dead server that still renews.
 
 use strict;
 use warnings;

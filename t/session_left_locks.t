@@ -1,8 +1,7 @@
-# A lock that was left for the next session of its server, which does not come, is
-# given back.
+# A lock that was left to the next session of its server is released when no session comes.
 #
-# Protects from: a lock that the broker renews for nobody (invariant 14), so that it
-# is free for no host.
+# Protects from: a lock that the broker renews without a holder (invariant 14), so that no host
+# can get it.
 
 use strict;
 use warnings;

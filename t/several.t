@@ -1,12 +1,11 @@
 # Several locks in one call, on several hosts: all or none, and no deadlock.
 #
-# Protects from: a lock that is kept behind the one that is waited for; a part that is left
-# behind by a wait that ended; hosts that wait for each other in a circle, or a session that
-# is ended for one that is none; a real circle that nobody breaks; a part that was lost while
-# the rest is waited for, and passes for the whole; who waits for one lock after the other,
-# and is the last at each.
+# Protects from: a lock that is kept while its call waits for an earlier one; locks that a
+# cancelled wait leaves behind; hosts that wait for each other in a circle; an error without a
+# circle; a real circle that nobody breaks; a lost lock in a call that still waits, and then
+# counts as complete; a call that waits for one lock after the other, and is last in each queue.
 #
-# COMMITS in the environment is how many transactions in any order there are.
+# COMMITS in the environment is the number of transactions with locks in any order.
 
 use strict;
 use warnings;

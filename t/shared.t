@@ -1,13 +1,12 @@
 # Shared locks of three hosts.
 #
-# Protects from: two modes at a time; those who share a lock and wait for each other, on one
-# host or on several; a plain Redlock client that takes a shared lock; tokens that do not grow
-# from one mode to the other; sessions that are not told that the lease which they share was
-# lost; keys that stay when the last has gone, or go before; one who wants the lock for itself
-# and waits for a stream of those who share it, or the other way round; a broker that is
-# replaced and forgets who shares.
+# Protects from: two modes at a time; readers that wait for each other, on one host or on several;
+# a plain Redlock client that takes a shared lock; tokens that do not grow from one mode to the
+# other; readers that do not hear of the loss of their shared lease; keys that stay after the last
+# reader, or go earlier; a writer that waits behind a stream of readers, or readers behind
+# writers; a new broker that forgets the readers.
 #
-# Who comes first is told by tokens and by counting, not by how fast anything is.
+# Tokens and counts tell the order, not times.
 
 use strict;
 use warnings;

@@ -1,12 +1,11 @@
-# Nodes with TLS, and what goes wrong with it: certificates, names, keys, files, servers
-# that speak another language.
+# Nodes with TLS, and faults with it: certificates, names, keys, files, servers that speak another
+# language.
 #
-# Protects from: a node that is trusted though its certificate is not what was asked for;
-# a private key that others can read; a broken file that cuts off nodes which work; an error
-# from which nobody learns what to mend.  Where the build has no TLS: from a URL that
-# promises it and is taken.
+# Protects from: a node that is trusted with a wrong certificate; a private key that others can
+# read; a broken file that cuts off working nodes; an error that does not say what to mend.  In a
+# build without TLS: a rediss:// URL that is accepted.
 #
-# See t/tls_hostile.t for nodes that hang in the handshake.
+# t/tls_hostile.t tests nodes that hang in the handshake.
 
 use strict;
 use warnings;

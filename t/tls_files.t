@@ -1,11 +1,11 @@
-# The files of redlock.tls_... are no affair of sessions.  In a build without TLS, too.
+# Sessions do not read the files of redlock.tls_..., also in a build without TLS.
 #
-# Protects from: a file that was in order when it was set, and is not any more, as between
-# two of a program that renews certificates, and with it statements that have nothing to do
-# with locks: PostgreSQL sets all settings anew in each parallel worker.  And from a file so
-# large that the broker would be busy with it for seconds (invariant 15).
+# Protects from: a file that was correct when it was set, and is broken now, as between two files
+# of a program that renews certificates.  It must not fail statements without locks: PostgreSQL
+# sets all settings again in each parallel worker.  And from a file so large that the broker would
+# be busy for seconds (invariant 15).
 #
-# What the broker does with such files is t/tls.t's.
+# t/tls.t tests how the broker uses such files.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
-# Nodes with TLS that misbehave: they accept and say nothing, a byte a second, garbage, or
-# without end what is to be ignored, in the handshake and after it.  As a minority they are
-# in nobody's way, as a majority they are an error that names each of them and why.
+# Nodes with TLS that send nothing, a byte a second, garbage, or endless records to ignore, in the
+# handshake and after it.  A minority disturbs nothing.  A majority causes an error that names
+# each node and its fault.
 #
-# Protects from: a handshake in which the broker waits, or turns in circles (invariant 15);
-# a broker that fails or grows by what a node sends; a call that does not end (11).
+# Protects from: a handshake in which the broker waits or loops (invariant 15); a broker that
+# fails or grows because of a node's bytes; a call that does not end (invariant 11).
 #
-# See HostileRounds for what is tried.
+# HostileRounds has the trials.
 
 use strict;
 use warnings;

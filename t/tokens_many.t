@@ -1,16 +1,16 @@
-# Ten thousand fencing tokens and more, from sessions of two hosts that contend for
-# a few locks, while nodes with wrong clocks are killed and restarted one after
-# another: none is given out twice, none is smaller than one that had been returned
-# before it was asked for, and no two sessions hold a lock at a time.
+# Ten thousand fencing tokens and more, from sessions of two hosts that contend for a few locks,
+# while nodes with wrong clocks are killed and restarted in turn.  No token is given out twice, no
+# token is smaller than a token returned before its request, and no two sessions hold a lock at a
+# time.
 #
-# Protects from (invariants 1, 2, 8 and 13): tokens that follow the wrong clock;
-# counters or leases that a restart loses; a token that two sessions of a turn share.
+# Protects from (invariants 1, 2, 8 and 13): tokens that follow the wrong clock; counters or
+# leases that a restart loses; a token that two sessions of a turn share.
 #
-# First with nodes that write each command to disk; then one host's clock is wrong,
-# too.  Then with nodes that forget all: what guards the order of tokens there is the
-# hosts' clocks, which are right.
+# First with nodes that write each command to disk; then one host's clock is wrong, too.  Last
+# with nodes that forget everything: there the hosts' clocks, which are right, keep tokens in
+# order.
 #
-# TOKENS=100000 in the environment: so many, in place of 10000.
+# TOKENS=100000 in the environment asks for as many, in place of 10000.
 
 use strict;
 use warnings;

@@ -1,15 +1,14 @@
-# Fencing tokens: each later holder of a lock has a larger one, whatever host it is
-# on, whatever its clock says, and whatever the counters of a minority are.
+# Each later holder of a lock has a larger fencing token, on any host, by any clock, and whatever
+# counters a minority has.
 #
-# Protects from (invariants 2 and 13): a token that is not larger than an earlier
-# one, or serves two holders; hand-overs beyond the range of tokens that a grant is
-# good for; a token that no majority of nodes holds; a wrong clock that drags all
-# counters into the future, or is refused without a word about it; counters that
-# stay for ever, or that Lua can't count any more; a release that leaves nothing which
-# refuses a late renewal (invariant 6).
+# Protects from (invariants 2 and 13): a token that is not larger than an earlier one, or that
+# serves two holders; hand-overs beyond the token range of a grant; a token that no majority of
+# nodes holds; a wrong clock that drags all counters into the future, or is refused without a
+# word; counters that stay for ever, or exceed Lua's integers; a release that leaves nothing to
+# refuse a late renewal (invariant 6).
 #
-# The counter of a lock is in the key with its name, NUL and "token"; a grant raises
-# it by the number of tokens that it is good for, or more.
+# The counter of a lock is in the key with its name, NUL and "token".  A grant raises the counter
+# by the number of its tokens, or more.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
 # ALTER EXTENSION redlock_pg UPDATE, from each earlier release.
 #
-# Protects from: an update that leaves another definition, comment or privilege than a
-# new installation has, or none; an update that loses fences, locks that are held, views
-# of users, or privileges that were changed; SQL objects of an earlier release that do
-# not work with this library until the update; an update that succeeds with an older
-# library, which then is called for what it does not know; a C function that changes
-# what it takes or returns under its old name, so that none of this could be.
+# Protects from: an update that leaves another definition, comment or privilege than a new
+# installation; an update that loses fences, held locks, views of users, or changed privileges;
+# SQL objects of an earlier release that fail with this library before the update; an update that
+# succeeds with an older library, which lacks the new functions; a C function that changes its
+# arguments or result under its old name.
 
 use strict;
 use warnings;

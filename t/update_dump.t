@@ -1,10 +1,10 @@
 # pg_dump and pg_restore of a database that uses redlock_pg.
 #
-# Protects from: a dump that waits for who has passed a fence, or takes its row along; a
-# restore that fails, there or where the library is not preloaded, or brings fences of
-# another time; a fence that does not work after it; privileges of the extension, or
-# objects of users that are made with it, that get lost; a database of an earlier
-# release that can't be restored.
+# Protects from: a dump that waits for a session which has passed a fence, or that takes the
+# fence's row along; a restore that fails, also where the library is not preloaded, or that brings
+# old fences; a fence that does not work after a restore; lost privileges of the extension, or
+# lost objects of users that depend on it; a database of an earlier release that cannot be
+# restored.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
-# How a session that holds a lock describes itself to other hosts.
+# How a holder describes itself to other hosts.
 #
 # Protects from: a name that imitates other words of the description; letters that become '?'; a
 # long name that hides the words behind it; a description that a database of another encoding
-# can't show, so that its error or its view fails; a plain client whose value is taken for the
-# description of a host; a session that waits to share a lock, and is shown as one that holds it.
+# cannot show, so that its error or its view fails; a plain client's value that is taken for a
+# host's description; a reader that waits, and is shown as a holder.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
-# Looking at locks and nodes keeps nobody waiting.
+# Looking at locks and nodes keeps no session waiting.
 #
-# Protects from: a view that any role can read, and that holds a lock which the
-# broker or an acquire needs: while it makes its rows, or while it is stopped.
+# Protects from: a view that any role can read, and that holds a lock of the broker or of an
+# acquire while it makes its rows, or while it is stopped.
 
 use strict;
 use warnings;

@@ -1,14 +1,13 @@
-# Four hosts want one lock: each gets its turn, in order; what they tell each other by the
-# nodes is a hint.
+# Four hosts want one lock: each gets its turn, in order.  Their messages by the nodes are hints.
 #
-# Protects from: a host whose sessions wait for ever while others take turns; a turn that goes
-# to who asked last and not to who has waited longest; a host that is forgotten since it has
-# had a turn; a host that has the lock for once a turn, since its calls have hold_at_most;
-# one that does not come when it is next, and stops the others; what strangers publish: messages that are
-# malformed, forged, repeated, of which a broker dies, grows or grants something; a user of
-# the nodes that may not publish, and gets no lock.
+# Protects from: a host whose sessions wait for ever while other hosts take turns; a turn that
+# goes to the last to ask, and not to the longest waiter; a host that is forgotten after its turn;
+# a host that gets one grant a turn, since its calls have hold_at_most; a host that does not come
+# when its turn is next, and stops the others; malformed, forged or repeated messages of strangers
+# that crash a broker, grow it, or grant a lock; a user of the nodes that may not publish, and
+# gets no lock.
 #
-# The order is that of the tokens, so it does not depend on how fast anything is.
+# Tokens tell the order, so the speed of the machine does not matter.
 
 use strict;
 use warnings;

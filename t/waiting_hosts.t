@@ -1,13 +1,12 @@
-# Two hosts wait for each other: wake-ups, turns, and what must not get lost.
+# Two hosts wait for each other: wake-ups, turns, and losses to avoid.
 #
-# Protects from: a waiter that sleeps while the lock is free; a subscription that
-# nobody needs, or that each session has for itself; a host whose sessions never
-# get their turn; a hand-over to a session that is going away, after which nobody
-# has the lock and nobody gets it; a job that runs twice because its lock was free
-# too soon.
+# Protects from: a waiter that sleeps while the lock is free; a subscription that is not needed,
+# or that each session has for itself; a host whose sessions never get their turn; a hand-over to
+# a session that is ending, after which no session gets the lock; a job that runs twice because
+# its lock was free too soon.
 #
-# Unless said otherwise the ttl is longer than anything here waits for, so what
-# becomes free in time was released, and has not expired.
+# Unless a case says otherwise, the ttl is longer than any wait here, so a lock that becomes free
+# in time was released, and has not expired.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
-# Sessions of one host that wait equally long for a lock of another host: each is told
-# that another holds it.  The second one comes through the gate when its time is nearly
-# over, and has a moment for the nodes.
+# Sessions of one host that wait equally long for a lock of another host: each hears that the
+# other host holds the lock.  The second session passes the gate when its time is nearly over, and
+# has a moment for the nodes.
 #
-# Protects from: healthy nodes, or the broker, that are blamed because a caller had no
-# time left to hear of them.
+# Protects from: an error that blames healthy nodes, or the broker, because a caller had no time
+# left to hear of them.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # Procedures wait for a lock without a snapshot.
 #
-# Protects from: a session that waits for a lock and keeps VACUUM from its work, or CREATE
-# INDEX CONCURRENTLY, under that lock, from its end; a session that has no snapshot when it
-# goes on, or a wrong one.
+# Protects from: a session that waits for a lock and holds back VACUUM, or CREATE INDEX
+# CONCURRENTLY under the same lock; a session that goes on without a snapshot, or with a wrong
+# one.
 
 use strict;
 use warnings;

@@ -1,13 +1,13 @@
-# A wait at the gate that has ended leaves neither a cancel nor the gate behind.
+# A gate wait that has ended leaves neither a cancel nor the gate behind.
 #
-# Protects from: an alarm that strikes when the wait has ended already, and cancels what
-# comes next, as if a user had: between an error of PostgreSQL and its catch, or between
-# the grant and its return; a loss, or a user's cancel, that is taken for the alarm's, and
-# not told; a lock that was left for a waiter which goes, and stays with nobody; a gate
-# that was granted to a waiter which is cancelled in that moment, and keeps it for good.
+# Protects from: an alarm that strikes after the end of the wait and cancels the next command, as
+# a user would: between an error of PostgreSQL and its catch, or between the grant and its return;
+# a loss, or a user's cancel, that is taken for the alarm and not reported; a lock that was left
+# to a waiter which is ending, and stays without a holder; a gate that is granted to a waiter at
+# the moment of its cancel, and stays taken.
 #
-# These moments take no time as a rule.  Here they last: who leaves the queue needs a
-# part of the lock table, which a session is stopped with that reads all of it.
+# As a rule these moments are too short to hit.  Here they last: a session that leaves the queue
+# needs a part of the lock table, which the test holds by stopping a session that reads all of it.
 
 use strict;
 use warnings;

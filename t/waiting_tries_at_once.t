@@ -1,12 +1,12 @@
-# Hosts that try for one lock at the same instant, as those with one schedule do.
+# Hosts try for one lock at the same instant, as hosts with one schedule do.
 #
-# Protects from: a job that runs nowhere, since each host was refused by the others' keys, of
-# which none was a majority.
+# Protects from: a job that runs nowhere, since the other hosts' keys refused each host, and no
+# host had a majority.
 #
-# Each of three hosts is near one node, and the others are 5 ms away, so that each gets its own
-# node first.  Time itself is the subject: all try at one instant, by this machine's clock.
-# That nobody wins stays possible by chance, so it may happen in a tenth of the rounds: where
-# hosts ask again as soon as if all nodes were near, it happens in a third of them.
+# Each of three hosts is near one node and 5 ms away from the others, so each gets its own node
+# first.  Time itself is the subject: all hosts try at one instant, by this machine's clock.  By
+# chance no host may win, so a tenth of the rounds may fail.  Where hosts ask again as soon as if
+# all nodes were near, a third of the rounds fail.
 
 use strict;
 use warnings;

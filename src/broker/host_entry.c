@@ -132,9 +132,9 @@ describe_config(HostConfig *config, core_lists lists)
 }
 
 /*
- * Adds the lists by which this host holds leases, if these are not the lists in force, and the
- * nodes of these lists that have left.  While this host takes no locks, all lists by which it
- * holds leases are added: other hosts then disregard the lists in force.
+ * Adds the lists by which this host holds leases, if these differ from the lists in force, and the
+ * nodes that only these lists have.  While this host takes no locks, all lists by which leases are
+ * held are added: other hosts then disregard the lists in force.
  */
 static void
 describe_held(HostConfig *config, core_lists lists)

@@ -1,6 +1,6 @@
 /*
  * lists_file.c
- *		The two lists of nodes that are in force, on disk; see lists_file.h.
+ *		The two lists of nodes in force, on disk; see lists_file.h.
  */
 #include "postgres.h"
 
@@ -13,19 +13,19 @@
 
 #include "broker/lists_file.h"
 
-/* pg_basebackup leaves out what is in this directory. */
+/* pg_basebackup leaves out this directory. */
 #define LISTS_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
 
-/* Of another build it is none: it tells nothing. */
+/* The file.  A file of another build is rejected. */
 typedef struct Contents
 {
-	uint32 size; /* of all of it */
+	uint32 size; /* of the whole file */
 	NodeUrls now;
 	NodeUrls next;
-	pg_crc32c crc; /* of what is before it */
+	pg_crc32c crc; /* of all fields above */
 } Contents;
 
-static Contents contents; /* of the file, as far as it is known */
+static Contents contents; /* what the file has, if known; or zero */
 
 static pg_crc32c crc_of(const Contents *of);
 static void complain(const char *what);
@@ -80,7 +80,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	FILE *file;
 	bool whole;
 
-	(void) unlink(LISTS_FILE ".new"); /* a crash has left it */
+	(void) unlink(LISTS_FILE ".new"); /* left by a crash */
 	file = AllocateFile(LISTS_FILE, PG_BINARY_R);
 	if (file == NULL)
 	{

@@ -1,9 +1,9 @@
 /*
  * lists_file.h
- *		The two lists of nodes that are in force, on disk: while redlock.nodes_next is in
- *		force, a server that crashes or restarts must not forget that redlock.nodes was, too.
+ *		The two lists of nodes in force, on disk.  While redlock.nodes_next is in force, a server
+ *		that crashes or restarts must not forget that redlock.nodes was in force, too.
  *
- * A file of the server's, with its passwords, only for its owner; base backups leave it out.
+ * The file belongs to the server's user alone, since it has passwords.  Base backups leave it out.
  *
  * Used by the broker only.
  */
@@ -12,7 +12,10 @@
 
 #include "shared/url.h"
 
-/* What goes wrong is logged, and is no error: the first and the last return false then. */
+/*
+ * A failure is logged, and raises no error.  lists_file_write and lists_file_read return false
+ * then.
+ */
 extern bool lists_file_write(const NodeUrls *now, const NodeUrls *next);
 extern void lists_file_remove(void);
 extern bool lists_file_read(NodeUrls *now, NodeUrls *next);

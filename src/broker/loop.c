@@ -2,8 +2,8 @@
  * loop.c
  *		The broker's wait-event loop; see loop.h.
  *
- * A wait-event set can't forget a socket, so the set is made anew when a
- * connection came or went; changes of interest are cheap modifications.
+ * A wait-event set cannot forget a socket.  So a new set is made when a connection came or went; a
+ * change of the events to wait for is a cheap modification.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@ typedef struct Watched
 static Watched watched[LOOP_SOCKETS_MAX];
 static bool initialized = false;
 static WaitEventSet *wait_set = NULL;
-static bool stale = true; /* wait_set must be made anew */
+static bool stale = true; /* wait_set must be made again */
 static uint32 wait_event = 0;
 
 static void initialize(void);
@@ -101,8 +101,8 @@ loop_wait(int64 timeout_us, LoopEvent events[LOOP_EVENTS_MAX])
 }
 
 /*
- * PostgreSQL 15 looks at no socket when the latch is set already, and backends may
- * set it all the time.
+ * Polls the sockets.  PostgreSQL 15 polls none when the latch is set, and backends may set the
+ * latch all the time.
  */
 static int
 look_at_sockets(LoopEvent *events)

@@ -16,16 +16,16 @@ typedef struct LoopEvent
 	bool writable;
 } LoopEvent;
 
-/* Watch a node's socket, from now on or with another wish. */
+/* Watches a node's socket, or changes the events to wait for. */
 extern void loop_watch(int node, int fd, bool want_write);
 
 /* To be called before the socket is closed. */
 extern void loop_forget(int node);
 
 /*
- * Wait until something happens or `timeout_us` have passed (negative: for
- * ever).  All sockets are looked at, also when the latch is set; it is reset.
- * Returns the number of events of sockets.  Exits if the postmaster died.
+ * Waits for an event, at most timeout_us (negative: for ever).  Resets the latch, and polls all
+ * sockets even if the latch is set.  Returns the number of socket events.  Exits if the postmaster
+ * died.
  */
 extern int loop_wait(int64 timeout_us, LoopEvent events[LOOP_EVENTS_MAX]);
 

@@ -85,9 +85,7 @@ hash_of_address(int node)
 	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
 }
 
-/*
- * Sorts the nodes by address, so that all hosts get the same order.  Returns the number of nodes.
- */
+/* Sorts the nodes by address, as all hosts do.  Returns the number of nodes. */
 static int
 sort_nodes(core_mask nodes, int *index)
 {
@@ -108,7 +106,7 @@ sort_nodes(core_mask nodes, int *index)
 	return count;
 }
 
-/* Describes the list that replaces others.  The caller sets version and place. */
+/* Describes the list `nodes` for a mark.  The caller sets version and place. */
 static void
 describe_mark(StepMark *mark, core_mask nodes)
 {

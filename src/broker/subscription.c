@@ -16,13 +16,16 @@
 #include "protocol/permits.h"
 #include "shared/guc.h"
 
-/* A host's channel: LUA_HOST, which has a NUL in it, and the digits of the host's id. */
+/* A host's channel: LUA_HOST, with the NUL inside, and the digits of the host's id. */
 #define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
 #define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
 
 static Driver *driver;
 
-/* By entry of the lease table: for a held queue, the nodes that told of each permit; or NULL. */
+/*
+ * By entry of the lease table: for a held queue, the nodes that have published each permit; or
+ * NULL.
+ */
 static core_mask **told_permits;
 static core_mask deaf_to_us; /* logged: these nodes refuse subscriptions */
 

@@ -14,7 +14,7 @@ timers_make(void)
 	return pairingheap_allocate(compare, NULL);
 }
 
-/* The pairing heap has its largest element first; we want the earliest. */
+/* Reversed: the pairing heap puts its largest element first, and the earliest is wanted. */
 static int
 compare(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {

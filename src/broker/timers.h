@@ -1,6 +1,6 @@
 /*
  * timers.h
- *		When something is to be done for one of many: a heap of timers, the earliest first.
+ *		A heap of timers, the earliest first: each timer belongs to one of many objects.
  *
  * Used by the broker only.  A timer that was never set is zero.
  */
@@ -15,13 +15,13 @@ typedef struct Timer
 	int64 at_us; /* 0: not set */
 } Timer;
 
-/* In the current memory context. */
+/* Allocates in the current memory context. */
 extern pairingheap *timers_make(void);
 
-/* In place of what was set before; 0: no more. */
+/* Sets, moves, or with 0 removes a timer. */
 extern void timers_set(pairingheap *timers, Timer *timer, int64 at_us);
 
-/* The earliest, or NULL. */
+/* Returns the earliest timer, or NULL. */
 extern Timer *timers_first(pairingheap *timers);
 
 #endif /* REDLOCK_TIMERS_H */

@@ -20,12 +20,12 @@
 #include "shared/tls_file.h"
 
 /*
- * What one call of OpenSSL may read.  It goes on as long as there is something, and a
- * hostile node has always some more: greetings that are to be ignored, tickets.
+ * The most bytes that one call of OpenSSL reads.  OpenSSL reads on while there are bytes, and a
+ * hostile node can always send more: tickets, ignored greetings.
  */
 #define BYTES_OF_A_CALL (16 * 1024)
 
-/* Tells whether it is the file that it was. */
+/* Identifies a version of a file. */
 typedef struct FileVersion
 {
 	dev_t device;
@@ -40,10 +40,10 @@ typedef struct Version
 	FileVersion file[TLS_FILES];
 } Version;
 
-static bool wanted = false; /* by some node, since this broker began */
-static SSL_CTX *context;    /* NULL: what it is made of can't be used, */
-static char problem[160];   /* for this reason */
-static Version version;     /* of what the context is made of */
+static bool wanted = false; /* some node has used TLS since the broker's start */
+static SSL_CTX *context;    /* NULL: the settings are unusable, */
+static char problem[160];   /* ... for this reason */
+static Version version;     /* of the files in `context` */
 static bool passphrase_wanted;
 static ssize_t bytes_left;
 
@@ -73,7 +73,7 @@ tls_reload(void)
 	made = make_context();
 	if (made == NULL)
 	{
-		/* if there is none, each node tells */
+		/* without a context, the error of each node tells */
 		if (context != NULL)
 			ereport(LOG, (errcode(ERRCODE_CONFIG_FILE_ERROR),
 						  errmsg("TLS settings of redlock nodes were not loaded: %s", problem),
@@ -125,7 +125,7 @@ tls_begin(redisContext *connection, const char *host, char *error, size_t size)
 void
 tls_before_io(void)
 {
-	/* OpenSSL takes an error of an earlier call for one of this one */
+	/* OpenSSL reports a leftover error of an earlier call as a new one */
 	ERR_clear_error();
 	bytes_left = BYTES_OF_A_CALL;
 }
@@ -147,17 +147,15 @@ tls_phase(const TlsConnection *tls)
 {
 	if (SSL_is_init_finished(tls))
 		return NULL;
-	/* Redis waits for the end of a line, which our greeting has not */
+	/* a server without TLS waits silently for the end of a line */
 	return BIO_number_read(SSL_get_rbio(tls)) > 0
 			   ? "TLS handshake"
 			   : "TLS handshake; if it has no TLS, its URL begins with redis://";
 }
 
-/*
- * What the settings say
- */
+/* The settings */
 
-/* NULL: they can't be used, and `problem` tells why. */
+/* Returns NULL if the settings are unusable, with the reason in `problem`. */
 static SSL_CTX *
 make_context(void)
 {
@@ -200,7 +198,7 @@ make_context(void)
 	return made;
 }
 
-/* Returns what can't be used, or NULL. */
+/* Returns the unusable setting, or NULL. */
 static const char *
 fill_context(SSL_CTX *made)
 {
@@ -208,7 +206,7 @@ fill_context(SSL_CTX *made)
 	const char *cert_file = path_of(TLS_CERT_FILE);
 	const char *key_file = path_of(TLS_KEY_FILE);
 
-	/* a node may choose numbers for a DHE key that take a second */
+	/* a hostile node could choose DHE numbers that cost a second */
 	if (!SSL_CTX_set_min_proto_version(made, TLS1_2_VERSION) ||
 		!SSL_CTX_set_cipher_list(made, "DEFAULT:!DHE"))
 		return "TLS";
@@ -230,7 +228,7 @@ fill_context(SSL_CTX *made)
 	return NULL;
 }
 
-/* Those that can't be looked at stay zero. */
+/* A file that cannot be read stays zero. */
 static void
 look_at_files(Version *seen)
 {
@@ -262,7 +260,7 @@ path_of(TlsFile what)
 	}
 }
 
-/* OpenSSL would ask for it at the terminal. */
+/* Without this, OpenSSL would ask for the passphrase at the terminal. */
 static int
 no_passphrase(char *passphrase, int size, int writing, void *arg)
 {
@@ -274,7 +272,7 @@ no_passphrase(char *passphrase, int size, int writing, void *arg)
  * A connection
  */
 
-/* The handshake begins: before the first byte of it is read. */
+/* Installs the byte limit before the handshake reads its first byte. */
 static void
 on_state(const SSL *tls, int where, int result)
 {
@@ -282,7 +280,7 @@ on_state(const SSL *tls, int where, int result)
 		BIO_set_callback_ex(SSL_get_rbio(tls), count_bytes);
 }
 
-/* As if the socket were empty, when enough was read for this time. */
+/* Pretends that the socket is empty when BYTES_OF_A_CALL have been read. */
 static long
 count_bytes(BIO *bio, int what, const char *bytes, size_t len, int argi, long argl, int result,
 			size_t *processed)
@@ -298,12 +296,15 @@ count_bytes(BIO *bio, int what, const char *bytes, size_t len, int argi, long ar
 	return result;
 }
 
-/* Names go into the greeting, too, for servers with several certificates. */
+/*
+ * Sets the host name to verify.  A name also goes into the greeting, for servers with several
+ * certificates.
+ */
 static bool
 set_name(SSL *tls, const char *host)
 {
 	bool verify = version.verify == TLS_VERIFY_FULL;
-	char name[256]; /* those of URLs are shorter */
+	char name[256]; /* names in URLs are shorter */
 	size_t len = strlcpy(name, host, sizeof(name));
 
 	SSL_set_hostflags(tls,
@@ -311,15 +312,13 @@ set_name(SSL *tls, const char *host)
 	if (resolver_is_address(host))
 		return !verify || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), host);
 
-	/* the dot at the end of a whole name is for the name service; no name is no check */
+	/* the final dot of a full name is only for DNS; an empty name would skip the check */
 	if (len > 1 && len < sizeof(name) && name[len - 1] == '.')
 		name[len - 1] = '\0';
 	return SSL_set_tlsext_host_name(tls, name) && (!verify || SSL_set1_host(tls, name));
 }
 
-/*
- * Why it failed
- */
+/* Failures */
 
 bool
 tls_explain(TlsConnection *tls, char *error, size_t size)
@@ -327,7 +326,7 @@ tls_explain(TlsConnection *tls, char *error, size_t size)
 	unsigned long code = ERR_peek_error();
 	char byte;
 
-	/* it may have told before it closed the connection */
+	/* the node may have sent the reason before it closed the connection */
 	if (code == 0 || ERR_SYSTEM_ERROR(code))
 	{
 		tls_before_io();
@@ -405,13 +404,13 @@ explain_certificate(long verdict, char *error, size_t size)
 	return true;
 }
 
-/* It refused us, and said by a number why. */
+/* Explains an alert, by which the node refused us. */
 static bool
 explain_alert(SSL *tls, int alert, char *error, size_t size)
 {
 	bool has_cert = SSL_get_certificate(tls) != NULL;
 
-	/* before TLS 1.3 it does not say what it misses, but has asked for it */
+	/* before TLS 1.3 the alert does not name the missing certificate, but the node asked for one */
 	if (alert == TLS13_AD_CERTIFICATE_REQUIRED ||
 		(alert == SSL_AD_HANDSHAKE_FAILURE && !has_cert && SSL_get0_peer_CA_list(tls) != NULL))
 		strlcpy(error, "it wants a client certificate (redlock.tls_cert_file)", size);

@@ -1,13 +1,13 @@
 /*
  * tls.h
- *		TLS on the connections to nodes: what redlock.tls_* says, and why it failed.
+ *		TLS on the connections to nodes: the settings redlock.tls_*, and texts for failures.
  *
- * The records are hiredis's affair, on sockets that never block, so the handshake goes
- * on with each read and write of a connection.  What is verified is OpenSSL's, on objects
- * that are made here.  Nothing of OpenSSL is touched before the first node wants TLS, and
- * in no process but the broker.
+ * hiredis reads and writes the TLS records, on non-blocking sockets, so the handshake goes on with
+ * each read and write of a connection.  OpenSSL verifies certificates, by objects made here.
+ * OpenSSL is first used when a node wants TLS, and in the broker only.
  *
- * A build without TLS has no connection that uses this: its redlock.nodes takes none.
+ * In a build without TLS, redlock.nodes refuses rediss:// URLs, so no connection calls these
+ * functions.
  */
 #ifndef REDLOCK_TLS_H
 #define REDLOCK_TLS_H
@@ -17,14 +17,14 @@
 typedef struct ssl_st TlsConnection; /* OpenSSL's */
 
 /*
- * Read the files again.  True: connections must be made anew, by what they say now.  If
- * they can't be used, that is logged, and what was in force stays so.
+ * Reads the files again.  True: connections must be made again, by the new settings.  If the new
+ * settings are unusable, logs the reason and keeps the former ones.
  */
 extern bool tls_reload(void);
 
 /*
- * Begin TLS on a connection that is open; it is freed with it.  NULL: it failed, and
- * `error` tells why.
+ * Begins TLS on an open connection, which frees the TLS object.  Returns NULL on failure, with the
+ * reason in `error`.
  */
 extern TlsConnection *tls_begin(redisContext *connection, const char *host, char *error,
 								size_t size);
@@ -32,18 +32,18 @@ extern TlsConnection *tls_begin(redisContext *connection, const char *host, char
 /* To be called before each read and write. */
 extern void tls_before_io(void);
 
-/* What a read or a write that is not done waits for: room in the socket, else bytes. */
+/* Does an unfinished read or write wait for room in the socket?  Otherwise it waits for bytes. */
 extern bool tls_waits_for_room(const TlsConnection *tls);
 
-/* Was more taken from the socket than was read? */
+/* Has OpenSSL taken bytes from the socket that were not read yet? */
 extern bool tls_has_more(const TlsConnection *tls);
 
-/* What is under way, for people; NULL: the handshake of TLS is over. */
+/* Returns the phase of the connection, for people; NULL: the TLS handshake is over. */
 extern const char *tls_phase(const TlsConnection *tls);
 
 /*
- * A read or a write failed: why, where TLS knows; else `error` is left as it is.  True:
- * it is a matter of certificates or settings.
+ * To be called when a read or a write failed.  Writes the reason into `error`, if TLS knows it.
+ * True: certificates or settings are the reason.
  */
 extern bool tls_explain(TlsConnection *tls, char *error, size_t size);
 

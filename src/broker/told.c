@@ -1,6 +1,6 @@
 /*
  * told.c
- *		The nodes' answers about other hosts; see told.h.
+ *		Answers of the nodes about other hosts; see told.h.
  */
 #include "postgres.h"
 

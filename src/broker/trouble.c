@@ -1,6 +1,6 @@
 /*
  * trouble.c
- *		What is logged of leases in trouble; see trouble.h.
+ *		Log messages about leases in trouble; see trouble.h.
  */
 #include "postgres.h"
 
@@ -11,22 +11,22 @@
 #include "shared/node_status.h"
 
 /*
- * So many leases of each kind of trouble are named in the log in that time; what
- * comes then is counted, and summed up at its end.
+ * In each period of LOG_LEASES_US, the log names LOG_LEASES leases for each kind of trouble.
+ * Further ones are counted, and summed up at the end of the period.
  */
 #define LOG_LEASES 5
 #define LOG_LEASES_US INT64CONST(10000000)
 
-/* What is logged of leases, so that many in trouble don't fill the log. */
+/* The present period of one kind of trouble. */
 typedef struct Trouble
 {
-	int64 ends_us; /* of the time in which LOG_LEASES are named; 0: none are yet */
+	int64 ends_us; /* end of the period; 0: none has begun */
 	int named;
-	int64 times;          /* the others: how often, */
-	int leases;           /* and how many */
-	StringInfoData first; /* of these, with the nodes' reasons */
-	uint32 number;        /* of this time */
-	uint32 *counted_in;   /* by entry: number of the time in which it was counted */
+	int64 times;          /* not named: events, */
+	int leases;           /* ... leases */
+	StringInfoData first; /* ... the first of these, with the nodes' reasons */
+	uint32 number;        /* of the summary */
+	uint32 *counted_in;   /* by entry: `number` when last counted */
 } Trouble;
 
 static Trouble troubles[TROUBLES];
@@ -119,7 +119,6 @@ count_trouble(Lease *lease, Trouble *trouble)
 		appendStringInfoString(&trouble->first, ", ...");
 }
 
-/* Returns when to be called again. */
 int64
 trouble_sum_up(int64 now_us)
 {
@@ -181,8 +180,8 @@ sum_up(TroubleKind kind)
 }
 
 /*
- * The broker has no catalogs to look up a role's name in.  Those who share a lease are counted,
- * not known.
+ * Describes the owner.  The broker has no catalogs, so the text has a role's OID.  Readers are
+ * counted, not known.
  */
 static char *
 owner_text(const Lease *lease)
@@ -195,7 +194,7 @@ owner_text(const Lease *lease)
 					: psprintf("the role with OID %u, detached,", lease->owner_role);
 }
 
-/* What each node said in the last round. */
+/* Describes each node's vote in the last round. */
 static char *
 votes_text(const Lease *lease)
 {

@@ -1,6 +1,6 @@
 /*
  * trouble.h
- *		What is logged of leases in trouble, so that many don't fill the log.
+ *		Log messages about leases in trouble.  Many leases in trouble do not fill the log.
  */
 #ifndef REDLOCK_TROUBLE_H
 #define REDLOCK_TROUBLE_H
@@ -11,17 +11,17 @@ typedef enum TroubleKind
 {
 	TROUBLE_UNRENEWED,
 	TROUBLE_LOST,
-	TROUBLE_LEFT, /* by its owner */
-	TROUBLES      /* how many */
+	TROUBLE_LEFT, /* the owner has gone */
+	TROUBLES      /* number of kinds */
 } TroubleKind;
 
-/* Log it, with what each node said in the last round; or count it, to be summed up. */
+/* Logs a lease with each node's vote of the last round; or counts it for the next summary. */
 extern void trouble_log(Lease *lease, TroubleKind kind, int64 now_us);
 
-/* Sum up what was counted when its time is over.  Returns when to be called again. */
+/* Logs the summaries that are due.  Returns when to call it again. */
 extern int64 trouble_sum_up(int64 now_us);
 
-/* The broker ends: sum up all. */
+/* Logs all summaries, as the broker ends. */
 extern void trouble_end(void);
 
 #endif /* REDLOCK_TROUBLE_H */
