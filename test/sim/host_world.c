@@ -379,7 +379,9 @@ expect_tokens(Driver *driver, int entry, int64_t until_us)
 static DriverTurnEnd
 turn_end(const Driver *driver, int entry)
 {
-	return entry_at(driver->host, entry)->returns ? TURN_RETURNS : TURN_ENDS;
+	return entry_at(driver->host, entry)->goes_on   ? TURN_GOES_ON
+		   : entry_at(driver->host, entry)->returns ? TURN_RETURNS
+													: TURN_ENDS;
 }
 
 static bool
@@ -481,6 +483,7 @@ free_entry(Driver *driver, int s)
 {
 	entry *entry = entry_at(driver->host, s);
 
+	check_waiters(driver->host);
 	check_freed(driver->host, s, entry->forgiven);
 	entry->in_use = false;
 	entry->wish = WISH_NONE;
