@@ -17,7 +17,7 @@
 #include "protocol/wish.h"
 
 /*
- * Number of pauses.  Two names with the same pause, by their hashes, may wait for each other in
+ * Number of pauses.  Names share a pause by their hashes, so a request for one name may pause in
  * vain.
  */
 #define DRIVER_PAUSES 256

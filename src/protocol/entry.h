@@ -66,7 +66,7 @@ typedef struct Entry
 	bool answered; /* all nodes have answered the present request */
 	bool shared;
 	bool wanted;        /* another host waits */
-	bool may_stay;      /* the nodes were told so when the lease was asked for */
+	bool may_stay;      /* the nodes know from the request that the lease may stay idle */
 	bool is_queue;      /* of permits: hold_at_most_us bounds a stopped owner only */
 	bool returns;       /* released while sessions of this host wait */
 	int readers;        /* shared: number of sessions that hold the lease */

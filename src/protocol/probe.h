@@ -50,8 +50,8 @@ typedef enum ProbeAct
 
 /*
  * The path leads to this wait.  A cycle is broken by one wait only: of the cycle's waits for
- * locks of other hosts, the wait with the largest number.  This wait drops the probes of smaller
- * waits.
+ * locks of other hosts, the wait with the largest host id and number.  It drops the probes of
+ * smaller waits.
  */
 extern ProbeAct probe_visit(ProbePath *path, const ProbeStep *step);
 

@@ -6,7 +6,7 @@
  * a start, or with new settings, must write two entries before it takes locks: first HOST_ASKS,
  * then HOST_TAKES.  After each entry the host looks at all hosts' entries.
  *
- *    ASKS --nobody disagrees--> TAKES --nobody disagrees--> TAKES, and begun
+ *    ASKS ----no conflict-----> TAKES ----no conflict-----> TAKES, and begun
  *     ^ |                        |                           |
  *     | +--another takes locks---+                           | another takes locks for longer
  *     |                v                                     v
