@@ -1,8 +1,8 @@
 # The broker fails again and again, in the middle of its work.  The next broker goes on, and no
 # session notices.
 #
-# Protects from: an owner that waits for an outcome which was decided but not published before the
-# error; a lock that stays taken, or is renewed, without a holder.
+# Protects from: an owner waiting for an outcome decided but not published before the error; a
+# lock staying taken, or being renewed, without a holder.
 #
 # A library makes the error, see test/hostile/faults.c: no memory for a command.
 

@@ -1,7 +1,7 @@
 # A broker that the kernel does not run for a moment does not blame the nodes.
 #
-# Protects from: counting answers as missing that came in time, while the broker was not running:
-# a free lock is not granted, nodes are connected again, a lease is lost.
+# Protects from: answers counted as missing although they came in time, while the broker was not
+# running: a free lock is not granted, nodes are connected again, a lease is lost.
 #
 # Preloads test/hostile/late_poll.c into the server.
 

@@ -1,8 +1,8 @@
 # A broker that is stopped, or does not start.
 #
-# Protects from: sessions that blame the nodes, or another session, when the broker did not ask; a
-# call that never ends since released locks fill the table; a server that crashes again and again
-# since it preloads another library file than its functions call.
+# Protects from: sessions blaming the nodes, or another session, when the broker did not ask; a
+# call never ending since released locks fill the table; a server crashing again and again since
+# it preloads another library file than its functions call.
 
 use strict;
 use warnings;

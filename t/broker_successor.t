@@ -1,9 +1,9 @@
 # The broker can be terminated at any moment.  The next broker takes over from shared memory, and
 # no session notices.
 #
-# Protects from: a lease that is lost, or no longer renewed, with the broker; a waiter that waits
-# for ever; a release that is forgotten, or waits for nodes; an error about a missing quorum when
-# only the broker was missing.
+# Protects from: a lease lost, or no longer renewed, with the broker; a waiter waiting for ever; a
+# release forgotten, or waiting for nodes; an error about a missing quorum when only the broker
+# was missing.
 
 use strict;
 use warnings;

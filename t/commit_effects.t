@@ -1,9 +1,9 @@
 # A lost lease, or an overtaken fence, stops every effect of a commit.
 #
-# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions that take
-# effect after the session lost its lock, or after a newer holder passed the fence; a remote
-# transaction that commits before the guard looks; a session that cannot read, or cannot release
-# its lost lock; a release of a run's own lock inside of the run.
+# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions taking effect
+# after the session lost its lock, or after a newer holder passed the fence; a remote transaction
+# committing before the guard looks; a session unable to read, or to release its lost lock; a
+# release of a run's own lock inside of the run.
 
 use strict;
 use warnings;

@@ -1,6 +1,6 @@
 # No slow step comes between the commit guard and the commit.
 #
-# Protects from: a lease that ends while a commit tries to get back its places in the queue, which
+# Protects from: a lease ending while a commit tries to get back its places in the queue, which
 # pg_advisory_unlock_all took.
 #
 # Time is the subject.  The commit begins when 50 ms of validity are left, and tries for longer,

@@ -1,8 +1,8 @@
 # Settings of an administrator, right and wrong.
 #
-# Protects from: a wrong setting that keeps the server from starting, or silently from taking
-# locks; a vote of an unfit server; a server that votes twice; passwords in logs, views and
-# messages; foreign texts that write lines of their own into the log, or commands to a terminal.
+# Protects from: a wrong setting keeping the server from starting, or silently from taking locks;
+# a vote of an unfit server; a server voting twice; passwords in logs, views and messages; foreign
+# texts writing lines of their own into the log, or commands to a terminal.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # The server log about a node that fails in more than one way.
 #
-# Protects from: a lasting error that is never logged, since it came soon after another;
-# alternating errors that fill the log.
+# Protects from: a lasting error never logged, since it came soon after another; alternating
+# errors filling the log.
 
 use strict;
 use warnings;

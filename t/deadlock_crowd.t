@@ -1,8 +1,8 @@
 # Deadlocks across two hosts, while many sessions of both hosts hold locks, and wait for locks
 # that are in use.
 #
-# Protects from: a cycle that is not found, since probes of waits in no cycle use up the budget; a
-# cycle that is found late because many sessions wait.
+# Protects from: a cycle not found, since probes of waits in no cycle use up the budget; a cycle
+# found late because many sessions wait.
 #
 # Time is the subject: `wait` is far longer than the search may take.
 

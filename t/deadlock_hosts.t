@@ -1,7 +1,7 @@
 # Deadlocks across hosts: probes follow the waits from server to server.
 #
-# Protects from: a cycle of waits that nobody ends; a cycle that costs more than one session its
-# transaction; an error in a session that is in no cycle; a message without the whole cycle;
+# Protects from: a cycle of waits without an end; a cycle costing more than one session its
+# transaction; an error in a session outside of the cycle; a message without the whole cycle;
 # forged probes of strangers.
 
 use strict;

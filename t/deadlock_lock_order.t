@@ -1,7 +1,7 @@
 # Work in one order has no deadlock.  Sessions of three hosts take redlocks, and row locks between
 # them, in the same order.  Their waits time out; some sessions are cancelled or terminated.
 #
-# Protects from: error 40P01 in a session that is in no cycle.
+# Protects from: error 40P01 without a cycle.
 #
 # COMMITS in the environment is the number of transactions; half an hour takes some 30,000.
 

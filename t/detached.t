@@ -1,11 +1,10 @@
 # Detached locks belong to a role, and to no session.
 #
-# Protects from: a lease that ends with the session, the statement or the broker that used it; a
-# lease that outlives its hold_at_most, its release, its loss or its server, also at the nodes; an
-# end by hold_at_most that is reported as a loss; an extension that is confirmed, and does not
-# last; waiters of either host that wait on after the end, or lose their places in the queue; a
-# role that uses another role's lock by its token; a transaction that commits after its detached
-# lock has ended.
+# Protects from: a lease ending with the session, the statement or the broker involved; a lease
+# outliving its hold_at_most, its release, its loss or its server, also at the nodes; an end by
+# hold_at_most reported as a loss; an extension confirmed, but not lasting; waiters of either host
+# waiting on after the end, or losing their places in the queue; a role using another role's lock
+# by its token; a transaction committing after its detached lock has ended.
 
 use strict;
 use warnings;

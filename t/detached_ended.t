@@ -1,7 +1,7 @@
 # The lease of a detached lock ends before the caller has the token.
 #
-# Protects from: a token of a lock that another host may hold already, given to a session that
-# stalled between grant and detach, or while the server stops.
+# Protects from: a token given to a session when another host may hold the lock already: the
+# session stalled between grant and detach, or the server stops.
 #
 # The broker ends all detached locks when it stops; the key of one of them shows when.
 #

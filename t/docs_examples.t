@@ -1,8 +1,8 @@
 # The SQL examples of README.md and docs/, run as readers run them.  The documents' table of
 # settings against the server's.
 #
-# Protects from: examples that fail or warn; examples that need an object no earlier example made,
-# or that make an object of another document again; a leader election with two leaders, or with no
+# Protects from: failing or warning examples; examples needing an object no earlier example made,
+# or making an object of another document again; a leader election with two leaders, or with no
 # leader after the leader has gone; wrong defaults and bounds.
 #
 # All documents share one database, README.md first.  Each example has its own psql.

@@ -1,6 +1,6 @@
 # The commands of docs/tutorial.md, run from first to last in one shell, as a reader runs them.
 #
-# Protects from: a command that fails; an output in the document that the command does not print.
+# Protects from: a failing command; a wrong output in the document.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # Real pg_cron on two hosts with the same schedule: each job runs once a tick.
 #
-# Protects from: a job that runs on both hosts, together or in turn, because their clocks or loads
-# differ by a moment; a tick at which the job runs on neither host; a redlock_run that fails when
+# Protects from: a job running on both hosts, together or in turn, because their clocks or loads
+# differ by a moment; a tick at which the job runs on neither host; a redlock_run failing when
 # pg_cron calls it, by a connection or by a background worker.
 #
 # Takes over a minute: pg_cron before 1.5 counts in minutes.

@@ -1,9 +1,9 @@
 # Work without locks runs beside other extensions as it does without redlock_pg, whether their
 # libraries are loaded earlier or later.
 #
-# Protects from: a hook of ours that disturbs another extension's hook, or does not call it; a
-# hook of theirs that finds an unexpected state; work that is counted twice, or not at all.  All
-# of it on each path of a statement, errors too.
+# Protects from: a hook of ours disturbing another extension's hook, or not calling it; a hook of
+# theirs finding an unexpected state; work counted twice, or not at all.  All of it on each path
+# of a statement, errors too.
 #
 # GuestTest has the scripts, and t/guest_server.t tests the server alone.
 

@@ -1,11 +1,11 @@
 # Logical replication brings the rows of redlock_fences, as a publication FOR ALL TABLES includes
 # the table.
 #
-# Protects from: a subscription that stops at a row which both sides have; a token that goes back
-# on the subscriber, by a late row, an old initial copy or a DELETE; a stale holder that passes on
-# the subscriber after a newer holder's work came there; a fence that fails where
-# session_replication_role is replica; a dump that loses or doubles the triggers against all this;
-# rows that circle for ever between two servers that replicate to each other.
+# Protects from: a subscription stopping at a row of both sides; a token going back on the
+# subscriber, by a late row, an old initial copy or a DELETE; a stale holder passing on the
+# subscriber after a newer holder's work came there; a fence failing where
+# session_replication_role is replica; a dump losing or doubling the triggers against all this;
+# rows circling for ever between two servers replicating to each other.
 
 use strict;
 use warnings;

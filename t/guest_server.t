@@ -1,10 +1,10 @@
 # Work without locks runs as in a bare server: the same results, the same messages to the client
 # and in the log, and no server process dies.
 #
-# Protects from: a hook, an error context or a timer of ours that is left behind, or disturbs, on
-# any path of a statement: errors after the executor's run (triggers, deferred constraints,
-# commit), utility statements, cursors, procedures that commit, prepared statements, two-phase
-# commits, parallel workers, autovacuum, replication; a symbol of ours with the name of another
+# Protects from: a hook, an error context or a timer of ours left behind, or disturbing, on any
+# path of a statement: errors after the executor's run (triggers, deferred constraints, commit),
+# utility statements, cursors, procedures with commits, prepared statements, two-phase commits,
+# parallel workers, autovacuum, replication; a symbol of ours with the name of another
 # extension's: PostgreSQL loads libraries with RTLD_GLOBAL, so both extensions would use the first
 # one.
 #

@@ -1,10 +1,10 @@
 # Hosts know each other by the nodes.  Two hosts that could get one lock at once are told.
 #
-# Protects from: a host that is missing in redlock_hosts, or stays there after its death; a list
-# that is cut, or that costs a node or a broker more with each host; strangers' entries that hurt
-# a broker or the list; hosts with different nodes, databases or redlock.max_ttl that share locks
-# without a word, that refuse locks without a reason, or that still refuse when they agree again;
-# held locks that a conflict ends.
+# Protects from: a host missing in redlock_hosts, or staying there after its death; a list cut
+# short, or costing a node or a broker more with each host; strangers' entries hurting a broker or
+# the list; hosts with different nodes, databases or redlock.max_ttl sharing locks without a word,
+# refusing locks without a reason, or still refusing when they agree again; held locks ended by a
+# conflict.
 #
 # Takes over a minute: a dead host stays in the lists for 45 s.
 

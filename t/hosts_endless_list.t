@@ -1,6 +1,6 @@
 # A node whose list of hosts has no end.
 #
-# Protects from: a view that never answers, since the node always has another page; a broker whose
+# Protects from: a view never answering, since the node always has another page; a broker whose
 # memory grows with each page.
 #
 # The longest list that is allowed, of hosts with different settings, needs more than half of this

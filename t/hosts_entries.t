@@ -1,9 +1,9 @@
 # A host reads the entries of other hosts: of hosts with the same settings, some of them dead, and
 # of more settings than a node tells.
 #
-# Protects from: a dead or changed host that is named in place of a live one, so that nobody hears
-# of the live one; a conflict that never ends since a node has more entries than it may tell, or
-# that ends when the node leaves its entry out.
+# Protects from: a dead or changed host named in place of a live one, so that the live one stays
+# unknown; a conflict never ending since a node has too many entries to tell, or ending when the
+# node leaves its entry out.
 #
 # This test writes the entries of the other hosts.
 

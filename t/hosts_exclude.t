@@ -1,7 +1,7 @@
 # Two PostgreSQL hosts and plain Redlock clients exclude each other on five nodes.
 #
-# Protects from: two holders at a time; a lock that outlives its end; a release that comes before
-# the commit is visible; a key that plain Redlock clients don't understand.
+# Protects from: two holders at a time; a lock outliving its end; a release coming before the
+# commit is visible; a key foreign to plain Redlock clients.
 #
 # The ttl is longer than any wait here, so a lock that becomes free in time was released, and has
 # not expired.

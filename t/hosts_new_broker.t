@@ -2,7 +2,7 @@
 # (redlock.on_disagreement is warn).  Then the host gets another broker, or another list of nodes,
 # while most of its nodes are away.
 #
-# Protects from: a conflict that ends too early, and both hosts get the lock: when most nodes have
+# Protects from: a conflict ending too early, and both hosts get the lock: when most nodes have
 # not answered yet, or when nodes name another of several equal hosts.
 
 use strict;

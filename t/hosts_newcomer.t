@@ -1,9 +1,9 @@
 # A host that starts later than the others, with different settings.
 #
-# Protects from: one misconfigured newcomer that stops all other hosts; a newcomer that takes
-# locks before it knows the others; two newcomers of which both take locks, or neither ever does;
-# hosts that go on beside a newcomer that takes or still holds locks; a young node that counts as
-# another host's node, when the node starts late or the other hosts hang.
+# Protects from: one misconfigured newcomer stopping all other hosts; a newcomer taking locks
+# before it knows the others; two newcomers both taking locks, or both refusing for ever; hosts
+# going on beside a newcomer with locks; a young node counting as another host's node, when the
+# node starts late or the other hosts hang.
 #
 # Takes over two minutes: a dead host stays in the lists for 45 s.
 

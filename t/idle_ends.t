@@ -1,10 +1,10 @@
 # Ends of idle leases, beside those in t/idle_keep.t: of shared leases, at the server's stop, and
 # how far tokens run ahead of time.
 #
-# Protects from: a lease that becomes idle after the stop of all idle leases, and delays the
-# server's stop or stays at the nodes; an idle shared lock that is not released to a writer of
-# another host; a shared lease that is idle for longer than its last holder asked; counters that
-# run ahead of the clocks, which keep tokens in order after a loss of data.
+# Protects from: a lease becoming idle after the stop of all idle leases, delaying the server's
+# stop or staying at the nodes; an idle shared lock not released to a writer of another host; a
+# shared lease idle for longer than its last holder asked; counters running ahead of the clocks,
+# which keep tokens in order after a loss of data.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
 # Idle leases: keep_idle.
 #
-# Protects from: a lease that is kept unasked, for other terms, or without limit; a token that is
-# given out twice, or does not grow; load on the broker or the nodes for each take and release of
-# an idle lease; an idle lease that outlives its end, a reload, the shutdown,
-# redlock_release_idle, or a session that did not release the lock itself; an error about too many
-# locks because of locks without a holder; a reported loss of a lock without a holder; a new
-# broker that forgets an idle lease or its end.
+# Protects from: a lease kept unasked, for other terms, or without limit; a token given out twice,
+# or not growing; load on the broker or the nodes for each take and release of an idle lease; an
+# idle lease outliving its end, a reload, the shutdown, redlock_release_idle, or a session ending
+# without its own release; an error about too many locks because of locks without a holder; a
+# reported loss of a lock without a holder; a new broker forgetting an idle lease or its end.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # An alarm does no harm when its session has all but ended.
 #
 # Protects from: a crash of the whole server, when a gate wait was ended by FATAL and its alarm
-# reads memory that the process no longer has.
+# reads state of the ended process.
 #
 # Preloads test/hostile/slow_exit.c into the server.
 

@@ -1,8 +1,8 @@
 # A session learns that its lease is lost, whatever happened before.
 #
-# Protects from: a loss that is reported late, or never: after errors, when the wall clock is set
-# back, when the broker knew earlier; a wait by the wall clock; a lock that is returned after its
-# lease has ended, or kept though no session ever had it.
+# Protects from: a loss reported late, or never: after errors, when the wall clock is set back,
+# when the broker knew earlier; a wait by the wall clock; a lock returned after its lease has
+# ended, or kept although no session ever had it.
 #
 # Waits for a time to pass run side by side, in sessions of their own.
 

@@ -1,9 +1,9 @@
 # A lost lease does not block its own server.
 #
-# Protects from: a loser that is idle in its transaction and keeps out the server's other
-# sessions, waiting or new; two queues for one name, or two holders in one server; a loser whose
-# late end takes the lock from a later holder; losses under other names that send a waiter to the
-# end of its queue again and again, so that a deadlock there is never found.
+# Protects from: a loser idle in its transaction, keeping out the server's other sessions, waiting
+# or new; two queues for one name, or two holders in one server; a loser whose late end takes the
+# lock from a later holder; losses under other names sending a waiter to the end of its queue
+# again and again, so that a deadlock there is never found.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # Many locks are released at once, while others are held and asked for.
 #
-# Protects from: renewals and requests that queue behind thousands of releases, so that short
-# leases are lost and sessions miss a quorum; a lock whose release overtakes its next request, or
-# comes after it; releases that are forgotten in a queue, also at shutdown.
+# Protects from: renewals and requests queuing behind thousands of releases, so that short leases
+# are lost and sessions miss a quorum; a lock whose release overtakes its next request, or comes
+# after it; releases forgotten in a queue, also at shutdown.
 #
 # The order at a node counts here, not the time: all times allow for a busy machine.
 #

@@ -1,10 +1,10 @@
 # A holder that is paused for longer than its lease must not commit.  Nodes that lose all their
 # data must not grant a second lease.
 #
-# Protects from (invariants 1 and 8): lost updates by a holder that slept: its backend, its broker
+# Protects from (invariants 1 and 8): lost updates by a sleeping holder: its backend, its broker
 # or its server is stopped (SIGSTOP) until the other host has taken the lock and done the work; a
 # second holder after all nodes restarted empty at once, or a majority was flushed, while the
-# first lease is valid; a documented recipe for data elsewhere that loses an update.
+# first lease is valid; a documented recipe for data elsewhere losing an update.
 #
 # Each host takes the lock; the data is in the database of host A.  `bench/run pauses` counts lost
 # updates with pauses at random moments.

@@ -1,8 +1,8 @@
 # A lease is renewed while its holder lives.  When renewals fail, the holder learns it, and its
 # transaction does not commit.
 #
-# Protects from: two holders after the first ttl; a holder that goes on without its lock; a log
-# full of repetitions.
+# Protects from: two holders after the first ttl; a holder going on without its lock; a log full
+# of repetitions.
 #
 # Absolute times are the subject: the ttl is 2 s.
 

@@ -2,7 +2,7 @@
 # to the old nodes.  See docs/how-to/replace-nodes.md.
 #
 # Protects from: two holders of one lock, since each host left a list before it could know of the
-# other's step; hosts that wait for each other for ever, so that neither takes its step.
+# other's step; hosts waiting for each other for ever, without any step.
 
 use strict;
 use warnings;

@@ -2,9 +2,9 @@
 # a wrong list gets the right list while it holds locks.
 #
 # Protects from: two holders of one lock, one on a host with only the new nodes and one on a host
-# with only the old nodes, which don't see each other, also after a restart; a host that is shown
-# as settled with only the old list, or without the new nodes; a change that ignores a slow host,
-# or that never goes on; locks of former nodes that hosts with the present nodes get, too.
+# with only the old nodes, also after a restart; a host shown as settled with only the old list,
+# or without the new nodes; a change ignoring a slow host, or never going on; locks of former
+# nodes granted again by the present nodes.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
 # Leases outlive the broker when redlock.nodes has changed since the grant: the new broker finds
 # their nodes.
 #
-# Protects from: a lease that is lost while all its nodes are well, because the broker was
-# replaced when redlock.nodes named other nodes, no nodes or other passwords; a list that cannot
-# be in force yet, and a list in force to which nobody is connected; a password that is shown; a
-# request's key that stays for its ttl at a node that is removed meanwhile.
+# Protects from: a lease lost while all its nodes are well, because the broker was replaced when
+# redlock.nodes named other nodes, no nodes or other passwords; a list not yet in force, and a
+# list in force without connections; a password shown; a request's key staying for its ttl at a
+# node removed meanwhile.
 
 use strict;
 use warnings;

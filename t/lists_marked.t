@@ -2,9 +2,8 @@
 # docs/how-to/replace-nodes.md.
 #
 # Protects from: two holders of one lock, when a host was off while all nodes were replaced, or is
-# a clone, and starts with the old list; a host that goes back to nodes which other hosts have
-# left; marks that stop hosts when the nodes are in use again; two hosts with one name, and no
-# warning.
+# a clone, and starts with the old list; a host going back to nodes left by other hosts; marks
+# stopping hosts when the nodes are in use again; two hosts with one name, and no warning.
 #
 # Takes over a minute: hosts leave nodes step by step, several times.
 

@@ -1,12 +1,12 @@
 # redlock.nodes_next on its own: the lists in force, the views, and permitted failures.
 # t/lists_replace_nodes.t has a whole change under load.
 #
-# Protects from: a node in both lists that counts twice, or for one list only; a majority of all
-# nodes that counts as one of each list; passwords that are shown; too long lists that are cut
-# silently; a host that looks settled while its lists are not in force; a lease or a waiter that
-# is lost when the next list comes, goes or takes over, or when the broker ends meanwhile; a call
-# that fails while this host looks at the others; a lock that is kept after its release, and free
-# at the new nodes; new nodes that vote although they may have forgotten.
+# Protects from: a node in both lists counting twice, or for one list only; a majority of all
+# nodes counting as one of each list; passwords shown; overlong lists cut silently; a host looking
+# settled while its lists are not in force; a lease or a waiter lost when the next list comes,
+# goes or takes over, or when the broker ends meanwhile; a call failing while this host looks at
+# the others; a lock kept after its release, and free at the new nodes; new nodes voting although
+# they may have forgotten.
 
 use strict;
 use warnings;

@@ -4,9 +4,9 @@
 # gets each list late, with its broker stopped for a moment, and one server restarts.  The notes
 # of this test are its transcript.
 #
-# Protects from: a lock that two sessions hold, or that a session loses, because the list changes;
-# hosts that are shown as settled before their leases, and the keys kept after a release, are at
-# the nodes of both lists, or that never are; old nodes that cannot be switched off afterwards.
+# Protects from: a lock held by two sessions, or lost, because the list changes; hosts shown as
+# settled before their leases, and the keys kept after a release, are at the nodes of both lists,
+# or never shown so; old nodes needed for ever.
 
 use strict;
 use warnings;

@@ -5,9 +5,9 @@
 # Protects from: two holders of one lock, when a host has left the old nodes without knowing of
 # the other host.  The cases: the old nodes are out of reach, with the same broker or the next
 # one; the other host reaches them again only later; the other host hangs, and is forgotten before
-# its leases end; nodes have more entries than they may tell; a step follows the last step at
-# once; a lease is not yet at the new nodes, or a kept key is at the old nodes.  And from hosts
-# that never leave the old nodes although nothing is in the way.
+# its leases end; nodes have too many entries to tell; a step follows the last step at once; a
+# lease is not yet at the new nodes, or a kept key is at the old nodes.  And from hosts never
+# leaving the old nodes although nothing is in the way.
 #
 # Takes over a minute: a node's answer counts for 45 s, so time itself is a subject.  That case
 # waits while the others are tested.

@@ -1,8 +1,8 @@
 # One name in databases of several encodings.
 #
-# Protects from: a name that is another lock in another database; a view that shows a name in
-# other bytes than it was given, so that nobody finds the lock; a name that one database cannot
-# express, so that its view fails.
+# Protects from: a name meaning another lock in another database; a view showing a name in changed
+# bytes, so that a search misses the lock; a name outside of one database's encoding, by which the
+# view fails there.
 
 use strict;
 use warnings;

@@ -1,10 +1,9 @@
 # How many new names of locks a role can bring in (redlock.max_new_names_per_hour).
 #
-# Protects from: a way to new names at the nodes that is not counted (one lock, arrays, CALL,
-# redlock_run, permits, shared and detached locks), or to new rows in redlock_fences; a role that
-# escapes by SET ROLE or a SECURITY DEFINER function; names that count twice, or when they are
-# known, handed over or idle; an array that is counted in part; superusers that are refused; a
-# limit that does not hold for each role alone.
+# Protects from: an uncounted way to new names at the nodes (one lock, arrays, CALL, redlock_run,
+# permits, shared and detached locks), or to new rows in redlock_fences; a role escaping by SET
+# ROLE or a SECURITY DEFINER function; names counting twice, or when they are known, handed over
+# or idle; an array counted in part; superusers refused; a limit shared by several roles.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
 # Nodes by each kind of address: IPv6, Unix sockets, names with several addresses, and names that
 # change, as those of rented nodes do when another server takes over.
 #
-# Protects from: an address that is never tried; a node that stays away after its name has
-# changed, or that hangs at the former server; a server that takes over, and votes without its
-# predecessor's grants (invariants 1 and 8).
+# Protects from: an address never tried; a node staying away after its name has changed, or
+# hanging at the former server; a server taking over, and voting without its predecessor's grants
+# (invariants 1 and 8).
 #
 # A library makes the answers of the name service, see test/hostile/faults.c.  All nodes listen on
 # addresses of the loopback interface.

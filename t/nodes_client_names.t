@@ -1,9 +1,8 @@
 # Names of a host's connections in a node's list of clients.
 #
-# Protects from: connections that nobody can tell apart at the node; a name that the node refuses;
-# a node without the command, or whose ACL forbids it, that is therefore refused, connected again,
-# or shown with an error; an answer that gives the reason for a refusal, and is ignored as the
-# answer to the name.
+# Protects from: connections without a telling name; a name refused by the node; a node without
+# the command, or whose ACL forbids it, therefore refused, connected again, or shown with an
+# error; an answer giving the reason for a refusal, but ignored as the answer to the name.
 
 use strict;
 use warnings;

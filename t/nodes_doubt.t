@@ -1,11 +1,10 @@
 # Nodes that do not answer, or answer late, and connections that break: when the broker drops a
 # connection, and when it tries again.
 #
-# Protects from: a loop that sleeps for seconds after a connection broke during a write, or died
-# before a renewal; connections of slow nodes that are replaced in vain, or again and again, so
-# that a hanging node never counts as failed; a node that closes each connection, and is connected
-# again without a pause; keys that a node set before the rest of the same call failed (invariant
-# 7).
+# Protects from: a loop sleeping for seconds after a connection broke during a write, or died
+# before a renewal; connections of slow nodes replaced in vain, or again and again, so that a
+# hanging node never counts as failed; a node closing each connection, and being connected again
+# without a pause; keys set by a node before the rest of the same call failed (invariant 7).
 
 use strict;
 use warnings;

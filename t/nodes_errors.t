@@ -1,9 +1,8 @@
 # Messages and hints about a node that does not vote.
 #
 # Protects from: texts of nodes with noise of a script, or with two full stops; the same hint for
-# all causes when the cause is known; a node that is refused for a passing reason; an error of a
-# former password that stays; a state that flickers; a session that hears that another session is
-# ahead, but not which.
+# all causes when the cause is known; a node refused for a passing reason; an error of a former
+# password staying; a state flickering; a session hearing of another session ahead, but not which.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
 # A minority of the nodes may be dead or hang.  Without a majority there is an error that names
 # the silent nodes, and no key stays.
 #
-# Protects from: a dead node that delays or stops the live ones; a quorum of the reachable nodes;
-# an error that blames the wrong node; half-won rounds that block the lock until they expire (the
-# ttl is longer than any wait here).
+# Protects from: a dead node delaying or stopping the live nodes; a quorum of the reachable nodes;
+# an error blaming the wrong node; half-won rounds blocking the lock until they expire (the ttl is
+# longer than any wait here).
 
 use strict;
 use warnings;

@@ -1,10 +1,9 @@
 # Strings of other programs under the names of locks: long strings, and strings that look like
 # values of redlock_pg.
 #
-# Protects from: a long value that makes the broker drop its connections, so that other leases are
-# lost and other calls fail; a text that is cut inside of a character; a long counter or barrier
-# with the same effect; a plain client's value that a node takes for a shared lock, and overwrites
-# or deletes.
+# Protects from: a long value making the broker drop its connections, so that other leases are
+# lost and other calls fail; a text cut inside of a character; a long counter or barrier with the
+# same effect; a plain client's value taken for a shared lock, and overwritten or deleted.
 
 use strict;
 use warnings;

@@ -1,11 +1,11 @@
 # Nodes with little memory.  One role cannot fill the nodes with new names, and a full node still
 # serves the names that it knows.
 #
-# Protects from: a role without rights that tries new names, by arrays of 64 in three sessions,
-# until the nodes refuse everybody (91,000 names of 200 bytes filled 30 MB in 5.5 s, for 28
-# hours); a full node that refuses locks with a counter, or renewals, or that grants unknown
-# names; a nearly full node without a word in the log, or with one every five seconds; a host that
-# cannot connect to full nodes.
+# Protects from: a role without rights trying new names, by arrays of 64 in three sessions, until
+# the nodes refuse everybody (91,000 names of 200 bytes filled 30 MB in 5.5 s, for 28 hours); a
+# full node refusing locks with a counter, or renewals, or granting unknown names; a nearly full
+# node without a word in the log, or with a warning every five seconds; a host unable to connect
+# to full nodes.
 
 use strict;
 use warnings;

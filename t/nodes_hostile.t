@@ -1,9 +1,9 @@
 # Nodes that answer garbage, nothing, a byte a second, or a gigabyte.  A minority disturbs
 # nothing.  A majority causes an error that names each node and its fault.
 #
-# Protects from: a broker that fails, hangs, loops or grows without limit because of a node's
-# bytes (invariant 15); a call that does not end, or leaves keys at the good nodes (invariants 7
-# and 11); control characters of strangers on a terminal.
+# Protects from: a broker failing, hanging, looping or growing without limit because of a node's
+# bytes (invariant 15); a call without an end, or leaving keys at the good nodes (invariants 7 and
+# 11); control characters of strangers on a terminal.
 #
 # HostileRounds has the trials, and t/nodes_wrong_answers.t tests nodes that lie.
 

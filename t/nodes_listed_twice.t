@@ -1,8 +1,8 @@
 # A server that is listed under two names restarts, and is first met by its second name.
 #
-# Protects from (invariant 4): a server that votes twice in a round of renewals, once by each
-# name.  Then a lease is renewed without a majority of servers, and the other servers could grant
-# it to another host.
+# Protects from (invariant 4): a server voting twice in a round of renewals, once by each name.
+# Then a lease is renewed without a majority of servers, and the other servers could grant the
+# lock to another host.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # A name service that fails or hangs disturbs nothing.
 #
-# Protects from (invariant 15): a server, or a broker, that cannot be stopped during a name
-# lookup; a signal that strikes during a lookup; a node that delays others since its name is not
-# resolved; threads that pile up.
+# Protects from (invariant 15): a server, or a broker, refusing to stop during a name lookup; a
+# signal striking during a lookup; a node delaying others since its name is not resolved; threads
+# piling up.
 #
 # A library makes a name hang until the test ends the hang, see test/hostile/faults.c.  So "in
 # time" means: at all.

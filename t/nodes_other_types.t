@@ -1,9 +1,9 @@
 # Keys of other types under the names of locks, as Redisson's locks, which are hashes.
 #
-# Protects from: another program's lock that is reported as a fault of healthy nodes, or that is
-# overwritten or deleted; a wait that does not end with the other program's lock; a holder that
-# hears late, or never, that such a key has replaced its lock; a key of another type in place of
-# our counter or queue that breaks more than this node's command.
+# Protects from: another program's lock reported as a fault of healthy nodes, or overwritten or
+# deleted; a wait not ending with the other program's lock; a holder hearing late, or never, of
+# such a key in place of its lock; a key of another type in place of our counter or queue breaking
+# more than this node's command.
 
 use strict;
 use warnings;

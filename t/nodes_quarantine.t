@@ -1,9 +1,9 @@
 # A node that may have forgotten leases is in quarantine for as long as a lease could last: what
 # views show, what the node does, how the quarantine ends.
 #
-# Protects from (invariants 1 and 8): a node that forgot leases and votes for new ones; a
-# quarantine that no view shows, that ends with the broker, or that does not end.  The test tries
-# all the time to get locks on another host while their holders live.
+# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old ones; a
+# quarantine missing in the views, ending with the broker, or endless.  The test tries all the
+# time to get locks on another host while their holders live.
 #
 # The length of a quarantine is the subject, so times matter, and redlock.max_ttl is short.
 #

@@ -1,10 +1,10 @@
 # Nodes that hide whether they keep their grants, with the statements of redlock.nodes about them
 # (durable=yes, durable=no).  Nodes that lack a command or a right.
 #
-# Protects from (invariants 1 and 8): a ready node that cannot execute a needed command, or a
-# refused node without a useful reason; a password in such a reason; a statement that counts for
-# more than the node's own answer, or that is ignored without a word; a durable node that never
-# votes after its starts; a list that is misread, or a wrong list that replaces the list in force.
+# Protects from (invariants 1 and 8): a ready node unable to execute a needed command, or a
+# refused node without a useful reason; a password in such a reason; a statement counting for more
+# than the node's own answer, or ignored without a word; a durable node never voting after its
+# starts; a list misread, or a wrong list replacing the list in force.
 #
 # redlock.max_ttl is long at first, so that a quarantine can be seen, and short later, so that it
 # ends.  Its length is the subject of t/nodes_quarantine.t.

@@ -1,9 +1,9 @@
 # Nodes restart, with and without their data, while locks are held and asked for.
 #
-# Protects from (invariants 1 and 8): a node that forgot leases and votes for new ones; a lock
-# that is lost though a majority of nodes was up at all times; a token that goes back with lost
-# counters; a quarantine of a node that forgot nothing.  The test tries all the time to get locks
-# on another host while their holders live.
+# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old ones; a
+# lock lost though a majority of nodes was up at all times; a token going back with lost counters;
+# a quarantine of a node with all its data.  The test tries all the time to get locks on another
+# host while their holders live.
 #
 # t/nodes_quarantine.t tests the quarantine itself.
 

@@ -1,8 +1,7 @@
 # A node whose user lacks a right that docs/how-to/permissions.md lists.
 #
-# Protects from: a script that the node's ACL stops half way, and that leaves a key without an
-# expiry; an error that does not name the right; a node that votes although its user cannot renew
-# or release.
+# Protects from: a script stopped half way by the node's ACL, leaving a key without an expiry; an
+# error not naming the right; a node voting although its user cannot renew or release.
 
 use strict;
 use warnings;

@@ -2,9 +2,9 @@
 # stays down until its key has expired.  The waiter asks the restarted node first, since the
 # holder's broker is stopped until then.
 #
-# Protects from (invariant 16): a restarted node that the waiter half won, and that refuses the
-# holder for good.  Once a majority has restarted, the lock would be lost, although at most one
-# node was down at any time.
+# Protects from (invariant 16): a restarted node half won by the waiter, refusing the holder for
+# good.  Once a majority has restarted, the lock would be lost, although at most one node was down
+# at any time.
 
 use strict;
 use warnings;

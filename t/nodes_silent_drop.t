@@ -1,9 +1,8 @@
 # Connections that are dead without a sign, as when a firewall has forgotten them.  New
 # connections work.
 #
-# Protects from: a first request after a quiet time that misses a quorum; a dead connection that
-# only a request finds; a subscription that hears nothing any more; checks that never end, or are
-# too many.
+# Protects from: a first request after a quiet time missing a quorum; a dead connection found only
+# by a request; a subscription hearing nothing any more; checks without an end, or too many.
 #
 # A node is a proxy whose connections hang on command, see HostileNode.  redlock.node_timeout is
 # long: a new connection must fit into it, and so must two checks, of which the first must count.

@@ -1,8 +1,8 @@
 # Nodes that answer, but cannot be trusted with locks, are named: once in the log, and in
 # redlock_nodes while the fault lasts.
 #
-# Protects from: votes of nodes that evict locks when memory is short, found at the start or later
-# (invariant 1); a full node that no message names; a log that one node's trouble fills.
+# Protects from: votes of nodes evicting locks when memory is short, found at the start or later
+# (invariant 1); a full node without a message; a log filled by one node's trouble.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # Nodes that speak the Redis protocol, but answer wrongly, with errors, or with lies.  A minority
 # disturbs nothing.  A majority causes an error that names each node and its fault.
 #
-# Protects from: a broker that fails, hangs, loops or grows without limit because of a node's
-# answers (invariant 15); a call that does not end, or leaves keys at the good nodes (invariants 7
+# Protects from: a broker failing, hanging, looping or growing without limit because of a node's
+# answers (invariant 15); a call without an end, or leaving keys at the good nodes (invariants 7
 # and 11); control characters of strangers on a terminal.
 #
 # HostileRounds has the trials, and t/nodes_hostile.t tests nodes that do not speak the protocol.

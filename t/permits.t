@@ -1,8 +1,8 @@
 # Locks with permits: at most n holders across all hosts, each with a permit of its own.
 #
 # Protects from: one holder too many, also while sessions are cancelled and terminated and a node
-# is gone; a permit that stays free while a session waits; a latecomer that overtakes a waiter; a
-# queue that a dead waiter blocks; callers with different numbers of permits, and no error.
+# is gone; a permit staying free while a session waits; a latecomer overtaking a waiter; a queue
+# blocked by a dead waiter; callers with different numbers of permits, and no error.
 #
 # COMMITS in the environment is the number of transactions of the load.
 

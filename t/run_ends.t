@@ -2,10 +2,10 @@
 # runs, runs of other starts of the server and of its copies, and the cost of the record.
 #
 # Protects from: a run without a row after a missing quorum, a refusal by the fence or a syntax
-# error; a row without a reason; a promoted copy that ends the runs of a live server; runs of a
-# crashed server that stay "running"; a DELETE that reads the whole table or is compiled, in each
-# run on each host; a table that grows for ever; a bare number in redlock.runs_keep that deletes
-# history; single-user mode that waits for a broker.
+# error; a row without a reason; a promoted copy ending the runs of a live server; runs of a
+# crashed server staying "running"; a DELETE reading the whole table or being compiled, in each
+# run on each host; a table growing for ever; a bare number in redlock.runs_keep deleting history;
+# single-user mode waiting for a broker.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # CALL redlock_run(..., fence => true): no batch commits after a newer holder.
 #
-# Protects from: a stale holder that commits further batches; a fence that counts only at the
-# run's begin, or also after the run; a commit that is refused without a newer holder.
+# Protects from: a stale holder committing further batches; a fence counting only at the run's
+# begin, or also after the run; a commit refused without a newer holder.
 
 use strict;
 use warnings;

@@ -1,10 +1,10 @@
 # redlock_runs: one look shows the fate of a job.
 #
-# Protects from: a failed run that leaves no trace, or stays "running"; a run that is shown as
-# succeeded after its last commit failed; rows that the session's rollback removes; rows that
-# nobody deletes; a role that reads the commands of others, or writes the table; a procedure's
-# open transaction for which other runs wait; unrelated runs that end each other's transactions;
-# ends that are not written since many runs fail at a time, or one row cannot be written.
+# Protects from: a failed run leaving no trace, or staying "running"; a run shown as succeeded
+# after its last commit failed; rows removed by the session's rollback; rows staying for ever; a
+# role reading the commands of others, or writing the table; a procedure's open transaction for
+# which other runs wait; unrelated runs ending each other's transactions; ends not written since
+# many runs fail at a time, or since one row cannot be written.
 
 use strict;
 use warnings;

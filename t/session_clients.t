@@ -1,9 +1,9 @@
 # Drivers, pools, and clients that go away, and the locks of their sessions.
 #
-# Protects from: a pool's reset that takes a holder out of its server's queue, so that no view
-# shows who blocks whom; call scope that ends with an earlier CALL of the same pipeline; waiters
-# that wait on for a client that has gone, and then hold the lock for nobody; settings that a wait
-# leaves changed; one session whose locks leave no room for others.
+# Protects from: a pool's reset taking a holder out of its server's queue, so that no view shows
+# who blocks whom; call scope ending with an earlier CALL of the same pipeline; waiters waiting on
+# for a dead client, and then holding the lock; settings changed by a wait; one session whose
+# locks leave no room for others.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # Real drivers pass a list of names, a text and an interval; see test/drivers/README.md.
 #
-# Protects from: a list that becomes one name, so that two sessions hold overlapping lists; names
-# that change on the way into an array; a documented call that a driver cannot make.
+# Protects from: a list becoming one name, so that two sessions hold overlapping lists; names
+# changing on the way into an array; a documented call failing in a driver.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # Whenever a session, its wait or its server ends, its held and half-won locks are released on all
 # nodes, long before they would expire.
 #
-# Protects from: locks that outlive their holder; keys of cancelled waits; a shutdown that forgets
-# held locks, or releases locks in use; a dead server that still renews.
+# Protects from: locks outliving their holder; keys of cancelled waits; a shutdown forgetting held
+# locks, or releasing locks in use; a dead server still renewing.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # A lock that was left to the next session of its server is released when no session comes.
 #
-# Protects from: a lock that the broker renews without a holder (invariant 14), so that no host
-# can get it.
+# Protects from: a lock renewed by the broker without a holder (invariant 14), and closed to all
+# hosts.
 
 use strict;
 use warnings;

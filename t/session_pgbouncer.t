@@ -1,10 +1,10 @@
 # Detached locks behind a real pgbouncer in transaction mode: 200 clients share 10 server
 # connections, so each statement of a client may run in another session.
 #
-# Protects from: a lock that ends with the session that happened to acquire it; a client that
-# cannot release, check or extend a lock of another session; two clients in a place that one lock
-# protects; a role that ends the locks of another role whose tokens it can read; a lock or a key
-# that stays when all clients have released their locks.
+# Protects from: a lock ending with the session of its acquire; a client unable to release, check
+# or extend a lock of another session; two clients inside of one lock; a role ending the locks of
+# another role whose tokens it can read; a lock or a key staying when all clients have released
+# their locks.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
 # Several locks in one call, on several hosts: all or none, and no deadlock.
 #
-# Protects from: a lock that is kept while its call waits for an earlier one; locks that a
-# cancelled wait leaves behind; hosts that wait for each other in a circle; an error without a
-# circle; a real circle that nobody breaks; a lost lock in a call that still waits, and then
-# counts as complete; a call that waits for one lock after the other, and is last in each queue.
+# Protects from: a lock kept while its call waits for an earlier one; locks left behind by a
+# cancelled wait; hosts waiting for each other in a circle; an error without a circle; a real
+# circle without an end; a call waiting on after one of its locks was lost, then counting as
+# complete; a call waiting for one lock after the other, and coming last in each queue.
 #
 # COMMITS in the environment is the number of transactions with locks in any order.
 

@@ -1,10 +1,10 @@
 # Shared locks of three hosts.
 #
-# Protects from: two modes at a time; readers that wait for each other, on one host or on several;
-# a plain Redlock client that takes a shared lock; tokens that do not grow from one mode to the
-# other; readers that do not hear of the loss of their shared lease; keys that stay after the last
-# reader, or go earlier; a writer that waits behind a stream of readers, or readers behind
-# writers; a new broker that forgets the readers.
+# Protects from: two modes at a time; readers waiting for each other, on one host or on several; a
+# plain Redlock client taking a shared lock; tokens not growing from one mode to the other;
+# readers not hearing of the loss of their shared lease; keys staying after the last reader, or
+# going earlier; a writer waiting behind a stream of readers, or readers behind writers; a new
+# broker forgetting the readers.
 #
 # Tokens and counts tell the order, not times.
 

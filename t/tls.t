@@ -1,9 +1,9 @@
 # Nodes with TLS, and faults with it: certificates, names, keys, files, servers that speak another
 # language.
 #
-# Protects from: a node that is trusted with a wrong certificate; a private key that others can
-# read; a broken file that cuts off working nodes; an error that does not say what to mend.  In a
-# build without TLS: a rediss:// URL that is accepted.
+# Protects from: a node trusted with a wrong certificate; a private key readable by others; a
+# broken file cutting off working nodes; an error not saying what to mend.  In a build without
+# TLS: a rediss:// URL accepted.
 #
 # t/tls_hostile.t tests nodes that hang in the handshake.
 

@@ -1,9 +1,9 @@
 # Sessions do not read the files of redlock.tls_..., also in a build without TLS.
 #
 # Protects from: a file that was correct when it was set, and is broken now, as between two files
-# of a program that renews certificates.  It must not fail statements without locks: PostgreSQL
-# sets all settings again in each parallel worker.  And from a file so large that the broker would
-# be busy for seconds (invariant 15).
+# of a program renewing certificates.  It must not fail statements without locks: PostgreSQL sets
+# all settings again in each parallel worker.  And from a file so large that the broker would be
+# busy for seconds (invariant 15).
 #
 # t/tls.t tests how the broker uses such files.
 

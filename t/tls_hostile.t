@@ -2,8 +2,8 @@
 # handshake and after it.  A minority disturbs nothing.  A majority causes an error that names
 # each node and its fault.
 #
-# Protects from: a handshake in which the broker waits or loops (invariant 15); a broker that
-# fails or grows because of a node's bytes; a call that does not end (invariant 11).
+# Protects from: a broker waiting or looping in a handshake (invariant 15); a broker failing or
+# growing because of a node's bytes; a call without an end (invariant 11).
 #
 # HostileRounds has the trials.
 

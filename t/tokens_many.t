@@ -3,8 +3,8 @@
 # token is smaller than a token returned before its request, and no two sessions hold a lock at a
 # time.
 #
-# Protects from (invariants 1, 2, 8 and 13): tokens that follow the wrong clock; counters or
-# leases that a restart loses; a token that two sessions of a turn share.
+# Protects from (invariants 1, 2, 8 and 13): tokens following the wrong clock; counters or leases
+# lost by a restart; a token shared by two sessions of a turn.
 #
 # First with nodes that write each command to disk; then one host's clock is wrong, too.  Last
 # with nodes that forget everything: there the hosts' clocks, which are right, keep tokens in

@@ -1,11 +1,11 @@
 # Each later holder of a lock has a larger fencing token, on any host, by any clock, and whatever
 # counters a minority has.
 #
-# Protects from (invariants 2 and 13): a token that is not larger than an earlier one, or that
-# serves two holders; hand-overs beyond the token range of a grant; a token that no majority of
-# nodes holds; a wrong clock that drags all counters into the future, or is refused without a
-# word; counters that stay for ever, or exceed Lua's integers; a release that leaves nothing to
-# refuse a late renewal (invariant 6).
+# Protects from (invariants 2 and 13): a token not larger than an earlier one, or serving two
+# holders; hand-overs beyond the token range of a grant; a token held by no majority of nodes; a
+# wrong clock dragging all counters into the future, or refused without a word; counters staying
+# for ever, or exceeding Lua's integers; a release leaving nothing to refuse a late renewal
+# (invariant 6).
 #
 # The counter of a lock is in the key with its name, NUL and "token".  A grant raises the counter
 # by the number of its tokens, or more.

@@ -1,10 +1,10 @@
 # ALTER EXTENSION redlock_pg UPDATE, from each earlier release.
 #
-# Protects from: an update that leaves another definition, comment or privilege than a new
-# installation; an update that loses fences, held locks, views of users, or changed privileges;
-# SQL objects of an earlier release that fail with this library before the update; an update that
-# succeeds with an older library, which lacks the new functions; a C function that changes its
-# arguments or result under its old name.
+# Protects from: an update leaving another definition, comment or privilege than a new
+# installation; an update losing fences, held locks, views of users, or changed privileges; SQL
+# objects of an earlier release failing with this library before the update; an update succeeding
+# with an older library, which lacks the new functions; a C function changing its arguments or
+# result under its old name.
 
 use strict;
 use warnings;

@@ -1,10 +1,9 @@
 # pg_dump and pg_restore of a database that uses redlock_pg.
 #
-# Protects from: a dump that waits for a session which has passed a fence, or that takes the
-# fence's row along; a restore that fails, also where the library is not preloaded, or that brings
-# old fences; a fence that does not work after a restore; lost privileges of the extension, or
-# lost objects of users that depend on it; a database of an earlier release that cannot be
-# restored.
+# Protects from: a dump waiting for a session past a fence, or taking the fence's row along; a
+# restore failing, also where the library is not preloaded, or bringing old fences; a fence not
+# working after a restore; lost privileges of the extension, or lost objects of users depending on
+# it; a failed restore of a database of an earlier release.
 
 use strict;
 use warnings;

@@ -1,9 +1,9 @@
 # How a holder describes itself to other hosts.
 #
-# Protects from: a name that imitates other words of the description; letters that become '?'; a
-# long name that hides the words behind it; a description that a database of another encoding
-# cannot show, so that its error or its view fails; a plain client's value that is taken for a
-# host's description; a reader that waits, and is shown as a holder.
+# Protects from: a name imitating other words of the description; letters becoming '?'; a long
+# name hiding the words behind it; a description outside of a database's encoding, by which an
+# error or a view fails; a plain client's value taken for a host's description; a waiting reader
+# shown as a holder.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 # Looking at locks and nodes keeps no session waiting.
 #
-# Protects from: a view that any role can read, and that holds a lock of the broker or of an
-# acquire while it makes its rows, or while it is stopped.
+# Protects from: a view open to any role, holding a lock of the broker or of an acquire while the
+# view makes rows, or is stopped.
 
 use strict;
 use warnings;

@@ -1,11 +1,10 @@
 # Four hosts want one lock: each gets its turn, in order.  Their messages by the nodes are hints.
 #
-# Protects from: a host whose sessions wait for ever while other hosts take turns; a turn that
-# goes to the last to ask, and not to the longest waiter; a host that is forgotten after its turn;
-# a host that gets one grant a turn, since its calls have hold_at_most; a host that does not come
-# when its turn is next, and stops the others; malformed, forged or repeated messages of strangers
-# that crash a broker, grow it, or grant a lock; a user of the nodes that may not publish, and
-# gets no lock.
+# Protects from: a host whose sessions wait for ever while other hosts take turns; a turn going to
+# the last to ask, and not to the longest waiter; a host forgotten after its turn; a host getting
+# one grant a turn, since its calls have hold_at_most; a host missing its turn, and stopping the
+# others; malformed, forged or repeated messages of strangers crashing or growing a broker, or
+# granting a lock; no lock for a user without the right to publish.
 #
 # Tokens tell the order, so the speed of the machine does not matter.
 

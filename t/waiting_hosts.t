@@ -1,9 +1,9 @@
 # Two hosts wait for each other: wake-ups, turns, and losses to avoid.
 #
-# Protects from: a waiter that sleeps while the lock is free; a subscription that is not needed,
-# or that each session has for itself; a host whose sessions never get their turn; a hand-over to
-# a session that is ending, after which no session gets the lock; a job that runs twice because
-# its lock was free too soon.
+# Protects from: a waiter sleeping while the lock is free; a needless subscription, or a
+# subscription for each session; a host whose sessions never get their turn; a hand-over to an
+# ending session, after which no session gets the lock; a job running twice because its lock was
+# free too soon.
 #
 # Unless a case says otherwise, the ttl is longer than any wait here, so a lock that becomes free
 # in time was released, and has not expired.

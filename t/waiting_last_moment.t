@@ -2,8 +2,8 @@
 # other host holds the lock.  The second session passes the gate when its time is nearly over, and
 # has a moment for the nodes.
 #
-# Protects from: an error that blames healthy nodes, or the broker, because a caller had no time
-# left to hear of them.
+# Protects from: an error blaming healthy nodes, or the broker, because a caller had no time left
+# to hear of them.
 
 use strict;
 use warnings;

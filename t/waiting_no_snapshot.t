@@ -1,8 +1,7 @@
 # Procedures wait for a lock without a snapshot.
 #
-# Protects from: a session that waits for a lock and holds back VACUUM, or CREATE INDEX
-# CONCURRENTLY under the same lock; a session that goes on without a snapshot, or with a wrong
-# one.
+# Protects from: a session waiting for a lock, and holding back VACUUM, or CREATE INDEX
+# CONCURRENTLY under the same lock; a session going on without a snapshot, or with a wrong one.
 
 use strict;
 use warnings;

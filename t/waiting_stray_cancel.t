@@ -1,10 +1,10 @@
 # A gate wait that has ended leaves neither a cancel nor the gate behind.
 #
-# Protects from: an alarm that strikes after the end of the wait and cancels the next command, as
+# Protects from: an alarm striking after the end of the wait, and cancelling the next command, as
 # a user would: between an error of PostgreSQL and its catch, or between the grant and its return;
-# a loss, or a user's cancel, that is taken for the alarm and not reported; a lock that was left
-# to a waiter which is ending, and stays without a holder; a gate that is granted to a waiter at
-# the moment of its cancel, and stays taken.
+# a loss, or a user's cancel, taken for the alarm and not reported; a lock left to an ending
+# waiter, and staying without a holder; a gate granted to a waiter at the moment of its cancel,
+# and staying taken.
 #
 # As a rule these moments are too short to hit.  Here they last: a session that leaves the queue
 # needs a part of the lock table, which the test holds by stopping a session that reads all of it.

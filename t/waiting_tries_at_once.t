@@ -1,7 +1,7 @@
 # Hosts try for one lock at the same instant, as hosts with one schedule do.
 #
-# Protects from: a job that runs nowhere, since the other hosts' keys refused each host, and no
-# host had a majority.
+# Protects from: a job running nowhere, since the other hosts' keys refused each host, and no host
+# had a majority.
 #
 # Each of three hosts is near one node and 5 ms away from the others, so each gets its own node
 # first.  Time itself is the subject: all hosts try at one instant, by this machine's clock.  By

@@ -2,8 +2,8 @@
  * chaos_clock.c
  *		The clock of leases for SQL: microseconds of CLOCK_BOOTTIME.
  *
- * What the histories of test/chaos are ordered by.  It is the same in all processes
- * of the machine, and no wrong wall clock changes it.
+ * The histories of test/chaos are ordered by this clock.  All processes of the machine share it,
+ * and no wrong wall clock changes it.
  */
 #include "postgres.h"
 

@@ -4,16 +4,14 @@
  *
  * Two kinds of tests:
  *
- * - Stories: a few events in order, and what the lease should ask for after
- *	 each.  Most play with nodes 0, 1, 2 .. of one global lease; set("02")
- *	 is a set of nodes.
- * - Every combination of votes for N = 1 to 7, against an oracle that does not
- *	 count as core.c does: an outcome may be told as soon as all ways in which
- *	 the missing votes may turn out lead to it, and not before.  For N = 1 to 5
- *	 also of votes with counters that differ, and of answers to the confirms.
+ * - Stories: a few events in order, and what the lease should ask for after each event.
+ *   Most stories play with nodes 0, 1, 2 .. of one global lease; set("02") is a set of nodes.
+ * - Every combination of votes for N = 1 to 7, against an oracle that counts in another way
+ *   than core.c: an outcome is due as soon as all possible missing votes lead to it, and not
+ *   before.  For N = 1 to 5 also votes with different counters, and answers to the confirms.
  *
- * Each step obeys the laws in laws.c.  What happens in networks that are slow, lose
- * and repeat is the simulator's (test/sim), under the same laws.
+ * Each step obeys the laws in laws.c.  The simulator (test/sim) tests slow, lossy and repeating
+ * networks, under the same laws.
  */
 #include "protocol/core.h"
 
@@ -25,7 +23,7 @@
 #define MS INT64_C(1000)
 #define SECOND (1000 * MS)
 
-/* What the stories use; the validity is spelled out, not asked from core.c. */
+/* Times of the stories; the validity is written out, not computed by core.c. */
 #define TTL_US (10 * SECOND)
 #define VALIDITY_US (10 * SECOND - 100 * MS - 2 * MS)
 #define ANSWER_US (500 * MS)
@@ -33,7 +31,7 @@
 #define RETRY_US (200 * MS)
 #define PATIENCE_US (3 * SECOND)
 
-/* The counter of a node that grants, where a story does not say another. */
+/* The counter of a granting node, unless a story says another. */
 #define COUNTER 100
 
 #define N_MAX 7
@@ -60,11 +58,11 @@ static core_lease lease;
 static core_out out; /* of the last step */
 static int64_t now_us;
 static core_mask members;
-static core_mask up;          /* nodes that can be sent to */
+static core_mask up;          /* nodes that take commands */
 static core_mask quarantined; /* nodes that may not grant */
 static core_mask full;        /* nodes that take no more releases for now */
 static uint32_t random_bits;
-static int64_t patience_of_a_try_us; /* 0: each is decided by its first round */
+static int64_t patience_of_a_try_us; /* 0: the first round decides each try */
 
 static core_mask
 first_nodes(int n)
@@ -184,7 +182,7 @@ reply_of_round(uint32_t round, int node, core_op op, core_reply reply)
 						 .token = op == CORE_OP_ACQUIRE && reply == CORE_REPLY_YES ? COUNTER : 0});
 }
 
-/* Each node named answers what it was asked in the current round. */
+/* Each named node answers the command of the current round. */
 static void
 reply(const char *nodes, core_op op, core_reply reply)
 {
@@ -198,7 +196,7 @@ granted_by(const char *nodes)
 	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_YES);
 }
 
-/* The same, but with what else an answer says. */
+/* The same, with further fields of the answer. */
 static void
 reply_with(const char *nodes, core_event event)
 {
@@ -211,7 +209,7 @@ reply_with(const char *nodes, core_event event)
 	}
 }
 
-/* Granted, and the node's counter is now that. */
+/* The named nodes grant, with this counter. */
 static void
 granted_with(const char *nodes, int64_t counter)
 {
@@ -243,14 +241,14 @@ refused_by(const char *nodes)
 	reply(nodes, CORE_OP_ACQUIRE, CORE_REPLY_NO);
 }
 
-/* By what this host holds. */
+/* The named nodes refuse: this host holds the lock. */
 static void
 refused_by_host(const char *nodes, uint32_t host)
 {
 	reply_with(nodes, (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .holder = host});
 }
 
-/* By a host that may have it for nobody. */
+/* The named nodes refuse: the lease of another host may be idle. */
 static void
 refused_by_stay(const char *nodes)
 {
@@ -309,14 +307,14 @@ nothing_sent(void)
 	return (out.acquire | out.confirm | out.renew | out.release) == 0;
 }
 
-/* The last step had no effect that anybody outside could see. */
+/* The last step had no visible effect. */
 static bool
 nothing_said(void)
 {
 	return nothing_sent() && out.outcome == CORE_NOTHING;
 }
 
-/* The key is or may be there, and was not released. */
+/* The key may be at these nodes, and was not released. */
 static bool
 owes_all_of(const char *nodes)
 {
@@ -326,7 +324,7 @@ owes_all_of(const char *nodes)
 	return true;
 }
 
-/* The lease is HELD; all n nodes have granted it. */
+/* The lease is HELD, granted by all n nodes. */
 static void
 hold(int n)
 {
@@ -395,7 +393,7 @@ enum
 	ORDERS
 };
 
-/* When all who will ever vote have voted. */
+/* The outcome when no vote is missing any more. */
 static core_outcome
 final_outcome(int n, int yes, int no)
 {
@@ -404,7 +402,7 @@ final_outcome(int n, int yes, int no)
 									  : CORE_UNREACHABLE;
 }
 
-/* The outcome that will come, however the missing votes may turn out. */
+/* The outcome that all possible missing votes lead to; CORE_NOTHING: not decided yet. */
 static core_outcome
 oracle(int n, int yes, int no, int error)
 {
@@ -434,7 +432,7 @@ arrival(int order, int n, int k)
 	}
 }
 
-/* The last step decided so, and asked to undo exactly what has to be undone. */
+/* The last step decided this outcome, and asked to undo exactly the keys that may be set. */
 static bool
 decided(core_outcome outcome, core_mask may_be_set)
 {
@@ -519,7 +517,7 @@ test_all_votes(int n)
 	   n, scripts);
 }
 
-/* Only some nodes take commands: all of those say yes. */
+/* Only some nodes take commands, and all of these say yes. */
 static void
 test_all_unsendable(int n)
 {
@@ -571,23 +569,23 @@ enum
 
 static const int64_t grant_of[BEHAVIOURS] = {10, 10, 10, 10, 20, 30, 0, 0, 0};
 
-/* What is known of a round whose votes come with counters. */
+/* The state of a round whose votes have counters. */
 typedef struct tally
 {
 	int n;
-	int yes;   /* grants, also of those who did not confirm */
+	int yes;   /* grants, confirmed or not */
 	int no;    /* refused the acquire or the confirm */
 	int error; /* failed at one of the two */
 	int64_t token;
 	int64_t counter[N_MAX]; /* after a grant or confirm; 0: not granted, or lost */
-	bool asked[N_MAX];      /* to confirm, and has not answered */
+	bool asked[N_MAX];      /* confirm is unanswered */
 	core_mask may_be_set;
 	bool decided;
 } tally;
 
 /*
- * The outcome that the tally leaves: GRANTED if a majority holds the token; if
- * none can, however the missing answers turn out, what those say that are there.
+ * The outcome by the tally: GRANTED if a majority holds the token.  If no missing answer can give
+ * a majority, the answers so far decide.
  */
 static core_outcome
 outcome_of(const tally *t)
@@ -608,7 +606,7 @@ outcome_of(const tally *t)
 											   : CORE_NOTHING;
 }
 
-/* The last step asked to confirm exactly those who have to. */
+/* The last step asked exactly the right nodes to confirm. */
 static bool
 confirms_right(tally *t)
 {
@@ -632,7 +630,7 @@ decides_right(tally *t)
 	core_outcome outcome = outcome_of(t);
 	core_mask confirm = out.confirm;
 
-	out.confirm = 0; /* looked at already */
+	out.confirm = 0; /* checked already */
 	if (confirm != 0 && outcome != CORE_NOTHING)
 		return false;
 	t->decided = outcome != CORE_NOTHING;
@@ -762,7 +760,7 @@ test_all_confirms(int n)
 	   n, scripts);
 }
 
-/* Of the nodes that take commands, some are in quarantine: all others say yes. */
+/* Some of the nodes that take commands are in quarantine; the rest say yes. */
 static void
 test_all_quarantined(int n)
 {
@@ -1185,7 +1183,7 @@ test_patience(void)
 	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_FREE, "a try has none");
 }
 
-/* Asks again in vain, with one node of three, for so long. */
+/* Asks one node of three in vain for this time. */
 static void
 no_quorum_for(int64_t us)
 {
@@ -1272,7 +1270,7 @@ wake(int64_t retry_us)
 	happens((core_event){.type = CORE_WAKE, .retry_us = retry_us});
 }
 
-/* Each node named refuses: the holder's key expires that long from now. */
+/* Each named node refuses: the holder's key expires in busy_us. */
 static void
 refused_for(const char *nodes, int64_t busy_us)
 {
@@ -1334,7 +1332,7 @@ test_not_before(void)
 	ok(lease.state == CORE_ASKING, "and the next request of this lease need not wait");
 }
 
-/* A WAKE that says when: others go first, or this one does. */
+/* A WAKE with an instant, by the order of turns. */
 static void
 wake_at(int64_t instant_us)
 {
@@ -1385,7 +1383,7 @@ test_wake_at(void)
 	ok(lease.state == CORE_HELD && lease.not_before_us == 0, "who holds the lock does not care");
 }
 
-/* A node refuses, and says that so many hosts wait. */
+/* A node refuses, and tells the number of waiting hosts. */
 static void
 refused_in_a_crowd(int node, int waiting, int64_t busy_us)
 {
@@ -1398,7 +1396,7 @@ refused_in_a_crowd(int node, int waiting, int64_t busy_us)
 						 .waiting = (uint16_t) waiting});
 }
 
-/* So many hosts wait, as the last round was told by two of three nodes. */
+/* The pause when two of three nodes tell the number of waiting hosts. */
 static int64_t
 pause_in_a_crowd(int waiting, int64_t busy_us, uint32_t random)
 {
@@ -1527,7 +1525,7 @@ test_wake_while_asking(void)
 	   "a try asks once all the same");
 }
 
-/* WAKE now: nothing is said, and nothing is different. */
+/* A WAKE now has no effect. */
 static bool
 sleeps_on(void)
 {
@@ -1621,7 +1619,7 @@ test_spread_at_expiry(void)
 
 /* ---- hold_at_most ---- */
 
-/* HELD by three nodes; granted 50 ms after it was asked for. */
+/* HELD by three nodes, granted 50 ms after the request. */
 static void
 hold_at_most(int64_t limit_us)
 {
@@ -1835,7 +1833,7 @@ test_limit_of_the_next(void)
 	ok(nothing_said() && lease.state == CORE_LOST, "whatever the nodes answer");
 }
 
-/* The shell says a limit no sooner than it has another event. */
+/* The shell announces a limit only with its next event. */
 static void
 test_limit_is_looked_for(void)
 {
@@ -2284,7 +2282,7 @@ test_debt_after_an_error(void)
 	ok(lease.state == CORE_FREE, "until it succeeds");
 }
 
-/* Many that wait for a node must not keep the shell busy with asking. */
+/* Many debts at a dead node must not keep the shell busy. */
 static void
 test_debt_of_a_node_that_stays_away(void)
 {
@@ -2347,7 +2345,7 @@ test_late_refusals(void)
 	ok(out.release == set("012"), "invariant 7: and what that may set is released");
 }
 
-/* Where all who ask at one moment refuse each other one of them is to get it. */
+/* When all requests of one moment refuse each other, a request must win later. */
 static void
 test_tries_that_nobody_won(void)
 {
@@ -2469,7 +2467,7 @@ test_recalls(void)
 	patience_of_a_try_us = 0;
 }
 
-/* An answer by a process that is known since then. */
+/* An answer of a process that is known since met_us. */
 static void
 answer_by(int node, int64_t met_us, core_op op, core_reply reply)
 {
@@ -2483,8 +2481,8 @@ answer_by(int node, int64_t met_us, core_op op, core_reply reply)
 }
 
 /*
- * A server that is listed twice restarts, and its other name is met in the middle of a
- * round in which it has voted.
+ * A server that is listed twice restarts, and is met by its other name within a round in which it
+ * has voted.
  */
 static void
 test_process_met_in_a_round(void)
@@ -2873,7 +2871,7 @@ test_confirm_unanswered(void)
 	ok(nothing_said() && lease.state == CORE_RELEASING, "invariant 3: late confirms grant nothing");
 }
 
-/* An answer comes from a node that takes no more commands now. */
+/* A node answers, and then takes no more commands. */
 static void
 test_confirm_can_not_be_sent(void)
 {
@@ -3172,7 +3170,7 @@ renewal_meets(const char *nodes, int64_t counter)
 							 .token = counter});
 }
 
-/* Node 0 was down until it forgot the key, and others have asked there since. */
+/* Node 0 was down until the key expired, and other hosts have asked there since. */
 static void
 node_0_has_counted(int64_t counter)
 {
@@ -3378,7 +3376,7 @@ nodes_are_back(void)
 		happens((core_event){.type = CORE_NODE_READY, .node = i});
 }
 
-/* The number of an attempt is part of its value: none may come twice. */
+/* An attempt's number is part of its value, so no number may come twice. */
 static void
 test_many_attempts(void)
 {
@@ -3386,7 +3384,7 @@ test_many_attempts(void)
 		0,         CORE_ATTEMPT_MAX - 1, CORE_ATTEMPT_MAX, CORE_ATTEMPT_MAX + 6, UINT32_MAX - 1,
 		UINT32_MAX};
 
-	/* an entry that was used for long: the key of a yes that counts stays */
+	/* a long-used entry: a yes that counts keeps its key */
 	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++)
 	{
 		start(3);
@@ -3406,7 +3404,7 @@ test_many_attempts(void)
 		ok(lease.state == CORE_FREE, "and free");
 	}
 
-	/* a request that asks for long */
+	/* a request that asks for a long time */
 	start(3);
 	acquire_waiting();
 	refused_by("012");
@@ -3832,10 +3830,10 @@ test_old_debt_while_lost(void)
 }
 
 /*
- * "A release that was not acknowledged stays a debt, per node, until the node is
- * back or the ttl has run out."  In the next tests the key of attempt 1 is at
- * node 0 and no release was ever executed.  A release deletes keys of its own and
- * of earlier attempts, so it is enough that one is still owed.
+ * "A release that was not acknowledged stays a debt, per node, until the node is back or the ttl
+ * has run out." In the next tests the key of attempt 1 is at node 0, and no release was executed.
+ * A release deletes the keys of its own and of earlier attempts, so owing a single release is
+ * enough.
  */
 static bool
 node_0_is_owed(int attempt)
@@ -3976,7 +3974,7 @@ refused_by_silent(int node, uint32_t holder, bool silent)
 						 .silent = silent});
 }
 
-/* A host that releases without a word must not get the lock again and again unheard. */
+/* A host that releases silently must not win again and again. */
 static void
 test_silent_rival(void)
 {
@@ -4077,7 +4075,7 @@ test_awaits(void)
 	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
 }
 
-/* Renewals count as an attempt; the key of the grant is no older one's. */
+/* A renewal counts as an attempt; the grant's key belongs to the present attempt. */
 static void
 test_own_key_while_lost(void)
 {
@@ -4092,7 +4090,7 @@ test_own_key_while_lost(void)
 	   "what is lost is released by its owner, not by a node that comes back");
 }
 
-/* What commands bring: the nodes do what redlock.lua says with it. */
+/* The arguments of commands; redlock.lua defines their effect. */
 static void
 test_commands(void)
 {
@@ -4168,7 +4166,7 @@ test_serving(void)
 	ok(!core_must_move(&lease, (core_lists){set("345"), 0}), "a try stays, too: it is over soon");
 }
 
-/* The undoing of an old attempt is answered when the key has been asked for again. */
+/* An old attempt's undo is answered after the next request for the key. */
 static void
 test_undo_answers_after_repair(void)
 {

@@ -2,9 +2,9 @@
  * entry_test.c
  *		Unit tests of the transitions of an entry of the lease table, src/protocol/entry.c.
  *
- * Protects from: a session that takes over another lock, a lease that is over, or one that is
- * another session's; a reader that joins beside a writer's turn; a lease that stays, or goes from
- * session to session, beyond its limits; an entry that ends for a reason that is not its own.
+ * Protects from: a session taking over another lock, an ended lease, or another session's lease; a
+ * reader joining beside a writer's turn; an idle or handed over lease beyond its limits; an entry
+ * ending for a foreign reason.
  */
 #include "protocol/entry.h"
 
@@ -15,7 +15,7 @@
 #define NOW INT64_C(1000000000)
 #define TTL INT64_C(10000000)
 
-/* Held, valid, for all that wants this lock, with tokens left. */
+/* A held and valid lease, open to all sessions, with tokens left. */
 static Entry
 entry_with(Wish wish)
 {
@@ -35,8 +35,7 @@ entry_with(Wish wish)
 
 static const EntryRequest same = {.same_gate = true, .same_lock = true, .ttl_us = TTL};
 
-/* What a session is told that asks for the lock of this entry, by a request changed in one place.
- */
+/* The result for a session that opens this entry, by a request changed in one place. */
 static LeaseOpened
 opened(Entry entry, EntryRequest request)
 {

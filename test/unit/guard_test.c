@@ -2,13 +2,12 @@
  * guard_test.c
  *		Unit tests of the restart guard, src/protocol/guard.c.
  *
- * Protects from (invariants 1, 4 and 8): a node that votes though it may have
- * forgotten a lease, be it by what it says of its age, of its marker, or by a
- * second loss; a quarantine for a node that forgot nothing; one server that votes
- * by two names, or none that votes by either.
+ * Protects from (invariants 1, 4 and 8): a node voting although it may have forgotten a lease, by
+ * its age, by its marker, or by a second loss; a quarantine of a node with all its data; a server
+ * voting by two names, or by neither name.
  *
- * Most stories play with the nodes 0 .. 2 of one host.  The guard does not ask who is
- * connected, so each holds while any of them is away.
+ * Most stories play with the nodes 0 .. 2 of one host.  The guard does not ask which nodes are
+ * connected, so each story holds while any of them is away.
  */
 #include "protocol/guard.h"
 
@@ -20,7 +19,7 @@
 #define MAX_TTL_US (60 * SECOND)
 #define NODES 3
 
-/* max_ttl and the bound for drift, spelled out */
+/* max_ttl and the bound for drift, written out */
 #define QUARANTINE_US (60 * SECOND + 600000 + 2000)
 
 #define DAY_S (24 * 3600)
@@ -56,7 +55,7 @@ meet(int node, const char *run_id, int32_t uptime_s, bool durable, const char *m
 	return meet_with(node, &facts);
 }
 
-/* By its run_id alone: an old process that keeps all. */
+/* Meets an old, durable process with this run_id. */
 static GuardVerdict
 meet_as(int node, const char *run_id)
 {
@@ -83,7 +82,7 @@ test_first_sight(void)
 	} table[] = {
 		{"an old process", DAY_S, false, GUARD_FRESH, GUARD_AS_BEFORE},
 		{"a young one", 5, false, GUARD_FRESH, GUARD_RESTARTED},
-		/* a second may begin just after the one and end just before the other */
+		/* whole seconds: the true age may be almost a second less */
 		{"one that says max_ttl", 60, false, GUARD_FRESH, GUARD_RESTARTED},
 		{"one that says a second more", 61, false, GUARD_FRESH, GUARD_RESTARTED},
 		{"one that says two seconds more", 62, false, GUARD_FRESH, GUARD_AS_BEFORE},
@@ -106,7 +105,7 @@ test_first_sight(void)
 	}
 }
 
-/* It was seen as p1 with m1, and is met again. */
+/* A node that was seen as p1 with marker m1 is met again. */
 static void
 test_next_sight(void)
 {
@@ -242,7 +241,7 @@ test_twins(void)
 	ok(is_used(2) && is_twin_of(0, 2), "be it the one or the other");
 	ok(is_used(1), "which concerns no other node");
 
-	/* now it is a server of its own */
+	/* now a server of its own */
 	meet_as(0, "p5");
 	ok(is_used(0) && is_used(2), "a name that leads to another server is used again");
 
@@ -258,7 +257,7 @@ test_twins(void)
 	ok(is_used(0), "and then the first may have its former one");
 }
 
-/* Since when does its vote count? */
+/* From when does a node's vote count? */
 static void
 test_met(void)
 {
@@ -286,9 +285,7 @@ test_met(void)
 	ok(memory[1].met_us == met_us, "from then on it does");
 }
 
-/*
- * Since when a process runs.  Brokers come and go; what is remembered of a node stays.
- */
+/* The start of a process.  A new broker keeps the memory of nodes. */
 static void
 test_started(void)
 {
@@ -314,7 +311,7 @@ test_started(void)
 	   "the processes before it are remembered, each once");
 }
 
-/* What a twin shows is seen, and remembered. */
+/* The guard sees and remembers what a twin shows. */
 static void
 test_twin_forgets(void)
 {

@@ -1,10 +1,9 @@
 /*
  * hearing_test.c
- *		Unit tests of what a request hears of releases, src/protocol/hearing.c.
+ *		Unit tests of the releases that a request hears of, src/protocol/hearing.c.
  *
- * Protects from: a release of which enough nodes have told, and the request does not ask; one
- * that it could not be told of, since it joined the channel late; questions in vain, again and
- * again.
+ * Protects from: a request still waiting after enough nodes told of a release; a release missed by
+ * a late join of the channel; repeated requests in vain.
  */
 #include "protocol/hearing.h"
 
@@ -41,7 +40,7 @@ step(core_event_type type, int node, core_reply reply)
 	core_step(&lease, &event, &out);
 }
 
-/* Of five nodes three said no, and the first so many yes; the others are silent, or fail. */
+/* Three of five nodes said no, and the first `yes` said yes; the others are silent, or fail. */
 static void
 refused_by(int yes, bool silent)
 {
@@ -103,7 +102,7 @@ test_told(void)
 	ok(!told(2, 0) && !told(3, 0) && told(4, 0), "and its next");
 }
 
-/* It is free where the last round found it so, and there nobody tells. */
+/* A node where the last round found the lock free publishes nothing. */
 static void
 test_free(void)
 {
@@ -147,7 +146,7 @@ test_free(void)
 	ok(core_count(&lease, CORE_VOTE_YES) == 0, "what an earlier request found is forgotten");
 }
 
-/* Where it joined the channel only when it had asked, it may not have been told. */
+/* A request that joined the channel after its round may have missed a message. */
 static void
 test_joined(void)
 {

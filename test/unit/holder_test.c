@@ -50,7 +50,7 @@ test_writing(void)
 	   "UTF-8 stays, other bytes are escaped");
 }
 
-/* The text has no room for them all. */
+/* The text is too short for all words. */
 static void
 test_cutting(void)
 {

@@ -1,13 +1,11 @@
 /*
  * hosts_test.c
- *		Unit tests of what hosts tell each other, and whether they agree,
- *		src/protocol/hosts.c.
+ *		Unit tests of the entries of hosts, and of their agreement, src/protocol/hosts.c.
  *
- * Protects from: two hosts that could get one lock at once and are said to agree, since
- * their nodes have the same addresses, or are not reached just now; hosts that are refused
- * though they use the same nodes, by other names, before and after a restart or a loss of
- * data, be it after the death of one of them; a text of a stranger that is taken for a host's, or
- *read past its end (with sanitizers, scripts/lint.sh).
+ * Protects from: two hosts counting as agreed although both could get one lock, since their nodes
+ * have the same addresses or are out of reach; hosts refused although they use the same nodes, by
+ * other names, before and after a restart or a loss of data, also after the death of a host; a
+ * stranger's text taken for a host's, or read past its end (with sanitizers, scripts/lint.sh).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +16,12 @@
 
 /* ---- agreement ---- */
 
-/* When hosts were seen; nodes started at 0, and were heard of since. */
+/* Time at which hosts were seen; nodes started at 0, and answered since. */
 #define LATELY 50000000
 
 /*
- * Nodes as "address:process:list:database", with blanks between.  Process 0: not connected;
- * list: 1 now, 2 next, 3 both, and more: of leases.  The last two may be left out.
+ * Nodes as "address:process:list:database", separated by blanks.  Process 0: not connected.  List:
+ * 1 now, 2 next, 3 both, larger: lists of leases.  The list and the database are optional.
  */
 static HostConfig
 nodes(const char *text)
@@ -54,7 +52,7 @@ nodes(const char *text)
 	}
 }
 
-/* Both ways. */
+/* Compares in both directions. */
 static unsigned
 differ(HostConfig one, HostConfig other)
 {
@@ -66,7 +64,7 @@ differ(HostConfig one, HostConfig other)
 	return difference.kinds == reverse.kinds ? difference.kinds : ~0u;
 }
 
-/* Nodes that are taken for the other host's by a guess. */
+/* Nodes that only a guess takes for the other host's nodes. */
 static core_mask
 guessed(HostConfig ours, HostConfig theirs)
 {
@@ -115,8 +113,8 @@ test_identity(void)
 }
 
 /*
- * Of two hosts with three of five nodes each, by names of their own, of which they are
- * connected to some: if they can have quorums that are apart, and only then, they disagree.
+ * Two hosts have three of five nodes each, by their own names, and reach some of them.  The hosts
+ * differ if and only if two of their quorums can be apart.
  */
 static void
 test_unknown(void)
@@ -150,7 +148,7 @@ test_unknown(void)
 				int one = quorums % 32;
 				int other = quorums / 32;
 
-				/* two or more of each */
+				/* two or more nodes of each */
 				can_be_apart = (quorums & ~reached) == 0 && (one & other) == 0 &&
 							   (one & (one - 1)) != 0 && (other & (other - 1)) != 0;
 			}
@@ -161,7 +159,7 @@ test_unknown(void)
 	   "no two locks, and no dispute, whatever is not connected (%d of %d)", wrong, apart);
 }
 
-/* To the host that reads it. */
+/* The difference as the reading host sees it. */
 static unsigned
 as_seen(HostConfig ours, HostConfig theirs)
 {
@@ -171,7 +169,7 @@ as_seen(HostConfig ours, HostConfig theirs)
 	return difference.kinds;
 }
 
-/* What a host wrote before nodes started, of which it may never hear. */
+/* An entry that was written before nodes restarted; its host may never hear of the restarts. */
 static void
 test_restarts(void)
 {
@@ -214,7 +212,10 @@ test_restarts(void)
 #define STEPS 4
 #define CHANGED 6 /* nodes */
 
-/* Its own names; what is in force comes first, in this order or the other way round. */
+/*
+ * A host with names of its own for nodes.  The lists in force come first, in this order or
+ * reversed.
+ */
 static HostConfig
 host_in_step(const char *name, const int lists[CHANGED], bool reversed)
 {
@@ -231,11 +232,11 @@ host_in_step(const char *name, const int lists[CHANGED], bool reversed)
 	return nodes(text);
 }
 
-/* Nodes restart while hosts change their lists, one after the other. */
+/* Nodes restart while hosts change their lists in turn. */
 static void
 test_restarts_in_a_change(void)
 {
-	/* the former list, both, the next with leases by both, or by the former one alone */
+	/* former list; both; next list with leases by both; next list with leases by the former list */
 	static const int changes[][STEPS][CHANGED] = {
 		{{1, 1, 1, 1, 1}, {3, 1, 1, 3, 3}, {13, 4, 4, 13, 13}, {5, 4, 4, 5, 5}},
 		{{1, 1, 1}, {1, 1, 1, 2, 2, 2}, {4, 4, 4, 9, 9, 9}, {4, 4, 4, 1, 1, 1}},
@@ -254,14 +255,14 @@ test_restarts_in_a_change(void)
 							host_in_step("a", changes[change][one], (orders & 1) != 0);
 						HostConfig theirs =
 							host_in_step("b", changes[change][other], (orders & 2) != 0);
-						/* the former list alone, or leases by it, and the next one alone */
+						/* only the former list, or leases by it, against only the next list */
 						bool apart = (one == 0 && other > 1) || (one > 1 && other % 3 == 0);
 
 						for (int i = 0; i < ours.count; i++)
 							if (restarted >> (ours.node[i].address[1] - '0') & 1)
 							{
 								ours.node[i].started_us = LATELY;
-								if (restarted >> CHANGED == 1) /* they have not noticed */
+								if (restarted >> CHANGED == 1) /* the hosts have not noticed */
 									ours.node[i].process[0] = 'q';
 							}
 						false_disputes += !apart && as_seen(ours, theirs) != 0;
@@ -272,11 +273,11 @@ test_restarts_in_a_change(void)
 	ok(missed == 0, "but between the former list and the next (%d)", missed);
 }
 
-/* May a host leave its former list?  One node is down, and is called by another name elsewhere. */
+/* May a host leave its former list?  One node is down, and has another name elsewhere. */
 static void
 test_leaving(void)
 {
-	/* both lists, the next one alone, the former one alone */
+	/* both lists, only the next list, only the former list */
 	static const int changes[][3][CHANGED] = {
 		{{3, 1, 1, 3, 3}, {1, 0, 0, 1, 1}, {1, 1, 1, 1, 1}},
 		{{1, 1, 1, 2, 2, 2}, {0, 0, 0, 1, 1, 1}, {1, 1, 1}},
@@ -316,7 +317,7 @@ test_leaving(void)
 	ok(leaves == 0, "nor when one has the former list alone (%d)", leaves);
 }
 
-/* What is named is known, whenever it started; and what a host can't send to may come back. */
+/* A named node is known, whenever it started; a node out of reach may come back. */
 static void
 test_unknown_lists(void)
 {
@@ -349,7 +350,7 @@ test_unknown_lists(void)
 	   "one that has started lately, and is named already");
 }
 
-/* Leases that are held by other lists than those in force. */
+/* Leases that rest on other lists than the lists in force. */
 static void
 test_held(void)
 {

@@ -2,12 +2,12 @@
  * joint_test.c
  *		Unit tests of a lease on two lists of nodes, src/protocol/core.c.
  *
- * Protects from: a lock that is granted, or renewed, without a majority of each list while
- * both are in force; a lease that is lost because another list comes, or never gets there;
- * a list that takes over too early; keys that are left behind.
+ * Protects from: a lock granted or renewed without a majority of each list in force; a lease lost
+ * by the arrival of another list, or never moved to it; a list taking over too early; keys left
+ * behind.
  *
- * Every combination of votes of some pairs of lists, against an oracle that does not count as
- * core.c does; and stories.  Each step obeys the laws in laws.c.
+ * All combinations of votes of some pairs of lists, against an oracle that counts in another way
+ * than core.c; and stories.  Each step obeys the laws in laws.c.
  */
 #include "protocol/core.h"
 
@@ -171,7 +171,7 @@ final_outcome(core_lists of, core_mask yes, core_mask no)
 										  : CORE_UNREACHABLE;
 }
 
-/* The outcome that will come, however the missing votes turn out. */
+/* The outcome that all possible missing votes lead to. */
 static core_outcome
 oracle(core_lists of, core_mask yes, core_mask no, core_mask error)
 {
@@ -220,7 +220,7 @@ round_goes_right(core_lists of, int script)
 	return out.outcome == final_outcome(of, said[SAYS_YES], said[SAYS_NO]);
 }
 
-/* What counts is the list that had the lease before, until each has had it once. */
+/* The list that had the lease before counts, until each list has granted the lease once. */
 static bool
 renewal_goes_right(core_lists of, int script, bool settled)
 {
@@ -430,7 +430,7 @@ test_try_in_flight(void)
 static void
 test_former_votes(void)
 {
-	/* an earlier lease of this index had the nodes that come */
+	/* an earlier lease of this entry had the new nodes */
 	hold(lists("345", ""));
 	happens((core_event){.type = CORE_RELEASE});
 	all_answer("345", CORE_OP_RELEASE, CORE_REPLY_YES);

@@ -1,6 +1,6 @@
 /*
  * laws.c
- *		What must hold after each step of a lease; see laws.h.
+ *		The laws of each step of a lease; see laws.h.
  */
 #include "laws.h"
 

@@ -1,16 +1,16 @@
 /*
  * laws.h
- *		What must hold after each step of a lease, whatever has happened before.
+ *		The laws that hold after each step of a lease.
  *
- * For the unit tests and the simulator, which drive core_step() in their own ways.
- * "invariant 4" and the like are the numbers of CONTRIBUTING.md.
+ * Used by the unit tests and by the simulator, which drive core_step() in their own ways.
+ * "invariant 4" and the like are numbers of CONTRIBUTING.md.
  */
 #ifndef REDLOCK_LAWS_H
 #define REDLOCK_LAWS_H
 
 #include "protocol/core.h"
 
-/* NULL, or the law that the step from `before` to `after` has broken. */
+/* Returns the law that the step from `before` to `after` has broken, or NULL. */
 extern const char *laws_broken(const core_lease *before, const core_event *event,
 							   const core_lease *after, const core_out *out);
 

@@ -2,9 +2,8 @@
  * node_index_test.c
  *		Unit tests of the indexes of nodes, src/protocol/node_index.c.
  *
- * Protects from: a node that changes its index while it is listed; an index that is given to
- * another node while leases live on the one that is there, or the undoing of a round is
- * still to reach it; a list that is taken half.
+ * Protects from: a listed node changing its index; an index given to another node while leases
+ * live at the present node, or an undo is still due there; a list taken in part.
  */
 #include "protocol/node_index.h"
 
@@ -23,7 +22,7 @@ static const struct
 	int index[NODES_MAX]; /* before */
 	bool enough;
 	int expected[NODES_MAX];
-	core_mask to_leave; /* after it */
+	core_mask to_leave; /* after the change */
 } lists[] = {
 	{"the first list", {0}, 3, {-1, -1, -1}, true, {0, 1, 2}, 0},
 	{"the same list", {7, 7, 0}, 3, {0, 1, 2}, true, {0, 1, 2}, 0},

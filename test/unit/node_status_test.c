@@ -1,11 +1,11 @@
 /*
  * node_status_test.c
- *		Unit tests of the state of the nodes, src/shared/node_status.c: the copy, and the
- *		text that says what each node said of a lease.
+ *		Unit tests of the state of the nodes, src/shared/node_status.c: the copy, and the text
+ *		about each node's vote on a lease.
  *
- * Protects from: a user name or a password of a node in a backend's memory or a message;
- * a copy of what its writer is in the middle of; an explanation that leaves out a node,
- * names one that was not asked, or tells an error that has nothing to do with it.
+ * Protects from: a user name or a password of a node in a backend's memory or in a message; a copy
+ * of a half written state; an explanation missing a node, naming a node without a vote, or giving
+ * an unrelated error.
  */
 #include "postgres.h"
 
@@ -83,13 +83,13 @@ test_copy(void)
 
 /* ---- the explanation ---- */
 
-/* Of a node that said nothing. */
+/* Explanations of a silent node. */
 static const struct
 {
 	const char *what;
 	const char *state;
 	const char *last_error;
-	TimestampTz last_error_at; /* it is in its state since 100 */
+	TimestampTz last_error_at; /* in this state since 100 */
 	int64 quarantine_us;       /* from now on */
 	const char *text;
 } silent_nodes[] = {
@@ -138,7 +138,7 @@ test_explanation(void)
 		snprintf(expected, sizeof(expected), "h0:1: %s", silent_nodes[i].text);
 		explains(0, 0, CORE_BIT(0), expected, silent_nodes[i].what);
 
-		/* which is no reason where it did say something */
+		/* no reason, as the node did answer */
 		explains(CORE_BIT(0), 0, 0, "h0:1: yes", "but it said yes");
 		snprintf(expected, sizeof(expected), "h0:1: %s", denied);
 		explains(0, CORE_BIT(0), 0, expected, "but it denied");

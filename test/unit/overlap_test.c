@@ -1,10 +1,9 @@
 /*
  * overlap_test.c
- *		Unit tests of what keeps two hosts apart, src/protocol/overlap.c.
+ *		Unit tests of the overlap of two hosts' lists, src/protocol/overlap.c.
  *
- * Protects from: two hosts that may hold one lock at once and aren't told, since their
- * lists of nodes look as if they overlapped enough; hosts that are refused though no two
- * quorums of them are apart, as in the middle of a change of the list.
+ * Protects from: no conflict between two hosts with quorums apart, since their lists seem to
+ * overlap; a conflict although all quorums meet, as in the middle of a change of the list.
  */
 #include "protocol/overlap.h"
 
@@ -43,7 +42,7 @@ meet(core_lists one, core_lists other)
 	return quorums_meet(one, ALL, other, ALL);
 }
 
-/* by its definition: no quorum of the one, in any set of nodes, is apart from one of the other's */
+/* By definition: each quorum of one host, in any set of nodes, meets each quorum of the other. */
 static bool
 meet_by_definition(core_lists one, core_mask ones, core_lists other, core_mask others)
 {
@@ -58,7 +57,10 @@ meet_by_definition(core_lists one, core_mask ones, core_lists other, core_mask o
 	return true;
 }
 
-/* How often it is not as defined, or not the same the other way round; counts what meets. */
+/*
+ * Counts results that differ from the definition, or between the two directions; counts pairs that
+ * meet.
+ */
 static int
 wrong_about(core_lists one, core_mask ones, core_lists other, core_mask others, int *count)
 {
@@ -98,7 +100,7 @@ test_voters(void)
 	ok(wrong == 0 && count > 0, "by all sets of nodes that vote, %d of which meet", count);
 }
 
-/* of one list each it can be counted: each takes what only it has first */
+/* Two single lists can be counted: each host first takes the nodes that the other lacks. */
 static void
 test_counts(void)
 {

@@ -2,10 +2,10 @@
  * permits_test.c
  *		Unit tests of permits, their names and their queue, src/protocol/permits.c.
  *
- * Protects from: two permits with one key; a first permit that is not the lock itself, so that
- * who knows of no permits is not excluded; a number that is read otherwise than it was written;
- * a permit that is left out, tried twice, or not one of the caller's; a round of tries that goes
- * on in vain; a wake-up that is lost; a wait without an end; a queue that is lost and not left.
+ * Protects from: two permits with one key; a first permit apart from the lock itself, which would
+ * not exclude clients without permits; a number changed between writing and reading; a permit left
+ * out, tried twice, or not the caller's; a round of tries in vain; a lost wake-up; a wait without
+ * an end; a lost queue that the session does not leave.
  */
 #include "protocol/permits.h"
 
@@ -59,7 +59,7 @@ next(void)
 	return permits_next(&search, &seen);
 }
 
-/* After a try. */
+/* The step after a refused try. */
 static permits_step
 refused(int free)
 {
@@ -67,7 +67,7 @@ refused(int free)
 	return next();
 }
 
-/* A session that has the queue, and waits for the first time. */
+/* A session holds the queue, and waits for the first time. */
 static void
 wait_in_queue(uint64_t host, int n)
 {
@@ -85,7 +85,7 @@ tell(int permit)
 	seen.told_permit = permit;
 }
 
-/* Those of this server are passed over, all of them once, wherever it begins. */
+/* Permits of this server are skipped, all others come once, whatever the first. */
 static void
 test_order(void)
 {
@@ -182,7 +182,7 @@ test_queue(void)
 	ok(refused(4) == PERMITS_TRY && search.permit == 4, "what it is told meanwhile can wait");
 	ok(refused(PERMITS_NONE_FREE) == PERMITS_TRY && search.permit == 2,
 	   "until the round is over, and no longer");
-	seen.told -= 5; /* as if it wrapped around */
+	seen.told -= 5; /* as after a wrap-around */
 	ok(refused(PERMITS_NONE_FREE) == PERMITS_TRY, "another count is another, larger or not");
 }
 

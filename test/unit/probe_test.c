@@ -1,9 +1,9 @@
 /*
  * probe_test.c
- *		Unit tests of what is done with a probe, src/protocol/probe.c.
+ *		Unit tests of probes, src/protocol/probe.c.
  *
- * Protects from: a path without an end, or one that is dropped though nobody else would
- * bring it home; a cycle that is believed at once.  test/sim/deadlock.c has schedules.
+ * Protects from: a path without an end; a probe dropped although no other session's probe would
+ * find the cycle; a cycle believed at once.  test/sim/deadlock.c has schedules.
  */
 #include "protocol/probe.h"
 
@@ -66,7 +66,7 @@ test_judgement(void)
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN, "one that was never sent");
 	path.number = 8;
 
-	/* one that came by a queue */
+	/* a probe that came by a queue */
 	path.by_queue = true;
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "by a queue: seen once");
 	path.number = memory.sent = 9;

@@ -2,13 +2,13 @@
  * release_queue_test.c
  *		Unit tests of the queue of releases, src/protocol/release_queue.c.
  *
- * Protects from: releases and repairs that fill a connection before renewals and
- * requests; a release that never goes, goes twice or is overtaken; a node that hangs and
- * delays the others; the renewal, or the repair, of a lease that was given back
- * (invariant 14); an own key in the way of the next request for its name.
+ * Protects from: releases and repairs filling a connection before renewals and requests; a release
+ * never sent, sent twice, or overtaken; a hanging node delaying the others; the renewal, or the
+ * repair, of a released lease (invariant 14); an own key in the way of the next request for its
+ * name.
  *
- * The leases are real cores, the shell is as small as it can be: commands lie in `out`
- * until answer() or lose() takes them.
+ * The leases are real cores; the shell is as small as possible: commands lie in `out` until
+ * answer() or lose() takes them.
  */
 #include "protocol/release_queue.h"
 
@@ -42,7 +42,7 @@ static command out[NODES][OUT_MAX]; /* the oldest first */
 static int out_count[NODES];
 static int64_t now_us;
 static int64_t token;
-static bool crowded; /* more was sent than there is room for */
+static bool crowded; /* more commands are out than the room */
 
 static void
 begin(void)
@@ -64,7 +64,7 @@ send(core_mask nodes, int entry, core_op op, core_event_type why)
 		{
 			out[n][out_count[n]++] = (command){entry, op, why, lease[entry].round};
 			release_queue_sent(&queue, n, op, why);
-			/* the undoing of a round needs no room */
+			/* an undo of a round needs no room */
 			if ((lease[entry].state == CORE_RELEASING || lease[entry].state == CORE_HELD) &&
 				!memory[entry].urgent && queue.unanswered[n] > ROOM)
 				crowded = true;
@@ -204,7 +204,7 @@ give_back_all(int entries)
 		give_back(s);
 }
 
-/* As the shell does it in each pass. */
+/* One pass of the shell. */
 static void
 pass(void)
 {
@@ -246,7 +246,7 @@ is_sent_to(core_mask nodes, int entry)
 	return true;
 }
 
-/* What a node is owed that is away is sent when it is back, by its core. */
+/* A node that was away gets its releases, from the core, when it is back. */
 static void
 test_away(void)
 {
@@ -290,7 +290,7 @@ test_request_before_repairs(void)
 	ok(count_out(0, 3, CORE_OP_ACQUIRE) == 1, "a request is asked there all the same");
 }
 
-/* The next attempt sees to it; a node that answers with errors is not asked on and on. */
+/* The next attempt undoes the key; a node that answers with errors is not asked for ever. */
 static void
 test_undoing_fails(void)
 {
@@ -510,7 +510,7 @@ test_hurry(void)
 	ok(release_queue_waits(&queue, 2), "the next lease of its entry is in no hurry");
 }
 
-/* As when a lost lease was given back after the next one of its name. */
+/* As after the late release of a lost lease whose name has a new lease. */
 static void
 test_hurry_all_of_a_name(void)
 {
@@ -528,7 +528,7 @@ test_hurry_all_of_a_name(void)
 	ok(release_queue_is_idle(&queue, can_send), "none waits any more");
 }
 
-/* Its last key went while it was hurried, or before: nothing is to be told. */
+/* The last key went while the lease was hurried, or before: nothing is left to release. */
 static void
 test_hurry_what_is_over(void)
 {
@@ -587,7 +587,7 @@ test_repairs(void)
 	ok(out_count[0] == 4 && queue.unanswered[0] == 0, "renewals need no room");
 }
 
-/* The repair waited for room before the lease was given back, and waits itself. */
+/* The repair waited for room before the release, and the release waits, too. */
 static void
 test_given_back_before_its_repair(void)
 {
@@ -628,7 +628,7 @@ test_left_nodes(void)
 	   "then it is nowhere else");
 }
 
-/* Redo what a change of the nodes asks of a request; the steps, by their first letters. */
+/* Follows a change of the nodes; returns the steps, by their first letters. */
 static const char *
 move(int entry, core_mask members)
 {
@@ -744,7 +744,7 @@ test_forget(void)
 	   "until it is over");
 }
 
-/* What any sequence of events must leave.  urgent: some may be. */
+/* The state that any sequence of events must leave.  urgent: some releases may be urgent. */
 static bool
 is_sound(bool urgent)
 {
@@ -784,7 +784,7 @@ any(int count)
 	return rand() % count;
 }
 
-/* hurries: names are asked for again while they are released, and debts forgotten */
+/* hurries: with requests for names under release, and with forgotten debts */
 static void
 any_event(bool hurries)
 {
@@ -807,7 +807,7 @@ any_event(bool hurries)
 				come_back(n);
 			break;
 		case 2:
-			/* a connection is full, or is not any more */
+			/* a connection becomes full, or has room again */
 			if ((on_duty & CORE_BIT(n)) && (any(4) == 0 || !(can_send & CORE_BIT(n))))
 				can_send ^= CORE_BIT(n);
 			break;
@@ -844,7 +844,7 @@ any_event(bool hurries)
 	}
 }
 
-/* Nodes are well again, and all is given back.  Does it end? */
+/* Does everything end once nodes are well and all leases are released? */
 static bool
 ends_well(void)
 {
@@ -861,7 +861,7 @@ ends_well(void)
 		pass();
 		answer_all();
 		pass();
-		/* the core asks again, for instance where an answer was of an earlier round */
+		/* the core asks again, for instance after an answer of an earlier round */
 		now_us += SECOND / 10;
 		for (int s = 0; s < ENTRIES; s++)
 			if (lease[s].state == CORE_RELEASING && now_us >= lease[s].wake_at_us)

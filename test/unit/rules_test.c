@@ -2,10 +2,9 @@
  * rules_test.c
  *		Unit tests of the rules of tokens and times, src/protocol/rules.c.
  *
- * Protects from: a counter that is forgotten while tokens may be behind it; a lock
- * that is kept for nobody, or not for as long as was asked for; a hand-over without
- * an end, of a lease that is nearly over, or with a token of the next grant; hosts that
- * wait for ever, or ask all at once.
+ * Protects from: a counter forgotten while tokens may depend on it; a lock kept longer or shorter
+ * than asked for; a hand-over without an end, of a lease nearly over, or with a token of the next
+ * grant; hosts waiting for ever, or asking all at once.
  */
 #include "protocol/rules.h"
 

@@ -1,14 +1,12 @@
 /*
  * script_test.c
- *		Unit tests of commands to a node and the reading of its replies,
- *		src/broker/script.c.
+ *		Unit tests of commands to a node and the reading of its replies, src/broker/script.c.
  *
- * Protects from: a command that the script would read otherwise than it was meant, or
- * that a batch has no room for; a reply that counts as a vote though it is none, be it
- * malformed or that of another command; a text of a stranger that is shown as it came;
- * a read past the end of a reply (with sanitizers, scripts/lint.sh).
+ * Protects from: a command read by the script in another sense, or too long for a batch; a reply
+ * counting as a vote although it is malformed or another command's; a stranger's text shown
+ * unchanged; a read past the end of a reply (with sanitizers, scripts/lint.sh).
  *
- * Replies are written as a node sends them, and read by hiredis; so are commands.
+ * Replies are written as a node sends them, and hiredis reads them; hiredis reads commands, too.
  */
 #include "postgres.h"
 
@@ -44,7 +42,7 @@ redlock_wall_clock_us(void)
 		.reply = CORE_REPLY_UNKNOWN, .token = number, .text = "its counter is out of all bounds"   \
 	}
 
-/* What a command that was alone in its batch is answered. */
+/* Replies to a command that is alone in its batch. */
 static const struct
 {
 	const char *what;
@@ -75,7 +73,7 @@ static const struct
 	{"an empty counter", CORE_OP_ACQUIRE, "$0\r\n\r\n", OUT_OF_BOUNDS(0)},
 	{"a counter of letters", CORE_OP_ACQUIRE, "$3\r\nabc\r\n", OUT_OF_BOUNDS(0)},
 
-	/* acquire: who is in the way */
+	/* acquire: the key in the way */
 	{"another's lock",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$66\r\n" VALUE "\r\n:7\r\n",
@@ -295,7 +293,7 @@ static const struct
 	  .text = "ERR Error running script: 149: -READONLY You can't"}},
 };
 
-/* What a node sends, as hiredis reads it. */
+/* A node's reply, as hiredis reads it. */
 static redisReply *
 parse(const char *text, size_t len)
 {
@@ -317,12 +315,12 @@ read_one(core_op op, const char *text, int i, int count, ScriptAnswer *answer)
 {
 	redisReply *reply = parse(text, strlen(text));
 
-	memset(answer, 0x55, sizeof(*answer)); /* nothing is left as it was */
+	memset(answer, 0x55, sizeof(*answer)); /* script_read must set all fields */
 	script_read(op, reply, i, count, answer);
 	freeReplyObject(reply);
 }
 
-/* The holder's hash is compared with others only. */
+/* Compares all fields but the holder's hash. */
 static bool
 same(const ScriptAnswer *a, const ScriptAnswer *b)
 {
@@ -349,7 +347,7 @@ test_replies(void)
 	}
 }
 
-/* What is answered in place of the array, or by one of another length, is for all. */
+/* A reply that is no array of the right length counts for all commands of the batch. */
 static void
 test_batches(void)
 {
@@ -400,7 +398,7 @@ test_batches(void)
 	   "by an unknown script nothing was executed");
 }
 
-/* Its hash tells who is in the way from others, and its text is cut. */
+/* The hash identifies the request in the way; a long text is cut. */
 static void
 test_holders(void)
 {
@@ -432,7 +430,7 @@ static char value[] = VALUE;
 
 static const Waiters two = {2, {{0xc0ffee00c0ffee, 1000}, {0xfedcba9876543210, 5000000}}};
 
-/* The words of a command behind key and value, with a '|' after each. */
+/* The words of a command after key and value, with a '|' after each. */
 static const struct
 {
 	const char *what;
@@ -513,7 +511,7 @@ add(ScriptBatch *batch, ScriptCommand command)
 	script_add(batch, &command);
 }
 
-/* What a node gets of a batch, read by hiredis. */
+/* A batch as a node receives it, read by hiredis. */
 static redisReply *
 send_batch(ScriptBatch *batch, const char *marker, const char *sha)
 {
@@ -535,7 +533,7 @@ send_batch(ScriptBatch *batch, const char *marker, const char *sha)
 
 			len += Max(got, 0);
 		}
-		redisFree(connection); /* closes it, so that there is an end */
+		redisFree(connection); /* closes the socket, so that the reader sees the end */
 		for (ssize_t got; (got = recv(sockets[1], sent + len, sizeof(sent) - len, 0)) > 0;)
 			len += got;
 		reply = parse(sent, len);
@@ -599,7 +597,7 @@ test_commands(void)
 	free(batch);
 }
 
-/* As many commands as there is room for, each as long as can be. */
+/* A full batch of the longest commands. */
 static void
 test_room(void)
 {
@@ -643,7 +641,7 @@ test_room(void)
 	free(batch);
 }
 
-/* A lock's value is read as it was written. */
+/* Reading a lock's value gives what was written. */
 static void
 test_values(void)
 {
@@ -687,7 +685,7 @@ test_values(void)
 #define A "000000000000000a"
 #define B "000000000000000b"
 
-/* With a '|' in place of each NUL; anybody may have sent them. */
+/* Messages with a '|' for each NUL; anybody may have sent them. */
 static const struct
 {
 	const char *what;
@@ -797,12 +795,12 @@ test_messages(void)
 	   "no more hosts than can be named");
 }
 
-/* With a '|' in place of each NUL, and STEPS in place of as many steps as a path can have. */
+/* Probes with a '|' for each NUL, and STEPS for the longest path. */
 static const struct
 {
 	const char *what;
 	const char *text;
-	int count; /* 0: it is no probe */
+	int count; /* 0: not a probe */
 	bool shared;
 } probes[] = {
 	{"one step", "probe|redlock:job|7|" A "|1|1|123|a|redlock \"x\"|", 1},
@@ -854,7 +852,7 @@ test_probes(void)
 		   "probe: %s", probes[i].what);
 	}
 
-	/* the longest that can be is written, and read as it was */
+	/* the longest probe is written, and read unchanged */
 	memset(long_text, 'x', sizeof(long_text));
 	probe->shared = true;
 	probe->path.number = PG_UINT32_MAX;

@@ -1,9 +1,9 @@
 /*
  * server.c
- *		What the server has and its libraries have not, for unit tests of files that
- *		need a little of it.  The rest comes from libpgcommon and libpgport.
+ *		Functions of the server that libpgcommon and libpgport lack, for unit tests.
  *
- * Without PostgreSQL's headers: what Assert calls has other arguments in other versions.
+ * This file includes no header of PostgreSQL: the function behind Assert has different arguments
+ * in different versions.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@ extern int pg_lltoa(int64_t number, char *text);
 extern void *ShmemInitStruct(const char *name, size_t size, bool *found);
 extern void ExceptionalCondition(const char *condition);
 
-/* Writes no NUL, unlike the other one. */
+/* Writes no NUL, unlike pg_lltoa. */
 int
 pg_ultoa_n(uint32_t number, char *text)
 {

@@ -1,10 +1,9 @@
 /*
  * settling_test.c
- *		Unit tests of when a host rests on its lists of nodes, src/protocol/settling.c.
+ *		Unit tests of leases on all lists of nodes in force, src/protocol/settling.c.
  *
- * Protects from: a list that is taken away while a lease, a request that may yet be
- * granted, or a key that is kept after its release is at that list alone; a host that never
- * comes to rest.
+ * Protects from: a list taken away while a lease, a request with a possible grant, or a key kept
+ * after its release is only at this list; a host that never settles.
  */
 #include "protocol/settling.h"
 

@@ -2,9 +2,8 @@
  * several_test.c
  *		Unit tests of acquiring several locks at once, src/protocol/several.c.
  *
- * Protects from: hosts that have another order of names; locks that are kept behind the one
- * that is waited for; one that is given back though it may be kept; a part that is taken for
- * the whole.
+ * Protects from: hosts with different orders of names; locks kept while the call waits for an
+ * earlier one; a lock released although the call may keep it; a part of the locks taken for all.
  */
 #include "protocol/several.h"
 
@@ -12,7 +11,7 @@
 
 #include "tap.h"
 
-/* In the order. */
+/* Names in their order. */
 static const char *const names[] = {"1", "A", "a", "aa", "ab", "b", "\xc3\xa4", "\xe6\x97\xa5"};
 
 /* g: granted, r: refused, a: asked */
@@ -83,7 +82,7 @@ test_steps(void)
 	}
 }
 
-/* A try. */
+/* A call that does not wait. */
 static void
 test_again(void)
 {

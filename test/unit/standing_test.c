@@ -1,11 +1,11 @@
 /*
  * standing_test.c
- *		Unit tests of src/protocol/standing.c: which of several hosts with different settings takes
- *		locks.
+ *		Unit tests of src/protocol/standing.c: which host takes locks, when several hosts have
+ *		different settings.
  *
- * Protects from: a host that takes locks before it has said so and looked at others; a newcomer
- * that stops hosts which were there before; two hosts that wait for each other for ever; a host
- * that goes on beside one that holds locks, or takes some.
+ * Protects from: a host taking locks before its announcement, and before a look at the others; a
+ * newcomer stopping established hosts; two hosts waiting for each other for ever; a host going on
+ * beside another host with locks.
  */
 #include <string.h>
 

@@ -1,11 +1,12 @@
 /*
  * steps_test.c
- *		Unit tests of src/protocol/steps.c: how a host leaves one of two lists of nodes.
+ *		Unit tests of src/protocol/steps.c: how a host leaves a list of nodes while two lists are
+ *		in force.
  *
- * Protects from: a step that is taken before it was announced and answered, beside another host's
- * step, or without marks; two hosts that wait for each other's steps for ever; nodes that were left
- * and are not known as such, and nodes that are in use and said to be left; a mark of a stranger
- * that is read past its end (with sanitizers, scripts/lint.sh).
+ * Protects from: a step taken before its announcement was answered, beside another host's step, or
+ * without marks; two hosts waiting for each other's steps for ever; replaced nodes counting as in
+ * use, and nodes in use counting as replaced; a stranger's mark read past its end (with
+ * sanitizers, scripts/lint.sh).
  */
 #include <string.h>
 
@@ -92,7 +93,7 @@ test_which_are_rivals(void)
 
 static StepMarks known;
 
-/* Node by node: the place in the list that took over; '.' no mark. */
+/* By node: its place in the list that replaced the others; '.': no mark. */
 static core_mask
 mark(const char *places, int count, int64_t version)
 {

@@ -1,11 +1,10 @@
 /*
  * url_test.c
- *		Unit tests of the list of nodes, src/shared/url.c, and of texts that people see,
+ *		Unit tests of the list of nodes, src/shared/url.c, and of texts for people,
  *		src/shared/text.c.
  *
- * Protects from: a list that is read otherwise than it was meant, or cut; a message
- * that repeats a user name or password; a read or write past the end of a text
- * (with sanitizers, scripts/lint.sh).
+ * Protects from: a list misread or cut; a message repeating a user name or password; a read or
+ * write past the end of a text (with sanitizers, scripts/lint.sh).
  */
 #include "shared/url.h"
 
@@ -15,7 +14,7 @@
 #include "shared/text.h"
 #include "tap.h"
 
-/* What a list of one is read as. */
+/* A list of one node, and its parts. */
 static const struct
 {
 	const char *list;
@@ -76,7 +75,7 @@ static const struct
 #define SOCKET_PARAMETERS                                                                          \
 	"node 1: the parameters after a socket's path are db=number and durable=yes or durable=no"
 
-/* What is said of a wrong one. */
+/* Errors of wrong lists. */
 static const struct
 {
 	const char *list;
@@ -168,7 +167,7 @@ static const struct
 	{"unix:///s unix:///s?db=1", "nodes 1 and 2 are the same server \"/s\""},
 };
 
-/* In memory that ends where the text does, for the sanitizers. */
+/* Parses a copy that ends with its memory, for the sanitizers. */
 static const char *
 parse(const char *list, NodeUrls *urls)
 {

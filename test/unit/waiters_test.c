@@ -2,9 +2,8 @@
  * waiters_test.c
  *		Unit tests of the list of hosts that wait, src/protocol/waiters.c.
  *
- * Protects from: a turn that goes to another than the one who has waited longest; a host
- * that is named twice, or again and again though it does not come; a list that strangers
- * make longer than it is, or put out of order.
+ * Protects from: a turn going to another host than the longest waiter; a host named twice, or
+ * again and again although it does not come; a list lengthened or reordered by strangers.
  */
 #include "protocol/waiters.h"
 
@@ -14,7 +13,7 @@
 
 #define NOW_US INT64_C(50000000)
 
-/* The hosts, in order, as letters. */
+/* The hosts in their order, as letters. */
 static const char *
 names(const Waiters *waiters)
 {

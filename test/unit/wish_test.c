@@ -1,11 +1,10 @@
 /*
  * wish_test.c
- *		Unit tests of what the broker does about a wish, src/protocol/wish.c.
+ *		Unit tests of the broker's acts on a wish, src/protocol/wish.c.
  *
- * Protects from: a request that is asked twice, or before the nodes were tried; a lease
- * that was given back and is renewed; an entry that is freed while nodes are owed something;
- * a lease that is kept for nobody, or beyond its stay; a detached lease that is taken for
- * an orphan, or that outlives its end or its loss.
+ * Protects from: a request sent twice, or before the nodes were probed; a released lease being
+ * renewed; an entry freed while keys are owed to nodes; a lease kept without a holder, or idle
+ * beyond its time; a detached lease taken for an orphan, or outliving its end or its loss.
  */
 #include "protocol/wish.h"
 
