@@ -211,21 +211,21 @@ sub listed_messages
 			complain("$path: want one message, its state, its cause and what to do: $row");
 			next;
 		}
-		# case, punctuation and what is filled in do not count
+		# case, punctuation and placeholders do not count
 		my $key = lc($message) =~ s/[^a-z0-9]+/ /gr =~ s/^ | $//gr;
 		complain("$path: out of order: $message") if $key lt $last;
 		complain("$path: two rows have: $message") if is_in($message, @messages);
 		$last = $key;
 		push @messages, $message;
 
-		# or it would explain whatever comes
+		# a row with few fixed words would explain any message
 		my $fixed = () = $message =~ /\w+/g;
 		complain("$path: explains too much: $message") if $message =~ /\Q...\E./ && $fixed < 3;
 	}
 	return @messages;
 }
 
-# What the broker says of a node, in the files that talk to it.
+# The errors of a node, from the files of the broker that talk to nodes.
 sub node_errors
 {
 	my @errors;
