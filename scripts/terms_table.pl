@@ -41,18 +41,18 @@ my $count = 0;
 
 while ($source =~ /\{PAIR_(REFUSED|REQUIRED), (TERM_\w+), (TERM_\w+), (\w+),\s*$string,\s*$string\}/g)
 {
-	my ($kind, $first, $second, $code, $detail) = ($1, $2, $3, $4, $5 =~ s/\\"/"/gr);
+	my ($kind, $first, $second, $code) = ($1, $2, $3, $4);
 
 	die "src/sql/terms.c: $first, $second: no such name or SQLSTATE\n"
 	  unless $name{$first} && $name{$second} && $sqlstate{$code};
 	$rows .= join ' | ', '|', cell($name{$first}) . ($kind eq 'REQUIRED' ? ' left out' : ''),
-	  cell($name{$second}), $sqlstate{$code}, "$detail |\n";
+	  cell($name{$second}), "$sqlstate{$code} |\n";
 	$count++;
 }
 $rows =~ s/^\| +\|/|/mg;
 die "src/sql/terms.c: a row has another form\n" if $count != (() = $source =~ /\{PAIR_/g);
 
 my $text = content_of($document);
-$text =~ s/^(\| terms \| together with \| SQLSTATE \| reason \|\n\|---\|---\|---\|---\|\n)(?:\|.*\n)*/$1$rows/m
+$text =~ s/^(\| terms \| together with \| SQLSTATE \|\n\|---\|---\|---\|\n)(?:\|.*\n)*/$1$rows/m
   or die "$document: no table of terms\n";
 print $text;
