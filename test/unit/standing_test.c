@@ -242,7 +242,7 @@ test_lapse(void)
 	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
 }
 
-/* Does a host with these differences stop a host that takes locks? */
+/* Does a host with these differences stop an established host? */
 static bool
 stops(HostStanding says, unsigned kinds)
 {
