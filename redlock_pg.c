@@ -1,8 +1,8 @@
 /*
  * redlock_pg.c
- *		Distributed locks for SQL: what the server does when it loads this library.
+ *		Distributed locks for SQL: actions when the server loads this library.
  *
- * The functions that SQL calls are in src/sql.  See src/README.md for the house.
+ * The functions that SQL calls are in src/sql. src/README.md describes the parts.
  */
 #include "postgres.h"
 
@@ -22,7 +22,7 @@ void
 _PG_init(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
-		return; /* the functions will say what to do */
+		return; /* each function will raise an error with a hint */
 	guc_define();
 	memory_install_hooks();
 	session_install_hooks();

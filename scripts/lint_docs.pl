@@ -2,7 +2,7 @@
 # scripts/lint_docs.pl: do the documents say what the sources say?
 #
 #   lint_docs.pl messages    messages: those that are quoted are emitted, and those that
-#                            are emitted are explained
+#                            are emitted are explained, in a table sorted by message
 #   lint_docs.pl settings    settings: each has its row, and none is named that is not there
 #   lint_docs.pl objects     functions, views, columns: the same, with their signatures
 #   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
@@ -112,21 +112,24 @@ sub is_foreign
 	  || is_in(
 		$message,
 		'... cannot be executed from a function',
-		'cannot execute redlock_fence() in a read-only transaction',
+		'... does not exist',
+		'cannot execute ... in a read-only transaction',
 		'canceling statement due to conflict with recovery',
 		'could not find function "..." in file "..."',
 		'could not open configuration file',
 		'could not serialize access due to concurrent update',
 		'deadlock detected',
+		'function name "..." is not unique',
 		'invalid transaction termination',
 		'parameter "redlock.nodes" cannot be changed now',
-		'permission denied for function redlock_lock_rows',
+		'permission denied for function ...',
 		'See server log for query details',
 		'skipping missing configuration file');
 }
 
 # What needs no explanation: it says itself that all is well, has its reason in it, is a
-# sum of others, or is for those who change the extension.
+# sum of others, or is for those who change the extension; of a node, a part of another message,
+# or of the connection beside its own.
 my @unexplained = (
 	'redlock node %s is ready',
 	'redlock.nodes is in force now',
@@ -135,7 +138,10 @@ my @unexplained = (
 	'redlock_fence_merge is for the rows of redlock_fences only',
 	'redlock_shared_fences_merge is for new rows of redlock_shared_fences only',
 	'redlock_runs_merge is for the rows of redlock_runs only',
-	'out of memory',);
+	'out of memory',
+	'its node is not ready',
+	'its appendonly is no',
+	'it has a passphrase',);
 
 # A quoted message as a pattern: "..." is what is filled in.
 sub pattern_of
@@ -172,7 +178,7 @@ sub primary_messages
 	foreach my $source (map { content_of($_) } @sources)
 	{
 		$source =~ s/(?<!\\)"\s+"//g;
-		foreach ($source =~ /\berrmsg\(\s*"((?:[^"\\\n]|\\.)*)"/g)
+		foreach ($source =~ /\b(?:GUC_check_)?errmsg(?:_plural\(\s*"[^"]*",)?\(?\s*"((?:[^"\\\n]|\\.)*)"/g)
 		{
 			s/\\"/"/g;
 			push @messages, $_;
@@ -189,21 +195,65 @@ sub is_quotation
 	return $code =~ /^(?:\.\.\.|[A-Za-z][a-z]*[_a-z.]*)(?: \S+){3,}$/ && $code !~ /[=|(<>\[]/;
 }
 
+# The messages of the one table of docs/reference/errors.md.
+sub listed_messages
+{
+	my ($path) = @_;
+	my @messages;
+	my $last = '';
+
+	foreach my $row (content_of($path) =~ /^(\| `.*)$/mg)
+	{
+		my ($message) = $row =~ /^\| `([^`]+)` \| [^|]*\w[^|]* \| [^|]*\w[^|]* \| [^|]*\w[^|]* \|$/;
+
+		if (!defined $message)
+		{
+			complain("$path: want one message, its state, its cause and what to do: $row");
+			next;
+		}
+		# case, punctuation and placeholders do not count
+		my $key = lc($message) =~ s/[^a-z0-9]+/ /gr =~ s/^ | $//gr;
+		complain("$path: out of order: $message") if $key lt $last;
+		complain("$path: two rows have: $message") if is_in($message, @messages);
+		$last = $key;
+		push @messages, $message;
+
+		# a row with few fixed words would explain any message
+		my $fixed = () = $message =~ /\w+/g;
+		complain("$path: explains too much: $message") if $message =~ /\Q...\E./ && $fixed < 3;
+	}
+	return @messages;
+}
+
+# The errors of a node, from the files of the broker that talk to nodes.
+sub node_errors
+{
+	my @errors;
+
+	foreach my $source (grep { /^src\/broker\/(?:node\w*|resolver|script|tls)\.c$/ } @sources)
+	{
+		my $text = content_of($source) =~ s/^StaticAssertDecl\(.*?\);$//msgr;
+		$text =~ s/(?<!\\)"\s+"//g;
+		push @errors, grep { /^(?:its? |no answer |could not \S+ ?.*:|the host name |too many |TLS failed)/ }
+		  map { s/\\"/"/gr } $text =~ /"((?:[^"\\\n]|\\.)*)"/g;
+	}
+	return @errors;
+}
+
 sub messages
 {
 	my @texts = texts_of_sources();
-	my $listed = content_of('docs/reference/errors.md');
-	my @messages = ($listed =~ /\*\*`([^`]+)`\*\*/g,
-		map { /`([^`]+)`/g } $listed =~ /^\| (`[^|]*) \|/mg);
+	my $path = 'docs/reference/errors.md';
+	my @messages = listed_messages($path);
 	my @patterns;
 
-	die "no messages in docs/reference/errors.md\n" if @messages < 50;
+	die "no messages in $path\n" if @messages < 50;
 	foreach my $document (@documents)
 	{
 		my $prose = prose_of($document);
 
 		my @quoted = grep { is_quotation($_) } $prose =~ /`([^`\n]+)`/g;
-		push @quoted, @messages if $document eq 'docs/reference/errors.md';
+		push @quoted, @messages if $document eq $path;
 		foreach my $message (@quoted)
 		{
 			my $pattern = pattern_of($message);
@@ -214,7 +264,7 @@ sub messages
 	}
 
 	@patterns = map { pattern_of($_) } @messages;
-	foreach my $message (primary_messages())
+	foreach my $message (primary_messages(), node_errors())
 	{
 		# what is filled in may be anything, and so may what "..." stands for
 		(my $sample = $message) =~ s/%(?:[-.*\d]*l*[a-z])/.../g;
@@ -222,7 +272,7 @@ sub messages
 		next if is_in($message, @unexplained);
 		next if grep { $sample =~ /^$_$/ } @patterns;
 		next if grep { $_ =~ /^$pattern$/ } @messages;
-		complain("docs/reference/errors.md: does not explain: $message");
+		complain("$path: does not explain: $message");
 	}
 }
 
@@ -372,10 +422,12 @@ sub objects
 
 sub prose
 {
-	my $words = () = content_of('README.md') =~ /\S+/g;
-
-	complain("README.md: $words words, and 1500 are the limit") if $words > 1500;
-	foreach my $document (@documents)
+	foreach my $page ('README.md', glob 'docs/design/*.md')
+	{
+		my $words = () = content_of($page) =~ /\S*\w\S*/g;
+		complain("$page: $words words, and 1500 are the limit") if $words > 1500;
+	}
+	foreach my $document (@documents, 'CONTRIBUTING.md', 'src/README.md', glob 'test/*/README.md')
 	{
 		foreach my $paragraph (split /\n\s*\n|\n(?=[-*|\d])/, prose_of($document))
 		{

@@ -2,7 +2,7 @@
 # terms_table.pl
 #
 # Prints docs/reference/functions.md with the table of terms that can't be combined, made from
-# src/sql/terms.c.  scripts/lint.sh compares the document.
+# src/sql/terms.c: a row for each first term and SQLSTATE.  scripts/lint.sh compares the document.
 #
 #   scripts/terms_table.pl >/tmp/functions.md && cp /tmp/functions.md docs/reference/functions.md
 
@@ -36,23 +36,30 @@ $source =~ s/(?<!\\)"\s+"//g;
 
 my $string = qr/"((?:[^"\\]|\\.)*)"/;
 my %name = map { s/\\"/"/gr } $source =~ /\[(TERM_\w+)\] = $string,/g;
-my $rows = '';
+my (@rows, %with);
 my $count = 0;
 
 while ($source =~ /\{PAIR_(REFUSED|REQUIRED), (TERM_\w+), (TERM_\w+), (\w+),\s*$string,\s*$string\}/g)
 {
-	my ($kind, $first, $second, $code, $detail) = ($1, $2, $3, $4, $5 =~ s/\\"/"/gr);
+	my ($kind, $first, $second, $code) = ($1, $2, $3, $4);
 
 	die "src/sql/terms.c: $first, $second: no such name or SQLSTATE\n"
 	  unless $name{$first} && $name{$second} && $sqlstate{$code};
-	$rows .= join ' | ', '|', cell($name{$first}) . ($kind eq 'REQUIRED' ? ' left out' : ''),
-	  cell($name{$second}), $sqlstate{$code}, "$detail |\n";
+	my $row = join ' | ', cell($name{$first}) . ($kind eq 'REQUIRED' ? ' left out' : ''), $sqlstate{$code};
+	push @rows, $row unless $with{$row};
+	push @{ $with{$row} }, cell($name{$second});
 	$count++;
 }
-$rows =~ s/^\| +\|/|/mg;
 die "src/sql/terms.c: a row has another form\n" if $count != (() = $source =~ /\{PAIR_/g);
 
+my $rows = '';
+foreach my $row (@rows)
+{
+	my ($first, $code) = split / \| /, $row;
+	$rows .= "| $first | " . join(', ', @{ $with{$row} }) . " | $code |\n";
+}
+
 my $text = content_of($document);
-$text =~ s/^(\| terms \| together with \| SQLSTATE \| reason \|\n\|---\|---\|---\|---\|\n)(?:\|.*\n)*/$1$rows/m
+$text =~ s/^(\| terms \| together with \| SQLSTATE \|\n\|---\|---\|---\|\n)(?:\|.*\n)*/$1$rows/m
   or die "$document: no table of terms\n";
 print $text;

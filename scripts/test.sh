@@ -140,6 +140,7 @@ run_sim()
     run_target together "simulator: sessions that acquire several locks at once"
     run_target permits "simulator: sessions that want one of several permits of a lock"
     run_target changes "simulator: hosts whose settings differ, or change"
+    run_target sanitized "simulators with sanitizers"
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
     run_target script_mutants "simulator: broken scripts that conformance must find"

@@ -85,6 +85,15 @@ typedef struct Visit
 	ScriptProbe probe;
 } Visit;
 
+/* The ways of one probe through the processes of this host. */
+typedef struct Exploration
+{
+	int count;
+	Visit visits[VISITS_MAX];
+	int told_count;
+	Lease *told[VISITS_MAX]; /* requests whose holders got the probe */
+} Exploration;
+
 static const Driver *driver;
 static Wait *waits;
 static dlist_head waiting = DLIST_STATIC_INIT(waiting);
@@ -116,6 +125,9 @@ static int compare_pids(const void *a, const void *b);
 static bool is_gate(const LOCKTAG *tag);
 static uint64 gate_of(const LOCKTAG *tag);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
+static void visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us);
+static void visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait);
+static void add_visit(Exploration *way, int pid, const ScriptProbe *probe);
 static bool was_told(Lease *const *told, int count, const Lease *request);
 static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
 static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
@@ -396,83 +408,92 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 {
 	static MemoryContext context = NULL;
 	MemoryContext old;
-	Visit *visits;
-	Lease *told[VISITS_MAX];
-	int told_count = 0;
+	Exploration *way;
 	int pids[VISITS_MAX] = {held->owner_pid};
 	int count = 1;
 
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext, "redlock probe", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
-	visits = palloc(VISITS_MAX * sizeof(Visit));
+	way = palloc(sizeof(Exploration));
+	way->count = way->told_count = 0;
 	if (held->shared)
 		count = find_readers(held, probe->path.number, pids);
 	for (int i = 0; i < count; i++)
-	{
-		visits[i].pid = pids[i];
-		visits[i].probe = *probe;
-	}
-	for (int i = 0; i < count; i++)
-	{
-		Visit *visit = &visits[i];
-		Lease *lease = wait_of(visit->pid);
-		PGPROC *process;
-		LocalWait wait;
-		int blocking[VISITS_MAX];
-		int blockers;
-
-		if (lease != NULL)
-		{
-			const ProbeStep *first = &visit->probe.path.step[0];
-
-			if (first->host == lease_table->host_id && first->wait == number_of(lease))
-				come_home(&visit->probe, lease, now_us);
-			else
-			{
-				count_look(probe, now_us);
-				send_on(&visit->probe, lease, now_us);
-			}
-			continue;
-		}
-		process = BackendPidGetProc(visit->pid);
-		if (process == NULL || !may_wait(process))
-			continue;
-		count_look(probe, now_us);
-		if (!local_wait(process, &wait) ||
-			!add_step(&visit->probe, visit->pid, wait.number, false, wait.what))
-			continue;
-		if (wait.shared != NULL)
-		{
-			tell_who_wants(&visit->probe, wait.shared, now_us);
-			continue;
-		}
-		if (wait.request != NULL)
-		{
-			if (!was_told(told, told_count, wait.request))
-			{
-				told[told_count++] = wait.request;
-				tell_holder(&visit->probe, wait.request, now_us);
-			}
-			if (visit->probe.path.number <= PATIENT_PROBES)
-				continue;
-			visit->probe.path.by_queue = true;
-		}
-		blockers = find_blockers(visit->pid, &wait, blocking);
-		for (int b = 0; b < blockers && count < VISITS_MAX; b++)
-		{
-			bool known = blocking[b] == 0; /* a prepared transaction does not wait */
-
-			for (int v = 0; v < count && !known; v++)
-				known = visits[v].pid == blocking[b];
-			if (known)
-				continue;
-			visits[count].pid = blocking[b];
-			visits[count++].probe = visit->probe;
-		}
-	}
+		add_visit(way, pids[i], probe);
+	for (int i = 0; i < way->count; i++)
+		visit(way, &way->visits[i], probe, now_us);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
+}
+
+/* Finds what a process waits for.  The probe goes on to the holders, or ends here. */
+static void
+visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
+{
+	const ProbeStep *first = &at->probe.path.step[0];
+	Lease *lease = wait_of(at->pid);
+	PGPROC *process;
+	LocalWait wait;
+
+	if (lease != NULL && first->host == lease_table->host_id && first->wait == number_of(lease))
+		come_home(&at->probe, lease, now_us);
+	else if (lease != NULL)
+	{
+		count_look(probe, now_us);
+		send_on(&at->probe, lease, now_us);
+	}
+	if (lease != NULL)
+		return;
+	process = BackendPidGetProc(at->pid);
+	if (process == NULL || !may_wait(process))
+		return;
+	count_look(probe, now_us);
+	if (!local_wait(process, &wait) ||
+		!add_step(&at->probe, at->pid, wait.number, false, wait.what))
+		return;
+	if (wait.shared != NULL)
+	{
+		tell_who_wants(&at->probe, wait.shared, now_us);
+		return;
+	}
+	if (wait.request != NULL)
+	{
+		if (!was_told(way->told, way->told_count, wait.request))
+		{
+			way->told[way->told_count++] = wait.request;
+			tell_holder(&at->probe, wait.request, now_us);
+		}
+		if (at->probe.path.number <= PATIENT_PROBES)
+			return;
+		at->probe.path.by_queue = true;
+	}
+	visit_blockers(way, at, &wait);
+}
+
+/* Adds the processes that this one waits for, each once. */
+static void
+visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait)
+{
+	int blocking[VISITS_MAX];
+	int blockers = find_blockers(at->pid, wait, blocking);
+
+	for (int b = 0; b < blockers && way->count < VISITS_MAX; b++)
+	{
+		bool known = blocking[b] == 0; /* a prepared transaction does not wait */
+
+		for (int v = 0; v < way->count && !known; v++)
+			known = way->visits[v].pid == blocking[b];
+		if (!known)
+			add_visit(way, blocking[b], &at->probe);
+	}
+}
+
+static void
+add_visit(Exploration *way, int pid, const ScriptProbe *probe)
+{
+	way->visits[way->count].pid = pid;
+	way->visits[way->count++].probe = *probe;
 }
 
 /*

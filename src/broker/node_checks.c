@@ -66,6 +66,7 @@ static void tell_name(RedisNode *node);
 static bool is_optional(Question what);
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
+static const char *read_server(RedisNode *node, const redisReply *reply);
 static const char *explain_error(Question what, const redisReply *reply);
 static bool is_refusal(const redisReply *reply);
 static bool begins_with(const char *text, const char *with);
@@ -280,21 +281,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			return NULL;
 
 		case ASK_SERVER:
-			if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
-				return "its INFO server has no run_id";
-			if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
-				return "its INFO server has no uptime_in_seconds";
-			node->facts.uptime_s = Max(0, Min(strtoll(value, NULL, 10), PG_INT32_MAX));
-			/* Valkey says server_mode */
-			if ((info_value(reply, "redis_mode", value, sizeof(value)) ||
-				 info_value(reply, "server_mode", value, sizeof(value))) &&
-				strcmp(value, "standalone") != 0)
-			{
-				snprintf(fault, sizeof(fault),
-						 "it runs in %s mode; a node must be a standalone server", value);
-				return fault;
-			}
-			return NULL;
+			return read_server(node, reply);
 
 		case ASK_REPLICATION:
 			if (!info_value(reply, "role", value, sizeof(value)))
@@ -341,6 +328,27 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 			break; /* handled above */
 	}
 	return NULL;
+}
+
+/* Reads the node's process.  Returns what makes it unfit as a node, or NULL. */
+static const char *
+read_server(RedisNode *node, const redisReply *reply)
+{
+	static char fault[SCRIPT_TEXT_MAX + 1];
+	char value[64];
+
+	if (!info_value(reply, "run_id", node->facts.run_id, sizeof(node->facts.run_id)))
+		return "its INFO server has no run_id";
+	if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
+		return "its INFO server has no uptime_in_seconds";
+	node->facts.uptime_s = Max(0, Min(strtoll(value, NULL, 10), PG_INT32_MAX));
+	/* Valkey says server_mode */
+	if ((!info_value(reply, "redis_mode", value, sizeof(value)) &&
+		 !info_value(reply, "server_mode", value, sizeof(value))) ||
+		strcmp(value, "standalone") == 0)
+		return NULL;
+	snprintf(fault, sizeof(fault), "it runs in %s mode; a node must be a standalone server", value);
+	return fault;
 }
 
 /*

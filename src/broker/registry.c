@@ -18,6 +18,7 @@
 #include "broker/registry.h"
 #include "broker/told.h"
 #include "protocol/hosts.h"
+#include "protocol/words.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
@@ -280,7 +281,7 @@ read_id(const redisReply *text)
 	const char *at = text->str;
 	uint64 id;
 
-	return hosts_take_hex(&at, text->str + text->len + 1, &id) ? id : 0;
+	return words_take_id(&at, text->str + text->len + 1, &id) ? id : 0;
 }
 
 static bool

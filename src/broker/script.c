@@ -12,6 +12,7 @@
 #include "broker/script.h"
 #include "protocol/permits.h"
 #include "protocol/rules.h"
+#include "protocol/words.h"
 #include "shared/clock.h"
 #include "shared/text.h"
 
@@ -27,9 +28,6 @@
 /* Larger values count as these: a node must not cause an endless wait or an overflow. */
 #define WAITING_MAX 1024
 #define BUSY_MAX_MS PG_INT32_MAX
-
-/* Digits of a number in a message; a number over 64 bits counts as the largest. */
-#define NUMBER_DIGITS 19
 
 /* No host waits for longer than 30 years. */
 #define WAITED_MAX_US INT64CONST(999999999999999)
@@ -52,25 +50,18 @@ StaticAssertDecl(VALUE_HEAD + 1 + sizeof(LUA_KEPT) + SCRIPT_TEXT_MAX <= LUA_HELD
 /* The text before a batch: the script or its hash, the marker, and three short words. */
 #define HEAD_MAX (LUA_SCRIPT_MAX + LUA_MARKER_MAX + 64)
 
-#define NUMBER_MAX (MAXINT8LEN + 1) /* digits and their end */
-
 StaticAssertDecl(SCRIPT_COMMAND_MAX >= 16 + LOCK_PREFIX_MAX + LOCK_NAME_MAX + SCRIPT_VALUE_SIZE +
-										   5 * NUMBER_MAX +
-										   WAITERS_MAX * (LOCK_HOST_DIGITS + 1 + NUMBER_MAX) +
+										   5 * WORDS_NUMBER_MAX +
+										   WAITERS_MAX * (LOCK_HOST_DIGITS + 1 + WORDS_NUMBER_MAX) +
 										   sizeof("$1000\r\n\r\n"),
 				 "each command must fit");
 
 static char *put(char *at, const char *text, size_t len);
-static char *put_host(char *at, uint64 host);
 static char *put_bulk(char *at, const char *text, size_t len);
-static char *put_word(char *at, const char *text, size_t len);
-static char *put_number(char *at, int64 number);
 static void read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer);
 static void read_holder(const redisReply *reply, ScriptAnswer *answer);
 static char *put_waiters(char *at, const Waiters *waiters, int64 now_us);
-static bool take_word(const char **at, const char *end, const char **word, size_t *len);
 static bool take_host(const char **at, const char *end, uint64 *host);
-static bool take_number(const char **at, const char *end, int64 most, int64 *number);
 static bool take_text(const char **at, const char *end, char *text, size_t size);
 static bool take_probe(const char **at, const char *end, ScriptProbe *probe);
 static bool take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters);
@@ -97,7 +88,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 	*out++ = ':';
 	out += ATTEMPT_DIGITS;
 	*out++ = ':';
-	out = put_host(out, host);
+	out = words_put_id(out, host) - 1; /* without its NUL */
 	if (shared)
 		*out++ = LUA_SHARED[0];
 	*out++ = may_stay ? LUA_MAY_STAY[0] : ' ';
@@ -125,33 +116,33 @@ script_add(ScriptBatch *batch, const ScriptCommand *command)
 
 	Assert(batch->count < SCRIPT_BATCH_MAX);
 	name = lua_command_name[command->shared][command->op];
-	at = put_word(at, name, strlen(name));
-	at = put_word(at, command->key, command->key_len);
-	at = put_word(at, command->value, command->value_len);
+	at = words_put_text(at, name);
+	at = words_put(at, command->key, command->key_len);
+	at = words_put(at, command->value, command->value_len);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
-			at = put_number(at, command->ttl_ms);
-			at = put_number(at, command->wall_clock_us);
-			at = command->waited_us >= 0 ? put_number(at, command->waited_us)
-										 : put_word(at, LUA_TRY, strlen(LUA_TRY));
+			at = words_put_number(at, command->ttl_ms);
+			at = words_put_number(at, command->wall_clock_us);
+			at = command->waited_us >= 0 ? words_put_number(at, command->waited_us)
+										 : words_put_text(at, LUA_TRY);
 			if (command->permits > 0)
-				at = put_number(at, command->permits);
+				at = words_put_number(at, command->permits);
 			break;
 		case CORE_OP_CONFIRM:
-			at = put_number(at, command->core.counter);
-			at = put_number(at, command->core.token);
-			at = put_word(at, "", 0);
+			at = words_put_number(at, command->core.counter);
+			at = words_put_number(at, command->core.token);
+			at = words_put_text(at, "");
 			break;
 		case CORE_OP_RENEW:
-			at = put_number(at, command->ttl_ms);
-			at = put_number(at, command->core.counter);
-			at = put_number(at, Max(command->core.token, command->core.counter));
+			at = words_put_number(at, command->ttl_ms);
+			at = words_put_number(at, command->core.counter);
+			at = words_put_number(at, Max(command->core.token, command->core.counter));
 			break;
 		case CORE_OP_RELEASE:
-			at = put_number(at, command->ttl_ms);
-			at = put_number(at, command->core.counter);
-			at = put_number(at, command->shared ? 0 : command->token);
+			at = words_put_number(at, command->ttl_ms);
+			at = words_put_number(at, command->core.counter);
+			at = words_put_number(at, command->shared ? 0 : command->token);
 			if (command->token > 0 && command->waiters != NULL)
 				at = put_waiters(at, command->waiters, command->now_us);
 			break;
@@ -199,14 +190,6 @@ put(char *at, const char *text, size_t len)
 }
 
 static char *
-put_host(char *at, uint64 host)
-{
-	for (int i = LOCK_HOST_DIGITS; i-- > 0;)
-		*at++ = digits[host >> 4 * i & 15];
-	return at;
-}
-
-static char *
 put_bulk(char *at, const char *text, size_t len)
 {
 	*at++ = '$';
@@ -214,20 +197,6 @@ put_bulk(char *at, const char *text, size_t len)
 	at = put(at, "\r\n", 2);
 	at = put(at, text, len);
 	return put(at, "\r\n", 2);
-}
-
-static char *
-put_word(char *at, const char *text, size_t len)
-{
-	at = put(at, text, len);
-	*at++ = '\0';
-	return at;
-}
-
-static char *
-put_number(char *at, int64 number)
-{
-	return at + pg_lltoa(number, at) + 1; /* digits, then a NUL */
 }
 
 void
@@ -347,9 +316,8 @@ put_waiters(char *at, const Waiters *waiters, int64 now_us)
 {
 	for (int i = 0; i < waiters->count; i++)
 	{
-		at = put_host(at, waiters->waiter[i].host);
-		*at++ = '\0';
-		at = put_number(at, now_us - waiters->waiter[i].since_us);
+		at = words_put_id(at, waiters->waiter[i].host);
+		at = words_put_number(at, now_us - waiters->waiter[i].since_us);
 	}
 	return at;
 }
@@ -366,23 +334,24 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	message->token = 0;
 	message->waiters.count = 0;
 	message->shared = false;
-	if (!take_word(&text, end, &word, &word_len))
+	if (!words_take(&text, end, &word, &word_len))
 		return;
-	if (strcmp(word, "free") == 0 && take_number(&text, end, LUA_COUNTER_END, &message->token))
+	if (strcmp(word, "free") == 0 &&
+		words_take_number(&text, end, LUA_COUNTER_END, &message->token))
 		while (message->waiters.count < WAITERS_MAX &&
 			   take_waiter(&text, end, sent_us, &message->waiters))
 			;
-	if (strcmp(word, "permit") == 0 && take_number(&text, end, PERMITS_MAX, &permit))
+	if (strcmp(word, "permit") == 0 && words_take_number(&text, end, PERMITS_MAX, &permit))
 	{
 		message->word = SCRIPT_PERMIT;
 		message->permit = (int) permit;
 		return;
 	}
-	if (strcmp(word, "want") == 0 && take_word(&text, end, &message->key, &message->key_len) &&
+	if (strcmp(word, "want") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 	{
 		message->word = SCRIPT_WANT;
-		message->shared = take_word(&text, end, &word, &word_len) && strcmp(word, LUA_SHARED) == 0;
+		message->shared = words_take(&text, end, &word, &word_len) && strcmp(word, LUA_SHARED) == 0;
 	}
 	else if ((strcmp(word, PROBE) == 0 || strcmp(word, PROBE_SHARED) == 0) &&
 			 take_probe(&text, end, &message->probe))
@@ -390,20 +359,6 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_PROBE;
 		message->probe.shared = strcmp(word, PROBE_SHARED) == 0;
 	}
-}
-
-/* Takes a word, which ends in a NUL. */
-static bool
-take_word(const char **at, const char *end, const char **word, size_t *len)
-{
-	const char *stop = memchr(*at, '\0', end - *at);
-
-	if (stop == NULL)
-		return false;
-	*word = *at;
-	*len = stop - *at;
-	*at = stop + 1;
-	return true;
 }
 
 /* Takes a waiter.  False: no valid host and time; anybody may publish. */
@@ -414,7 +369,7 @@ take_waiter(const char **at, const char *end, int64 now_us, Waiters *waiters)
 	uint64 host;
 	int64 waited_us;
 
-	if (!take_host(&next, end, &host) || !take_number(&next, end, WAITED_MAX_US, &waited_us))
+	if (!take_host(&next, end, &host) || !words_take_number(&next, end, WAITED_MAX_US, &waited_us))
 		return false;
 	waiters_add(waiters, host, waited_us, now_us);
 	*at = next;
@@ -429,36 +384,14 @@ is_try(const char *at, const char *end)
 	const char *word;
 	size_t len;
 
-	return take_host(&at, end, &host) && take_word(&at, end, &word, &len) &&
+	return take_host(&at, end, &host) && words_take(&at, end, &word, &len) &&
 		   strcmp(word, LUA_TRY) == 0;
 }
 
 static bool
 take_host(const char **at, const char *end, uint64 *host)
 {
-	const char *word;
-	size_t len;
-
-	if (!take_word(at, end, &word, &len) || len != LOCK_HOST_DIGITS ||
-		strspn(word, digits) != LOCK_HOST_DIGITS)
-		return false;
-	*host = strtoull(word, NULL, 16);
-	return *host != 0;
-}
-
-static bool
-take_number(const char **at, const char *end, int64 most, int64 *number)
-{
-	const char *word;
-	size_t len;
-
-	if (!take_word(at, end, &word, &len) || len == 0 || len > NUMBER_DIGITS ||
-		strspn(word, "0123456789") != len)
-		return false;
-	if (strtoll(word, NULL, 10) > most)
-		return false;
-	*number = strtoll(word, NULL, 10);
-	return true;
+	return words_take_id(at, end, host) && *host != 0;
 }
 
 /* Takes a text for people. */
@@ -468,7 +401,7 @@ take_text(const char **at, const char *end, char *text, size_t size)
 	const char *word;
 	size_t len;
 
-	if (!take_word(at, end, &word, &len))
+	if (!words_take(at, end, &word, &len))
 		return false;
 	text_to_utf8(text, size, word, len);
 	return true;
@@ -478,14 +411,13 @@ size_t
 script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 host,
 				  int64 waited_us, bool shared)
 {
-	char *at = put_word(text, "want", 4);
+	char *at = words_put_text(text, "want");
 
-	at = put_word(at, key, key_len);
-	at = put_host(at, host);
-	*at++ = '\0';
-	at = put_number(at, waited_us);
+	at = words_put(at, key, key_len);
+	at = words_put_id(at, host);
+	at = words_put_number(at, waited_us);
 	if (shared)
-		at = put_word(at, LUA_SHARED, strlen(LUA_SHARED));
+		at = words_put_text(at, LUA_SHARED);
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }
@@ -495,22 +427,21 @@ script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 				   const ScriptProbe *probe)
 {
 	const char *word = probe->shared ? PROBE_SHARED : PROBE;
-	char *at = put_word(text, word, strlen(word));
+	char *at = words_put_text(text, word);
 
-	at = put_word(at, key, key_len);
-	at = put_number(at, 2 * (int64) probe->path.number + probe->path.by_queue);
+	at = words_put(at, key, key_len);
+	at = words_put_number(at, 2 * (int64) probe->path.number + probe->path.by_queue);
 	for (int i = 0; i < probe->path.count; i++)
 	{
 		const ProbeStep *step = &probe->path.step[i];
 		const ScriptStep *words = &probe->text[i];
 
-		at = put_host(at, step->host);
-		*at++ = '\0';
-		at = put_number(at, (int64) step->wait);
-		at = put_number(at, step->remote);
-		at = put_number(at, words->pid);
-		at = put_word(at, words->server, strlen(words->server));
-		at = put_word(at, words->what, strlen(words->what));
+		at = words_put_id(at, step->host);
+		at = words_put_number(at, (int64) step->wait);
+		at = words_put_number(at, step->remote);
+		at = words_put_number(at, words->pid);
+		at = words_put_text(at, words->server);
+		at = words_put_text(at, words->what);
 	}
 	Assert(at - text <= SCRIPT_PROBE_MAX);
 	return at - text;
@@ -523,8 +454,8 @@ take_probe(const char **at, const char *end, ScriptProbe *probe)
 	int64 number;
 
 	probe->path.count = 0;
-	if (!take_word(at, end, &probe->key, &probe->key_len) ||
-		!take_number(at, end, 2 * (int64) PG_UINT32_MAX + 1, &number))
+	if (!words_take(at, end, &probe->key, &probe->key_len) ||
+		!words_take_number(at, end, 2 * (int64) PG_UINT32_MAX + 1, &number))
 		return false;
 	probe->path.number = (uint32) (number / 2);
 	probe->path.by_queue = number % 2 != 0;
@@ -536,8 +467,9 @@ take_probe(const char **at, const char *end, ScriptProbe *probe)
 		int64 wait, remote, pid;
 
 		if (probe->path.count == PROBE_STEPS_MAX || !take_host(at, end, &host) ||
-			!take_number(at, end, PG_INT64_MAX, &wait) || !take_number(at, end, 1, &remote) ||
-			!take_number(at, end, PG_INT32_MAX, &pid) ||
+			!words_take_number(at, end, PG_INT64_MAX, &wait) ||
+			!words_take_number(at, end, 1, &remote) ||
+			!words_take_number(at, end, PG_INT32_MAX, &pid) ||
 			!take_text(at, end, words->server, sizeof(words->server)) ||
 			!take_text(at, end, words->what, sizeof(words->what)))
 			return false;

@@ -1,16 +1,16 @@
 /*
  * driver.c
- *		What a host does for its leases; see driver.h.
+ *		A host's work for its leases; see driver.h.
  */
 #include "driver/driver.h"
 
 #include "driver/turns.h"
 #include "protocol/rules.h"
 
-/* A stay by keep_idle may last this much longer, as the timers of others may be late. */
+/* an idle time may end this much late: the timers of other leases may be late too */
 #define STAY_GRAIN_US 10000
 
-/* Releases begun before the world looks at its nodes again. */
+/* releases that begin before the world looks at its nodes again */
 #define RELEASES_PER_PASS 1000
 
 static void ask(Driver *driver, int entry, int64_t now_us);
@@ -60,7 +60,7 @@ driver_act(Driver *driver, int entry, int64_t now_us)
 		case WISH_WAIT:
 			if (core->state == CORE_HELD)
 			{
-				set_timer(driver, entry); /* its stay may end sooner */
+				set_timer(driver, entry); /* an idle time may end sooner */
 				extend(driver, entry, now_us);
 				limit(driver, entry, now_us);
 			}
@@ -93,7 +93,7 @@ ask(Driver *driver, int entry, int64_t now_us)
 		return;
 	}
 	driver->world->get_terms(driver, entry, terms);
-	/* our own key would be in the way */
+	/* our own key would refuse the request */
 	while ((other = release_queue_find(&driver->releases, terms->hash)) >= 0)
 	{
 		ReleaseStep next;
@@ -122,7 +122,7 @@ release(Driver *driver, int entry, int64_t now_us)
 	const core_lease *core = &driver_lease(driver, entry)->core;
 
 	limit(driver, entry, now_us);
-	/* a loss that the owner noticed first is told all the same */
+	/* a loss is also reported if the owner noticed it first */
 	if (core->state == CORE_HELD && now_us >= core->valid_until_us &&
 		!driver->world->hold_is_over(driver, entry, now_us))
 		step_simple(driver, entry, CORE_TICK, 0, now_us);
@@ -134,7 +134,10 @@ release(Driver *driver, int entry, int64_t now_us)
 		set_timer(driver, entry);
 }
 
-/* A session that takes a lease which stays need not ask the nodes for tokens then. */
+/*
+ * Asks for more tokens ahead of time, so sessions can take over an idle lease without asking the
+ * nodes.
+ */
 static void
 extend(Driver *driver, int entry, int64_t now_us)
 {
@@ -149,7 +152,10 @@ extend(Driver *driver, int entry, int64_t now_us)
 	driver->world->expect_tokens(driver, entry, core_raises_until_us(core));
 }
 
-/* The lease may be held for longer than the core knows, or have another holder. */
+/*
+ * Tells the core of a new limit: the holder may have prolonged the lease, or the lease has
+ * another holder.
+ */
 static void
 limit(Driver *driver, int entry, int64_t now_us)
 {
@@ -171,11 +177,11 @@ driver_on_timer(Driver *driver, int entry, int64_t now_us)
 		driver->world->end_hold(driver, entry, now_us))
 		driver_act(driver, entry, now_us);
 	else if (now_us < driver_lease(driver, entry)->core.wake_at_us)
-		set_timer(driver, entry); /* a stay or a hold might have ended, but goes on */
+		set_timer(driver, entry); /* an idle time or a hold might have ended, but goes on */
 	else if (driver->world->release_orphan(driver, entry, now_us))
 	{
 		driver_act(driver, entry, now_us);
-		set_timer(driver, entry); /* the release may be under way already, and owe something */
+		set_timer(driver, entry); /* the release may be under way, with debts */
 	}
 	else
 		step_simple(driver, entry, CORE_TICK, 0, now_us);
@@ -188,8 +194,8 @@ driver_settle(Driver *driver)
 }
 
 /*
- * Requests that came before, and what an earlier driver was asked and did not see, or did not
- * bring to an end.  Releases came before, by the queue of the world.
+ * Serves the requests that came before.  Also serves wishes that an earlier driver did not see
+ * or did not finish.  The world's queue has already brought the releases.
  */
 void
 driver_serve(Driver *driver, int64_t now_us)
@@ -210,9 +216,9 @@ driver_serve(Driver *driver, int64_t now_us)
  */
 
 /*
- * Let the core of a lease take one step, and do what it asks for.  The outcome comes
- * first: all that can fail comes after it, so the next driver never finds a core whose
- * owner was told something else.
+ * Lets the core of a lease take one step, and does what the step asks for.  The outcome comes
+ * first, and anything that can fail follows later.  So the next driver never finds a core with
+ * another outcome than its owner.
  */
 static void
 step(Driver *driver, int entry, core_event *event)
@@ -303,9 +309,9 @@ ask_if_missed(Driver *driver, int entry, int64_t now_us)
 }
 
 /*
- * Timers of held leases may be late by a thousandth of the ttl, so that many leases are renewed
- * in one pass.  Sessions know nothing of that delay, so a stay that goes on does not wake the
- * host for it.
+ * Sets the timer.  Timers of held leases may be late by a thousandth of the ttl, so that one
+ * pass renews many leases.  Sessions do not know of this delay: an idle time that goes on does
+ * not wake the host.
  */
 static void
 set_timer(Driver *driver, int entry)
@@ -374,7 +380,7 @@ note_grant(Driver *driver, int entry, int64_t now_us)
 	int64_t keep_us = driver->entry[entry].terms.keep_us;
 
 	lease->granted = true;
-	/* a turn goes on only if no other host came between */
+	/* another host may have had the lock in between: a new turn */
 	if (lease->core.attempt > 1)
 		lease->turn_handovers = 0;
 	if (lease->turn_handovers == 0)
@@ -393,16 +399,16 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 	const DriverWorld *world = driver->world;
 
 	if (release_queue_waits(&driver->releases, entry))
-		return; /* it was given back in time */
+		return; /* released in time */
 	if (world->give_up_stay(driver, entry))
-		return; /* nobody has lost it */
+		return; /* an idle lease: no session has lost it */
 	if (world->hold_is_over(driver, entry, now_us) && world->end_hold(driver, entry, now_us))
-		return; /* it was to end; a hold that was prolonged at the last moment is lost */
+		return; /* the end was due; a hold that was prolonged at the last moment is lost */
 	world->tell(driver, entry, DRIVER_LOST, now_us);
 	if (driver->entry[entry].terms.is_queue)
-		return; /* a place in a queue, which its owner takes again */
-	(void) world->give_up_detached(driver, entry); /* nobody else would, */
-	(void) world->give_up_stay(driver, entry);     /* ... if its owner has just left it */
+		return;                                    /* the owner queues again */
+	(void) world->give_up_detached(driver, entry); /* no other process would end it */
+	(void) world->give_up_stay(driver, entry);     /* the owner may have released it just now */
 }
 
 /*
@@ -435,7 +441,7 @@ send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type 
 	}
 }
 
-/* At nodes that a lease has left, nothing ends. */
+/* The argument of a release.  Nothing ends at nodes that a live lease has left. */
 static int64_t
 release_ms(Driver *driver, int entry, int64_t now_us)
 {
@@ -457,8 +463,8 @@ driver_on_answer(Driver *driver, int node, const DriverSent *sent, bool lacks_sc
 
 	release_queue_answered(&driver->releases, node, sent->op, sent->why);
 	/*
-	 * The entry has another lease by now.  Its core would know by the round, which is
-	 * never set back; but the owner of a lock must not be told of another lock.
+	 * The entry has another lease by now.  Its core would ignore the answer, because rounds only
+	 * grow.  But the owner of a lock must not hear of another lock.
 	 */
 	if (lease->generation != sent->generation)
 		return false;
@@ -574,7 +580,7 @@ driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us)
 		if (driver->entry[entry].terms.is_queue && core->state == CORE_HELD)
 			hear(driver, entry, true);
 		if (driver->world->wish(driver, entry) == WISH_NOTHING)
-			driver_act(driver, entry, now_us); /* it must not be renewed */
+			driver_act(driver, entry, now_us); /* the lease must not be renewed */
 		set_timer(driver, entry);
 	}
 }
@@ -587,7 +593,7 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 	int unsettled = 0;
 
 	move_askers(driver, lists, now_us);
-	/* leases are held by the lists in force, as soon as that is safe */
+	/* leases move to the lists in force as soon as the move is safe */
 	for (int entry = 0; entry < driver->entries; entry++)
 	{
 		const core_lease *core = &driver_lease(driver, entry)->core;
@@ -649,7 +655,7 @@ driver_on_joined(Driver *driver, int entry, int node, int64_t now_us)
 	wake(driver, entry, driver->retry_told_us, 0, now_us);
 }
 
-/* Where a majority tells no more of releases, the request asks more often. */
+/* If less than a majority still publishes releases, the request asks more often. */
 void
 driver_on_left(Driver *driver, int entry, int node, int64_t now_us)
 {
@@ -671,7 +677,7 @@ driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters
 	int64_t turn_us;
 
 	if (!driver->entry[entry].hears)
-		return; /* it waits no longer */
+		return; /* the request no longer waits */
 	if (!hearing_told(&driver->entry[entry].hearing, &driver_lease(driver, entry)->core, node,
 					  token))
 	{

@@ -1,21 +1,21 @@
 /*
  * driver.h
- *		The lease driver: all that a host decides about its leases, without I/O.
+ *		The lease driver: all decisions of a host about its leases, without I/O.
  *
  * The core (protocol/core.h) decides one step of one lease.  The driver decides when a lease
- * takes a step and what follows from the step: it asks the nodes when the owner wishes, sends
- * what the core asks for, tells the owner the outcome, sets the lease's timer, lets releases wait
- * for room, and moves leases to another list of nodes.
+ * takes a step, and what follows from the step.  It asks the nodes when the owner wishes, sends
+ * the commands that the core asks for, tells the owner the outcome, and sets the lease's timer.
+ * It lets releases wait for room, and moves leases to another list of nodes.
  *
  * The driver has a world, which does the I/O.  The background worker of the extension is one
  * world (broker/world.c), the simulator is another (test/sim/host_world.c).
  *
- * Memory: the world provides it.  A lease is known by its entry number.  DriverLease outlives the
- * driver: it is in shared memory, and the next driver goes on with it (driver_adopt).  Driver,
- * DriverEntry and Release end with the process.
+ * Memory: the world provides it.  A lease is known by its entry number.  DriverLease outlives
+ * the driver: it is in shared memory, and the next driver goes on with it (driver_adopt).
+ * Driver, DriverEntry and Release end with the process.
  *
- * Pure, like protocol/: no socket, clock, allocator or PostgreSQL.  One process uses it, without
- * locks.  Instants are microseconds of the clock of the core.
+ * Pure, like protocol/: no socket, clock, allocator or PostgreSQL.  One process uses the driver,
+ * without locks.  Instants are microseconds of the clock of the core.
  */
 #ifndef REDLOCK_DRIVER_H
 #define REDLOCK_DRIVER_H
@@ -23,68 +23,79 @@
 #include "driver/driver_world.h"
 
 /*
- * The caller has zeroed the driver, and set world .. entry, settling and the times.  release:
- * memory for as many as entries; room: see release_queue_init.  driver_follow_lists and
- * driver_adopt follow.
+ * Initializes the driver.  The caller has zeroed `driver`, and has set world .. entry, settling,
+ * and the times.  release: one element for each entry; room: see release_queue_init.  The caller
+ * goes on with driver_follow_lists and driver_adopt.
  */
 extern void driver_init(Driver *driver, Release *release, int room);
 
-/* The owner wishes something else, or may.  Safe to repeat. */
+/* Acts on the owner's wish, which may have changed.  Safe to repeat. */
 extern void driver_act(Driver *driver, int entry, int64_t now_us);
 
-/* The time that was set for the entry has come. */
+/* The entry's timer has rung. */
 extern void driver_on_timer(Driver *driver, int entry, int64_t now_us);
 
 /*
- * Releases for which there is room by now.  driver_send_unsent: at a node that had none.
- * driver_begin_releases: some of those that have waited longest; returns whether more could begin.
+ * Send releases for which there is room now.  driver_send_unsent: at nodes that had no room.
+ * driver_begin_releases: some of the releases that have waited longest; returns true if more can
+ * begin.
  */
 extern void driver_send_unsent(Driver *driver, int64_t now_us);
 extern bool driver_begin_releases(Driver *driver, int64_t now_us);
 
-/* An entry is needed: the oldest debt is forgotten.  False: nothing is owed. */
+/* Drops the oldest debt, because a session needs an entry.  Returns false if there is no debt. */
 extern bool driver_forget_debt(Driver *driver, int64_t now_us);
 
 /*
- * What an earlier driver left; not one of its connections lives.  A request is asked for again
- * when driver_serve comes, or at not_before_us.
+ * Takes over the leases of an earlier driver, whose connections are gone.  Requests ask again at
+ * driver_serve, or at not_before_us.
  */
 extern void driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us);
 
-/* Requests wait from now on, and go on; each node was tried once, and told of other hosts. */
+/*
+ * driver_settle: requests wait from now on.  driver_serve: requests go on.  The world calls
+ * driver_serve when it has tried each node once, and has asked the nodes about other hosts.
+ */
 extern void driver_settle(Driver *driver);
 extern void driver_serve(Driver *driver, int64_t now_us);
 
 /*
- * The world has put lists of nodes into force: requests and leases move to them.  Returns how many
- * leases don't rest on these lists yet.
+ * The world has put lists of nodes into force.  Moves requests and leases to these lists.
+ * Returns the number of leases that do not rest on these lists yet.
  */
 extern int driver_follow_lists(Driver *driver, int64_t now_us);
 
 /*
- * A node has answered a command.  lacks_script: it executed nothing, for lack of the script's
- * text, which was not sent along.  False: the answer concerns no lease any more, or the command
- * was sent again, with the text.  Else driver_step_answer follows, with a CORE_REPLY.
+ * A node has answered a command.  lacks_script: the node executed nothing, because it lacks the
+ * script, and the command came without the text.  Returns false if the answer no longer concerns
+ * a lease, or if the command was sent again with the text.  Otherwise the caller calls
+ * driver_step_answer with a CORE_REPLY.
  */
 extern bool driver_on_answer(Driver *driver, int node, const DriverSent *sent, bool lacks_script,
 							 int64_t now_us);
 extern void driver_step_answer(Driver *driver, int entry, core_event *reply);
 
 /*
- * A node did not answer, and its connection is gone.  replacing: another is made at once, and
- * driver_on_node_ready follows.  False: the question is asked again then.
+ * A node did not answer, and its connection is gone.  replacing: the caller makes another
+ * connection at once, and then calls driver_on_node_ready.  Returns false if the command will be
+ * repeated then.
  */
 extern bool driver_on_lost(Driver *driver, int node, const DriverSent *sent, bool replacing,
 						   int64_t now_us);
 
-/* The node takes commands again: debts can be paid, and lost keys created again. */
+/* The node takes commands again: pays debts, and creates lost keys again. */
 extern void driver_on_node_ready(Driver *driver, int node, int64_t now_us);
 
-/* A node confirms that the lease is on the lock's channel, or the connection for that is gone. */
+/*
+ * driver_on_joined: a node confirms that this host has joined the lock's channel.
+ * driver_on_left: the connection for the channel is gone.
+ */
 extern void driver_on_joined(Driver *driver, int entry, int node, int64_t now_us);
 extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);
 
-/* A node tells there of the end of the lease with this token (0: unknown), and whose turn is next.
+/*
+ * A node publishes the end of the lease with this token (0: unknown), and names the next
+ * waiters.
  */
 extern void driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters *named,
 						   int64_t now_us);

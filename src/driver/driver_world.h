@@ -1,7 +1,7 @@
 /*
  * driver_world.h
- *		The world of the lease driver: what the driver asks of nodes, clocks, dice and owners, and
- *		the memory that the world provides.  See driver.h.
+ *		The world of the lease driver: what the driver asks of nodes, clocks, dice and owners,
+ *		and the memory that the world provides.  See driver.h.
  */
 #ifndef REDLOCK_DRIVER_WORLD_H
 #define REDLOCK_DRIVER_WORLD_H
@@ -16,141 +16,146 @@
 #include "protocol/waiters.h"
 #include "protocol/wish.h"
 
-/* Two names may share a pause, by their hashes: then a request for one name may wait in vain. */
+/*
+ * Number of pauses.  Names share a pause by their hashes, so a request for one name may pause in
+ * vain.
+ */
 #define DRIVER_PAUSES 256
 
-/* What the owner asks for: constant until the lease is freed. */
+/* the owner's terms, constant until the lease is freed */
 typedef struct DriverTerms
 {
-	uint64_t hash; /* of the name */
+	uint64_t hash; /* of the lock's name */
 	int64_t ttl_us;
-	int64_t keep_us;         /* the key stays so long after the grant, even if released */
+	int64_t keep_us;         /* nodes keep the key this long after the grant, even if it is
+							  * released; 0: not */
 	int64_t hold_at_most_us; /* 0: no limit */
-	int64_t waits_since_us;  /* what other hosts are told */
+	int64_t waits_since_us;  /* start of the wait, for messages to other hosts */
 	bool once;               /* a try */
-	bool patient;            /* asks on without a quorum, until it is given up */
+	bool patient;            /* goes on asking without a quorum, until the owner cancels */
 	bool shared;
-	bool is_queue; /* of a lock with permits: while it is held, its owner waits for a permit */
+	bool is_queue; /* of a lock with permits: the holder of the queue waits for a permit */
 } DriverTerms;
 
-/* Of each entry, for the life of the driver; zeroed at first. */
+/* the driver's memory of an entry; zeroed at first */
 typedef struct DriverEntry
 {
 	DriverTerms terms;
-	bool hears;          /* it is on the lock's channel */
-	Hearing hearing;     /* what nodes confirmed and told there */
+	bool hears;          /* this host is on the lock's channel */
+	Hearing hearing;     /* the nodes' confirmations and messages about the channel */
 	WaitersKnown *known; /* hosts that wait for the lock; NULL: none */
-	int64_t heard_us;    /* of the last release since it began to ask, or the beginning */
+	int64_t heard_us;    /* time of the last release since the request began, or of its beginning */
 } DriverEntry;
 
-/* After a release of a name: the pause of this host, or what its turn goes on with. */
+/* after a release of a name: the pause of this host, or the memory of a turn that goes on */
 typedef struct DriverPause
 {
 	int64_t end_us;
-	uint64_t tell;       /* this host, if it asks meanwhile; 0: nobody, it was named, too */
+	uint64_t tell;       /* host to tell if this host asks during the pause; 0: none, because
+						  * this host was named too */
 	uint64_t hash;       /* the name whose turn goes on */
 	WaitersKnown *known; /* hosts that wait for the end of the turn; NULL: none */
 } DriverPause;
 
-/* A command under way, so that its answer finds the lease. */
+/* a command under way; by it the answer finds the lease */
 typedef struct DriverSent
 {
 	int entry;
 	uint32_t generation;
 	uint32_t round;
 	core_op op;
-	core_event_type why; /* the event that asked for it */
+	core_event_type why; /* the event that asked for the command */
 } DriverSent;
 
-/* A command, beside the lock's key and value. */
+/* the arguments of a command, beside the lock's key and value */
 typedef struct DriverCommand
 {
 	DriverSent sent;
 	int64_t now_us;
-	int64_t ttl_ms;         /* acquire, renew: the key's; release: rules_release_ms */
-	int64_t waited_us;      /* acquire: what the holder's host is told; -1: it is a try */
-	int64_t token;          /* release: of the lease, as its waiters are told; 0: none */
-	const Waiters *waiters; /* release: whose turn is next; NULL: nobody's */
+	int64_t ttl_ms;         /* acquire, renew: life of the key; release: rules_release_ms */
+	int64_t waited_us;      /* acquire: waiting time, for the holder's host; -1: a try */
+	int64_t token;          /* release: token of the ended lease, for its waiters; 0: none */
+	const Waiters *waiters; /* release: the next waiters; NULL: none */
 } DriverCommand;
 
-/* What the owner of a lease is told. */
+/* messages to the owner of a lease */
 typedef enum DriverNews
 {
 	DRIVER_NO_NODES,    /* no list of nodes is in force */
-	DRIVER_MUST_WAIT,   /* another host has the lock, or no quorum answers yet */
+	DRIVER_MUST_WAIT,   /* another host has the lock, or no quorum has answered yet */
 	DRIVER_GRANTED,     /* see first_token, and granted_until_us of the core */
-	DRIVER_REFUSED,     /* a try */
+	DRIVER_REFUSED,     /* a try was refused */
 	DRIVER_UNREACHABLE, /* no quorum answered */
 	DRIVER_RENEWED,
 	DRIVER_UNRENEWED, /* a round of renewals failed */
 	DRIVER_LOST,
 	DRIVER_RELEASED, /* the release begins, or waits for room */
-	DRIVER_HEARD     /* a majority told that the lock is free */
+	DRIVER_HEARD     /* a majority has published that the lock is free */
 } DriverNews;
 
-/* How a turn of this host ends. */
+/* how a turn of this host ends */
 typedef enum DriverTurnEnd
 {
 	TURN_ENDS,
-	TURN_RETURNS, /* sessions of this host wait on, for another turn */
-	TURN_GOES_ON  /* with another lease of the same name */
+	TURN_RETURNS, /* sessions of this host wait for another turn */
+	TURN_GOES_ON  /* the turn goes on with another lease of the same name */
 } DriverTurnEnd;
 
 typedef struct Driver Driver;
 
 /*
- * What the driver needs of the world.  Where a function ends a lease for its owner (end_stay ..
- * release_orphan), it returns whether it did, and the wish is WISH_NOTHING then.
+ * The functions that the driver needs.  The functions end_stay .. release_orphan may end a lease
+ * in place of its owner.  Each returns true if it did; the wish is then WISH_NOTHING.
  */
 typedef struct DriverWorld
 {
 	/* the nodes */
-	core_lists (*lists)(const Driver *driver);   /* in force */
-	core_mask (*can_send)(const Driver *driver); /* they take commands now */
+	core_lists (*lists)(const Driver *driver);   /* the lists in force */
+	core_mask (*can_send)(const Driver *driver); /* nodes that take commands now */
 	core_mask (*can_vote)(const Driver *driver, int64_t now_us);
-	core_mask (*on_duty)(const Driver *driver);              /* connected and fit */
+	core_mask (*on_duty)(const Driver *driver);              /* connected and usable */
 	int64_t (*round_trip_us)(const Driver *driver);          /* to the median node */
-	void (*compose)(Driver *driver, DriverCommand *command); /* sends to some nodes follow */
+	void (*compose)(Driver *driver, DriverCommand *command); /* several sends follow */
 	void (*send)(Driver *driver, int node, const DriverCommand *command);
 
-	/* the clock of people, dice, and timers */
+	/* wall clock, dice and timers */
 	int64_t (*wall_clock_us)(const Driver *driver); /* since 1970 */
 	uint32_t (*random)(Driver *driver);
 	void (*set_timer)(Driver *driver, int entry, int64_t at_us); /* for driver_on_timer; 0: none */
 
 	/* other hosts */
-	void (*hear)(Driver *driver, int entry, bool begin); /* join the lock's channel, or leave it */
-	void (*tell_host)(Driver *driver, uint64_t host, int entry, int64_t now_us); /* that we wait */
+	void (*hear)(Driver *driver, int entry, bool begin); /* join or leave the lock's channel */
+	void (*tell_host)(Driver *driver, uint64_t host, int entry, int64_t now_us); /* of our wait */
 	WaitersKnown *(*make_waiters)(Driver *driver);                               /* zeroed */
 	void (*drop_waiters)(Driver *driver, WaitersKnown *known);
 
 	/* the owner */
 	void (*get_terms)(const Driver *driver, int entry, DriverTerms *terms);
 	void (*new_value)(Driver *driver,
-					  int entry); /* a request begins: its lock gets another value */
+					  int entry); /* a request begins: the lock gets another value */
 	Wish (*wish)(const Driver *driver, int entry);
 	bool (*is_answered)(const Driver *driver, int entry); /* the owner knows the outcome */
-	bool (*is_returned)(const Driver *driver, int entry); /* a caller was told the token */
+	bool (*is_returned)(const Driver *driver, int entry); /* a caller has the token */
 	void (*tell)(Driver *driver, int entry, DriverNews news, int64_t now_us);
-	void (*no_more_waits)(Driver *driver, int entry); /* it was granted, or given up */
+	void (*no_more_waits)(Driver *driver, int entry); /* the request was granted, or released */
 	int64_t (*hold_until_us)(const Driver *driver, int entry, int64_t now_us); /* 0: no limit */
 	bool (*hold_is_over)(const Driver *driver, int entry, int64_t now_us);
 	int64_t (*look_at_us)(Driver *driver, int entry, int64_t wake_at_us); /* see wish_look_at_us */
 	bool (*wants_tokens)(const Driver *driver, int entry, int64_t now_us);
-	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none are under way */
+	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none */
 	DriverTurnEnd (*turn_end)(const Driver *driver, int entry);
-	bool (*end_stay)(Driver *driver, int entry, int64_t now_us); /* if it has lasted long enough */
+	bool (*end_stay)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
 	bool (*end_hold)(Driver *driver, int entry,
-					 int64_t now_us);                /* if it was detached long enough */
-	bool (*give_up_stay)(Driver *driver, int entry); /* if it stays with nobody */
+					 int64_t now_us);                /* if a detached lease has reached its end */
+	bool (*give_up_stay)(Driver *driver, int entry); /* if the lease is idle */
 	bool (*give_up_detached)(Driver *driver, int entry);
-	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if its owner has gone */
+	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
 	void (*want)(Driver *driver, int entry);                           /* another host waits */
-	void (*tell_permit)(Driver *driver, int entry, int permit); /* of a queue: it may be free */
-	void (*count_unsettled)(Driver *driver, int change);        /* leases: see settling_has */
-	void (*free)(Driver *driver, int entry);                    /* nothing is owed */
+	void (*tell_permit)(Driver *driver, int entry, int permit); /* queue: the permit may be free */
+	void (*count_unsettled)(Driver *driver, int change);        /* see settling_has */
+	void (*free)(Driver *driver, int entry);                    /* the entry has no debt left */
 
-	/* each step of a core, before (out is NULL) and after; NULL: nobody looks */
+	/* called before each step of a core (out is NULL) and after it; may be NULL */
 	void (*watch)(Driver *driver, int entry, const core_event *event, const core_out *out);
 } DriverWorld;
 
@@ -158,17 +163,17 @@ struct Driver
 {
 	const DriverWorld *world;
 	int host;      /* for the world */
-	uint64_t id;   /* of this host, as others know it; never 0 */
-	int entries;   /* of leases */
-	char *leases;  /* the DriverLease of the first entry, */
-	size_t stride; /* ... and how far the next is */
+	uint64_t id;   /* id of this host, as other hosts know it; never 0 */
+	int entries;   /* number of entries */
+	char *leases;  /* the DriverLease of the first entry */
+	size_t stride; /* distance in bytes between two DriverLeases */
 	DriverEntry *entry;
 	ReleaseQueue releases;
-	Settling *settling;    /* as DriverLease: it outlives the driver */
+	Settling *settling;    /* outlives the driver, like DriverLease */
 	bool serves;           /* each node was tried once: requests may ask */
-	int64_t answer_us;     /* a node has to answer within this */
-	int64_t retry_us;      /* mean pause between two rounds for a lock that another has, */
-	int64_t retry_told_us; /* ... when nodes tell of its release */
+	int64_t answer_us;     /* time limit for a node's answer */
+	int64_t retry_us;      /* mean pause between two rounds, while another host holds the lock */
+	int64_t retry_told_us; /* the same, when nodes publish its release */
 	DriverPause pause[DRIVER_PAUSES];
 };
 

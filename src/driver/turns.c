@@ -1,6 +1,6 @@
 /*
  * turns.c
- *		Whose turn is next; see turns.h.
+ *		The next turn; see turns.h.
  */
 #include "driver/turns.h"
 
@@ -16,11 +16,11 @@ turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared)
 	bool we_share = driver->entry[entry].terms.shared;
 
 	if (waiter->host == driver->id)
-		return; /* refused by a key that this host has not yet taken back */
+		return; /* a key that this host has not yet deleted refused this host's own request */
 	waiters_tell(
 		known_of(driver, entry),
 		(Waiter){.host = waiter->host, .since_us = waiter->since_us, .alone = we_share && !shared});
-	/* a host that wants to share the lock, too, wants nothing of the holders that share it */
+	/* a reader of another host does not disturb the readers of this host */
 	if (!shared || !we_share)
 		driver->world->want(driver, entry);
 }
@@ -51,7 +51,10 @@ turns_told(const Driver *driver, int entry)
 	return known != NULL ? &known->told : NULL;
 }
 
-/* The waiters behind us are known when it is our turn, and don't have to tell again. */
+/*
+ * The waiters behind this host are known when its turn comes, and need not announce themselves
+ * again.
+ */
 int64_t
 turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us)
 {
@@ -69,7 +72,7 @@ turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us)
 		WaitersKnown *known = known_of(driver, entry);
 
 		waiters_hear(known, named, driver->id);
-		/* a waiter may want to share the lock, too */
+		/* a waiter may be another reader */
 		if (known->named.count > 0 && !driver->entry[entry].terms.shared)
 			driver->world->want(driver, entry);
 	}
@@ -77,7 +80,7 @@ turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us)
 		return 0;
 	if (next != 0)
 		driver->world->tell_host(driver, next, entry, now_us);
-	/* a host that was not named is not put off by each release anew */
+	/* a further release does not postpone an unnamed host again */
 	if (place == named->count && core->not_before_us > now_us &&
 		core->not_before_us < now_us + after_us)
 		return core->not_before_us;
@@ -93,7 +96,7 @@ turns_miss(Driver *driver, int entry, int64_t now_us)
 	return after_us >= 0 ? now_us + after_us : 0;
 }
 
-/* A host that has had its turn is the last in the list, if it wants another. */
+/* A host that had its turn and wants another is last in the list. */
 void
 turns_end(Driver *driver, int entry, int64_t now_us)
 {
@@ -106,7 +109,7 @@ turns_end(Driver *driver, int entry, int64_t now_us)
 		return;
 	if (end == TURN_GOES_ON)
 	{
-		/* for the next request; the release names nobody */
+		/* keep the waiters for the next request; the release names no host */
 		if (pause->known != NULL)
 			driver->world->drop_waiters(driver, pause->known);
 		pause->hash = driver->entry[entry].terms.hash;

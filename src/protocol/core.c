@@ -2,33 +2,35 @@
  * core.c
  *		The Redlock protocol of one lease; see core.h for the contract.
  *
- * It follows the published algorithm: the same key and value are set on all
- * nodes in parallel if free, a majority within the validity is a lease, all
- * else is undone.  What is stricter than the text:
+ * The code follows the published algorithm.  It sets the same key and value on all nodes in
+ * parallel, where the key is free.  A majority within the validity makes a lease.  Any other
+ * result is undone.  The code is stricter than the text in these points:
  *
- * - A round is decided as soon as a majority said yes, or can no longer say
- *	 yes while a majority answered; slow nodes are never waited for.
- * - "Refused" and "unreachable" are different outcomes: refused means that a
- *	 quorum answered.
- * - Each attempt has a value of its own (the attempt's number is part of it).
- *	 An acquire or a renewal takes the place of a key of an earlier attempt, and
- *	 a release deletes keys of its own and of earlier attempts, never of later
- *	 ones.  Commands of a broken connection may be executed at any later time;
- *	 so they can neither delete nor stand for a key of a later attempt, and the
- *	 last attempt sent to a node is all that must be remembered of it.
- * - A release that was not acknowledged stays a debt, per node, until the node
- *	 is back or the ttl has run out.
- * - A grant carries a fencing token.  Each node counts its grants; the largest
- *	 counter among those who said yes is the token, and it is a grant when a
- *	 majority holds exactly that number: at once if they agree, else after it
- *	 was written where nobody was granted anything since (compare-and-set).
- * - A renewal creates the key again on a node that lost it or never had it,
- *	 unless the node's counter may tell of a later grant.  That of an acquire
- *	 that was undone does not: when a majority that has our key says so, it is
- *	 created there too.
+ * - A round is decided as soon as a majority said yes, or can no longer say yes while a majority
+ *   answered.  A round never waits for slow nodes.
  *
- * This file has the events, the answers of nodes, the ticks, and what others ask of a lease.
- * core_acquire.c and core_renew.c have the rounds, core_debts.c what must be deleted.
+ * - "Refused" and "unreachable" are different outcomes: refused means a quorum answered.
+ *
+ * - Each attempt has its own value, which contains the attempt's number.  An acquire or a
+ *   renewal replaces a key of an earlier attempt.  A release deletes keys of its own attempt and
+ *   of earlier attempts, never of later attempts.  Commands of a broken connection may be
+ *   executed at any later time.  Such a command can't delete a key of a later attempt, and can't
+ *   stand for it.  So the lease remembers only the last attempt sent to each node.
+ *
+ * - A release without an acknowledgement stays a debt to its node, until the node is back or the
+ *   ttl has run out.
+ *
+ * - A grant carries a fencing token.  Each node counts its grants.  The token is the largest
+ *   counter of the nodes that said yes.  The attempt is a grant when a majority holds exactly
+ *   this number.  If the counters differ, a compare-and-set writes the token to each node where
+ *   no other grant came since.
+ *
+ * - A renewal creates a missing key again, unless the node's counter may tell of a later grant.
+ *   An undone acquire also raises the counter.  When a majority with our key has confirmed a
+ *   higher bound, the renewal creates the key at such a node too.
+ *
+ * This file has the events, the answers of nodes, the ticks, and the questions that other files
+ * ask about a lease. core_acquire.c and core_renew.c have the rounds, core_debts.c the debts.
  *
  * Standard headers only: no PostgreSQL, no hiredis, no clock, no malloc.
  */
@@ -64,7 +66,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 	assert((event->can_release & ~event->can_send) == 0);
 
 	memset(out, 0, sizeof(*out));
-	/* before the lease is found lost: the limit of the holder before must not end it */
+	/* before the check of the validity: the former holder's limit must not end the lease */
 	if (event->type == CORE_LIMIT && lease->state == CORE_HELD)
 		core_set_limit(lease, event);
 	if (lease->state == CORE_HELD && event->now_us >= lease->valid_until_us &&
@@ -224,7 +226,7 @@ core_command_to(const core_lease *lease, int node, core_op op)
 			command.token = lease->raise;
 			break;
 		case CORE_OP_RELEASE:
-			/* renewals of a lease that lives on may come late to a node that it has left */
+			/* a node that the lease has left may still receive renewals late */
 			command.counter = (lease->left & CORE_BIT(node)) && lease->renewed
 								  ? lease->bound + 1
 								  : core_tombstone(lease);
@@ -233,7 +235,7 @@ core_command_to(const core_lease *lease, int node, core_op op)
 	return command;
 }
 
-/* A confirmation that is executed twice is refused, as if another's grant had come. */
+/* A confirm is not repeated: a node that has executed the first one would refuse the second one. */
 bool
 core_may_reconnect(const core_lease *lease, int node)
 {
@@ -261,7 +263,7 @@ core_ends(const core_lease *lease)
 	return lease->state == CORE_RELEASING && !lease->silent;
 }
 
-/* A try is over soon anyway, and a lease keeps the nodes that granted it. */
+/* A try ends soon anyway, and a lease keeps the nodes that granted the lease. */
 bool
 core_must_move(const core_lease *lease, core_lists lists)
 {
@@ -287,8 +289,8 @@ core_count(const core_lease *lease, core_vote vote)
 }
 
 /*
- * It counts if its process was known before the round began.  Else it may be that of
- * another node, which voted and restarted: see guard.h.
+ * A reply counts if the node's process was known before the round began.  Otherwise the process
+ * may belong to another node, which voted in this round and then restarted; see guard.h.
  */
 static core_vote
 vote_of(const core_lease *lease, const core_event *event)
@@ -310,7 +312,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	if (event->op == CORE_OP_RELEASE)
 		lease->releasing &= ~CORE_BIT(event->node);
 	if (event->round != lease->round)
-		return; /* a straggler of an earlier round */
+		return; /* of an earlier round */
 
 	switch (event->op)
 	{
@@ -348,7 +350,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	}
 
 	if (node->vote != CORE_VOTE_PENDING)
-		return; /* after the round's own deadline */
+		return; /* after the end of the round */
 	node->vote = vote_of(lease, event);
 	if (lease->state == CORE_ASKING)
 		core_decide_acquire(lease, event, out);
@@ -360,18 +362,18 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		core_settle(lease, event, out);
 }
 
-/* The answer to an acquire.  False: it comes too late to count as a vote. */
+/* Records the answer to an acquire.  Returns false if the answer is too late to be a vote. */
 static bool
 note_acquired(core_lease *lease, const core_event *event)
 {
 	core_node *node = &lease->node[event->node];
 
 	if (lease->state == CORE_BUSY && node->vote == CORE_VOTE_PENDING)
-		node->vote = vote_of(lease, event); /* for who asks where it was free */
+		node->vote = vote_of(lease, event); /* for hearing_may_miss */
 	if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
-		return false; /* undone already, after it on the wire */
+		return false; /* a release follows on the connection */
 	if (node->attempt != lease->attempt - lease->renewed)
-		return false; /* a renewal was sent after it, which may have set the key */
+		return false; /* a later renewal may have set the key */
 	if (event->reply == CORE_REPLY_YES)
 	{
 		assert(event->token > 0);
@@ -387,8 +389,8 @@ note_acquired(core_lease *lease, const core_event *event)
 }
 
 /*
- * The holder that stands in the way, and until when.  The rival is found by majority vote
- * (Boyer and Moore, MJRTY, 1981), which needs no memory of each node.
+ * Records the holder in the way, and when its key expires.  A majority vote finds the rival
+ * (Boyer and Moore, MJRTY, 1981); it needs no memory of each node.
  */
 static void
 on_refusal(core_lease *lease, const core_event *event)
@@ -434,10 +436,10 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 		return;
 	if (lease->left & CORE_BIT(event->node))
 		core_pay_debts(lease, event, CORE_BIT(event->node), out);
-	/* it may have lost the key, or never had it */
+	/* the node may have lost the key, or never had it */
 	else if (lease->state == CORE_HELD)
 		core_renew_at(lease, event->node, out);
-	/* the connection was replaced; what was sent on the old one may have been executed */
+	/* a new connection; the node may have executed the command of the old one */
 	else if (lease->state == CORE_ASKING && node->vote == CORE_VOTE_PENDING)
 	{
 		if (event->can_vote & CORE_BIT(event->node))
@@ -448,16 +450,16 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 		else
 			on_node_lost(lease, event, out);
 	}
-	/* what an earlier attempt left there, or all if the lease is over */
+	/* delete the key of an earlier attempt, or of a request or lease that is over */
 	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
 			 (lease->state != CORE_FREE && node->attempt < lease->attempt - lease->renewed))
 		core_pay_debts(lease, event, CORE_BIT(event->node), out);
 }
 
 /*
- * Time without a shell says nothing of the nodes, so it is not counted as time
- * without a quorum.  A try that was not decided is asked again, too.  A renewal that
- * was out has failed; it would at the end of its round, no answer being able to come.
+ * The time without a shell says nothing about the nodes, so it does not count as time without a
+ * quorum.  An undecided try is repeated.  A round of renewals that was out has failed: no answer
+ * can come any more.
  */
 static void
 adopt(core_lease *lease, const core_event *event, core_out *out)
@@ -507,7 +509,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 			}
 			else if (!lease->renewing && event->now_us >= lease->next_at_us)
 			{
-				/* the next to hold the lock may have another limit */
+				/* the next holder may have another limit */
 				if (core_is_at_limit(lease))
 					lease->next_at_us = event->now_us + RENEW_AGAIN_US(lease->ttl_us);
 				else
@@ -520,7 +522,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 	}
 }
 
-/* The round's time is over: a node that has not answered has not voted. */
+/* The round's time is over: a node without an answer has not voted. */
 static void
 give_up_pending(core_lease *lease)
 {

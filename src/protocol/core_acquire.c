@@ -7,22 +7,22 @@
 #include <assert.h>
 
 /*
- * Nobody won: the hosts that asked ask again this much apart.  Soon, since there is no
- * holder whose release would be told; but then later and later, since it may be
- * the keys of the dead that stand in the way.
+ * After a round without a winner, the hosts ask again within this time.  The first spread is
+ * short, because no holder exists whose release would be published.  The spread doubles each
+ * time, because the keys of dead hosts may be in the way.
  */
 #define SPLIT_SPREAD_US 10000
 
-/* A try that nobody won goes on for so many times as long as one that waits for a recall. */
+/* a try without a winner goes on for this many times as long as a try that waits for a recall */
 #define SPLIT_PATIENCE 5
 
-/* Waiters ask this much apart when the keys of a dead holder expire. */
+/* waiters ask within this time after the keys of a dead holder expire */
 #define EXPIRY_SPREAD_US 10000
 
-/* A try waits for so long, then longer and longer, for a host to give up what it has for nobody. */
+/* first pause of a try that waits for a recall; grows with the square of the attempt */
 #define RECALL_US 500
 
-/* The more hosts wait for a lock, the less often each asks, once they are so many. */
+/* from this many waiting hosts on, each host asks less often */
 #define CROWD 16
 
 static void choose_token(core_lease *lease);
@@ -47,7 +47,7 @@ core_on_acquire(core_lease *lease, const core_event *event, core_out *out)
 		lease->node[i].vote = CORE_VOTE_NONE;
 		lease->waiting_at[i] = 0;
 	}
-	lease->attempt = 0; /* the value of a request is like no other's */
+	lease->attempt = 0; /* no other request has the same value */
 	lease->lists = lease->wanted = event->lists;
 	lease->members = event->lists.now | event->lists.next;
 	lease->once = event->once;
@@ -73,9 +73,9 @@ core_on_acquire(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * A new attempt: set the key on all nodes.  Validity counts from here.  If too
- * few nodes can be asked, none is.  A number that is used twice would let late
- * commands touch a key that counts.
+ * Begins a new attempt: set the key on all nodes.  The validity counts from here.  If too few
+ * nodes take commands, no node is asked.  Attempt numbers are never reused: a late command with
+ * a reused number could touch a key that counts.
  */
 void
 core_begin_acquire(core_lease *lease, const core_event *event, core_out *out)
@@ -107,9 +107,9 @@ core_begin_acquire(core_lease *lease, const core_event *event, core_out *out)
 		core_node *node = &lease->node[i];
 
 		/*
-		 * For people and tests: it is read only where this round's vote is yes, and
-		 * that yes wrote it.  So a stale one would do no harm, and no mutant that
-		 * leaves it can be found from outside.
+		 * For people and tests.  token_at is read only where this round's vote is yes, and a yes
+		 * has then written it.  So a stale value does no harm, and no test from outside can find
+		 * a mutant that keeps the stale value.
 		 */
 		lease->token_at[i] = 0;
 		if (!(lease->members & CORE_BIT(i)))
@@ -153,7 +153,7 @@ core_decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 
 		if (event->now_us >= granted_until_us)
 		{
-			fail_acquire(lease, event, true, out); /* a yes that comes too late is none */
+			fail_acquire(lease, event, true, out); /* too late to be a grant */
 			return;
 		}
 		lease->state = CORE_HELD;
@@ -184,7 +184,7 @@ core_decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 		fail_acquire(lease, event, false, out);
 }
 
-/* A majority said yes: the largest of their counters is the token. */
+/* A majority said yes.  Sets the token to the largest counter of the nodes that said yes. */
 static void
 choose_token(core_lease *lease)
 {
@@ -195,7 +195,7 @@ choose_token(core_lease *lease)
 			lease->token = max_us(lease->token, lease->token_at[i]);
 }
 
-/* Write it to those who have a smaller one. */
+/* Writes the token to the nodes with a smaller counter. */
 static void
 confirm(core_lease *lease, const core_event *event, core_out *out)
 {
@@ -216,7 +216,7 @@ confirm(core_lease *lease, const core_event *event, core_out *out)
 	}
 }
 
-/* Nodes that hold our key and exactly our token. */
+/* The nodes that hold our key and exactly our token. */
 static core_mask
 agreed_nodes(const core_lease *lease)
 {
@@ -230,14 +230,14 @@ agreed_nodes(const core_lease *lease)
 }
 
 /*
- * Not acquired.  Undo what was or may be set; the release travels after the
- * acquire on each connection, so even a late grant is undone.
+ * The round failed.  Deletes each key that was or may be set.  On each connection the release
+ * travels after the acquire, so a late grant is undone too.
  */
 static void
 fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)
 {
 	bool silent = lease->rival_lead > 0 && lease->rival_is_silent;
-	bool sure = lease->rival_lead >= core_quorum(lease->members); /* of a holder */
+	bool sure = lease->rival_lead >= core_quorum(lease->members); /* a holder exists */
 	int64_t retry_us = !unreachable && (silent || !sure) ? lease->unheard_us : lease->retry_us;
 	bool split = !sure && (lease->once || core_count(lease, CORE_VOTE_YES) > 0);
 	int64_t crowd;
@@ -261,7 +261,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 			: unreachable && event->now_us - lease->unreachable_since_us >= lease->patience_us)
 	{
 		core_begin_release(lease, event, out);
-		/* a try that waits for a recall was refused by a quorum before */
+		/* a quorum has already refused a try that waits for a recall */
 		out->outcome = unreachable && lease->recall_until_us == 0 ? CORE_UNREACHABLE : CORE_REFUSED;
 		return;
 	}
@@ -283,8 +283,9 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 }
 
 /*
- * As many as a majority of the nodes say: what fewer say may be a lie, or old, and would keep us
- * from asking.  Where fewer were in the way it is what was known before.
+ * The number of waiting hosts that a majority of the nodes confirms.  A minority may lie or be
+ * outdated, and must not keep this host from asking.  If less than a majority refused, the
+ * former number stays.
  */
 static int32_t
 waiting_hosts(const core_lease *lease)
@@ -293,7 +294,7 @@ waiting_hosts(const core_lease *lease)
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		int saying = 0; /* so many, or more */
+		int saying = 0; /* nodes with this number of hosts, or a larger number */
 
 		for (int j = 0; j < CORE_NODES_MAX; j++)
 			saying +=
@@ -305,10 +306,11 @@ waiting_hosts(const core_lease *lease)
 }
 
 /*
- * A try is refused by the first round that finds a holder, unless that one may have the lock for
- * nobody.  Such a host gives it up at once when it hears of the try, which may just have been in
- * vain.  Where no holder is found all who asked may have refused each other, and ask again, for
- * longer: the next round may be split, too.
+ * Returns whether a try asks once more.  The first round that finds a holder ends a try, unless
+ * the holder's host may keep the lease idle.  Such a host releases an idle lease as soon as it
+ * hears of the try, so the next round may succeed.  If no holder is found, the hosts that asked
+ * may have refused each other.  Such a try goes on for longer, because the next round may be
+ * split too.
  */
 static bool
 try_goes_on(core_lease *lease, const core_event *event, bool sure)
@@ -325,7 +327,7 @@ split_spread_us(const core_lease *lease)
 {
 	int64_t spread_us = SPLIT_SPREAD_US;
 
-	/* each that tries may be near another node: they have to be farther apart than the ways */
+	/* each host may be near another node: the spread must exceed the round trips */
 	if (lease->once)
 		spread_us = max_us(spread_us, lease->patience_us);
 	for (uint32_t i = 1; i < lease->splits && spread_us < lease->retry_us; i++)

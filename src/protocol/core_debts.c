@@ -1,7 +1,7 @@
 /*
  * core_debts.c
- *		Debts: keys that may be at nodes and must be deleted, after a release, a failed round, or
- *		when a lease leaves a node; see core.h.
+ *		Debts: keys that may be at nodes and must be deleted.  Debts arise from a release, from a
+ *		failed round, and when a lease leaves a node; see core.h.
  */
 #include "protocol/core_internal.h"
 
@@ -16,7 +16,7 @@ core_begin_release(core_lease *lease, const core_event *event, core_out *out)
 	lease->silent =
 		lease->state == CORE_BUSY || (lease->state == CORE_ASKING && event->type != CORE_RELEASE);
 	if (lease->state == CORE_ASKING)
-		lease->token = 0; /* nobody was told of it */
+		lease->token = 0; /* the token was never returned */
 	lease->state = CORE_RELEASING;
 	lease->renewing = false;
 	lease->confirming = 0;
@@ -34,7 +34,7 @@ core_tick_release(core_lease *lease, const core_event *event, core_out *out)
 		core_forget_debts(lease);
 	else if (event->now_us >= lease->next_at_us)
 	{
-		/* as long again as it has taken so far */
+		/* each pause is as long as the release has taken so far */
 		lease->next_at_us =
 			event->now_us +
 			max_us(lease->retry_us, event->now_us - lease->owed_until_us + core_owed_for_us(lease));
@@ -43,8 +43,9 @@ core_tick_release(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * A command on the wire may be executed as late as answer_us from now.  The key then lives for the
- * ttl, and for the drift of clocks: as much as the ttl exceeds a validity.
+ * How long a key of this lease may live from now on.  A node may execute a command as late as
+ * answer_us from now.  The key then lives for the ttl and the drift of clocks, which is the ttl
+ * less the validity.
  */
 int64_t
 core_owed_for_us(const core_lease *lease)
@@ -53,8 +54,8 @@ core_owed_for_us(const core_lease *lease)
 }
 
 /*
- * Ask for the deletion of whatever may be there on these nodes.  The undoing of a
- * round can't wait: it blocks others, who hold nothing either.
+ * Asks these nodes to delete our key.  The undoing of a round does not wait for room
+ * (can_release): its keys block other hosts, although this host does not hold the lock.
  */
 void
 core_pay_debts(core_lease *lease, const core_event *event, core_mask nodes, core_out *out)
@@ -90,7 +91,7 @@ core_forget_debts(core_lease *lease)
 	lease->state = CORE_FREE;
 }
 
-/* The key is not there any more. */
+/* These nodes no longer have the key. */
 void
 core_forget_left(core_lease *lease, core_mask nodes)
 {

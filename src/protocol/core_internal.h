@@ -1,7 +1,7 @@
 /*
  * core_internal.h
- *		Functions that the files core.c and core_*.c share among themselves.  No other file
- *		includes this header: lint checks that.
+ *		Functions that core.c and the files core_*.c share.  Lint lets no other file include this
+ *		header.
  */
 #ifndef REDLOCK_CORE_INTERNAL_H
 #define REDLOCK_CORE_INTERNAL_H
@@ -9,8 +9,8 @@
 #include "protocol/core.h"
 
 /*
- * Renewal begins after a third of the ttl; one that failed, or that some node
- * refused, is soon tried again.
+ * Renewals begin after a third of the ttl.  A failed round, or a round with a refusal, is
+ * repeated after a ninth of the ttl.
  */
 #define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
 #define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)

@@ -1,16 +1,16 @@
 /*
  * core_renew.c
- *		How a lease stays valid: renewals, the bound of tokens, the limit of the holder, other lists
- *		of nodes; see core.h.
+ *		How a lease stays valid: renewals, the bound of tokens, the limit of the holder, other
+ *		lists of nodes; see core.h.
  */
 #include "protocol/core_internal.h"
 
 #include <assert.h>
 
 /*
- * So far above the counter that a node told is the bound raised.  Those who wait ask
- * on, and count up to the time by their clocks; they must not outrun a bound that
- * is raised after RENEW_AGAIN_US at the latest, and takes two exchanges.
+ * A raised bound exceeds the node's counter by this much.  Waiters keep asking, and raise the
+ * counter up to the time of their clocks.  The bound must stay ahead of the counter until the
+ * next raise, which comes after RENEW_AGAIN_US at the latest and takes two exchanges.
  */
 #define RAISE_AHEAD_US(ttl_us) ((ttl_us) / 4)
 
@@ -41,8 +41,9 @@ core_begin_renew(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * The limit of a holder says nothing of the keys: these are ours until granted_until_us, for
- * whoever holds the lock.  Where the lease was at its limit, no renewal was due.
+ * A holder's limit does not change the keys: the nodes keep the keys for this host until
+ * granted_until_us, whoever the holder is.  A lease at its limit had no renewal due, so the next
+ * renewal is set here.
  */
 void
 core_set_limit(core_lease *lease, const core_event *event)
@@ -54,7 +55,7 @@ core_set_limit(core_lease *lease, const core_event *event)
 	lease->valid_until_us = core_within_limit(lease);
 }
 
-/* A renewal could add nothing. */
+/* Returns true if the holder's limit ends the validity, so a renewal would not prolong it. */
 bool
 core_is_at_limit(const core_lease *lease)
 {
@@ -62,8 +63,9 @@ core_is_at_limit(const core_lease *lease)
 }
 
 /*
- * Beyond all counters that were told.  Not in a round that followed another at once,
- * so a node that counts on and on is not asked without a pause.
+ * The bound for the next round: above all counters that nodes returned.  A round that follows
+ * another round at once does not raise the bound.  So a node whose counter keeps rising does not
+ * cause renewals without a pause.
  */
 static int64_t
 bound_wanted(const core_lease *lease, const core_event *event)
@@ -81,8 +83,8 @@ bound_wanted(const core_lease *lease, const core_event *event)
 }
 
 /*
- * The key may be there from now on, whatever was known of it before.  Renewals have
- * an attempt of their own: a key that says so was not set by a late acquire.
+ * Sends a renewal to a node.  From now on the node may have the key.  Renewals have their own
+ * attempt, so a key with this attempt did not come from a late acquire.
  */
 void
 core_renew_at(core_lease *lease, int node, core_out *out)
@@ -101,8 +103,8 @@ core_renew_at(core_lease *lease, int node, core_out *out)
 }
 
 /*
- * A renewal counts from before its first send, and only while the validity it
- * extends has not ended; an expired lease is never revived.
+ * Decides a round of renewals.  The new validity counts from before the first send.  The former
+ * validity must not have ended: an expired lease is never revived.
  */
 void
 core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
@@ -132,8 +134,8 @@ core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
 	else if (!core_has_quorum(lists, ~no))
 	{
 		/*
-		 * So many nodes have another's key, or had, that another may be granted
-		 * the lock from now on: do not wait for the validity to end.
+		 * So many nodes have or had another key that another session may already be granted the
+		 * lock.  Do not wait for the end of the validity.
 		 */
 		lease->state = CORE_LOST;
 		lease->valid_until_us = event->now_us;
@@ -149,8 +151,8 @@ core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * A majority has our key, and counts from `raise` at least.  A node that refused the
- * key for its larger counter is asked again at once.
+ * A majority has our key and a counter of at least `raise`.  A node that refused the key because
+ * of its larger counter is asked again at once.
  */
 static void
 raise_bound(core_lease *lease, const core_event *event)
@@ -163,8 +165,8 @@ raise_bound(core_lease *lease, const core_event *event)
 }
 
 /*
- * A yes to a renewal of the last round came, be the round over or not: the next list may be
- * farther away than the other, which decides.
+ * A node confirmed a renewal of the last round, perhaps after the end of the round: the nodes of
+ * the next list may be farther away than the nodes of `lists.now`, which decide.
  */
 void
 core_settle(core_lease *lease, const core_event *event, core_out *out)
@@ -175,9 +177,10 @@ core_settle(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * A list that is the same for those who have one, and those who have both, keeps them
- * apart; so one may come beside it, or be taken away.  It may go itself when the key is
- * at a majority of the other, and each renewal since has needed that.
+ * Puts the lists in `wanted` into force, if core_may_relist allows.  Hosts with one list and
+ * hosts with both lists exclude each other, so the next list may be added or removed at once.
+ * `lists.now` may go when a majority of the next list has the key and each renewal since needed
+ * that majority.
  */
 void
 core_relist(core_lease *lease, const core_event *event, core_out *out)
@@ -193,9 +196,9 @@ core_relist(core_lease *lease, const core_event *event, core_out *out)
 	lease->renewing = false;
 	if (!lease->settled)
 	{
-		/* a node that was left, and comes back, has been sent a release of the last one */
+		/* a node may be left and come back; its last release named the former attempt */
 		lease->attempt += lease->renewed;
-		/* soon, but thousands not at once */
+		/* soon, but thousands of leases not at once */
 		lease->next_at_us = min_us(lease->next_at_us,
 								   event->now_us + event->random % RENEW_AGAIN_US(lease->ttl_us));
 	}
@@ -204,7 +207,7 @@ core_relist(core_lease *lease, const core_event *event, core_out *out)
 	lease->owed_until_us = event->now_us + core_owed_for_us(lease);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		lease->node[i].vote = CORE_VOTE_NONE; /* it was of the former lists */
+		lease->node[i].vote = CORE_VOTE_NONE; /* a vote by the former lists */
 		if (gone & CORE_BIT(i))
 		{
 			lease->token_at[i] = 0;
@@ -225,7 +228,7 @@ core_may_relist(const core_lease *lease)
 	return lease->settled && lease->lists.next != 0 && lease->wanted.now == lease->lists.next;
 }
 
-/* What has not yet been at a majority of the next list can't be required to stay there. */
+/* Until a majority of the next list has had the key, renewals do not need the next list. */
 static core_lists
 renewing_lists(const core_lease *lease)
 {
@@ -236,7 +239,7 @@ renewing_lists(const core_lease *lease)
 	return lists;
 }
 
-/* A healthy node lacks the key. */
+/* Renews soon, because a healthy node lacks the key. */
 void
 core_renew_soon(core_lease *lease)
 {
@@ -244,7 +247,7 @@ core_renew_soon(core_lease *lease)
 		min_us(lease->next_at_us, lease->round_began_us + RENEW_AGAIN_US(lease->ttl_us));
 }
 
-/* No lease is valid for longer than hold_at_most allows. */
+/* The end of the validity: granted_until_us, or the holder's limit if sooner. */
 int64_t
 core_within_limit(const core_lease *lease)
 {

@@ -55,7 +55,7 @@ entry_open(const Entry *entry, const EntryRequest *request, int64_t now_us)
 			return LEASE_TAKEN;
 		if (entry->wish == WISH_DETACHED)
 			return LEASE_DETACHED;
-		/* another reader was faster; or the owner lost its gate, or has another */
+		/* another reader was faster; or the owner has lost its gate, or has another gate */
 		return entry->shared && request->shared ? LEASE_AWAITED : LEASE_TAKEN;
 	}
 	if (can_take_over(entry, request, entry_tokens(entry), now_us))
@@ -78,7 +78,7 @@ entry_take_over(Entry *entry, const EntryRequest *request, int64_t now_us)
 	entry->hold_at_most_us = request->hold_at_most_us;
 	entry->hold_until_us = rules_hold_until_us(now_us, request->hold_at_most_us);
 	if (entry->shared)
-		entry->readers = 1; /* with the token of all readers before */
+		entry->readers = 1; /* with the same token as the readers before */
 	else
 		entry->handovers++;
 	taken.asks = taken.was_kept && rules_asks_for_tokens(tokens_left(entry));
@@ -185,7 +185,7 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 	return false;
 }
 
-/* A shared lease is wanted for as long as the writer holds readers back at the nodes. */
+/* A shared lease counts as wanted for as long as the writer holds back new readers at the nodes. */
 void
 entry_want(Entry *entry, int64_t now_us)
 {
@@ -202,7 +202,7 @@ entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
 		   wish_may_renew(entry->wish, owner, entry->idle_until_us, now_us);
 }
 
-/* Is this the lock that is wanted, and worth having? */
+/* Returns true if the entry has the requested lock, with enough validity and tokens. */
 static bool
 can_take_over(const Entry *entry, const EntryRequest *request, int tokens, int64_t now_us)
 {
@@ -213,8 +213,9 @@ can_take_over(const Entry *entry, const EntryRequest *request, int tokens, int64
 }
 
 /*
- * Is another session's request worth waiting for?  A try does not wait for another host.  A request
- * that was in vain is about to be cancelled, and the next request may succeed.
+ * Returns true if another session's request is worth waiting for.  A try does not wait for
+ * another host.  A request that failed is about to be cancelled, and the next request may
+ * succeed.
  */
 static bool
 is_being_asked(const Entry *entry, const EntryRequest *request)
@@ -224,7 +225,7 @@ is_being_asked(const Entry *entry, const EntryRequest *request)
 	return entry->state != LEASE_HELD;
 }
 
-/* A limited lease does not stay. */
+/* A limited lease is not kept idle. */
 static bool
 is_limited(const Entry *entry)
 {
@@ -237,14 +238,17 @@ more_tokens_come(const Entry *entry, int64_t now_us)
 	return now_us < entry->more_tokens_us;
 }
 
-/* For holders to come. */
+/* for future holders */
 static int64_t
 tokens_left(const Entry *entry)
 {
 	return entry->last_token - rules_token(entry->first_token, entry->handovers);
 }
 
-/* By the nodes, if the holder has not lost it: the holder's limit does not count for the next. */
+/*
+ * The validity by the nodes, or 0 if the holder has lost the lease.  The holder's limit does not
+ * bind the next holder.
+ */
 static int64_t
 healthy_us(const Entry *entry, int64_t now_us)
 {

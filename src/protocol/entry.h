@@ -37,7 +37,7 @@ typedef enum LeaseState
 {
 	LEASE_WAITING = 0, /* being asked for */
 	LEASE_HELD,        /* granted; see entry_validity_us */
-	LEASE_REFUSED,     /* a try found it held by another; final */
+	LEASE_REFUSED,     /* a try found another holder; final */
 	LEASE_UNREACHABLE, /* no quorum answered; final */
 	LEASE_DEADLOCKED,  /* the holder waits for the owner, perhaps through others; final */
 	LEASE_LOST         /* was held; validity ran out; final */
@@ -66,37 +66,38 @@ typedef struct Entry
 	bool answered; /* all nodes have answered the present request */
 	bool shared;
 	bool wanted;        /* another host waits */
-	bool may_stay;      /* as the nodes were told when the lease was asked for */
+	bool may_stay;      /* the nodes know from the request that the lease may stay idle */
 	bool is_queue;      /* of permits: hold_at_most_us bounds a stopped owner only */
-	bool returns;       /* released, and sessions of this host wait */
-	int readers;        /* shared: so many sessions hold the lease */
-	int permits;        /* the lock has so many; 0: it has none */
-	int handovers;      /* since the nodes granted the lease, */
-	int turn_handovers; /* ... and of this turn before */
+	bool returns;       /* released while sessions of this host wait */
+	int readers;        /* shared: number of sessions that hold the lease */
+	int permits;        /* number of the lock's permits; 0: none */
+	int handovers;      /* since the nodes granted the lease */
+	int turn_handovers; /* earlier hand-overs of this turn */
 	int64_t ttl_us;
 	int64_t hold_at_least_us;
 	int64_t hold_at_most_us;
-	int64_t keep_idle_us; /* 0: it does not stay */
+	int64_t keep_idle_us; /* 0: the lease is not kept idle */
 	int64_t granted_until_us;
 	int64_t hold_until_us; /* 0: no limit */
-	int64_t idle_until_us; /* of WISH_IDLE */
-	int64_t want_until_us; /* shared: a writer of another host waits until then, or longer */
+	int64_t idle_until_us; /* WISH_IDLE only */
+	int64_t want_until_us; /* shared: a writer of another host waits at least until this time */
 	int64_t first_token;
-	int64_t last_token;     /* of the grant, or the bound that renewals have raised */
-	int64_t more_tokens_us; /* the broker asks for more tokens; they come by then or do not */
+	int64_t last_token;     /* of the grant, or the bound after renewals */
+	int64_t more_tokens_us; /* the broker has asked for more tokens; they come by this time or
+							 * not at all */
 	int64_t turn_began_us;
 	int64_t long_turn_us;
 } Entry;
 
-/* What a session asks for that has passed the gate. */
+/* the request of a session that has passed the gate */
 typedef struct EntryRequest
 {
 	bool same_gate; /* the session came through the entry's gate */
-	bool same_lock; /* the key is the same: two keys may have one hash */
+	bool same_lock; /* the key is the same: two names may have one hash */
 	bool shared;
 	bool once;          /* a try */
-	bool awaited;       /* a reader that was waiting at the grant */
-	bool awaits_tokens; /* has time for LEASE_MORE_TOKENS; else it asks the nodes */
+	bool awaited;       /* the reader was already waiting at the grant */
+	bool awaits_tokens; /* can wait for LEASE_MORE_TOKENS; else the session asks the nodes */
 	int permits;
 	int64_t ttl_us;
 	int64_t hold_at_least_us;
@@ -104,97 +105,102 @@ typedef struct EntryRequest
 	int64_t keep_idle_us;
 } EntryRequest;
 
-/* The server's part in a release. */
+/* the server's state at a release */
 typedef struct EntryRelease
 {
 	bool stays_end;     /* the server stops: no lease stays */
 	int waiting;        /* sessions at the gate */
 	int handover_limit; /* hand-overs of a turn */
-	int64_t pass_us;    /* the session at the head of the permits' queue has so long to come;
-						 * 0: there is none */
+	int64_t pass_us;    /* time for the session at the head of the permits' queue to come; 0:
+						 * there is none */
 } EntryRelease;
 
 typedef struct EntryTaken
 {
-	bool was_kept; /* by keep_idle */
-	bool asks;     /* the session has the broker ask for more tokens */
+	bool was_kept; /* was an idle lease, by keep_idle */
+	bool asks;     /* the session wakes the broker for more tokens */
 } EntryTaken;
 
-/* Reasons for which an entry without an acting owner ends. */
+/* why an entry without an acting owner ends */
 typedef enum EntryEnd
 {
-	ENTRY_STAY_IS_OVER, /* keep_idle has lasted long enough */
-	ENTRY_RECALLED,     /* another host wants the lease, or the table needs room */
-	ENTRY_NOBODY_CAME,  /* the waiter for which the lease was left has gone */
-	ENTRY_HOLD_IS_OVER, /* a detached lease was held for as long as it may */
+	ENTRY_STAY_IS_OVER, /* keep_idle is over */
+	ENTRY_RECALLED,     /* another host recalls the lease, or the table needs room */
+	ENTRY_NOBODY_CAME,  /* the waiter for which the lease was kept has gone */
+	ENTRY_HOLD_IS_OVER, /* a detached lease has reached the end of its time */
 	ENTRY_GIVEN_BACK,   /* a detached lease was released by its token, was lost, or the server
 						 * stops */
-	ENTRY_ORPHANED,     /* a renewal is due that would be for nobody */
-	ENTRY_ENDS          /* how many */
+	ENTRY_ORPHANED,     /* a renewal is due for a lease without a holder */
+	ENTRY_ENDS          /* number of reasons */
 } EntryEnd;
 
 /*
- * A lease that its owner lost has no claim to its name, whether the owner knows of the loss or not.
+ * Returns true for a lost lease: it has no claim to its name, whether its owner knows of the
+ * loss or not.
  */
 extern bool entry_has_lost_name(Wish wish, LeaseState state);
 
-/* 0: not held, or over */
+/* how long the lease is still valid; 0: not held, or over */
 extern int64_t entry_validity_us(const Entry *entry, int64_t now_us);
 
-/* Tokens for holders of this grant, those of the past included. */
+/* The tokens of this grant, for past and future holders. */
 extern int entry_tokens(const Entry *entry);
 
-/* Another host waits, or a writer does. */
+/* Returns true if another host waits, or a writer of another host. */
 extern bool entry_is_wanted(const Entry *entry, int64_t now_us);
 
 /*
- * A session wants the lock of this entry, which has the name.  LEASE_HANDED_OVER: the caller goes
- * on with entry_take_over.  LEASE_OPENED: the session needs another lease, so the caller releases
- * this one.  Else the entry stays as it is.
+ * A session wants the lock whose name this entry has.  Returns LEASE_HANDED_OVER: the caller
+ * goes on with entry_take_over.  LEASE_OPENED: the session needs another lease, so the caller
+ * releases the lease of this entry.  Any other result leaves the entry unchanged.
  */
 extern LeaseOpened entry_open(const Entry *entry, const EntryRequest *request, int64_t now_us);
 
-/* Changes wish, keep_idle_us, hold_at_most_us, hold_until_us, handovers, readers. */
+/*
+ * Makes the session the holder.  Changes wish, keep_idle_us, hold_at_most_us, hold_until_us,
+ * handovers, readers.
+ */
 extern EntryTaken entry_take_over(Entry *entry, const EntryRequest *request, int64_t now_us);
 
 /*
- * A reader wants to join the lease.  LEASE_JOINED: the caller counts it, if there is room.
- * LEASE_OPENED: there is nothing to join; see entry_open.
+ * A reader wants to join the lease.  Returns LEASE_JOINED: the caller counts the reader, if
+ * there is room.  LEASE_OPENED: there is no lease to join; see entry_open.
  */
 extern LeaseOpened entry_join(const Entry *entry, const EntryRequest *request, int64_t now_us);
 
 /*
- * A reader leaves: changes readers.  Returns whether it was the last one; then the caller goes on
- * as with a release.
+ * A reader leaves.  Changes readers, returns.  Returns true for the last reader: the caller goes
+ * on as with a release.
  */
 extern bool entry_leave(Entry *entry);
 
 /*
- * The owner is done, or the last reader.  True: the lease stays by keep_idle.  Then it has changed
- * wish, idle_until_us, hold_until_us.  The fields `waiting` and `pass_us` need not be known yet.
+ * The owner or the last reader is done.  Returns true if keep_idle keeps the lease, and then has
+ * changed wish, returns, idle_until_us, hold_until_us.  The function does not read `waiting` and
+ * `pass_us` of the release.
  */
 extern bool entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us);
 
 /*
- * The lease does not stay.  True: it is left for the next at the gate, or for the next that waits
- * for a permit.  Changes wish, returns, idle_until_us, hold_until_us.  False: changes wish and
- * returns; the name is free.
+ * The lease is not kept idle.  Returns true if the lease is kept for the next session at the
+ * gate, or at the head of the permits' queue.  Changes wish, returns, idle_until_us,
+ * hold_until_us.  Returns false if the name is free.  Changes wish, returns.
  */
 extern bool entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us);
 
-/* The owner leaves a granted lease to its role.  Returns the wish from then on. */
+/* The owner turns the lease into a detached lease of its role.  Returns the new wish. */
 extern Wish entry_detach(const Entry *entry, bool stays_end);
 
 /* Returns the new hold_until_us; 0: the lease has ended, and can't be prolonged. */
 extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_t now_us);
 
-/* Does the entry end for this reason?  Then its wish becomes WISH_NOTHING. */
+/* Returns true if the entry ends for this reason; the caller then sets the wish to WISH_NOTHING. */
 extern bool entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us);
 
-/* Another host wants the lease.  Changes wanted; or want_until_us, of a shared lease. */
+/* Another host waits for the lease.  Changes wanted; of a shared lease: want_until_us. */
 extern void entry_want(Entry *entry, int64_t now_us);
 
-/* Is it time that the broker asks for more tokens? */
+/* Returns true if the broker should ask for more tokens. */
 extern bool entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
 
 #endif /* REDLOCK_ENTRY_H */

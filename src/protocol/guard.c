@@ -10,7 +10,7 @@
 
 #define SECOND INT64_C(1000000)
 
-/* A node counts its uptime in whole seconds, by a clock that may be set. */
+/* uptime is counted in whole seconds, by a clock that may be set */
 #define UPTIME_SLACK_S 2
 
 static bool is_same(const char *a, const char *b);
@@ -28,7 +28,7 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 
 	if (verdict != GUARD_AS_BEFORE)
 		guard_distrust(memory, max_ttl_us, now_us);
-	/* where we knew another process, its uptime need not be believed; see review */
+	/* after another known process, the reported uptime is not used; see review */
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
 	else if (other)
@@ -46,7 +46,7 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	return verdict;
 }
 
-/* As long as a lease that began just now could live, by whatever clock. */
+/* The quarantine lasts as long as a lease that begins now could live, by any clock. */
 void
 guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us)
 {
@@ -67,9 +67,8 @@ is_same(const char *a, const char *b)
 }
 
 /*
- * The node that is used for this process; or -1.  It need not be connected: it may have
- * voted just before, and what it was sent may be executed late, as long as the process
- * lives.
+ * The node that is used for this process; -1: none.  The node may be unconnected: it may have
+ * voted just before, and a live process may still execute late commands.
  */
 static int
 find_twin(GuardMemory *const *nodes, int node, const char *run_id)
@@ -82,10 +81,10 @@ find_twin(GuardMemory *const *nodes, int node, const char *run_id)
 }
 
 /*
- * A node's uptime is by its wall clock, which may step after its start: then a
- * process of some seconds looks old.  Where we knew another process before, it need
- * not be believed.  That one answered us last at some time, so what it knew may have
- * been lost at any time since.
+ * Returns why a quarantine begins, or GUARD_AS_BEFORE.  A node computes its uptime from its wall
+ * clock, which may step after the start.  Then a process of some seconds reports a long uptime.
+ * After another known process the uptime is not used.  The known process answered at some time
+ * in the past, and may have lost its data at any time since.
  */
 static GuardVerdict
 review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)

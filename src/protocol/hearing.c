@@ -1,6 +1,6 @@
 /*
  * hearing.c
- *		Which releases a request has heard of; see hearing.h.
+ *		The releases that a request has heard of; see hearing.h.
  */
 #include "protocol/hearing.h"
 
@@ -40,7 +40,7 @@ hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token)
 	return true;
 }
 
-/* A forged token makes it deaf to others until then at most. */
+/* A forged token hides true releases at most until this call. */
 void
 hearing_asked(Hearing *hearing)
 {

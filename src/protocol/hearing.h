@@ -1,54 +1,57 @@
 /*
  * hearing.h
- *		Whether a request that waits has heard of the release that it waits for.
+ *		Whether a waiting request has heard of the release that it waits for.
  *
- * It joins the lock's channel on all nodes, and asks again when a majority has confirmed that,
- * as the lock may have been released before.  From then on nodes tell of the release, but only
- * those that had the lock, which may be no more than a majority, and another one than that whose
- * channels were joined.  So the lock is taken for released where a node has told so since the
- * request asked last, and where its last round found the lock free: if these are a majority, it
- * asks again.  Where it joined the channel only after it asked, the lock may have been released
- * unheard: if these make up a majority with the others, it asks again soon, but not before those
- * whose turn it is.
+ * The request joins the lock's channel on all nodes.  When a majority has confirmed, the request
+ * asks again, because the lock may have been released before.  From then on nodes publish the
+ * release.  But only nodes with the lock's key publish it.  These nodes may be a bare majority,
+ * and not the majority with the joined channels.
  *
- * Messages are hints: lost, late, doubled or forged ones make it ask in vain, or later.
+ * So the request counts two sets of nodes: nodes that have published a release since the request
+ * last asked, and nodes where its last round found the lock free.  If both sets together are a
+ * majority, the request asks again.  At nodes where the channel was joined after the request
+ * last asked, a release may have been missed.  If a majority needs these nodes too, the request
+ * asks again soon, but not before the hosts whose turn it is.
  *
- * Pure, like the core.
+ * Messages are hints: a lost, late, doubled or forged message makes the request ask in vain, or
+ * later.
  */
 #ifndef REDLOCK_HEARING_H
 #define REDLOCK_HEARING_H
 
 #include "protocol/core.h"
 
-/* Of a request; zeroed for a new one. */
+/* the state of one request; zeroed for a new request */
 typedef struct Hearing
 {
-	core_mask joined; /* the channel, on these nodes */
-	core_mask late;   /* since the request asked last */
-	core_mask told;   /* nodes, since then, of the end of the lease with this token */
+	core_mask joined; /* nodes on which the channel is joined */
+	core_mask late;   /* nodes whose channel was joined since the request last asked */
+	core_mask told;   /* nodes that have published the end of the lease with token `ended`, since
+					   * the request last asked */
 	int64_t ended;
-	int64_t over; /* that of which a majority has told before */
+	int64_t over; /* the last token whose end a majority has published */
 } Hearing;
 
-/* The node confirms that the channel was joined.  Now on a majority? */
+/* The node confirms the join.  Returns true if this confirmation completes a majority. */
 extern bool hearing_joined(Hearing *hearing, const core_lease *lease, int node);
 
-/* It has left the channel, or lost its connection to the node. */
+/* The request left the channel, or lost its connection to the node. */
 extern void hearing_left(Hearing *hearing, int node);
 
 /*
- * The node tells of the end of the lease with this token (0: an unknown one, which is another
- * each time).  Is it the one with which a majority has told?  What slow nodes tell of the release
- * before is not counted.
+ * The node publishes the end of the lease with this token (0: unknown, each time another lease).
+ * Returns true if this message completes a majority.  Late messages about an earlier lease do
+ * not count.
  */
 extern bool hearing_told(Hearing *hearing, const core_lease *lease, int node, int64_t token);
 
-/* The request asks. */
+/* Call this when the request asks. */
 extern void hearing_asked(Hearing *hearing);
 
 /*
- * May it be released, and no majority tells it?  To be asked when a round was refused or a
- * node has answered, when a channel was joined, and when a node has told.
+ * Returns true if the lock may be released without a majority that publishes the release.  Call
+ * this when a round was refused or a node has answered, when a channel was joined, and when a
+ * node has published a release.
  */
 extern bool hearing_may_miss(const Hearing *hearing, const core_lease *lease);
 

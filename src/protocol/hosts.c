@@ -1,67 +1,67 @@
 /*
  * hosts.c
- *		What hosts tell each other, and whether they may share locks; see hosts.h.
+ *		The registry entries of hosts, and whether two hosts may share locks; see hosts.h.
  *
  * Which nodes of two hosts are the same
  * -------------------------------------
  *
- * Addresses don't tell: each host may have a name of its own for a node, and 127.0.0.1 is
- * another node on each.  A node that a host is connected to is known by its process.  Its
- * data, or what is in it, is not enough: a copy of it has the same.
+ * An address does not identify a node: each host may use its own name for a node, and 127.0.0.1
+ * is another node on each host.  A connected node is identified by its process.  The node's data
+ * would not suffice, because a copy has the same data.
  *
- * What was written before a node started, by a host that may have died since, can't name
- * its process.  So if it does not, that does not tell whether the node is one of that host's:
- * the node is then taken for one that is not known.  Nor does it tell if it was written after
- * we heard of the node last: that may have restarted since, and we have not noticed.  Who is
- * alive writes again within seconds, and we ask again.
+ * An entry written before a node started can't name the node's process.  The host that wrote the
+ * entry may be dead, so the entry may stay as it is.  If such an entry does not name the
+ * process, the node is treated as unknown.  An entry written after our last message from the
+ * node proves nothing either: the node may have restarted unnoticed.  A live host writes again
+ * within seconds, and this host asks again.
  *
- * Nor does it matter where it names a process that this host met at the node before (former): that
- * server has restarted.
+ * An entry may also name an earlier process that this host met at the node (`former`): the
+ * server has restarted since.  The comparison then uses the earlier process.
  *
- * A node that is not known is taken for the one with the same address, or for any that the
- * other host has more: such that the hosts agree, if it can be found by the lists that it is in.
- * Where the hosts agree by such a guess about a node that may have restarted, the comparison tells
- * the node (guessed): it gives this host no vote before the other host's next entry, and a host
- * that takes no locks yet does not begin.
+ * An unknown node is matched with the node of the same address, or with any unmatched node of
+ * the other host.  Among these matches the search prefers a match with which the hosts agree, by
+ * the lists that contain the nodes.  If the hosts agree only by a guess about a node that may
+ * have restarted, the comparison reports the node (`guessed`).  Such a node gives this host no
+ * vote before the other host's next entry, and a host that takes no locks yet does not begin.
  *
- * For locks of later times (HOSTS_AT_ANY_TIME), such a node is the one with the same address, or
- * no node of the other host: both hosts may reach their nodes by then.
+ * For locks of later times (HOSTS_AT_ANY_TIME) an unknown node matches only the node with the
+ * same address: both hosts may reach their nodes by then.
  *
- * A node that a host can't send to has no vote for it, so it is in no quorum that is granted
- * something.  But a lease that is held may have been granted by it.
+ * A node that a host can't send to does not vote for the host's new leases.  But such a node may
+ * have granted a lease that the host still holds.
  */
 #include "protocol/hosts.h"
 
 #include <string.h>
 
 #include "protocol/overlap.h"
+#include "protocol/words.h"
 
 /*
- * In that time after the start of a node a host may not have noticed it: where the end of a
- * connection is not told, it is found by a check.
+ * For this long after the start of a node a host may not have noticed the start.  A connection
+ * that ends silently is found by a check.
  */
 #define UNNOTICED_US INT64_C(10000000)
 
 #define ALL (~(core_mask) 0)
 
-#define HELD_NOW 0x15 /* of HostNode.held: in the first of two lists */
+#define HELD_NOW 0x15 /* bits of HostNode.held: in the first of two lists */
 #define LIKENESS_MAX 11
 
-/* How the lists of two hosts may be related when a change goes from now to both to next. */
+/*
+ * where the other host may stand, in a change from the first list over both lists to the next
+ * list
+ */
 enum
 {
 	THEY_LEAD,
 	THEY_FOLLOW,
-	SAME_STEP /* in which they disagree if in all */
+	SAME_STEP /* if all relations differ, the differences of this one are reported */
 };
 
-static bool take_text(const char **at, const char *end, char *word, size_t size);
 static bool take_bytes(const char **at, const char *end, int64_t most, const char **bytes,
 					   size_t *len);
 static bool take_node(const char **at, const char *end, HostNode *node);
-static bool is_printable(const char *text, char first);
-static bool is_id(const char *text);
-static bool is_digit(char c, unsigned *value);
 static void compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 					int64_t seen_us, HostsDifference *difference);
 static bool is_in_doubt(const HostNode *node, int64_t seen_us);
@@ -89,13 +89,13 @@ hosts_write_facts(const HostFacts *facts, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_word(at, facts->name);
-	at = hosts_put_word(at, facts->version);
-	at = hosts_put_word(at, facts->postgres);
-	at = hosts_put_number(at, facts->leases);
-	at = hosts_put_number(at, facts->settled);
-	at = hosts_put_number(at, facts->up_for_s);
-	at = hosts_put_number(at, facts->takes_for_s);
+	at = words_put_text(at, facts->name);
+	at = words_put_text(at, facts->version);
+	at = words_put_text(at, facts->postgres);
+	at = words_put_number(at, facts->leases);
+	at = words_put_number(at, facts->settled);
+	at = words_put_number(at, facts->up_for_s);
+	at = words_put_number(at, facts->takes_for_s);
 	return (size_t) (at - text);
 }
 
@@ -106,15 +106,13 @@ hosts_read_facts(HostFacts *facts, const char *text, size_t len)
 	int64_t leases;
 	int64_t settled;
 
-	if (!take_text(&text, end, facts->name, sizeof(facts->name)) ||
-		!is_printable(facts->name, ' ') ||
-		!take_text(&text, end, facts->version, sizeof(facts->version)) ||
-		!is_printable(facts->version, ' ') ||
-		!take_text(&text, end, facts->postgres, sizeof(facts->postgres)) ||
-		!is_printable(facts->postgres, ' ') || !hosts_take_number(&text, end, INT32_MAX, &leases) ||
-		!hosts_take_number(&text, end, 1, &settled) ||
-		!hosts_take_number(&text, end, UINT32_MAX, &facts->up_for_s) ||
-		!hosts_take_number(&text, end, UINT32_MAX, &facts->takes_for_s))
+	if (!words_take_printable(&text, end, facts->name, sizeof(facts->name)) ||
+		!words_take_printable(&text, end, facts->version, sizeof(facts->version)) ||
+		!words_take_printable(&text, end, facts->postgres, sizeof(facts->postgres)) ||
+		!words_take_number(&text, end, INT32_MAX, &leases) ||
+		!words_take_number(&text, end, 1, &settled) ||
+		!words_take_number(&text, end, UINT32_MAX, &facts->up_for_s) ||
+		!words_take_number(&text, end, UINT32_MAX, &facts->takes_for_s))
 		return false;
 	facts->leases = (int32_t) leases;
 	facts->settled = settled == 1;
@@ -126,20 +124,20 @@ hosts_write_config(const HostConfig *config, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_word(at, config->prefix);
-	at = hosts_put_number(at, config->max_ttl_ms);
-	at = hosts_put_number(at, config->count);
+	at = words_put_text(at, config->prefix);
+	at = words_put_number(at, config->max_ttl_ms);
+	at = words_put_number(at, config->count);
 	for (int i = 0; i < config->count; i++)
 	{
 		const HostNode *node = &config->node[i];
 
-		at = hosts_put_number(at, node->now + 2 * node->next + 4 * node->held);
-		at = hosts_put_number(at, node->db);
-		at = hosts_put_word(at, node->address);
-		at = hosts_put_word(at, node->process);
+		at = words_put_number(at, node->now + 2 * node->next + 4 * node->held);
+		at = words_put_number(at, node->db);
+		at = words_put_text(at, node->address);
+		at = words_put_text(at, node->process);
 	}
-	at = hosts_put_number(at, config->standing);
-	at = hosts_put_number(at, config->step);
+	at = words_put_number(at, config->standing);
+	at = words_put_number(at, config->step);
 	return (size_t) (at - text);
 }
 
@@ -151,16 +149,16 @@ hosts_read_config(HostConfig *config, const char *text, size_t len)
 	int64_t standing;
 	int64_t step;
 
-	if (!take_text(&text, end, config->prefix, sizeof(config->prefix)) ||
-		!hosts_take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
-		!hosts_take_number(&text, end, HOSTS_NODES_MAX, &count))
+	if (!words_take_text(&text, end, config->prefix, sizeof(config->prefix)) ||
+		!words_take_number(&text, end, INT32_MAX, &config->max_ttl_ms) ||
+		!words_take_number(&text, end, HOSTS_NODES_MAX, &count))
 		return false;
 	config->count = (int) count;
 	for (int i = 0; i < config->count; i++)
 		if (!take_node(&text, end, &config->node[i]))
 			return false;
-	if (!hosts_take_number(&text, end, HOST_WARNS, &standing) ||
-		!hosts_take_number(&text, end, HOST_GOES_BACK, &step))
+	if (!words_take_number(&text, end, HOST_WARNS, &standing) ||
+		!words_take_number(&text, end, HOST_GOES_BACK, &step))
 		return false;
 	config->standing = (HostStanding) standing;
 	config->step = (HostStep) step;
@@ -173,11 +171,12 @@ take_node(const char **at, const char *end, HostNode *node)
 	int64_t lists;
 	int64_t db;
 
-	if (!hosts_take_number(at, end, 255, &lists) || lists == 0 ||
-		!hosts_take_number(at, end, INT32_MAX, &db) ||
-		!take_text(at, end, node->address, sizeof(node->address)) || node->address[0] == '\0' ||
-		!is_printable(node->address, ' ') ||
-		!take_text(at, end, node->process, sizeof(node->process)) || !is_id(node->process))
+	if (!words_take_number(at, end, 255, &lists) || lists == 0 ||
+		!words_take_number(at, end, INT32_MAX, &db) ||
+		!words_take_printable(at, end, node->address, sizeof(node->address)) ||
+		node->address[0] == '\0' ||
+		!words_take_text(at, end, node->process, sizeof(node->process)) ||
+		!words_are_printable(node->process, '!'))
 		return false;
 	node->now = lists % 2 == 1;
 	node->next = lists / 2 % 2 == 1;
@@ -206,10 +205,10 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 {
 	int64_t number;
 
-	if (!hosts_take_hex(at, end, &record->id) ||
-		!hosts_take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
+	if (!words_take_id(at, end, &record->id) ||
+		!words_take_number(at, end, LUA_HOST_LIVES_MS, &record->age_ms) ||
 		!take_bytes(at, end, LUA_FACTS_MAX, &record->facts, &record->facts_len) ||
-		!hosts_take_number(at, end, LUA_RECORDS_MAX, &number))
+		!words_take_number(at, end, LUA_RECORDS_MAX, &number))
 		return false;
 	record->number = (int32_t) number;
 	if (!take_bytes(at, end, LUA_CONFIG_MAX, &record->config, &record->config_len))
@@ -219,132 +218,18 @@ hosts_take(const char **at, const char *end, HostRecord *record)
 	return true;
 }
 
-char *
-hosts_put_word(char *at, const char *word)
-{
-	size_t len = strlen(word) + 1;
-
-	memcpy(at, word, len);
-	return at + len;
-}
-
-char *
-hosts_put_number(char *at, int64_t number)
-{
-	char digits[24];
-	int i = (int) sizeof(digits);
-
-	digits[--i] = '\0';
-	do
-		digits[--i] = (char) ('0' + number % 10);
-	while ((number /= 10) > 0);
-	return hosts_put_word(at, digits + i);
-}
-
-/* One that has no room is none. */
-static bool
-take_text(const char **at, const char *end, char *word, size_t size)
-{
-	for (size_t i = 0; i < size && *at + i < end; i++)
-	{
-		word[i] = (*at)[i];
-		if (word[i] == '\0')
-		{
-			*at += i + 1;
-			return true;
-		}
-	}
-	return false;
-}
-
-bool
-hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number)
-{
-	char word[17];
-	unsigned digit;
-
-	if (!take_text(at, end, word, sizeof(word)) || word[0] == '\0')
-		return false;
-	*number = 0;
-	for (int i = 0; word[i] != '\0'; i++)
-	{
-		if (!is_digit(word[i], &digit) || digit > 9)
-			return false;
-		*number = 10 * *number + digit;
-	}
-	return *number <= most;
-}
-
-char *
-hosts_put_hex(char *at, uint64_t number)
-{
-	char digits[LOCK_HOST_DIGITS + 1];
-
-	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
-		digits[i] = "0123456789abcdef"[number >> 4 * (LOCK_HOST_DIGITS - 1 - i) & 15];
-	digits[LOCK_HOST_DIGITS] = '\0';
-	return hosts_put_word(at, digits);
-}
-
-bool
-hosts_take_word(const char **at, const char *end, char *word, size_t size)
-{
-	return take_text(at, end, word, size) && is_printable(word, ' ');
-}
-
-/* Behind the number of them. */
+/* Reads a number of bytes, and the bytes. */
 static bool
 take_bytes(const char **at, const char *end, int64_t most, const char **bytes, size_t *len)
 {
 	int64_t number;
 
-	if (!hosts_take_number(at, end, most, &number) || number > end - *at)
+	if (!words_take_number(at, end, most, &number) || number > end - *at)
 		return false;
 	*bytes = *at;
 	*len = (size_t) number;
 	*at += number;
 	return true;
-}
-
-bool
-hosts_take_hex(const char **at, const char *end, uint64_t *id)
-{
-	char word[LOCK_HOST_DIGITS + 1];
-	unsigned digit;
-
-	*id = 0;
-	if (!take_text(at, end, word, sizeof(word)) || strlen(word) != LOCK_HOST_DIGITS)
-		return false;
-	for (int i = 0; i < LOCK_HOST_DIGITS; i++)
-	{
-		if (!is_digit(word[i], &digit))
-			return false;
-		*id = 16 * *id + digit;
-	}
-	return true;
-}
-
-static bool
-is_digit(char c, unsigned *value)
-{
-	*value = (unsigned) (c <= '9' ? c - '0' : c - 'a' + 10);
-	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-}
-
-/* Neither control characters nor what is not ASCII; nor a blank, if the first is after that. */
-static bool
-is_printable(const char *text, char first)
-{
-	for (; *text != '\0'; text++)
-		if (*text < first || *text > '~')
-			return false;
-	return true;
-}
-
-static bool
-is_id(const char *text)
-{
-	return is_printable(text, '!');
 }
 
 void
@@ -374,7 +259,7 @@ hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 		difference->guessed = in_doubt;
 }
 
-/* then: our nodes, as far as they were known when the other host wrote its configuration */
+/* then: our nodes, as known when the other host wrote its configuration */
 static void
 compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs, int64_t seen_us,
 		HostsDifference *difference)
@@ -411,7 +296,7 @@ compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 	difference->all_known = knows_all(now) && knows_all(theirs);
 }
 
-/* Can quorums be apart, if these twins are the same nodes? */
+/* Returns the differences of the lists, given these matches. */
 static unsigned
 compare_lists(const HostConfig *ours, const HostConfig *theirs, const int twin[HOSTS_NODES_MAX],
 			  bool all_vote)
@@ -472,7 +357,7 @@ names_process(const HostConfig *config, const HostNode *node)
 	return false;
 }
 
-/* The other host names the process that this host met there before a restart. */
+/* Puts a former process into the node, if the other host's configuration names the process. */
 static bool
 use_former(HostNode *node, const HostConfig *theirs)
 {
@@ -489,7 +374,7 @@ use_former(HostNode *node, const HostConfig *theirs)
 	return false;
 }
 
-/* list: 0: those in force, else which of `held` */
+/* list: 0: the lists in force; else a pair of lists in `held` */
 static core_lists
 lists_of(const HostConfig *config, const int *bit_of, int list)
 {
@@ -516,7 +401,7 @@ knows_all(const HostConfig *config)
 	return true;
 }
 
-/* Those that the host can send to. */
+/* the nodes that the host can send to */
 static core_mask
 voters_of(const HostConfig *config, const int *bit_of)
 {
@@ -527,7 +412,7 @@ voters_of(const HostConfig *config, const int *bit_of)
 	return voters;
 }
 
-/* Each node that has no twin yet gets one, if there is one. */
+/* Matches each unmatched node, if possible. */
 static void
 pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],
 	 bool (*same)(const HostNode *one, const HostNode *other))
@@ -538,7 +423,7 @@ pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX]
 				twin[i] = j;
 }
 
-/* Those that are the most likely come first. */
+/* Matches the rest, the likeliest matches first. */
 static void
 pair_rest(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX], int step)
 {
@@ -561,9 +446,9 @@ is_free(const int twin[HOSTS_NODES_MAX], int count, int j)
 }
 
 /*
- * What new locks are asked of counts most.  Then in how many lists it is on both.  Then that
- * nobody is left without a twin: a node that one host knows can only be one that the other does
- * not.
+ * How likely two nodes match.  Nodes in the lists in force count most.  Next counts the number
+ * of lists that contain both nodes.  Then known nodes go first, so that each known node finds a
+ * match: a node that is known to one host can only match an unknown node.
  */
 static int
 likeness(const HostNode *ours, const HostNode *theirs, int step)
@@ -636,7 +521,7 @@ hosts_say_the_same(const HostConfig *one, const HostConfig *other)
 	return true;
 }
 
-/* Nodes that the host leaves stay, in no list, like nodes that have leases alone. */
+/* Nodes that the host leaves stay in the configuration, in no list. */
 void
 hosts_take_step(HostConfig *config)
 {

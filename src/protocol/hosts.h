@@ -1,10 +1,10 @@
 /*
  * hosts.h
- *		What hosts write of themselves into the registry of each node (hosts.lua), the
- *		reading of it, and whether two hosts may share locks.
+ *		A host's own entry in the registry of each node (hosts.lua): writing, reading, and the
+ *		decision whether two hosts may share locks.
  *
- * Texts are words, a NUL after each.  Anybody may have written them, so what is not wholly
- * as it should be is read as nothing.  A later version may add words at the end.
+ * Texts are words, with a NUL after each word.  Anybody may have written a text, so a reader
+ * drops the whole text if any part is malformed.  A later version may add words at the end.
  *
  * Pure, like the core.
  */
@@ -18,143 +18,146 @@
 
 #define HOSTS_NODES_MAX CORE_NODES_MAX
 #define HOSTS_HELD_MAX 3      /* former lists by which a host holds leases */
-#define HOSTS_ADDRESS_MAX 255 /* bytes of a node's */
-#define HOSTS_ID_MAX 16       /* bytes that tell one process from others */
+#define HOSTS_ADDRESS_MAX 255 /* bytes of a node's address */
+#define HOSTS_ID_MAX 16       /* bytes that distinguish a process from other processes */
 #define HOSTS_FORMER_MAX 4    /* processes of a node before the present one */
 #define HOSTS_NAME_MAX 63
 #define HOSTS_VERSION_MAX 31
-#define HOSTS_AFTER_MAX 64 /* bytes of where a page ends */
+#define HOSTS_AFTER_MAX 64 /* bytes of the place where a page ends */
 
-/* Whether a host takes locks: see standing.h. */
+/* whether a host takes locks: see standing.h */
 typedef enum HostStanding
 {
-	HOST_ASKS,    /* not yet, and never by the present settings */
+	HOST_ASKS,    /* not yet, and never did by the present settings */
 	HOST_TAKES,   /* yes, or in a moment */
 	HOST_REFUSES, /* no, and has no lock by the present settings */
 	HOST_HOLDS,   /* no, but still has locks */
 	HOST_WARNS    /* yes, beside any other host: redlock.on_disagreement is warn */
 } HostStanding;
 
-/* From two lists of nodes to one: see steps.h. */
+/* the step from two lists of nodes to one list: see steps.h */
 typedef enum HostStep
 {
 	HOST_STAYS,
 	HOST_GOES_ON,  /* to the next list */
-	HOST_GOES_BACK /* to the first one */
+	HOST_GOES_BACK /* back to the first list */
 } HostStep;
 
-/* Facts that change.  People read them; hosts read takes_for_s alone. */
+/* Facts that change.  People read the facts; hosts read takes_for_s only. */
 typedef struct HostFacts
 {
-	char name[HOSTS_NAME_MAX + 1];        /* these three in printable ASCII */
+	char name[HOSTS_NAME_MAX + 1];        /* name, version, postgres: printable ASCII */
 	char version[HOSTS_VERSION_MAX + 1];  /* of redlock_pg */
 	char postgres[HOSTS_VERSION_MAX + 1]; /* of PostgreSQL */
 	int32_t leases;
-	bool settled;        /* all its leases are on each of its lists */
-	int64_t up_for_s;    /* since its shared memory was made */
+	bool settled;        /* all leases of the host are on all lists */
+	int64_t up_for_s;    /* since the host's shared memory was made */
 	int64_t takes_for_s; /* how long the host has taken locks; 0: it takes none */
 } HostFacts;
 
-/* A node as a host sees it.  What it does not know is empty. */
+/* A node, as a host sees it.  Unknown texts are empty. */
 typedef struct HostNode
 {
-	char address[HOSTS_ADDRESS_MAX + 1]; /* without its database; printable ASCII */
+	char address[HOSTS_ADDRESS_MAX + 1]; /* without the database; printable ASCII */
 	int32_t db;
-	bool now;  /* in its list, */
-	bool next; /* or in that which is to take its place */
-	/* in those by which it holds leases that are not by these: of each two bits, as above */
+	bool now;  /* in the host's list */
+	bool next; /* in the next list */
+	/*
+	 * in former lists by which the host still holds leases: two bits for each pair of lists,
+	 * like `now` and `next`
+	 */
 	uint8_t held;
-	char process[HOSTS_ID_MAX + 1]; /* of a node that it can send to: what no other node has */
-	/* of this host's own nodes, not in the text: the process started then, no later, */
+	char process[HOSTS_ID_MAX + 1]; /* the node's process, if the host can send to the node;
+									 * unique to the process */
+	/* own nodes only, not in the text: the process started at this time, or earlier */
 	int64_t started_us;
-	int64_t heard_us;                                /* ... and it was heard of last; */
-	char former[HOSTS_FORMER_MAX][HOSTS_ID_MAX + 1]; /* its processes before that, or empty */
+	int64_t heard_us;                                /* own nodes only: last message from the
+													  * node */
+	char former[HOSTS_FORMER_MAX][HOSTS_ID_MAX + 1]; /* own nodes only: processes of the node
+													  * before `process`, or empty */
 } HostNode;
 
-/* What the hosts that share locks must agree about. */
+/* what hosts that share locks must agree about */
 typedef struct HostConfig
 {
 	char prefix[LOCK_PREFIX_MAX + 1];
 	int64_t max_ttl_ms;
 	HostStanding standing;
-	HostStep step; /* that it is about to take */
+	HostStep step; /* the step that the host has announced */
 	int count;
-	HostNode node[HOSTS_NODES_MAX]; /* those that are only of `held` come last */
+	HostNode node[HOSTS_NODES_MAX]; /* nodes of former lists only come last */
 } HostConfig;
 
-/* They return the length of the text, whose size is LUA_FACTS_MAX, LUA_CONFIG_MAX. */
+/* Write a text of at most LUA_FACTS_MAX, LUA_CONFIG_MAX bytes.  Return its length. */
 extern size_t hosts_write_facts(const HostFacts *facts, char *text);
 extern size_t hosts_write_config(const HostConfig *config, char *text);
 
 extern bool hosts_read_facts(HostFacts *facts, const char *text, size_t len);
 extern bool hosts_read_config(HostConfig *config, const char *text, size_t len);
 
-/* Words of such texts, with the NUL after each.  What they take must be there, and printable ASCII.
- */
-extern char *hosts_put_word(char *at, const char *word);
-extern char *hosts_put_number(char *at, int64_t number);
-extern char *hosts_put_hex(char *at, uint64_t number);
-extern bool hosts_take_word(const char **at, const char *end, char *word, size_t size);
-extern bool hosts_take_number(const char **at, const char *end, int64_t most, int64_t *number);
-extern bool hosts_take_hex(const char **at, const char *end, uint64_t *number);
-
-/* An id, as far as it goes into a HostNode. */
+/* Copies an id, cut off where a HostNode has no room or a character is not printable ASCII. */
 extern void hosts_set_id(char id[HOSTS_ID_MAX + 1], const char *text);
 
-/* One host, as a node tells it. */
+/* one host, from a node's answer */
 typedef struct HostRecord
 {
 	uint64_t id;
-	int64_t age_ms; /* since it was seen there */
+	int64_t age_ms; /* since the node last saw the host */
 	const char *facts;
 	size_t facts_len;
-	int32_t number;     /* its configuration's in this answer, from 1 */
-	const char *config; /* NULL: a record before this one has it */
+	int32_t number;     /* number of the host's configuration in this answer, from 1 */
+	const char *config; /* NULL: an earlier record of the answer has the configuration */
 	size_t config_len;
 } HostRecord;
 
-/* The next one of an answer; false: there is none, or what follows is not well-formed. */
+/* Reads the next record of an answer.  Returns false at the end, or if the rest is malformed. */
 extern bool hosts_take(const char **at, const char *end, HostRecord *record);
 
-/* In what two hosts with the same prefix differ, such that they must not share locks. */
+/* differences because of which two hosts with the same prefix must not share locks */
 #define HOSTS_MAX_TTL 1
 #define HOSTS_DATABASES 2
-#define HOSTS_NODES 4 /* a quorum of the one need not meet one of the other, */
-#define HOSTS_HELD 8  /* ... or one of ours need not meet one by which it holds a lease */
+#define HOSTS_NODES 4 /* a quorum of one host may miss a quorum of the other host */
+#define HOSTS_HELD 8  /* our quorum may miss a quorum by which the other host holds leases */
 
 typedef struct HostsDifference
 {
-	unsigned kinds;       /* 0: they agree */
-	core_mask guessed;    /* nodes of ours that are taken for nodes of theirs after a restart */
-	unsigned guess_kinds; /* in which the hosts differ as well, if that guess is wrong */
-	/* which node of the other host each of ours is, or -1; maybe the same: one of the two
-	 * does not know it, since it can't send to it */
+	unsigned kinds;       /* 0: the hosts agree */
+	core_mask guessed;    /* our nodes whose match is a guess, because they may have restarted */
+	unsigned guess_kinds; /* more differences, if the guess is wrong */
+	/*
+	 * For each of our nodes: the matching node of the other host, or -1.  A match may be a
+	 * guess, when one of the hosts can't send to the node and so does not know its process.
+	 */
 	int twin[HOSTS_NODES_MAX];
 	bool is_other_db[HOSTS_NODES_MAX];
-	bool all_known; /* each can send to all nodes that it names */
+	bool all_known; /* each host can send to all nodes in its configuration */
 } HostsDifference;
 
 /*
- * seen_us, below: what is known of ours counts, whenever theirs was written; nodes that can't be
- * sent to may grant something later; and one that only one host knows is taken for that with its
- * address, and no other.
+ * A value of seen_us, for locks of later times.  The present processes of our nodes count,
+ * whenever the other host wrote its configuration.  Nodes that can't be sent to may vote later.
+ * A node whose process only one host knows matches the node with the same address, and no other
+ * node.
  */
 #define HOSTS_AT_ANY_TIME INT64_MAX
 
-/* seen_us: when they wrote it, by the clock of ours->node[].started_us. */
+/*
+ * Compares two configurations.  seen_us: when the other host wrote its configuration, by the
+ * clock of ours->node[].started_us.
+ */
 extern void hosts_compare(const HostConfig *ours, const HostConfig *theirs, int64_t seen_us,
 						  HostsDifference *difference);
 
-/* Of which of our nodes is it not known what they were then?  A bit is a place in ours->node. */
+/* Our nodes whose process at seen_us is unknown.  A bit is a place in ours->node. */
 extern core_mask hosts_in_doubt(const HostConfig *ours, int64_t seen_us);
 
-/* Is it in a list in force?  Else it was left, but for leases. */
+/* Returns true if the node is in a list in force; false if only leases still use the node. */
 extern bool hosts_is_listed(const HostNode *node);
 
-/* Do they say the same, whatever is known of their nodes? */
+/* Returns true if the configurations agree, whatever is known of the nodes' processes. */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
 
-/* As the host's configuration is after the step that it is about to take. */
+/* Changes the configuration as the announced step will. */
 extern void hosts_take_step(HostConfig *config);
 
 #endif /* REDLOCK_HOSTS_H */

@@ -1,57 +1,57 @@
 -- hosts.lua
 --		The script that keeps the list of the hosts that use a node.
 --
--- See redlock.lua for how it becomes C.  All times are the node's own, in ms: a host was seen
--- at its last beat, and is gone LUA_HOST_LIVES_MS after that.
+-- See redlock.lua for how the script becomes C.  All times are the node's own, in ms.  A host
+-- was last seen at its last beat.  The node drops a host LUA_HOST_LIVES_MS after its last beat.
 --
 -- What a node keeps
 -- -----------------
 --
---	 LUA_HOSTS					   sorted set: ids of hosts, by when each was seen
---	 LUA_HOSTS, NUL, "ids"		   sorted set: the same ids, in their own order, for pages
---	 LUA_HOSTS, NUL, "facts"	   hash: of each host the name of its configuration, then what
---								   it says of itself
---	 LUA_HOSTS, NUL, "configs:", prefix
---								   sorted set: names of configurations, by when each was used
---	 LUA_HOSTS, NUL, "users:", name of a configuration
---								   sorted set: ids of the hosts that use it, by when each was seen
---	 LUA_HOSTS, NUL, "config:", name
---								   its text
---	 LUA_HOSTS, NUL, "name:", name of a host
---								   sorted set: ids of the hosts that are called so, by when each was seen
---	 LUA_HOSTS, NUL, "mark:", prefix
---								   the list of nodes that took the place of another: see steps.h; it stays
+--    LUA_HOSTS                        sorted set: ids of hosts, by time last seen
+--    LUA_HOSTS, NUL, "ids"            sorted set: the same ids, in order of ids, for pages
+--    LUA_HOSTS, NUL, "facts"          hash: for each host the name of its configuration, then its
+--                                     facts
+--    LUA_HOSTS, NUL, "configs:", prefix
+--                                     sorted set: names of configurations, by time last used
+--    LUA_HOSTS, NUL, "users:", name of a configuration
+--                                     sorted set: ids of the hosts with this configuration, by time
+--                                     last seen
+--    LUA_HOSTS, NUL, "config:", name  text of the configuration
+--    LUA_HOSTS, NUL, "name:", name of a host
+--                                     sorted set: ids of the hosts with this name, by time last seen
+--    LUA_HOSTS, NUL, "mark:", prefix  the list of nodes that replaced another list: see steps.h; it
+--                                     never expires
 --
--- The name of a configuration is its SHA1.  A key expires when no host writes it any more, but for the mark.
--- They are in database 0, whatever databases the hosts have their locks in; where the user
--- must not SELECT, in that of the host.
+-- The name of a configuration is its SHA1.  A key expires when no host writes the key any more,
+-- except for the mark.  The keys are in database 0, whatever databases the hosts use for locks.
+-- If the user must not SELECT, the keys are in the host's own database.
 --
--- No name of a lock has a NUL in it, so they are not in the way of locks.
+-- No name of a lock contains a NUL, so no lock has one of these keys.
 --
 -- A call
 -- ------
 --
---	 beat id prefix facts configuration
---			  This host is there.  Returns {'', records, mark, namesake}: a record for each other
---			  configuration in use with this prefix, of the host that used it last; the mark, or '';
---			  and the id of another host with the same name, or ''.  With 'more' in place of the first
---			  '' there may be other configurations; with 'new' there may, since this host's own last
---			  beat is not known here, or is long ago.  A namesake has been seen since this host's last
---			  beat: so both live.
---	 mark prefix mark
---			  Nodes are replaced.
---	 leave id
---			  It is gone.
---	 list after
---			  Returns {next, records}, with the hosts behind the id "after" ('': all) in the
---			  order of their ids.  "next" is what to go on with, or '': that was all.
+--    beat id prefix facts configuration
+--           This host is alive.  Returns {'', records, mark, namesake}.  records: one for each
+--           different configuration in use with this prefix, of the host that used it last; mark: the
+--           mark, or ''; namesake: id of another host with the same name, or ''.  The first text is
+--           'more' if there may be further configurations.  It is 'new' if this host's last beat is
+--           unknown here or long ago; then there may be further configurations too.  A namesake has
+--           been seen since this host's last beat, so both hosts live.
+--    mark id prefix mark
+--           A list of nodes is replaced.
+--    leave id
+--           The host is gone.
+--    list after
+--           Returns {next, records}, with the hosts behind the id "after" ('': all) in the order of
+--           their ids.  next: the id for the next call; '': there are no more hosts.
 --
--- A record is of words, a NUL after each, and of texts, each behind a word that is its
--- length: id, time since it was seen, facts, number of its configuration in this answer, text
--- of that; which is empty if an earlier record has it.
+-- A record consists of words, with a NUL after each word, and of texts, each behind a word with
+-- its length: id, time since last seen, facts, number of the configuration in this answer, text
+-- of the configuration.  The text is empty if an earlier record has the same configuration.
 --
--- What a host writes, and what it is told at a beat, does not grow with the number of hosts.
--- Strangers may write, too: what is too long for a host of ours is none.
+-- The size of a beat and of its answer does not grow with the number of hosts.  Strangers may
+-- write to these keys too: the script skips a host with a text that is too long.
 
 local call = redis.call
 local sub, format = string.sub, string.format
@@ -81,7 +81,7 @@ local function forget(host)
 	call('ZREM', hosts, host)
 end
 
--- So many at a time that no beat takes long.
+-- At most LUA_RECORDS_MAX hosts at a time, so that no beat takes long.
 local function forget_those(from, to)
 	for _, host in ipairs(call('ZRANGEBYSCORE', hosts, from, to, 'LIMIT', 0, LUA_RECORDS_MAX)) do
 		forget(host)
@@ -90,7 +90,7 @@ end
 
 local records, size, number_of, numbers = {}, 0, {}, 0
 
--- False: there is no room for it.
+-- Returns false if the answer has no room for the record.
 local function add(host, seen, entry, config)
 	local number, text = number_of[config], ''
 	if not number then
@@ -116,7 +116,7 @@ local function is_id(host)
 	return #host == 16 and string.find(host, '^[0-9a-f]+$')
 end
 
--- The host, if it is there and what is kept of it may be its own.
+-- Returns the host's time and entry, if the node has them and the host may have written them.
 local function seen_and_entry(host)
 	local seen = tonumber(call('ZSCORE', hosts, host) or '')
 	local entry = call('HGET', facts, host)
@@ -161,7 +161,7 @@ if op == 'list' then
 	return {#page == LUA_RECORDS_MAX and last or '', table.concat(records)}
 end
 
--- What is left is beat.  Who was seen in the future was so before the clock was set back.
+-- The remaining call is beat.  A host seen in the future was seen before the clock was set back.
 forget_those('-inf', '(' .. format('%.0f', oldest))
 forget_those('(' .. format('%.0f', now), '+inf')
 
@@ -177,7 +177,8 @@ end
 if call('PEXPIRE', text_of(config), lives) == 0 then
 	call('SET', text_of(config), text, 'PX', lives)
 end
--- The node's ACL has let PEXPIRE pass, so no key stays without a life when a later command is refused.
+-- The node's ACL has allowed PEXPIRE.  So no key stays without expiry if a later command is
+-- refused.
 call('HSET', facts, id, config .. ARGV[4])
 call('PEXPIRE', facts, lives)
 for _, entry in ipairs({{users, now, id}, {configs, now, config}, {ids, 0, id}, {hosts, now, id}, {namesakes, now, id}}) do
@@ -198,7 +199,7 @@ if #mark > LUA_MARK_MAX then
 	mark = ''
 end
 
--- The latest come first.  Each beat also takes away what nobody uses any more.
+-- The latest configurations come first.  Each beat also removes configurations without users.
 local more, told = '', 0
 local used = call('ZRANGE', configs, -3 - LUA_CONFIGS_MAX, -1)
 if #used > 2 + LUA_CONFIGS_MAX then
@@ -207,7 +208,7 @@ end
 for i = #used, 1, -1 do
 	local other = used[i]
 	if other ~= config then
-		-- who was seen last is alive, if any is, and still has this configuration
+		-- if any user lives, then the one seen last, and it still has this configuration
 		local user = call('ZRANGE', users_of(other), -1, -1)[1]
 		local seen, entry
 		if user then

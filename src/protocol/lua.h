@@ -1,12 +1,12 @@
 /*
  * lua.h
- *		What the nodes execute: redlock.lua, for the commands on locks, marker.lua, hosts.lua,
- *		for the list of hosts, and readers.lua, for what readers are told; for C; and what these
- *		share with it.
+ *		The scripts that the nodes execute, for C; and the constants that scripts and C share.
+ *		redlock.lua has the commands on locks, marker.lua the marker, hosts.lua the list of
+ *		hosts, readers.lua the messages to readers.
  *
- * What the nodes keep and what the commands do is told in redlock.lua.  lua_text.c is
- * made from these by scripts/lua_text.pl.  No PostgreSQL header, so that the scripts
- * can be tested by themselves against a real node.
+ * redlock.lua documents what the nodes keep and what each command does. scripts/lua_text.pl
+ * makes lua_text.c of the scripts.  No PostgreSQL header, so that tests can run the scripts
+ * against a real node.
  */
 #ifndef REDLOCK_LUA_H
 #define REDLOCK_LUA_H
@@ -15,41 +15,44 @@
 
 #define LOCK_NAME_MAX 255    /* bytes of a resource's name in UTF-8 */
 #define LOCK_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
-#define LOCK_HOLDER_MAX 159  /* bytes that say who holds a lock */
+#define LOCK_HOLDER_MAX 159  /* bytes of the text that names a lock's holder */
 #define LOCK_SECRET_BYTES 16 /* random bytes of a lock's value */
 #define LOCK_HOST_DIGITS 16  /* hex digits of a host's id */
 
 /*
- * What is named LUA_ may stand in the scripts, whose texts are made of it.  So numbers
- * have no suffix and no parentheses.
+ * A name with the prefix LUA_ may stand in a script, and its value becomes part of the script.
+ * So numbers have no suffix and no parentheses.
  */
 
-/* Tokens that one grant is good for: the counter is raised by so many at least. */
+/* tokens of one grant: each grant raises the counter at least by this number */
 #define LUA_SPAN 1001
 
-/* Proposals may be this far ahead of a node's clock, or count as this far behind it. */
+/*
+ * largest distance of a proposal ahead of a node's clock; a proposal further behind counts as
+ * this far behind
+ */
 #define LUA_CLOCK_BOUND_US 3600000000
 
-/* Counters are less than this: Lua counts in doubles. */
+/* counters are less than this, because Lua counts in doubles */
 #define LUA_COUNTER_END 9007199254740992
 
-/* Digits of the largest of them. */
+/* digits of the largest counter */
 #define LUA_COUNTER_DIGITS 16
 
 /*
- * A node need not look at its clock where a counter and a proposal have the same first digits:
- * then they are less than COUNTER_NEAR_MS apart.
+ * If a counter and a proposal have the same first digits, they are less than COUNTER_NEAR_MS
+ * apart.  Then the node does not look at its clock.
  */
 #define LUA_NEAR_DIGITS 7
 #define COUNTER_NEAR_MS 1000000
 
-/* So far a node's clock may be set forward before a counter expires too early. */
+/* how far a node's clock may be set forward before a counter expires too early */
 #define COUNTER_MARGIN_MS 2600000
 
 /*
- * How long a counter is kept beyond the time that it stands for, by the node's clock.  A later
- * proposal may be LUA_CLOCK_BOUND_US behind that clock, and a counter that was raised to a near one
- * expires when the former would have.
+ * How long a node keeps a counter beyond the time for which the counter stands, by the node's
+ * clock.  A later proposal may be LUA_CLOCK_BOUND_US behind this clock.  A counter that was
+ * raised to a near proposal keeps its former expiry.
  */
 #define LUA_COUNTER_KEEP_MS 7200000
 
@@ -58,91 +61,100 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 										? 1
 										: -1];
 
-/* Between the name of a lock and the number of a permit: see permits.h. */
+/* between the name of a lock and the number of a permit: see permits.h */
 #define LUA_PERMIT "\001"
 
-/* Of the key of a permit: the key of the lock, and the number.  Not of that of the queue. */
+/* the key of a permit: key of the lock, number; the queue's key does not match */
 #define LUA_PERMIT_PATTERN "^([^\001]*)\001(%d+)$"
 
 /*
- * The number of permits in a value that says it, if the 33rd and 43rd characters are colons and the
- * 60th is a blank.  The holder's text begins with this number: see holder.h.
+ * The number of permits in a value.  The value states the number if its 33rd and 43rd characters
+ * are colons and its 60th is a blank.  The holder's text then begins with the number: see
+ * holder.h.
  */
 #define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ permits=(1?%d?%d?%d) "
 
-#define LUA_SCRIPT_MAX 20000 /* bytes of the one for locks */
+#define LUA_SCRIPT_MAX 20000 /* bytes of the script for locks */
 
-/* Before a host's id: the channel of what it is told. */
+/* with a host's id: the channel of messages to the host */
 #define LUA_HOST "redlock:\0host:"
 
 #define LUA_MARKER "redlock:\0marker"
-#define LUA_MARKER_MAX 63 /* bytes of its text */
+#define LUA_MARKER_MAX 63 /* bytes of the marker's text */
 
-/* The list of hosts, and before what else is kept for it. */
+/* the list of hosts; also the prefix of further keys about hosts */
 #define LUA_HOSTS "redlock:\0hosts"
 
-/* A host that was not seen for so long is gone. */
+/* a node drops a host that it has not seen for this long */
 #define LUA_HOST_LIVES_MS 45000
 
-/* One that was not seen for so long was not in order: each writes more often. */
+/* a host not seen for this long has a problem: each host writes more often */
 #define LUA_HOST_SILENT_MS 15000
 
-/* Bytes of what a host says of itself, and of what it must agree about. */
+/* bytes of a host's facts, and of its configuration */
 #define LUA_FACTS_MAX 256
 #define LUA_CONFIG_MAX 6000
 
-/* Bytes of a mark: by which list of nodes another one was replaced. */
+/* bytes of a mark, which names the list that replaced another list */
 #define LUA_MARK_MAX 800
 
-/* Configurations that a host is told of, hosts in an answer, and its bytes: with one more. */
+/* limits of an answer about hosts: configurations, hosts, bytes */
 #define LUA_CONFIGS_MAX 16
 #define LUA_RECORDS_MAX 100
 #define LUA_ANSWER_SIZE 32000
 
-/* What a release says of the key, if not for how long it is kept. */
+/* argument of a release, in place of the time for which the key is kept */
 #define LUA_DELETE_AND_TELL 0
 #define LUA_DELETE_AND_TELL_QUEUE -2
 #define LUA_DELETE -1
 
-/* Bytes that a node returns of a value at most.  One of ours fits, and each text that is shown. */
+/*
+ * Largest part of a value that a node returns, in bytes.  Our own values fit, and so does every
+ * text for people.
+ */
 #define LUA_HELD_MAX 255
 
-/* In the value of a key that is kept after its release. */
+/* before the holder's text, in the value of a key kept after a release */
 #define LUA_KEPT "kept "
 
-/* Before who holds the lock, else ' ': by keep_idle nobody may, and the host gives it up then. */
+/*
+ * Before the holder's text, else a blank.  With keep_idle the lease may be idle, and its host
+ * then releases the lease when another host recalls it.
+ */
 #define LUA_MAY_STAY "~"
 
-/* Before that, if the lock is shared. */
+/* before LUA_MAY_STAY or the blank, if the lock is shared */
 #define LUA_SHARED "="
 
-/* Before who came last of those who share a lock, for people.  That one may have left. */
+/* for people, before the last reader to join a shared lock; this reader may have left */
 #define LOCK_READERS "those who share it, last to join: "
 
-/* So long a host that waits for the exclusive lock holds new readers back, from when it asked last:
- * longer than it takes to ask again. */
+/*
+ * How long a waiting writer's host holds back new readers, after it last asked.  Longer than its
+ * pause between two requests.
+ */
 #define LUA_BARRIER_MS 1000
 
-/* Before who waits for it alone, to one who may not share it meanwhile; for people. */
+/* for people, before a waiting writer: tells a reader why it is refused */
 #define LUA_WAITED_FOR "those who share it, while it is waited for by "
 
-/* So many readers are told by who is not the first to wait for them, of whose turn comes later. */
+/* how many readers hear of a writer behind the first waiting writer */
 #define LUA_READERS_TOLD 16
 
-/* So many readers are asked for whom they wait. */
+/* how many readers a deadlock probe reaches */
 #define LUA_READERS_ASKED 64
 
-/* Of readers whose time is over, so many are forgotten at a time. */
+/* how many expired readers a node removes at a time */
 #define LUA_READERS_OVER 1000
 
-/* In place of the time for which an acquire has waited. */
+/* in place of the time for which an acquire has waited */
 #define LUA_TRY "try"
 
-/* Errors of the acquire begin with these. */
+/* errors of an acquire begin with these */
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
-/* The first words of commands: [1] of those who share the lock. */
+/* the first words of commands; [1]: in shared mode */
 extern const char *const lua_command_name[2][CORE_OP_RELEASE + 1];
 
 extern const char lua_script[];

@@ -1,16 +1,17 @@
 -- marker.lua
---		The script that reads the marker of a node, or writes it where there is none.
+--		The script that reads the marker of a node, or writes a missing marker.
 --
--- See redlock.lua for how it becomes C.  The marker is LUA_MARKER, one for each node: random
--- text that says that the node has lost no data since it was written; if one who had seen an
--- earlier marker wrote it, followed by " lost " and the node's time in us; never expires.
+-- See redlock.lua for how the script becomes C.  Each node has one marker, LUA_MARKER: a random
+-- text.  As long as a node has the marker, the node has lost no data since the marker was
+-- written.  If the writer had seen an earlier marker at the node, " lost " and the node's time
+-- in us follow the random text.  A marker never expires.
 --
--- ARGV: random text for a new one; the marker that was seen here before or ''; redlock.max_ttl
--- in ms.
+-- ARGV: a random text for a new marker; the marker that this host has seen here before, or '';
+-- redlock.max_ttl in ms.
 --
--- Returns the marker; 0, or if it tells of a loss 1 if that is less than max_ttl ago, else 2; and
--- three texts: the rights that the user lacks for each lock, for shared locks and permits, and for
--- the list of hosts.  Such a text is like "+pexpire +del", or ''.
+-- Returns the marker; 0: no loss, 1: a loss less than max_ttl ago, 2: an earlier loss; and three
+-- texts: the rights that the user lacks for each lock, for shared locks and permits, and for the
+-- list of hosts.  Such a text is like "+pexpire +del", or ''.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -24,9 +25,9 @@ if not marker then
 	redis.call('SET', LUA_MARKER, marker)
 end
 
--- The marker is there, and is a string.  So a command of these changes nothing: it reads, or fails.
--- A node looks at the user's rights before it looks at the key.  It may not name the command that
--- the user lacks.
+-- The marker exists, and is a string.  So each of these commands changes nothing: it reads, or
+-- fails.  A node checks the user's rights before it looks at the key.  The node's error may omit
+-- the name of the missing command.
 local function lacks(...)
 	local rights = {}
 	for _, words in ipairs({...}) do

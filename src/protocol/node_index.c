@@ -1,12 +1,12 @@
 /*
- * indexes.c
- *		The indexes of nodes; see indexes.h.
+ * node_index.c
+ *		The indexes of nodes; see node_index.h.
  */
 #include "protocol/node_index.h"
 
 static int first_of(core_mask indexes);
 
-/* Indexes of nodes that can be left are taken when others do not suffice. */
+/* Takes empty indexes first, then indexes of nodes that may leave. */
 bool
 node_index_assign(NodeIndexUse use, int indexes, int *index, int nodes, core_mask *listed)
 {

@@ -1,10 +1,9 @@
 /*
- * indexes.h
- *		Which index each listed node has, and when one that is listed no more is left.
+ * node_index.h
+ *		The index of each listed node, and when a formerly listed node leaves.
  *
- * A node keeps its index as long as it is listed: leases know it by that.  One that is
- * listed no more votes on no new lease, but serves those that it granted until they have
- * ended.
+ * A listed node keeps its index, because leases refer to the node by the index.  A node that is
+ * no longer listed does not vote on new leases.  It serves its granted leases until they end.
  *
  * Pure, like the core.
  */
@@ -15,23 +14,24 @@
 
 #include "protocol/core.h"
 
-/* Sets of indexes. */
+/* sets of indexes */
 typedef struct NodeIndexUse
 {
-	core_mask taken;     /* a node is there */
-	core_mask leased;    /* core_served_by of all leases */
+	core_mask taken;     /* the index has a node */
+	core_mask leased;    /* union of core_served_by of all leases */
 	core_mask in_flight; /* a command is unanswered: the undoing of a round must arrive */
 } NodeIndexUse;
 
 /*
- * Find an index, of so many, for each node of a new list.  index[]: where a node is already,
- * or -1; then its index.  listed: the indexes of all.  False: there are too few, while nodes
- * that are listed no more serve leases; nothing is to be changed.
+ * Finds an index below `indexes` for each node of a new list. index[]: the node's present index,
+ * or -1; then its index.  listed: set to all these indexes.  Returns false if there are too few
+ * indexes, because nodes that are no longer listed still serve leases; then the caller changes
+ * nothing.
  */
 extern bool node_index_assign(NodeIndexUse use, int indexes, int *index, int nodes,
 							  core_mask *listed);
 
-/* The nodes that are not listed, and serve nobody any more. */
+/* the nodes that are not listed and serve no lease any more */
 extern core_mask node_index_to_leave(NodeIndexUse use, core_mask listed);
 
 #endif /* REDLOCK_NODE_INDEX_H */

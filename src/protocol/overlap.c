@@ -1,17 +1,17 @@
 /*
  * overlap.c
- *		Do the node lists of two hosts keep their locks apart?  Pure.
+ *		Whether the node lists of two hosts keep the hosts' locks apart.  Pure.
  *
- * Two locks can be granted at once if the nodes can be dealt out so that each host has a
- * quorum.  A node that votes for only one of them is that one's; the common ones are dealt out
- * in each way.  Those that are in the same lists are alike, so only how many of them a host gets
- * counts: with one list each there are as many ways as common nodes, and one.  To compare
- * the lists in pairs would not be enough: a joint quorum may meet one of the other host's,
- * though no list of it would alone.
+ * Two locks can be granted at once if the nodes can be dealt out so that each host has a quorum.
+ * A node that votes for only one host belongs to this host.  The common nodes are dealt out in
+ * every way.  Common nodes in the same lists are alike, so only their number for each host
+ * matters.  With one list for each host, the number of ways is the number of common nodes plus
+ * one.  Comparing lists in pairs would not suffice: a joint quorum may meet a quorum of the
+ * second host, even if neither of its lists alone does.
  */
 #include "protocol/overlap.h"
 
-#define KINDS 16 /* of nodes: in which of the four lists */
+#define KINDS 16 /* kinds of nodes: in which of the four lists the node is */
 
 static core_mask of_kind(core_mask nodes, core_lists one, core_lists other, int kind);
 static core_mask some_of(core_mask nodes, int count);
@@ -33,7 +33,7 @@ quorums_meet(core_lists one, core_mask ones_voters, core_lists other, core_mask 
 			mine |= some_of(of_kind(common, one, other, i), dealt[i]);
 		if (core_has_quorum(one, (ones & ~common) | mine) && core_has_quorum(other, others & ~mine))
 			return false;
-		/* the next way: one more of a kind, none of those before */
+		/* the next way: one more of this kind, and none of the kinds before */
 		while (kind < KINDS && some_of(of_kind(common, one, other, kind), dealt[kind] + 1) ==
 								   some_of(of_kind(common, one, other, kind), dealt[kind]))
 			dealt[kind++] = 0;
@@ -43,7 +43,10 @@ quorums_meet(core_lists one, core_mask ones_voters, core_lists other, core_mask 
 	}
 }
 
-/* Those of the nodes that are in these lists: one.now, one.next, other.now, other.next by bits. */
+/*
+ * The nodes in exactly these lists.  Bits of kind: `one.now`, `one.next`, `other.now`,
+ * `other.next`.
+ */
 static core_mask
 of_kind(core_mask nodes, core_lists one, core_lists other, int kind)
 {
@@ -54,7 +57,7 @@ of_kind(core_mask nodes, core_lists one, core_lists other, int kind)
 	return nodes;
 }
 
-/* So many of them, or all. */
+/* The given number of nodes, or all nodes if there are fewer. */
 static core_mask
 some_of(core_mask nodes, int count)
 {

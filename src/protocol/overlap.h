@@ -1,6 +1,6 @@
 /*
  * overlap.h
- *		Do the node lists of two hosts keep their locks apart?  Pure.
+ *		Whether the node lists of two hosts keep the hosts' locks apart.  Pure.
  */
 #ifndef REDLOCK_OVERLAP_H
 #define REDLOCK_OVERLAP_H
@@ -8,9 +8,9 @@
 #include "protocol/core.h"
 
 /*
- * Is there a node in common in any quorum of the one host and any quorum of the other?
- * These are among its voters: the nodes that can grant it something.  Here a bit is one server
- * for both hosts, whatever index it has in either.
+ * Returns true if each quorum of one host shares a node with each quorum of the second host.
+ * Voters are nodes that can grant a lock to the host.  A bit stands for one server, the same
+ * server for both hosts, whatever its index at either host.
  */
 extern bool quorums_meet(core_lists one, core_mask ones_voters, core_lists other,
 						 core_mask others_voters);

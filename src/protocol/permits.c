@@ -53,13 +53,16 @@ decide(permits_search *search, const permits_seen *seen)
 	if (search->step != PERMITS_ENTER_QUEUE && seen->told == search->told &&
 		seen->now_us < search->look_at_us)
 		return PERMITS_WAIT;
-	/* what it is told from now on may come too late for this round, and begins another */
+	/* a message after this point may come too late for this round, and begins another round */
 	search->told = seen->told;
 	begin_round(search, seen->told_permit);
 	return PERMITS_TRY;
 }
 
-/* Hosts begin at different ones, not to be in each other's way, unless one knows of this one. */
+/*
+ * Hosts begin at different permits, to keep out of each other's way, unless the host knows of a
+ * free permit.
+ */
 static void
 begin_round(permits_search *search, int permit)
 {
@@ -70,9 +73,11 @@ begin_round(permits_search *search, int permit)
 }
 
 /*
- * After a try in vain.  False: none is free, or all were tried.  A node names the next one that
- * is free, so those before that are not.  If that is taken on this server, as by a session that
- * is stopped while it asks, the one that a node has just refused must not be asked for again.
+ * Chooses a permit after a failed try.  Returns false if no permit is free, or all were tried.
+ * A node names the next free permit, so the permits before it are not free.  If the named permit
+ * is taken on this server, for instance by a session that was stopped while asking, the search
+ * goes on behind it.  So the search does not ask again for the permit that a node has just
+ * refused.
  */
 static bool
 choose_other(permits_search *search, int free)
@@ -87,14 +92,14 @@ choose_other(permits_search *search, int free)
 	return search->gone < search->n;
 }
 
-/* Who says a larger number tells of others. */
+/* A session with a larger number of permits may report permits that this lock does not have. */
 static bool
 is_one(const permits_search *search, int permit)
 {
 	return permit >= 1 && permit <= search->n;
 }
 
-/* redlock.lua knows these names, too. */
+/* redlock.lua uses the same names. */
 size_t
 permits_name(char *to, const char *name, size_t len, int permit)
 {

@@ -4,13 +4,16 @@
  */
 #include "protocol/probe.h"
 
-/* How often a wait looks for a cycle that was closed after it began. */
+/* how often a wait looks for a cycle that was closed after the wait began */
 #define AGAIN_US 250000
 
-/* The more hosts wait for one lock, the less often each looks: its holder gets all probes. */
+/* from this many waiting hosts on, each host sends fewer probes: the holder receives them all */
 #define CROWD 16
 
-/* What the waits of one host send in a second together, but for their first probes. */
+/*
+ * limit of probes in a second, for all waits of a host together; the first probe of a wait is
+ * extra
+ */
 #define AGAIN_PER_S 300
 
 static bool is_same(const ProbeStep *a, const ProbeStep *b);
@@ -38,9 +41,9 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 	uint64_t edges = edges_of(path);
 
 	if (path->number > memory->sent)
-		return PROBE_KNOWN; /* it is forged */
+		return PROBE_KNOWN; /* forged */
 	if (seen->after > 0 && path->number <= seen->after)
-		return PROBE_KNOWN; /* it was sent before the first came home */
+		return PROBE_KNOWN; /* sent before the first probe came home */
 	if (seen->after > 0 && seen->edges == edges)
 	{
 		seen->last = path->number;
@@ -48,7 +51,7 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 																	   : PROBE_DEADLOCK;
 	}
 	if (seen->after > 0 && path->number <= seen->last + 1)
-		return PROBE_KNOWN; /* one of several cycles: by that of the first the same probe comes */
+		return PROBE_KNOWN; /* one of several cycles: the next probe comes by the first cycle too */
 	*seen = (ProbeSeen){memory->sent, memory->sent, edges, now_us};
 	return PROBE_ONCE;
 }
@@ -75,7 +78,7 @@ is_larger(const ProbeStep *a, const ProbeStep *b)
 	return a->host > b->host || (a->host == b->host && a->wait > b->wait);
 }
 
-/* What differs in one step has, but for chance, another hash. */
+/* A hash of the path.  Different paths have, except by chance, different hashes. */
 static uint64_t
 edges_of(const ProbePath *path)
 {

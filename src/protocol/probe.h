@@ -1,19 +1,19 @@
 /*
  * probe.h
- *		Deadlocks across hosts: what is done with a probe.
+ *		Deadlocks across hosts: the handling of a probe.
  *
- * A session that waits for a lock of another host sends a probe along the edges of the
- * graph of who waits for whom: to the sessions that hold the lock, from there to those for
- * which they wait, and so on, on any host.  If it comes home, there is a cycle (Chandy,
- * Misra, Haas: Distributed Deadlock Detection, 1983; the AND model, since a session waits for
- * all that block it).  A probe carries its path.
+ * A session that waits for a lock of another host sends a probe along the wait-for graph: to the
+ * holders of the lock, from there to the sessions for which the holders wait, and onward, on any
+ * host.  If the probe comes home, there is a cycle (Chandy, Misra, Haas: Distributed Deadlock
+ * Detection, 1983; the AND model, since a session waits for all sessions that block it).  A
+ * probe carries its path.
  *
- * Each step of a path is a wait, which has a number that no other wait of its host has.
- * Edges are seen one after another, so a cycle that was seen once may never have been: one
- * wait was over when the next began.  When a second probe, sent after the first came home,
- * comes home by the same waits, each of them lasted from before that instant until after it.
- * A session that waits releases nothing meanwhile.  So all of them waited at that instant,
- * and none of them can go on.
+ * Each step of a path is a wait, with a number that is unique on its host.  A probe sees the
+ * edges one after another, so a cycle seen once may never have existed: one wait may have ended
+ * before the next wait began.  So a second probe is sent after the first came home.  If the
+ * second probe comes home by the same waits, each wait lasted from before the second was sent
+ * until after.  A waiting session releases nothing.  So at the instant of the second send all
+ * sessions of the cycle waited, and none of them can go on.
  *
  * Pure, like the core.
  */
@@ -23,50 +23,52 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Waits of a cycle that can be found. */
+/* the longest cycle that can be found, in waits */
 #define PROBE_STEPS_MAX 32
 
 typedef struct ProbeStep
 {
 	uint64_t host;
-	uint64_t wait; /* its number on that host */
-	bool remote;   /* for a lock that another host has */
+	uint64_t wait; /* number of the wait on the host */
+	bool remote;   /* a wait for a lock of another host */
 } ProbeStep;
 
 typedef struct ProbePath
 {
-	uint32_t number; /* of the probes of the first step's wait */
-	bool by_queue;   /* it goes through a session that only stands before another in a queue */
+	uint32_t number; /* counts the probes of the wait that sent this probe */
+	bool by_queue;   /* the path crosses a session that only stands ahead in a queue */
 	int count;
-	ProbeStep step[PROBE_STEPS_MAX]; /* the first is that of the wait that sent it */
+	ProbeStep step[PROBE_STEPS_MAX]; /* step[0]: the wait that sent the probe */
 } ProbePath;
 
 typedef enum ProbeAct
 {
 	PROBE_GO_ON, /* the wait was added to the path */
-	PROBE_HOME,  /* it is the first of the path: a cycle */
-	PROBE_DROP   /* it can't come home, or another's of the same cycle will */
+	PROBE_HOME,  /* the wait is step[0]: a cycle */
+	PROBE_DROP   /* the probe can't come home, or a probe of another wait finds the same cycle */
 } ProbeAct;
 
 /*
- * The path leads to this wait.  Of the waits of a cycle for locks of other hosts, that with
- * the largest number breaks it, so one alone does: probes of the others are dropped there.
+ * The path leads to this wait.  A cycle is broken by one wait only: of the cycle's waits for
+ * locks of other hosts, the wait with the largest host id and number.  It drops the probes of
+ * smaller waits.
  */
 extern ProbeAct probe_visit(ProbePath *path, const ProbeStep *step);
 
-/* A cycle, perhaps. */
+/* a possible cycle */
 typedef struct ProbeSeen
 {
-	uint32_t after;   /* seen before that was sent; the second has a larger number; 0: not yet */
-	uint32_t last;    /* the number by which it was seen last; or `after` */
-	uint64_t edges;   /* by which the first came */
-	int64_t since_us; /* when it came */
+	uint32_t after;   /* `sent` when the cycle was first seen: the second probe has a larger
+					   * number; 0: no cycle yet */
+	uint32_t last;    /* number of the last probe that showed the cycle; or `after` */
+	uint64_t edges;   /* hash of the path of the first probe */
+	int64_t since_us; /* when the first probe came home */
 } ProbeSeen;
 
-/* What a wait remembers of its probes; zeroed for a new wait. */
+/* a wait's memory of its probes; zeroed for a new wait */
 typedef struct ProbeMemory
 {
-	uint32_t sent; /* the number of the last one */
+	uint32_t sent; /* number of the last probe */
 	ProbeSeen seen;
 	ProbeSeen seen_by_queue;
 } ProbeMemory;
@@ -74,20 +76,20 @@ typedef struct ProbeMemory
 typedef enum ProbeVerdict
 {
 	PROBE_KNOWN,   /* no news */
-	PROBE_ONCE,    /* a cycle, perhaps: send another probe at once */
-	PROBE_DEADLOCK /* this wait is to end */
+	PROBE_ONCE,    /* a possible cycle: send another probe at once */
+	PROBE_DEADLOCK /* end this wait */
 } ProbeVerdict;
 
 /*
- * It came home.  One that came by a queue counts when it has done so for patience_us: who sent it
- * may stand in the way of a cycle that has just been closed, and that another will break.
+ * A probe came home.  A probe through a queue counts only after patience_us: its sender may
+ * stand in the way of a cycle that was closed just now, and that another wait will break.
  */
 extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us,
 								int64_t patience_us);
 
 /*
- * So long after one probe a wait sends another, when so many hosts wait for its lock, and so many
- * waits of its own host send probes; at most PROBE_AGAIN_MAX_US, whatever these are.
+ * The pause of a wait between two probes, at most PROBE_AGAIN_MAX_US. waiting: hosts that wait
+ * for the same lock; probing: waits of this host that send probes.
  */
 #define PROBE_AGAIN_MAX_US INT64_C(2500000)
 extern int64_t probe_again_us(int waiting, int probing);

@@ -1,12 +1,12 @@
 -- readers.lua
---		The script that tells the hosts that share a lock.
+--		The script that sends a message to the hosts of all readers of a lock.
 --
--- See redlock.lua for how it becomes C, and for what is kept of readers.
+-- See redlock.lua for how the script becomes C, and for the readers that a node keeps.
 --
--- ARGV: the lock's key; what they are told; a random number: of more than LUA_READERS_ASKED it
--- tells so many, from any of them on.
+-- ARGV: the lock's key; the message; a random number.  If the lock has more than
+-- LUA_READERS_ASKED readers, the script tells this many, beginning at a random reader.
 --
--- Returns how many were told.
+-- Returns the number of readers told.
 
 local found = redis.call('HGETALL', ARGV[1] .. '\0readers')
 local time = redis.call('TIME')

@@ -1,187 +1,199 @@
 -- redlock.lua
 --		The script that a node executes for commands on locks.
 --
--- lua_text.c is made from this file by scripts/lua_text.pl, which puts constants of lua.h in the
--- places of their names, LUA_SPAN and others, texts in the places of tostring() of them, and
--- pieces in the places of their uses (see below).  Where an error of a node names a line of
--- user_script, count the lines of lua_script in lua_text.c.
+-- scripts/lua_text.pl makes lua_text.c from this file.  It replaces the names of constants of
+-- lua.h (LUA_SPAN and others) by their values, tostring() of a constant by a text, and each use
+-- of a piece by the piece (see below).  If a node's error names a line of user_script, count the
+-- lines of lua_script in lua_text.c.
 --
 -- What a node keeps
 -- -----------------
 --
---	 key       prefix || name in UTF-8
---	 value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
---			   digits, LUA_SHARED or nothing, ' ' or LUA_MAY_STAY, who holds it.  Characters 1
---			   to 33 say which request it is of, 34 to 42 which attempt of that, 44 to 59 the
---			   server on which it was asked for.
---	 counter   key || NUL || "token": the last fencing token, in digits, a whole number
---			   without leading zeros; expires LUA_COUNTER_KEEP_MS after the time that it stands
---			   for, or after it was written, whichever is later: see lua.h
---	 marker    LUA_MARKER, one for each node: see marker.lua
---	 readers   key || NUL || "readers", a hash, which counts only while the value says LUA_SHARED;
---			   who makes the key anew drops it.  The value is that of the reader who came last,
---			   with LUA_MAY_STAY if one of them had it, and the key lives as long as the longest
---			   of them.  For each reader, by characters 1 to 33 of its value: 34 to 59, ':', the
---			   counter that it was granted, ':', when it ends, in ms by the node's clock.
---			   "since": no exclusive lock was granted since the counter was that.
---	 barrier   key || NUL || "barrier": of who waits for the exclusive lock while it is shared:
---			   the counter, ':', its value.  It holds new readers back until the counter is
---			   LUA_SPAN more, since then somebody had it, or for LUA_BARRIER_MS after it asked
---			   last.
+--    key       prefix || name in UTF-8
+--    value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
+--              digits, LUA_SHARED or nothing, ' ' or LUA_MAY_STAY, the holder's text.  Characters
+--              1 to 33 identify the request, 34 to 42 the attempt, 44 to 59 the host.
 --
---	 permit    key || LUA_PERMIT || its number: the key of a lock with a value and a counter of its
---			   own.  While a node has a permit, the key of the lock itself is there, too, and lives
---			   as long as the longest of the permits: its value is that of the permit which was
---			   written last.  It says how many permits there are, holds the lock for nobody, and
---			   keeps out every caller who says another number, or none.
--- A key of another type under the lock's name (Redisson's are hashes) is like a plain client's
--- string: the lock is held.  The other keys are ours alone.  One of another type there is a fault of
--- that node, which can't tell what it granted: commands that need that key fail.
+--    counter   key || NUL || "token": the last fencing token, in digits, a whole number without
+--              leading zeros.  It expires LUA_COUNTER_KEEP_MS after its own time, or after it was
+--              written, whichever is later: see lua.h
+--    marker    LUA_MARKER, one for each node: see marker.lua
 --
--- No name has a NUL in it, so counters and markers are not in the way of locks.  For the key
--- the semantics are those of SET NX PX and of compare-and-delete, so plain Redlock clients
--- contend with us on the same key, and take a shared lock for one that is held.
+--    readers   key || NUL || "readers": a hash with an entry for each reader.  It counts only while
+--              the value has LUA_SHARED.  A command that creates the key drops an old hash.  The
+--              value of the key is the last reader's value, with LUA_MAY_STAY if any reader has
+--              LUA_MAY_STAY.  The key lives as long as the longest reader.  Field: characters 1 to
+--              33 of the reader's value.  Entry: characters 34 to 59, ':', the granted counter, ':',
+--              when the reader ends, in ms by the node's clock.
+--              Field "since": no exclusive lock was granted since the counter had this number.
 --
--- What a node tells
--- -----------------
+--    barrier   key || NUL || "barrier": of a writer that waits while the lock is shared: the
+--              counter, ':', the writer's value.  The barrier holds back new readers for
+--              LUA_BARRIER_MS after the writer last asked.  It ends sooner when the counter has
+--              grown by LUA_SPAN, because a session has had the lock since.
 --
--- Messages are words, a NUL after each.
+--    permit    key || LUA_PERMIT || its number: the key of a lock, with its own value and counter.
+--              While a node has a permit, it also has the key of the lock itself, which lives as
+--              long as the longest permit.  The value of this key is the last written value of a
+--              permit.  The value states the number of permits.  No session holds the lock by this
+--              key; it refuses every caller that states a different number, or none.
 --
---	 to the channel with the key's name, at a release that says so:
---			   free, and what the release says from its sixth word on
---	 to the channel of a host, LUA_HOST || its id, at an acquire that is refused since
---	 that host has the key; of a try only where its value says LUA_MAY_STAY:
---			   want key, the id of the host that asks, how long it has waited, or LUA_TRY
---	 to the channels of the hosts that share the lock, at an exclusive acquire that is refused; of
---	 up to LUA_READERS_TOLD, unless it has the barrier; of a try only where the value says
---	 LUA_MAY_STAY: the same
---	 to the channel with the name of a queue's key, at the release of a permit:
---			   permit, and its number
+-- A key of another type under the lock's name is like a plain client's string: the lock is held.
+-- (Redisson's keys are hashes.) All further keys belong to this extension only.  If such a key
+-- has another type, the node can't tell what it granted: commands that need the key fail.
 --
--- A node returns LUA_HELD_MAX bytes of a value at most: values of ours are shorter, and people see
--- less of others.
+-- No name contains a NUL, so no lock has the key of a counter or a marker.  The key has the
+-- semantics of SET NX PX and of compare-and-delete.  So plain Redlock clients contend with us
+-- for the same key, and take a shared lock for a held lock.
 --
--- Who may not publish can ask and release all the same.
+-- Messages
+-- --------
 --
--- A call
--- ------
+-- A message consists of words, with a NUL after each word.
 --
--- There are no KEYS.  ARGV[1] is the marker that the client knows, and each argument after
--- it a command: six words or more, a NUL after each.  They are executed in order, and the reply
--- is an array of what each returns.
+--    on the channel with the key's name, at a release that asks for it:
+--              free, and the words of the release from the sixth on
 --
---	 acquire key value ttl proposal waited [permits]
---			  ttl in ms; proposal: the client's wall clock in us; waited: for how many us it
---			  has, or LUA_TRY: it does not wait; permits: the key is of one of so many.  Returns
---			  the counter as text, or {ttl left in ms, value in the way, how many hosts wait for
---			  its release}, and of a permit another that is free, or 0.  Who has the barrier is
---			  told that nobody waits: it asks in time to keep that.
---	 confirm key value counter token ""
---			  counter: the one that was granted.  Returns 1, or 0: it or the value is not
---			  there any more.
---	 renew key value ttl bound raise
---			  raise: what the counter becomes at least, the bound or more.  Returns 1; or 0:
---			  another's key is there; or the counter as text: it is over the bound, and this
---			  value is not there.
---	 release key value last tombstone token [host waited] ...
---			  last: what becomes of the key: LUA_DELETE_AND_TELL: it is deleted and waiters are
---			  told, LUA_DELETE_AND_TELL_QUEUE: and who waits for any permit,
---			  LUA_DELETE: it is deleted, else it is kept for so many ms, with LUA_KEPT in
---			  front of who held it; tombstone: what the counter becomes at least, or 0;
---			  token: of the lease that ends, or 0; then the hosts whose turn is next, in
---			  order, and for how many us each has waited, by the clock of the one that
---			  releases.  Returns 1, or 0: the key was not there.
+--    on the channel of a host, LUA_HOST || id, when an acquire is refused because the host has the
+--    key; for a try only if the host's value has LUA_MAY_STAY:
+--              want key, the id of the asking host, how long it has waited, or LUA_TRY
 --
--- Each with " shared" behind its name is the same for a reader: it is there, or not, beside
--- others.
+--    on the channels of the hosts of readers, when an exclusive acquire is refused:
+--              the same.  A writer with the barrier tells all readers, another writer at most
+--              LUA_READERS_TOLD; a try tells readers only if the value has LUA_MAY_STAY.
 --
---	 acquire  is refused by an exclusive lock, and by a barrier; it raises the counter, too.
---	 confirm  raises the counter to the token, if this reader is there as it was granted: others
---			  may have raised it since.
---	 renew	  a reader that is not there comes back if the bound is not less than "since".  One that
---			  is there by its acquire was granted a counter, which will do as well.
---	 release  the last reader takes the key along; waiters are told then.  The tombstone raises
---			  "since", too.
+--    on the channel with the name of a queue's key, at the release of a permit:
+--              permit, and its number
+--
+-- A node returns at most LUA_HELD_MAX bytes of a value: our values are shorter, and people see
+-- less of a stranger's value.
+--
+-- A user without the right to publish can still ask and release.
+--
+-- Calls
+-- -----
+--
+-- A call has no KEYS.  ARGV[1] is the marker known to the client.  Each further argument is a
+-- command: six or more words, with a NUL after each word.  The node executes the commands in
+-- order.  The reply is an array with the result of each command.
+--
+--    acquire key value ttl proposal waited [permits]
+--              ttl: in ms; proposal: the client's wall clock in us; waited: for how many us the
+--              client has waited, or LUA_TRY if it does not wait; permits: the lock's number of
+--              permits, if the key is a permit.  Returns the counter as text, or {ttl left in ms,
+--              value at the key, number of hosts that wait for the release}.  For a permit the
+--              array also has a free permit, or 0.  A writer with the barrier gets the number 0:
+--              it asks in time to keep the barrier.
+--
+--    confirm key value counter token ""
+--              counter: the granted counter.  Returns 1, or 0 if counter or value is gone.
+--
+--    renew key value ttl bound raise
+--              raise: the least new counter, at least the bound.  Returns 1.  Returns 0 if the key
+--              is another lock's.  Returns the counter as text if it is above the bound and the
+--              value is not at the key.
+--
+--    release key value last tombstone token [host waited] ...
+--              last: LUA_DELETE_AND_TELL: delete the key and tell waiters;
+--              LUA_DELETE_AND_TELL_QUEUE: also tell the waiter for any permit; LUA_DELETE: delete
+--              the key; any other number: keep the key for this many ms, with LUA_KEPT before the
+--              holder's text.  tombstone: the least new counter, or 0.  token: of the ended lease,
+--              or 0.  Then the hosts whose turn is next, in order, each with its waiting time in
+--              us, by the clock of the releasing host.  Returns 1, or 0 if the key was not there.
+--
+-- Each command with " shared" behind its name does the same for a reader, who may hold the lock
+-- beside more readers.
+--
+--    acquire   An exclusive lock or a barrier refuses a reader.  A grant raises the counter too.
+--    confirm   raises the counter to the token, if the reader's entry is unchanged since the grant;
+--              another reader may have raised the counter since.
+--    renew     A missing reader comes back if the bound is at least "since".  For a reader from an
+--              acquire, a bound of at least its granted counter also suffices.
+--    release   The last reader's release deletes the key, and only then tells waiters.  The
+--              tombstone raises "since" too.
 --
 -- Failures
 -- --------
 --
--- A command that fails must not fail the others of its call, which are of other locks.  So
--- each reads and checks before it writes: an error in the array means that nothing was done,
--- though a release may have deleted the key.  An error in place of the array is one of the
--- whole node, and commands before the one that met it may have been executed.
+-- A command that fails must not fail the rest of its call, which is about other locks.  So each
+-- command reads and checks before it writes.  An error in the array means: the command did
+-- nothing, except that a release may have deleted the key.  An error in place of the array
+-- concerns the whole node.  Then the node may have executed the commands before the error.
 --
--- Only readers get their life by a command of its own.  So PEXPIRE comes first, which the node's ACL
--- may refuse, then HSET, then PEXPIRE again, in case that HSET has made the key.  Otherwise a reader
--- whose PEXPIRE is refused would stay for ever.
+-- Only the hash of readers gets its expiry by a separate command.  So PEXPIRE comes first,
+-- because the node's ACL may refuse it.  Then comes HSET, then PEXPIRE again, in case HSET has
+-- created the hash.  Otherwise a reader with a refused PEXPIRE would stay for ever.
 --
--- A node whose memory is full (maxmemory) refuses to write, though not to delete or to
--- shorten a life, until the script has called a command that changes something; from then on it
--- refuses nothing to this script.  So the first write of each command is one that such a node
--- takes, or may fail (try), and nothing was done.  All releases are executed there.  So are the
--- other commands for a name whose key or counter is there: they delete before, as a change, a
--- key that never is.  A name that the node does not know would add to what it keeps, and is
--- refused, also behind other commands: a call of several asks first, by writing nothing to the
--- marker.
+-- A node whose memory is full (maxmemory) refuses to write until the script has called a command
+-- that changes something.  Such a node still deletes keys and shortens their lives.  After the
+-- first change it refuses nothing to this script.  So the first write of each command is a write
+-- that a full node takes, or a write that may fail (try) with nothing done.
+--
+-- A full node executes all releases.  It also executes commands for a name whose counter exists,
+-- renewals where the key exists, and acquires of readers where readers have the key.  Such a
+-- command first deletes a key that never exists, as a change.  All other acquires would add to
+-- the node's data, and are refused, also behind earlier commands.  For this, a call with several
+-- commands first tests the node, by writing nothing to the marker.
 --
 -- Pieces
 -- ------
 --
--- A function whose name is in capitals is no function in the script that a node executes:
--- scripts/lua_text.pl puts its body in the place of each use, and the arguments in the places of
--- the parameters.  So a piece reads and sets the locals of the command, a local of a piece is one
--- of the command, and "break" ends the command.
+-- A function with a name in capitals is no function in the executed script. scripts/lua_text.pl
+-- replaces each use by the body, and the parameters by the arguments.  So a piece reads and sets
+-- the command's locals, a local of a piece is a local of the command, and "break" ends the
+-- command.
 --
--- What it costs
--- -------------
+-- Costs
+-- -----
 --
--- To begin a script costs a node as much as three called commands, a called command as much
--- as four arguments, and an argument as much as a dozen lines; a function or a protected call
--- costs as much as an argument.  So one script executes many commands in one loop, and calls no
--- function of its own; numbers are compared as text where that will do; and an acquire looks at the
--- clock of the node only when the counter is not there or was not raised for long.
+-- Starting a script costs a node as much as three called commands.  A called command costs as
+-- much as four arguments, and an argument as much as a dozen lines.  A function or a protected
+-- call costs as much as an argument.  So one script executes many commands in one loop, and
+-- calls no function of its own.  Numbers are compared as text where this suffices.  An acquire
+-- looks at the node's clock only if the counter is missing or was not raised for long.
 
 local call, try, arguments = redis.call, redis.pcall, ARGV
 local sub, find, match, read_words = string.sub, string.find, string.match, struct.unpack
 local known_marker = arguments[1]
-local marker -- of this node; read by the first acquire
+local marker -- of this node; the first acquire reads it
 
--- Is the node full?  An error then.  A command in front of an acquire may let all of them write.
+-- An error, if the node is full.  An earlier command could make a full node accept an acquire,
+-- so a call with several commands tests first.
 local full = #arguments > 2 and try('SETRANGE', LUA_MARKER, 0, '')
 full = type(full) == 'table' and string.find(full.err, 'OOM', 1, true) and full
--- A value of ours has colons at 33 and 43, and the digits of this form end before the 60th character.
--- A shared lock has LUA_SHARED at 60.  The tests of single characters are cheaper than the match, so
--- they come first.  A match must not run through millions of digits: the script cuts a long value
--- before, or has tested the character at 60.
+-- Our values have colons at 33 and 43, and the digits of this form end before the 60th
+-- character.  A shared lock has LUA_SHARED at 60.  Tests of single characters are cheaper than
+-- the match, so they come first.  A match must not run through millions of digits: the script
+-- first cuts a long value, or tests the character at 60.
 local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'
 
 --
 -- Slices of a value
 --
 
--- Of a value that has the form of ours: 33, 9, 16 characters and one.
+-- Slices of our values: 33, 9, 16 characters and one.
 function REQUEST(value) return sub(value, 1, 33) end
 function ATTEMPT(value) return sub(value, 34, 42) end
 function HOST(value) return sub(value, 44, 59) end
 function KIND(value) return sub(value, 60, 60) end -- ' ', LUA_MAY_STAY or LUA_SHARED
 
--- What a reply carries of a value that may be a stranger's.
+-- The part of a value that a reply returns; a stranger may have written the value.
 function SHOWN(value) return sub(value, 1, LUA_HELD_MAX) end
 
--- Whether a value may be ours, and whether it is; of any string.
+-- Whether a string may be our value; whether it is our value.
 function COLONS(value) return sub(value, 33, 33) == ':' and sub(value, 43, 43) == ':' end
 function NO_COLONS(value) return sub(value, 33, 33) ~= ':' or sub(value, 43, 43) ~= ':' end
 function IS_OURS(value) return COLONS(value) and match(value, form) == 60 end
--- Whether it is the value of a reader.
+-- Whether the value is a reader's.
 function IS_SHARED(value) return KIND(value) == LUA_SHARED and IS_OURS(value) end
 
--- The number of permits, as text; nil or false where the key of a lock does not stand for permits.
+-- The number of permits, as text; nil or false if the lock's key does not stand for permits.
 function PERMITS(value) return COLONS(value) and KIND(value) == ' ' and match(value, LUA_PERMITS_PATTERN) end
 
--- An earlier attempt of the same request.
+-- Whether `held` is an earlier attempt of the same request.
 function IS_EARLIER(held, value) return (sub(held, 1, 33) == sub(value, 1, 33) and sub(held, 34, 42) < sub(value, 34, 42)) end
 
--- A reader's entry in the hash: the attempt, the counter that it was granted, when it ends.
+-- Parts of a reader's entry in the hash: the attempt, the granted counter.
 function ATTEMPT_IN(entry) return sub(entry, 1, 9) end
 function GRANTED_IN(entry) return match(entry, ':(%d+):%d+$') end
 
@@ -189,16 +201,16 @@ function GRANTED_IN(entry) return match(entry, ':(%d+):%d+$') end
 -- Numbers and clocks
 --
 
--- Two numbers as text: the longer is the larger; of two that are as long, the one that sorts after.
+-- Compares two numbers as text: first by length, then by order of the text.
 function IS_LESS(a, b) return (#a < #b or #a == #b and a < b) end
 
 -- The node's clock in ms.
 function MS_OF(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
 
--- How long a counter lives that is `ahead` ms ahead of the node's clock.
+-- How long a counter lives whose time is `ahead` ms ahead of the node's clock.
 function COUNTER_LIFE(ahead) return math.floor(LUA_COUNTER_KEEP_MS + math.max(0, ahead)) end
 
--- Sets ahead: of a counter, in ms.
+-- Sets ahead: how far the counter is ahead of the clock, in ms.
 function LOOK_HOW_FAR_AHEAD(counter)
 	local time = call('TIME')
 	local ahead = counter / 1000 - time[1] * 1000 - time[2] / 1000
@@ -208,7 +220,7 @@ end
 -- Reading
 --
 
--- Ends the command with what a protected call returned, if that is an error.  A string has no "err".
+-- Ends the command if a protected call returned an error.  A string has no "err".
 function RETURN_ERROR(found)
 	if found and found.err then
 		reply = found
@@ -216,7 +228,7 @@ function RETURN_ERROR(found)
 	end
 end
 
--- The same after a write, which returns something always.
+-- The same after a write, which always returns a value.
 function RETURN_FAILURE(set)
 	if set.err then
 		reply = set
@@ -224,7 +236,7 @@ function RETURN_FAILURE(set)
 	end
 end
 
--- Sets held: the value of the key; '' if a key of another type is there; false if none is.
+-- Sets held: the value of the key; '' if the key has another type; false if there is no key.
 function GET_HELD()
 	local held = try('GET', key)
 	if held and held.err then
@@ -236,15 +248,15 @@ function GET_HELD()
 	end
 end
 
--- Sets counter and counter_key.  A counter that is not a string was made by another program, which
--- is an error.
+-- Sets counter and counter_key.  A counter that is not a string is an error: another program
+-- made it.
 function GET_COUNTER()
 	local counter_key = key .. '\0token'
 	local counter = try('GET', counter_key)
 	RETURN_ERROR(counter)
 end
 
--- Sets since and waiter, the two parts of the barrier, if there is one.
+-- Sets since and waiter, the two parts of the barrier, if there is a barrier.
 function SPLIT_BARRIER()
 	local since, waiter
 	if barrier and not barrier.err then
@@ -259,15 +271,15 @@ function WAITERS() return try('PUBSUB', 'NUMSUB', key)[2] or 0 end
 -- Writing
 --
 
--- A change of nothing, after which a full node lets this script write.
+-- Changes nothing, but lets this script write at a full node from now on.
 function CHANGE_NOTHING()
 	try('DEL', key .. '\0none')
 end
 
--- What a host is told whose lock another host waits for.
+-- The message to a holder's host.
 function WANT() return 'want\0' .. key .. '\0' .. HOST(value) .. '\0' .. word6 .. '\0' end
 
--- Adds `reader` to the readers who are there.  Sets set: an error, or not.
+-- Adds `reader` to the existing readers.  Sets set, which is a table after an error.
 function JOIN_READERS()
 	set = try('PEXPIRE', readers, life)
 	if type(set) ~= 'table' then
@@ -275,7 +287,8 @@ function JOIN_READERS()
 	end
 end
 
--- Makes the key for the first reader, and the hash anew.  Sets set: an error, and nothing is there.
+-- Makes the key and the hash for the first reader.  Sets set, which is a table after an error;
+-- then neither key nor hash is left.
 function BEGIN_READERS(since_then)
 	set = try('SET', key, value, 'NX', 'PX', ttl)
 	if not set.err then
@@ -294,8 +307,8 @@ end
 -- acquire
 --
 
--- The marker must be the one that the client knows.  A counter does not prove that this node has
--- its data: a late release or renewal can have made it since.
+-- The marker must be the marker known to the client.  A counter does not prove that the node has
+-- its data: a late release or renewal may have made the counter since.
 function CHECK_MARKER()
 	marker = marker or try('GET', LUA_MARKER)
 	if marker ~= known_marker then
@@ -304,11 +317,12 @@ function CHECK_MARKER()
 	end
 end
 
--- Sets raised: what the counter becomes, and near: the counter is near to that.
+-- Sets raised, the new counter, and near: the counter is near to the proposal.
 --
--- The counter follows the clocks of clients, within the bounds of the node's own, so that order
--- outlives it.  Proposal and counter are near as long as their first LUA_NEAR_DIGITS are the same:
--- then no clock is needed.  The counter is raised by LUA_SPAN at least.
+-- The counter follows the clocks of clients, within the bounds of the node's clock, so tokens
+-- stay in order even after the counter is lost.  Proposal and counter are near if their first
+-- LUA_NEAR_DIGITS are the same: then no clock is needed.  Each grant raises the counter by at
+-- least LUA_SPAN.
 function RAISE_COUNTER()
 	local raised = proposal
 	local near = counter and #counter == #proposal
@@ -335,9 +349,9 @@ function RAISE_COUNTER()
 	end
 end
 
--- Of a permit.  Sets permits, lock and queue, and bar and barred, a key and its value, if these bar
--- the permit: only the first host in the queue gets one, and a holder of the lock itself, or of a
--- permit of another number, bars all permits.
+-- For a permit.  Sets permits, lock and queue.  Sets bar and barred, a key and its value, if the
+-- key bars the permit.  Only the first host in the queue gets a permit.  A holder of the lock
+-- itself, or of a permit with a different number of permits, bars all permits.
 function LOOK_AT_PERMITS()
 	local number = read_words('s', arguments[i], rest_at)
 	permits = tonumber(number)
@@ -364,9 +378,10 @@ function LOOK_AT_PERMITS()
 	end
 end
 
--- A reader's.  Ends the command if this attempt is granted already, or refused; else the reader is
--- there, and was_shared says whether others were there before.  "No" must mean that this request is
--- not there: the barrier refuses no reader who is.
+-- For a reader.  Ends the command if this attempt is already granted, or is refused.  Otherwise
+-- the reader is added, and was_shared tells whether the lock had readers before.  A refusal must
+-- mean that the node does not have this request: the barrier refuses no reader that is already
+-- there.
 function ACQUIRE_AS_READER()
 	local readers, request = key .. '\0readers', REQUEST(value)
 	local held = try('GET', key)
@@ -432,9 +447,9 @@ function ACQUIRE_AS_READER()
 	end
 end
 
--- A writer's.  Sets set: the key is this attempt's; or an error; or false: a key is there, or a bar.
--- A full node tells the holder's value, too.  The script grants a repeated acquire once; a later
--- attempt replaces an earlier attempt of the same request.
+-- For a writer.  Sets set: the key is now this attempt's; or an error; or false if a key or a
+-- bar is there.  A full node still returns the holder's value.  A repeated acquire is granted
+-- only once, and a later attempt replaces an earlier attempt of the same request.
 function ACQUIRE_AS_WRITER()
 	set = not barred and (full or try('SET', key, value, 'NX', 'PX', ttl))
 	if set and set.err and counter then
@@ -443,8 +458,8 @@ function ACQUIRE_AS_WRITER()
 	end
 end
 
--- To a writer whose key was not set: a repeated grant, an error, a refusal; or the key replaces that
--- of an earlier attempt.
+-- For a writer without the key.  Repeats a grant, returns an error, or refuses the writer.  If
+-- the key is an earlier attempt's, replaces it.
 function ANSWER_WRITER()
 	local held = try('GET', key)
 	local has_other_type = held and held.err
@@ -460,7 +475,7 @@ function ANSWER_WRITER()
 		break
 	end
 
-	-- The lock's key bars an earlier attempt, too, whose permit would not count.
+	-- The lock's key also bars an earlier attempt's permit, which would not count.
 	if barred and (bar == lock or not held) then
 		reply = {call('PTTL', bar), SHOWN(barred), 0, 0}
 		break
@@ -477,11 +492,11 @@ function ANSWER_WRITER()
 	RETURN_FAILURE(set)
 end
 
--- Sets reply, and tells the holder's host, or the readers' hosts, that this host waits.
+-- Sets reply, and tells the holder's host, or the readers' hosts, of this waiting host.
 function REFUSE_WRITER()
 	held = SHOWN(held)
 	local want = WANT()
-	local in_front = false -- of those who wait for readers
+	local in_front = false -- the first of the waiting writers
 	local maybe_ours = COLONS(held)
 	if maybe_ours and KIND(held) == LUA_SHARED and match(held, form) == 60 then
 		STAND_IN_FRONT()
@@ -496,7 +511,7 @@ function REFUSE_WRITER()
 	end
 end
 
--- Sets the barrier, unless another writer has it, and in_front: this writer has it.
+-- Sets the barrier, unless another writer has it.  Sets in_front: this writer has the barrier.
 function STAND_IN_FRONT()
 	local barrier = try('GET', key .. '\0barrier')
 	SPLIT_BARRIER()
@@ -507,7 +522,7 @@ function STAND_IN_FRONT()
 	end
 end
 
--- The first writer tells all readers, as often as it asks.  Readers whose time is over are removed.
+-- The first writer tells all readers, each time it asks.  Expired readers are removed.
 function TELL_READERS()
 	local readers, told, over = key .. '\0readers', 0, {}
 	local found = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_STAY)
@@ -530,7 +545,7 @@ function TELL_READERS()
 	end
 end
 
--- Adds to the reply the number of the next permit that is free, or 0.
+-- Adds the number of the next free permit to the reply, or 0.
 function NAME_A_FREE_PERMIT()
 	local other = match(key, LUA_PERMIT .. '(%d+)$')
 	reply[4] = 0
@@ -543,8 +558,8 @@ function NAME_A_FREE_PERMIT()
 	end
 end
 
--- SETRANGE is cheap and leaves the life of the counter as it was, so it is for a counter that stays
--- near.  Where the counter can't be raised (by the node's ACL), the key is taken back.
+-- SETRANGE is cheap and keeps the life of the counter, so it serves a counter that stays near.
+-- If the node's ACL refuses to raise the counter, the key is deleted again.
 function WRITE_COUNTER()
 	if near and sub(raised, 1, LUA_NEAR_DIGITS) == sub(counter, 1, LUA_NEAR_DIGITS) then
 		set = try('SETRANGE', counter_key, 0, raised)
@@ -564,7 +579,7 @@ function WRITE_COUNTER()
 	end
 end
 
--- The key of the lock lives as long as this permit, at least.
+-- The key of the lock lives at least as long as this permit.
 function WRITE_LOCK_OF_PERMIT()
 	local life = math.max(ttl, call('PTTL', lock))
 	set = try('SET', lock, value, 'PX', life)
@@ -575,8 +590,8 @@ function WRITE_LOCK_OF_PERMIT()
 	end
 end
 
--- Reads key, value, word4 to word6 and, of a permit, how many there are.  Sets reply: the counter, or
--- a refusal, or an error.
+-- Reads key, value, word4 to word6 and, for a permit, the number of permits.  Sets reply: the
+-- counter, a refusal, or an error.
 function ACQUIRE()
 	local ttl, proposal = word4, word5
 
@@ -609,10 +624,10 @@ function ACQUIRE()
 end
 
 --
--- release: takes this attempt and earlier ones of the same request, not later ones
+-- release: releases this attempt and earlier attempts of the same request, but no later attempt
 --
 
--- The last reader takes the key along.  Sets done, and shared: by others yet.
+-- The last reader's release deletes the key.  Sets done, and shared: the lock still has readers.
 function RELEASE_AS_READER()
 	local readers, request = key .. '\0readers', REQUEST(value)
 	local found = try('HGETALL', readers)
@@ -646,8 +661,9 @@ function RELEASE_AS_READER()
 	end
 end
 
--- Deletes the key, or keeps it for so long.  A key that is kept is no attempt's any more.  That it
--- says so is for people: a node that has no memory left for the value keeps the key all the same.
+-- Deletes the key, or keeps it for a time.  A kept key no longer belongs to any attempt.
+-- LUA_KEPT in the value is for people: a node without memory for the new value keeps the key all
+-- the same.
 function RELEASE_AS_WRITER()
 	done = 1
 	if tonumber(last) > 0 then
@@ -664,7 +680,7 @@ function RELEASE_AS_WRITER()
 	end
 end
 
--- The last permit takes the key of the lock along; hold_at_least extends that key.
+-- The last permit's release deletes the lock's key; hold_at_least prolongs it.
 function RELEASE_LOCK_OF_PERMIT()
 	local lock, number = match(key, LUA_PERMIT_PATTERN)
 	if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
@@ -685,8 +701,8 @@ function RELEASE_LOCK_OF_PERMIT()
 	end
 end
 
--- The counter comes last: a full node lets a script write it that has changed something before, if
--- only by a DEL.
+-- The counter comes last: a full node lets a script write the counter after any change, even
+-- after a DEL.
 function RAISE_TO_TOMBSTONE()
 	GET_COUNTER()
 	if not counter or IS_LESS(counter, tombstone) then
@@ -707,7 +723,7 @@ end
 function RELEASE()
 	local last, tombstone, told_at = word4, word5, rest_at - #word6 - 1
 	local done = 0
-	local shared -- by others yet
+	local shared -- the lock still has readers
 
 	GET_HELD()
 	if op ~= 'release' and held and IS_SHARED(held) then
@@ -723,11 +739,12 @@ function RELEASE()
 end
 
 --
--- renew: extends, never shortens; a key that is not there is created.  The value is that of renewals
--- only, so where it stands nobody was granted anything since it was created.
+-- renew: prolongs, never shortens; creates a missing key.  Only renewals use this value.  So
+-- while the value is at the key, no lock was granted since the key was created.
 --
 
--- Reads held and counter.  Ends the command unless the reader is there, with its new life.
+-- Reads held and counter.  Ends the command unless the reader is there, or is added again.
+-- Prolongs the reader.
 function RENEW_AS_READER()
 	local readers, request = key .. '\0readers', REQUEST(value)
 	local shared = held and IS_SHARED(held)
@@ -777,8 +794,8 @@ function RENEW_AS_READER()
 	call('PEXPIRE', key, life)
 end
 
--- Reads held, which is not this value, and counter.  Ends the command unless the key is this
--- attempt's now: it was not there, or was an earlier attempt's.
+-- Reads held, a different value or false, and counter.  Ends the command unless the key is now
+-- this attempt's: there was no key, or the key was an earlier attempt's.
 function RENEW_AS_WRITER()
 	if held and not IS_EARLIER(held, value) then
 		reply = 0
@@ -797,7 +814,7 @@ function RENEW_AS_WRITER()
 	RETURN_FAILURE(set)
 end
 
--- The key of the lock lives as long as the permit's, unless the value is a stranger's.
+-- The lock's key lives as long as the permit's key, unless its value is a stranger's.
 function RENEW_LOCK_OF_PERMIT()
 	local lock = match(key, LUA_PERMIT_PATTERN)
 	local lock_held = try('GET', lock)
@@ -836,10 +853,10 @@ function RENEW()
 end
 
 --
--- confirm: if nothing was granted since, and the grant has not ended
+-- confirm: succeeds if no lock was granted since, and the grant has not ended
 --
 
--- Ends the command unless the counter is to be raised.
+-- Ends the command unless the counter must be raised.
 function CONFIRM_AS_READER()
 	local mine = held and IS_SHARED(held)
 		and try('HGET', key .. '\0readers', REQUEST(value))
@@ -877,8 +894,8 @@ end
 -- A key of another type
 --
 
--- The refusal tells people the type, and of a lock of Redisson its client.  Without the rights for
--- that the lock is refused all the same.
+-- Puts the type of the key into the refusal, for people; for a Redisson lock, its client.
+-- Without the rights to read them, the lock is still refused.
 function TELL_TYPE()
 	local kind = try('TYPE', other_key).ok
 	local found = try('HSCAN', other_key, 0)[2] or {}
@@ -897,9 +914,9 @@ end
 for i = 2, #arguments do
 	local op, key, value, word4, word5, word6, rest_at = read_words('ssssss', arguments[i])
 	local reply
-	local other_key -- of another type: another program holds the lock that is asked for
+	local other_key -- a key of another type: another program holds the lock
 
-	-- What follows is executed once; "break" ends the command.  The most frequent come first.
+	-- Executed once; "break" ends the command.  The most frequent commands come first.
 	repeat
 		if op == 'acquire' or op == 'acquire shared' then
 			ACQUIRE()
@@ -919,7 +936,7 @@ for i = 2, #arguments do
 		TELL_TYPE()
 	end
 
-	-- Replies take the places of commands.
+	-- The replies replace the commands.
 	arguments[i - 1] = reply
 end
 

@@ -1,6 +1,6 @@
 /*
  * release_queue.c
- *		Which release goes when; see release_queue.h.
+ *		The order of releases; see release_queue.h.
  */
 #include "protocol/release_queue.h"
 
@@ -40,7 +40,7 @@ release_queue_answered(ReleaseQueue *queue, int node, core_op op, core_event_typ
 	queue->unanswered[node] -= is_counted(op, why);
 }
 
-/* A renewal that is not due in a round is a repair. */
+/* A renewal outside of a round is a repair. */
 static bool
 is_counted(core_op op, core_event_type why)
 {
@@ -84,8 +84,8 @@ release_queue_follow(ReleaseQueue *queue, int entry, const core_lease *lease, ui
 		release->urgent = false;
 
 	/*
-	 * The undoing of a round waits for nothing but room on the connection, nor does what a
-	 * lease that lives on leaves behind.
+	 * The undoing of a round waits only for room on the connection.  The same holds for keys
+	 * that a live lease leaves behind.
 	 */
 	if (undoing || lease->left != 0)
 	{
@@ -103,7 +103,7 @@ release_queue_follow(ReleaseQueue *queue, int entry, const core_lease *lease, ui
 				release->waits || (releasing && release->unsent != 0 && !release->urgent));
 }
 
-/* What was never granted need not wait: requests are few. */
+/* A request that was never granted does not wait: there are only a few requests. */
 bool
 release_queue_begin(ReleaseQueue *queue, int entry, const core_lease *lease, uint64_t hash,
 					core_mask can_send)
@@ -122,8 +122,8 @@ release_queue_begin(ReleaseQueue *queue, int entry, const core_lease *lease, uin
 }
 
 /*
- * Is there room for its release?  A slow minority of the nodes that can be reached is
- * not waited for, be they a quorum or not.
+ * Returns true if the nodes have room for the release.  A release does not wait for a slow
+ * minority of the reachable nodes, whether these nodes are a quorum or not.
  */
 static bool
 may_begin(const ReleaseQueue *queue, const core_lease *lease, core_mask can_send)
@@ -150,7 +150,7 @@ stop_waiting(ReleaseQueue *queue, int entry)
 	take_out(queue, &queue->waiting, RELEASE_BY_AGE, entry);
 }
 
-/* It may lack the key, or owe its deletion. */
+/* The node may lack the key, or still have to delete it. */
 bool
 release_queue_node_ready(ReleaseQueue *queue, int entry, const core_lease *lease, int node,
 						 core_mask can_send)
@@ -164,7 +164,7 @@ release_queue_node_ready(ReleaseQueue *queue, int entry, const core_lease *lease
 	return false;
 }
 
-/* A lease that its owner released, or that has expired, is not renewed. */
+/* A released or expired lease is not renewed. */
 bool
 release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease *lease,
 						 const core_event *answer)
@@ -183,7 +183,7 @@ release_queue_wake_at_us(const ReleaseQueue *queue, int entry, const core_lease 
 	return queue->release[entry].waits ? 0 : lease->wake_at_us;
 }
 
-/* The lease may have taken other steps since it came into the queue of the node. */
+/* The lease may have taken steps since it came into the node's queue. */
 bool
 release_queue_next_unsent(ReleaseQueue *queue, core_mask can_send, ReleaseStep *step)
 {
@@ -229,9 +229,9 @@ release_queue_hurry(ReleaseQueue *queue, int entry, ReleaseStep *step)
 {
 	Release *release = &queue->release[entry];
 
-	set_indexed(queue, entry, release->hash, false); /* whatever follows: it is found once */
+	set_indexed(queue, entry, release->hash, false); /* in any case: an entry is found once only */
 	if (!release->waits && !release->under_way)
-		return false; /* it is over by now */
+		return false; /* the release has ended since */
 	if (!release->urgent)
 	{
 		release->urgent = true;
@@ -252,7 +252,10 @@ release_queue_hurry(ReleaseQueue *queue, int entry, ReleaseStep *step)
 	return true;
 }
 
-/* What can't be sent now expires by itself: the owner is not kept waiting. */
+/*
+ * A release that can't be sent now is dropped, and its keys expire.  The owner does not wait for
+ * it.
+ */
 bool
 release_queue_move(ReleaseQueue *queue, int entry, const core_lease *lease, core_lists lists,
 				   ReleaseStep *step)
@@ -267,7 +270,7 @@ release_queue_move(ReleaseQueue *queue, int entry, const core_lease *lease, core
 	return true;
 }
 
-/* What has not begun is sent before it is forgotten. */
+/* A release that has not begun is sent before it is dropped. */
 bool
 release_queue_forget(ReleaseQueue *queue, ReleaseStep *step)
 {
@@ -299,7 +302,7 @@ send_later(ReleaseQueue *queue, int entry, const core_lease *lease, int node)
 	ReleaseList *list = &queue->unsent[node];
 
 	if (release->unsent & CORE_BIT(node))
-		return; /* is there already */
+		return; /* already in the list */
 	release->lease = lease;
 	release->unsent |= CORE_BIT(node);
 	release->next_unsent[node] = -1;
@@ -340,7 +343,7 @@ set_indexed(ReleaseQueue *queue, int entry, uint64_t hash, bool indexed)
 		take_out(queue, named(queue, release->hash), RELEASE_BY_NAME, entry);
 }
 
-/* Of all names whose hashes fall on this entry. */
+/* the list of all names whose hashes fall on the same entry */
 static ReleaseList *
 named(const ReleaseQueue *queue, uint64_t hash)
 {

@@ -18,7 +18,7 @@
 static int64_t while_next_us(int64_t turn_us);
 static bool is_healthy(int64_t validity_us, int64_t ttl_us);
 
-/* The nodes counted LUA_SPAN for it. */
+/* Each grant raises the nodes' counters by LUA_SPAN. */
 int64_t
 rules_first_token(int64_t granted)
 {
@@ -78,10 +78,11 @@ rules_prolonged_us(int64_t hold_until_us, int64_t now_us, int64_t hold_at_most_u
 }
 
 /*
- * Waiters are told of the end of a lease, not of an undone attempt: contenders would wake each
- * other without end.  But they are of one that is out when its request is given up: it may have
- * refused others, and nobody else tells them that the lock is free.  What was never returned to
- * a caller is not held.
+ * A release publishes the end of a lease, but not the undoing of an attempt: otherwise
+ * contenders would wake each other without end.  One undone attempt is published: the attempt
+ * that is out when its request is cancelled.  This attempt may have refused other hosts, and no
+ * other message tells these hosts of the free lock.  hold_at_least does not apply to a lease that
+ * was never returned to a caller.
  */
 int64_t
 rules_release_ms(bool ends, bool returned, int64_t keep_until_us, int64_t now_us)
@@ -108,10 +109,10 @@ rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us, int64_t turn
 }
 
 /*
- * With others waiting each session has a few turns in a row, the fewer the sooner it is
- * everybody's turn: with as many sessions on each host, nobody waits for longer than
- * TURN_ROUNDS times the mean.  More than one are worth it only as long as the way to another
- * host costs much beside them.
+ * While other hosts wait, each session here gets a few turns in a row.  Fewer turns make the
+ * round trip of all sessions shorter.  With equally many sessions on each host, no session waits
+ * for longer than TURN_ROUNDS times the mean.  More than one turn in a row is worthwhile only
+ * while the way to another host costs much, compared with the turns.
  */
 bool
 rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long)
@@ -169,11 +170,12 @@ rules_recall_us(int64_t round_trip_us)
 }
 
 /*
- * Who is next asks at once, the second when that should have happened.  Those behind are
- * needed only if several did not come, the less the further behind.  Who was not named
- * makes itself known when the next has come, of a crowd so many, whoever they are.  When
- * nobody is named they come one after the other, not in each other's way.  By chance, since
- * one who always asks when a turn ends would come before the next one each time.
+ * The first waiter asks at once, the second waiter when the first should have asked.  Waiters
+ * further behind are needed only if several waiters before them did not come.  A waiter that was
+ * not named asks when the next turn has begun, and so makes itself known; in a crowd only about
+ * ASK_OF_A_CROWD of these waiters ask.  If the release names no waiter, the waiters ask one
+ * after another, not all at once.  Chance spreads the requests: a host that always asked at the
+ * end of a turn would always come before the next waiter.
  */
 int64_t
 rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us,
@@ -209,10 +211,10 @@ rules_pause_us(int named, int64_t hold_back_us, int64_t turn_us)
 }
 
 /*
- * If turns are short, who holds back does so until the next is over, too: it hears of that.
- * To ask in vain would cost about as much as the turn; and one who asks as that ends comes
- * between, and breaks the order.  If they are long that is rare, and waiting for a host
- * that does not come would cost much.
+ * While turns are short, a host that holds back waits until the next turn is over too, because
+ * it hears of the end of the turn.  A failed request costs about as much as a turn, and a
+ * request at the end of the turn would break the order.  While turns are long, failed requests
+ * are rare.  Waiting for a host that does not come would then cost much.
  */
 static int64_t
 while_next_us(int64_t turn_us)
@@ -220,7 +222,7 @@ while_next_us(int64_t turn_us)
 	return turn_us <= SHORT_TURN_US ? turn_us + turn_us / 4 : 0;
 }
 
-/* It was renewed less than half its ttl ago. */
+/* renewed less than half a ttl ago */
 static bool
 is_healthy(int64_t validity_us, int64_t ttl_us)
 {

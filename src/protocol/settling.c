@@ -7,7 +7,7 @@
 static bool is_one_of(core_mask list, core_lists lists);
 static bool has_lists(const Settling *settling, const core_lease *lease);
 
-/* What was at the nodes of each list still is, if none is new. */
+/* If no list is new, the kept keys are still at the nodes of each list. */
 void
 settling_set_lists(Settling *settling, core_lists lists, core_mask replaced)
 {

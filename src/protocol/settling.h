@@ -1,11 +1,11 @@
 /*
  * settling.h
- *		Whether what a host holds rests on the lists of nodes that it has in force, so that
- *		a list which goes may go.
+ *		Whether all keys of a host rest on the lists of nodes in force, so the host may drop a
+ *		former list.
  *
- * A lease does when its lists are those, and a majority of each has its key.  Nor may
- * anything else of the host be at the nodes of another list alone: a key that is kept
- * after its release (hold_at_least) is nobody's lease, and stays where it was left.
+ * A lease rests on the lists in force if the lease uses these lists, and a majority of each list
+ * has the key.  No key of the host may be only at nodes of another list.  A key kept after a
+ * release (hold_at_least) belongs to no lease, and stays at its nodes.
  *
  * Pure, like the core.
  */
@@ -17,24 +17,24 @@
 
 #include "protocol/core.h"
 
-/* What a host remembers, zero at first. */
+/* a host's memory; zeroed at first */
 typedef struct Settling
 {
-	core_lists lists;           /* in force */
-	int64_t kept_until_us;      /* the last end of a key that was kept */
-	int64_t unsettled_until_us; /* ... of one that may not be at the nodes of each list */
+	core_lists lists;           /* the lists in force */
+	int64_t kept_until_us;      /* when the last kept key expires */
+	int64_t unsettled_until_us; /* when the last kept key expires that a list in force may lack */
 } Settling;
 
-/*
- * Other lists are in force, or the same again.  replaced: indexes that have another node than
- * before.
- */
+/* Sets the lists in force, new or unchanged.  replaced: indexes that have a new node. */
 extern void settling_set_lists(Settling *settling, core_lists lists, core_mask replaced);
 
-/* A lease was released, and its key is kept until then. */
+/* A lease was released, and nodes keep its key until until_us. */
 extern void settling_keep(Settling *settling, const core_lease *lease, int64_t until_us);
 
-/* Of a request that is out, too: it may be granted by the lists that it has. */
+/*
+ * Returns true if the lease or the request rests on the lists in force.  A request counts
+ * because the nodes of its lists may grant it.
+ */
 extern bool settling_has(const Settling *settling, const core_lease *lease);
 
 #endif /* REDLOCK_SETTLING_H */

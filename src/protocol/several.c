@@ -22,7 +22,7 @@ several_compare(const char *one, size_t one_len, const char *other, size_t other
 several_step
 several_next(const several_state *state, int asked, int count, int *from)
 {
-	int first = 0; /* that is not granted */
+	int first = 0; /* first lock without a grant */
 
 	while (first < asked && state[first] == SEVERAL_GRANTED)
 		first++;
@@ -33,7 +33,7 @@ several_next(const several_state *state, int asked, int count, int *from)
 		*from = asked;
 		return SEVERAL_ASK;
 	}
-	/* what is before a refused one may yet be granted, or be refused, too */
+	/* a lock before a refused lock may yet be granted, or be refused too */
 	for (int i = first; i < asked - 1; i++)
 		if (state[i] == SEVERAL_REFUSED)
 		{
@@ -50,8 +50,9 @@ several_try_again(int granted, int again)
 }
 
 /*
- * What is given back before its answer is there may have been granted at the nodes, and has
- * refused others: they would have to be told, and ask.  The answer is there in a moment.
+ * A lock released before its answer may have been granted at the nodes, and may have refused
+ * other hosts.  These hosts would need a message, and ask again.  The answer arrives in a
+ * moment.
  */
 static bool
 is_answered(const several_state *state, int from, int to)

@@ -1,13 +1,13 @@
 /*
  * several.h
- *		Acquiring several locks at once: which are asked for, kept and given back.
+ *		Acquiring several locks at once: which locks are asked for, kept and released.
  *
- * It is all or none.  All hosts take the locks in one order, that of their names, but ask
- * for all of them together.  What was granted behind one that is refused is given back, and
- * what is waited for is the first that is refused, while those before it are kept.  So who
- * waits has none behind the one that it waits for: in a circle of those who do, each name
- * would be behind the one before it (Havender: Avoiding deadlock in multitasking systems,
- * 1968).
+ * A call gets all its locks or none.  All hosts take the locks in the order of their names, but
+ * ask for all of them together.  If a lock is refused, the call releases the granted locks
+ * behind it, keeps the granted locks before it, and waits for the refused lock.  So a waiting
+ * call holds no lock behind the awaited lock.  In a cycle of waiting calls each awaited name
+ * would have to be behind the name before it, which is impossible (Havender: Avoiding deadlock
+ * in multitasking systems, 1968).
  *
  * Pure, like the core.
  */
@@ -19,38 +19,43 @@
 
 #define SEVERAL_MAX 64
 
-/* So often a try asks again. */
+/* how often a try asks again */
 #define SEVERAL_AGAIN_MAX 2
 
-/* The order: as memcmp, a name before those that begin with it. */
+/* The order of names: as memcmp, a prefix first. */
 extern int several_compare(const char *one, size_t one_len, const char *other, size_t other_len);
 
 typedef enum several_state
 {
-	SEVERAL_ASKED, /* not known yet */
+	SEVERAL_ASKED, /* no answer yet */
 	SEVERAL_GRANTED,
-	SEVERAL_REFUSED /* another has it, or is to have it first */
+	SEVERAL_REFUSED /* another session has the lock, or is to get the lock first */
 } several_state;
 
 typedef enum several_step
 {
-	SEVERAL_WAIT,          /* for answers */
-	SEVERAL_WAIT_FOR_LAST, /* until the last that was asked for is granted: all else is */
-	SEVERAL_GIVE_BACK,     /* those from *from on that were asked for, all of which are answered */
-	SEVERAL_ASK,           /* for those from *from on */
-	SEVERAL_DONE           /* all are granted */
+	SEVERAL_WAIT,          /* wait for answers */
+	SEVERAL_WAIT_FOR_LAST, /* wait until the last requested lock is granted: all others are
+							* granted */
+	SEVERAL_GIVE_BACK,     /* release the requested locks from *from on; all are answered */
+	SEVERAL_ASK,           /* ask for the locks from *from on */
+	SEVERAL_DONE           /* all locks are granted */
 } several_step;
 
-/* Of `count` names the first `asked` were asked for; state: theirs.  All in the order. */
+/*
+ * Returns the next step.  Of `count` names, in order, the first `asked` were asked for; state:
+ * their states.
+ */
 extern several_step several_next(const several_state *state, int asked, int count, int *from);
 
 /*
- * A try is refused a name, and has those before it, so many.  May it give back what it has behind
- * that name, and ask once more from there on?  `again`: how often it has done so.
+ * A try was refused a name, after this many granted names before it.  Returns true if the try
+ * may release its locks behind the refused name, and ask once more from this name on.  again: how
+ * often the try has asked again.
  *
- * Hosts that try for the same names at one instant may get some of them each, and refuse each
- * other.  The host that has the first name asks again.  The others were refused that name, and give
- * back the rest.  So one host gets them all.
+ * When hosts try for the same names at one instant, each host may get some of the names, and all
+ * refuse each other.  The host with the first name asks again.  Every other host was refused the
+ * first name, and releases the rest.  So one host gets all the names.
  */
 extern bool several_try_again(int granted, int again);
 

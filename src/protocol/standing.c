@@ -9,7 +9,10 @@ static void give_way(Standing *standing, bool has_leases);
 static bool is_senior(const Standing *standing, const StandingOther *other, int64_t now_us);
 static bool has_locks(const StandingOther *other);
 
-/* Locks that were taken while all agreed are excluded by what the others say of their settings. */
+/*
+ * Locks taken while all hosts agreed do not need HOST_HOLDS: the settings in the hosts' entries
+ * already exclude them.
+ */
 void
 standing_reset(Standing *standing, bool has_leases)
 {
@@ -136,14 +139,14 @@ give_way(Standing *standing, bool has_leases)
 	standing->stopped = true;
 }
 
-/* Two hosts can't both be: durations are told late by less than the margin. */
+/* Two hosts can't both be senior: reported durations are late by less than the margin. */
 static bool
 is_senior(const Standing *standing, const StandingOther *other, int64_t now_us)
 {
 	return now_us - standing->begun_us >= other->takes_for_us + STANDING_MARGIN_US;
 }
 
-/* ... or may take some. */
+/* The host holds locks, or may take some. */
 static bool
 has_locks(const StandingOther *other)
 {

@@ -1,27 +1,27 @@
 /*
  * standing.h
- *		Which of several hosts with different settings takes locks: the one that was there
- *		first.
+ *		Decides which of several hosts with different settings takes locks: the earliest host.
  *
- * Each host says in its entry at the nodes whether it takes locks (HostStanding).  A host that
- * starts, or gets other settings, takes none before it has written two entries, and has looked at
- * the other hosts after each: first that it asks, then that it takes locks.
+ * Each host's entry at the nodes says whether the host takes locks (HostStanding).  A host after
+ * a start, or with new settings, must write two entries before it takes locks: first HOST_ASKS,
+ * then HOST_TAKES.  After each entry the host looks at all hosts' entries.
  *
- *		ASKS --nobody disagrees--> TAKES --nobody disagrees--> TAKES, and begun
- *		 ^ |                        |                           |
- *		 | +--another takes locks---+                           | another takes locks for longer
- *		 |                v                                     v
- *		 +--all others- REFUSES <----its last lock has ended-- HOLDS
- *			refuse
+ *    ASKS ----no conflict-----> TAKES ----no conflict-----> TAKES, and begun
+ *     ^ |                        |                           |
+ *     | +--another takes locks---+                           | another takes locks for longer
+ *     |                v                                     v
+ *     +--all others- REFUSES <----its last lock has ended-- HOLDS
+ *      refuse
  *
- * Why no two hosts that disagree take locks at a time, if both reach one node: a node writes an
- * entry and tells of the others in one step.  Take the two last entries TAKES that came before the
- * hosts began.  The later one at that node was answered with the earlier one, so its host did not
- * begin.  A host that has begun disregards ASKS and REFUSES alone, whose hosts must write TAKES,
- * and look, before they begin.
+ * Two hosts with different settings never take locks at the same time, if both reach one node.
+ * The node writes an entry and returns all entries in one step.  Consider each host's last TAKES
+ * entry before the host began.  The node answered the later entry with the earlier entry, so the
+ * later host did not begin.  A host that has begun ignores only ASKS and REFUSES.  Hosts with
+ * such entries must write TAKES, and look, before they begin.
  *
- * Two hosts that began while they could not see each other both say TAKES.  Then the one that has
- * taken locks for longer stays, and takes none until the other one's have ended.
+ * If two hosts began without seeing each other, both say TAKES when they meet.  The host that
+ * has taken locks for longer stays.  It takes no new locks until the locks of the second host
+ * have ended.
  *
  * Pure, like the core.
  */
@@ -33,68 +33,74 @@
 
 #include "protocol/hosts.h"
 
-/* A host stays established beside another that has taken locks for so much less. */
+/*
+ * A host counts as established if it has taken locks for longer than another host, by this
+ * margin.
+ */
 #define STANDING_MARGIN_US INT64_C(5000000)
 
 /*
- * A host takes no locks if a quorum has not answered its entry for so long: it may be forgotten
- * soon, and a newcomer could begin.
+ * If no quorum has answered the host's entry for this long, the host takes no locks: the nodes
+ * may soon forget the entry, and a newcomer could begin.
  */
 #define STANDING_LAPSE_US INT64_C(30000000)
 
-/* A host has lapsed, by any clock, when its last entry is so old at another host's look. */
+/* A host whose last entry is this old has lapsed, whatever the drift of clocks. */
 #define STANDING_SILENT_US (STANDING_LAPSE_US + INT64_C(1000000))
 
-/* What a host remembers as long as it runs, zero at first. */
+/* A host's memory, as long as the host runs; zeroed at first. */
 typedef struct Standing
 {
 	HostStanding says; /* in the entries that the host writes */
 	bool begun;        /* the host may take locks unless `stopped` */
 	bool stopped;      /* another host is in the way */
-	bool took;         /* hosts with other settings may not exclude the locks of this host */
+	bool took;         /* hosts with different settings may not exclude this host's locks */
 	int64_t begun_us;  /* start of taking locks; 0: the host takes none */
 	int64_t heard_us;  /* sending time of the last entry that a quorum has answered */
 	uint64_t number;   /* counts changes of `says`; each entry carries the number */
 } Standing;
 
-/* Another host with different settings. */
+/* another host, with different settings */
 typedef struct StandingOther
 {
 	uint64_t id;
 	HostStanding says;
 	int64_t takes_for_us; /* how long the host has taken locks */
-	bool holds;           /* the host has locks by former lists of nodes */
+	bool holds;           /* the host holds leases by former lists of nodes */
 } StandingOther;
 
-/* What a look shows. */
+/* all hosts' state at one look */
 typedef struct StandingView
 {
 	uint64_t id;                 /* of this host */
-	bool has_leases;             /* this host has locks, or asks for some */
-	const StandingOther *others; /* hosts with other settings of which nodes told */
+	bool has_leases;             /* this host holds locks, or asks for some */
+	const StandingOther *others; /* reported hosts with different settings */
 	int count;
 	int64_t asked_us; /* sending time of the first entry that was answered */
 } StandingView;
 
-/* This host has got other settings.  has_leases: it has locks, or asks for some. */
+/* This host has got other settings.  has_leases: the host holds locks, or asks for some. */
 extern void standing_reset(Standing *standing, bool has_leases);
 
-/* redlock.on_disagreement is warn, or is no more. */
+/* redlock.on_disagreement becomes warn, or is no longer warn. */
 extern void standing_warn(Standing *standing, bool warns, bool has_leases, int64_t now_us);
 
-/* Must it look once more before it takes locks, as a newcomer?  To be asked before a look. */
+/*
+ * Returns true if the host must look again before it takes locks, like a newcomer; the host has
+ * then no longer begun.  Call this function before a look.
+ */
 extern bool standing_has_lapsed(Standing *standing, int64_t now_us);
 
-/* A host with these settings, which differ in these kinds (HostsDifference). */
+/* A host with these settings.  kinds: how the settings differ (HostsDifference). */
 extern StandingOther standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds,
 									int64_t takes_for_us);
 
-/* Is it in the way of this host's locks? */
+/* Returns true if the given host keeps this host from taking locks. */
 extern bool standing_stops(const Standing *standing, const StandingOther *other);
 
 /*
- * Decides by what the nodes told.  The caller guarantees that a quorum, and each node that this
- * host reaches, answered an entry with the present number.
+ * Decides from the nodes' answers.  The caller guarantees: a quorum, and each node that this
+ * host reaches, has answered an entry with the present number.
  */
 extern void standing_look(Standing *standing, const StandingView *view, int64_t now_us);
 

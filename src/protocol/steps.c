@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "protocol/overlap.h"
+#include "protocol/words.h"
 
 #define ALL (~(core_mask) 0)
 
@@ -57,7 +58,7 @@ steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 			marks->own.version = marks->mark[i].version;
 }
 
-/* Does each of these nodes, and no other, have a place in the list that the mark names? */
+/* Returns true if the new list of the mark consists of exactly these nodes. */
 static bool
 names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes)
 {
@@ -96,7 +97,7 @@ steps_latest(const StepMarks *marks)
 	return latest_before(marks, INT64_MAX);
 }
 
-/* Of those with a smaller version; NULL: there is none. */
+/* The latest mark with a smaller version; NULL: there is none. */
 static const StepMark *
 latest_before(const StepMarks *marks, int64_t version)
 {
@@ -141,8 +142,8 @@ is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
 }
 
 /*
- * A host that leaves a list marks a majority of its nodes first.  If a majority of the list lacks
- * the mark, the mark was written for another list, or by a host with a wrong list.
+ * Before a host leaves a list, the host marks a majority of its nodes.  If a majority of a list
+ * lacks the mark, then the mark was written for another list, or by a host with a wrong list.
  */
 static bool
 counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
@@ -170,9 +171,11 @@ steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left
 }
 
 /*
- * Do they, if a node that does not tell is one of those that the mark names, as far as there are
- * some?  It has no vote.  One that tells, and lacks the mark, was out of reach when others got it;
- * it is the one with the same address, or none.  likely: of those that don't tell the first.
+ * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  A node
+ * without a report is taken for a node of the marked list, as long as places are free: it has no
+ * vote.  A node that reports, and lacks the mark, was out of reach when the mark was written: it
+ * matches the place with the same address, or no place.  likely: among nodes without a report,
+ * these come first.
  */
 static bool
 meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask likely)
@@ -194,7 +197,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 				place[mark->place - 1] = CORE_BIT(i);
 		}
 		else if (mark->version == latest->version && mark->place > 0)
-			unknown |= CORE_BIT(i); /* a host wrote it that has other names for the nodes */
+			unknown |= CORE_BIT(i); /* written by a host with other addresses */
 		else
 			for (int j = 0; j < latest->count; j++)
 				if (latest->address[j] == marks->address[i])
@@ -207,7 +210,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 		if (place[j] == 0)
 			place[j] = first & -first;
 		unknown &= ~place[j];
-		/* a node that this host does not have: a bit that stands for no node */
+		/* a node that this host does not have gets a bit without a node */
 		target.now |= place[j] != 0 ? place[j] : CORE_BIT(CORE_NODES_MAX + j);
 	}
 	return quorums_meet(lists, ALL, target, ALL);
@@ -218,14 +221,14 @@ steps_write_mark(const StepMark *mark, char *text)
 {
 	char *at = text;
 
-	at = hosts_put_number(at, mark->version);
-	at = hosts_put_hex(at, mark->list);
-	at = hosts_put_number(at, mark->count);
-	at = hosts_put_number(at, mark->place);
-	at = hosts_put_word(at, mark->host);
-	at = hosts_put_word(at, mark->nodes);
+	at = words_put_number(at, mark->version);
+	at = words_put_id(at, mark->list);
+	at = words_put_number(at, mark->count);
+	at = words_put_number(at, mark->place);
+	at = words_put_text(at, mark->host);
+	at = words_put_text(at, mark->nodes);
 	for (int j = 0; j < mark->count; j++)
-		at = hosts_put_hex(at, mark->address[j]);
+		at = words_put_id(at, mark->address[j]);
 	return (size_t) (at - text);
 }
 
@@ -240,18 +243,18 @@ steps_read_mark(StepMark *mark, const char *text, size_t len)
 	StepMark read = {0};
 
 	memset(mark, 0, sizeof(*mark));
-	if (!hosts_take_number(&text, end, STEPS_VERSION_MAX, &version) || version == 0 ||
-		!hosts_take_hex(&text, end, &read.list) ||
-		!hosts_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
-		!hosts_take_number(&text, end, count, &place) ||
-		!hosts_take_word(&text, end, read.host, sizeof(read.host)) ||
-		!hosts_take_word(&text, end, read.nodes, sizeof(read.nodes)))
+	if (!words_take_number(&text, end, STEPS_VERSION_MAX, &version) || version == 0 ||
+		!words_take_id(&text, end, &read.list) ||
+		!words_take_number(&text, end, HOSTS_NODES_MAX - 1, &count) || count == 0 ||
+		!words_take_number(&text, end, count, &place) ||
+		!words_take_printable(&text, end, read.host, sizeof(read.host)) ||
+		!words_take_printable(&text, end, read.nodes, sizeof(read.nodes)))
 		return false;
 	read.count = (int32_t) count;
 	read.place = (int32_t) place;
 	read.version = version;
 	for (int j = 0; j < read.count; j++)
-		if (!hosts_take_hex(&text, end, &read.address[j]))
+		if (!words_take_id(&text, end, &read.address[j]))
 			return false;
 	*mark = read;
 	return true;

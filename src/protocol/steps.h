@@ -1,25 +1,30 @@
 /*
  * steps.h
- *		How a host leaves one of two lists of nodes: it announces the step, and marks the nodes.
+ *		How a host leaves one of two lists of nodes: announce the step, mark the nodes, take the
+ *		step.
  *
- * Two hosts with both lists exclude each other.  They would not any more if one went on to the
- * next list while the other went back to the first one.  So a host announces its step in its entry
- * first, at a majority of both lists, and takes it only when these nodes, asked after that, tell of
- * no host that has announced, or taken, another one.
+ * Two hosts with both lists exclude each other.  If one host goes on to the next list and
+ * another goes back to the first list, the hosts no longer exclude each other.  So a host first
+ * announces the step in its entry, at a majority of both lists.  Then the host asks these nodes
+ * once more.  The host takes the step only if no node reports a host that has announced or taken
+ * a different step.
  *
- * Why that is enough: a node writes an entry and tells of the others in one step.  Of two hosts
- that announce different steps the later one at a node that both reach is told of the earlier one.
- * A host that has taken its step is told of by the nodes that it has now.  Where these can't be
- * reached, or the host was forgotten since it stood still, the marks tell.
+ * Why this suffices: a node writes an entry and returns all entries in one step.  If two hosts
+ * announce different steps, a node that both reach returns the earlier announcement to the later
+ * host.  If a host has already taken a step, the nodes of its new list report the host.  If
+ * these nodes can't be reached, or have forgotten the host after a standstill, the marks report
+ * the step.
  *
- * A mark says of the nodes of one list by which list it was replaced.  The host writes it at a
- * majority of the nodes that it leaves, and of those that it keeps, before the step.  It has no
- * end.  Its version tells the latest one: a node may have been away when others were marked.
+ * A mark at a node names the new list, which replaced the node's list.  Before the step, the
+ * host marks a majority of the nodes to be left, and a majority of the nodes to be kept.  A mark
+ * does not expire.  The version shows which mark is the latest: a node may have been away when
+ * others were marked.
  *
- * A node that loses its data loses its mark, and an older mark may stay at another node.  Three
- * rules keep an older mark from counting: versions follow the clock, so a mark after the loss is
- * later than each one before; a mark counts only where no majority of the list lacks it; and a host
- * remembers the latest mark of its own list, and writes it again where it lacks.
+ * A node without its data has no mark any more, while an older mark may stay at another node.
+ * Three rules keep an older mark from counting.  Versions follow the clock, so a mark after the
+ * loss is later than each mark before.  A mark does not count if a majority of the list lacks
+ * the mark.  A host remembers the latest mark of its own list, and writes this mark again at
+ * nodes that lack it.
  *
  * Pure, like the core.
  */
@@ -33,12 +38,12 @@
 #include "protocol/hosts.h"
 #include "protocol/lua.h"
 
-/* Versions are Unix times in ms, or one more than the version before. */
+/* a version is a Unix time in ms, or the version before plus one */
 #define STEPS_VERSION_MAX INT64_C(1000000000000000)
 
 #define STEPS_NODES_TEXT_MAX 255 /* bytes of the addresses in a mark */
 
-/* The announcement counts when nodes have answered it so lately: entries live longer. */
+/* an announcement counts if nodes have answered it within this time; entries live longer */
 #define STEPS_FRESH_US INT64_C(15000000)
 
 typedef enum StepAct
@@ -50,76 +55,84 @@ typedef enum StepAct
 	STEP_TAKE
 } StepAct;
 
-/* What a host knows that wants to take a step. */
+/* a host's knowledge before a step */
 typedef struct StepView
 {
-	bool clear;      /* no host is known from which it would not be kept apart after the step */
-	bool announced;  /* this host has announced it */
-	bool heard;      /* a majority of both lists has answered the announcement, and lately */
-	bool rival;      /* another host has announced a step that does not go with this one */
-	bool goes_first; /* ... and has a smaller id */
-	bool marked;     /* a majority of each list that can be reached has the mark */
+	bool clear;      /* after the step, this host and each known host still exclude each other */
+	bool announced;  /* this host has announced the step */
+	bool heard;      /* a majority of both lists has answered the announcement within
+					  * STEPS_FRESH_US */
+	bool rival;      /* another host has announced an incompatible step */
+	bool goes_first; /* the rival has a smaller id */
+	bool marked;     /* of each list that can be reached, a majority has the mark */
 } StepView;
 
 extern StepAct step_next(const StepView *view);
 
-/* Would these hosts' lists be apart if both took the steps that they have announced? */
+/* Returns true if both hosts' lists would be apart after the announced steps. */
 extern bool steps_are_rivals(const HostConfig *ours, const HostConfig *theirs);
 
-/* The mark of one node. */
+/* the mark at one node */
 typedef struct StepMark
 {
 	int64_t version;                      /* 0: there is no mark */
-	uint64_t list;                        /* hash of the list that took the place, */
-	int32_t count;                        /* ... its nodes, */
-	int32_t place;                        /* ... and which of these this one is, from 1; 0: none */
-	uint64_t address[HOSTS_NODES_MAX];    /* hashes of their addresses, in the order of places */
-	char host[HOSTS_NAME_MAX + 1];        /* that wrote it, for people: printable ASCII */
-	char nodes[STEPS_NODES_TEXT_MAX + 1]; /* their addresses, for people: printable ASCII */
+	uint64_t list;                        /* hash of the new list */
+	int32_t count;                        /* number of nodes of the new list */
+	int32_t place;                        /* the node's own place in the new list, from 1; 0:
+										   * none */
+	uint64_t address[HOSTS_NODES_MAX];    /* hashes of the addresses of the new list, in the
+										   * order of places */
+	char host[HOSTS_NAME_MAX + 1];        /* the writer, for people: printable ASCII */
+	char nodes[STEPS_NODES_TEXT_MAX + 1]; /* addresses of the new list, for people: printable
+										   * ASCII */
 } StepMark;
 
-/* The length of the text, of LUA_MARK_MAX bytes at most. */
+/*
+ * Write and read a mark.  The text has at most LUA_MARK_MAX bytes; steps_write_mark returns its
+ * length.  steps_read_mark returns false, and an empty mark, if the text is malformed.
+ */
 extern size_t steps_write_mark(const StepMark *mark, char *text);
 extern bool steps_read_mark(StepMark *mark, const char *text, size_t len);
 
-/* The latest mark of a host's own list that the host has met. */
+/* the latest mark of a host's own list, from all reports */
 typedef struct StepMemory
 {
 	uint64_t list;   /* hash of the list */
 	int64_t version; /* 0: none */
 } StepMemory;
 
-/* What a host knows of marks. */
+/* what a host knows of marks */
 typedef struct StepMarks
 {
 	StepMark mark[CORE_NODES_MAX];
-	uint64_t address[CORE_NODES_MAX]; /* hashes, as in marks, of what this host calls the nodes */
-	core_mask told;                   /* these nodes have told */
+	uint64_t address[CORE_NODES_MAX]; /* hashes of this host's addresses of the nodes, as in
+									   * marks */
+	core_mask told;                   /* nodes that have reported */
 	StepMemory own;
 } StepMarks;
 
 /*
- * Remembers the latest mark that names the only list in force, if need be by other names.  To be
- * called when nodes have told.  list: hash of the list.
+ * Remembers the latest mark that names the host's only list, perhaps by different addresses.
+ * Call this function after nodes have reported.  list: hash of the list.
  */
 extern void steps_remember(StepMarks *marks, core_mask nodes, uint64_t list);
 
-/* The version of a mark that names the list with this hash. */
+/* the version for a mark that names the list with this hash */
 extern int64_t steps_next_version(const StepMarks *marks, uint64_t list, int64_t wall_clock_ms);
 
-/* The latest one; NULL: there is none. */
+/* the latest mark; NULL: there is none */
 extern const StepMark *steps_latest(const StepMarks *marks);
 
 /*
- * Were these lists left, as the latest mark tells?  That is, would they not keep a host apart from
- * one with the list that it names?  now, next: the hashes that marks have of these lists.
+ * Returns true if these lists were left, by the latest mark that counts: a host with these lists
+ * would not exclude a host with the new list of the mark. now, next: hashes of the lists.
  */
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);
 
 /*
- * May a host leave a list for another one, as the marks of both tell?  If these lists were left for
- * others, then only where a majority of the list that the host leaves was asked (left_asked), and
- * would know each host with the list that the mark names.
+ * Returns true if a host may leave a list for another list, by the marks of both.  If a mark
+ * says that the list `to` was left, the host may follow only in one case: a majority of `left`
+ * was asked (left_asked), and `left` excludes each host with the new list of the mark.
  */
 extern bool steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list,
 							 bool left_asked, const StepMarks *marks);

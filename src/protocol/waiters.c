@@ -1,6 +1,6 @@
 /*
  * waiters.c
- *		Which hosts wait; see waiters.h.
+ *		The waiting hosts of a lock; see waiters.h.
  */
 #include "protocol/waiters.h"
 

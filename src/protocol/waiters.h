@@ -1,11 +1,11 @@
 /*
  * waiters.h
- *		Which hosts wait for a lock that this host has, the longest first.
+ *		The hosts that wait for a lock of this host, the longest waiter first.
  *
- * A refused acquire tells the holder's host who asked and for how long it has waited; a
- * release tells the waiters whose turn is next.  A waiter that this did not name tells one
- * of those that it named.  All of it are hints, which may be lost, late,
- * doubled or forged: they decide who asks first, never who is granted anything.
+ * A refused acquire tells the holder's host of the waiter, and how long the waiter has waited.
+ * A release names the waiters, in the order of their turns.  An unnamed waiter announces itself
+ * to a named waiter.  All these messages are hints: each may be lost, late, doubled or forged.
+ * The hints decide which host asks first, never which host gets the lock.
  *
  * Pure, like the core.  Hosts are known by their ids, which are never 0.
  */
@@ -15,57 +15,58 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Who waits behind so many is not remembered, and asks again. */
+/* waiters behind these are not remembered, and announce themselves again */
 #define WAITERS_MAX 8
 
 typedef struct Waiter
 {
 	uint64_t host;
-	int64_t since_us; /* on this host's clock, by what the asker says of its own */
-	bool alone;       /* it has told that it wants alone what this host shares */
+	int64_t since_us; /* on this host's clock, from the duration that the waiter reported */
+	bool alone;       /* wants exclusive mode, while this host holds the lock in shared mode */
 } Waiter;
 
 typedef struct Waiters
 {
 	int count;
-	Waiter waiter[WAITERS_MAX]; /* the longest first */
+	Waiter waiter[WAITERS_MAX]; /* the longest waiter first */
 } Waiters;
 
-/* A host waits, since so long; what was known of it before is forgotten. */
+/* Adds a host, with its waiting time; replaces any former record of the host. */
 extern void waiters_add(Waiters *waiters, uint64_t host, int64_t waited_us, int64_t now_us);
 
-/* Its place in the list, from 0; the list's length if it has none. */
+/* the host's place in the list, from 0; the length of the list if the host is missing */
 extern int waiters_place(const Waiters *waiters, uint64_t host);
 
-/* What a host knows that waits for a lock, or has it. */
+/* the waiters known to a host with the lock, or to a waiting host */
 typedef struct WaitersKnown
 {
-	Waiters named; /* by the last release that it heard, and to be named by its own */
-	Waiters told;  /* who has told since that it waits */
+	Waiters named; /* named by the last release, and to be named by this host's release */
+	Waiters told;  /* waiters that have announced themselves since the release */
 } WaitersKnown;
 
 /*
- * A release named these.  What of them is left when this host has the lock: those behind it;
- * who is before it did not come, or asks again.  If it is not among them it came between, and
- * only the first had to come until then: were all forgotten, there would be no order for
- * long where hosts that were not named come often.  Who has told may have come too late to be
- * named, and is kept; but not until the release after that: it may have had its turn by then.
+ * A release named these waiters.  Keeps the waiters behind this host, for this host's own turn.
+ * Waiters before this host did not come, or will announce themselves again.  An unnamed host
+ * comes between two turns, and drops only the first waiter.  Dropping all would lose the order
+ * wherever unnamed hosts come often.  A waiter in `told` may have come too late to be named, and
+ * is kept.  But it is kept only until the next release, because it may have had its turn by
+ * then.
  */
 extern void waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t self);
 
-/* A host tells the one that has the lock that it waits. */
+/* Records the announcement of a waiter. */
 extern void waiters_tell(WaitersKnown *known, Waiter waiter);
 
 /*
- * This host releases the lock, and wants another turn if "again" is its own id, not 0: returns
- * whom it is to name.  While hosts want alone what it shared, the nodes refuse it to those who
- * would share it: so it names the former only.  The others tell these.
+ * The waiters named by this host's release.  again: this host's own id if it wants another turn,
+ * or 0.  If waiters want exclusive mode (`alone`), the nodes refuse new readers, so the release
+ * names only the former.  Readers announce themselves to the named waiters.
  */
 extern Waiters *waiters_to_name(WaitersKnown *known, uint64_t again, int64_t now_us);
 
 /*
- * Whom a host tells that waits and was not named; 0: nobody.  The second, as the first may be
- * done before it hears.
+ * The host to which an unnamed waiter announces itself; 0: none.  It is the second named waiter:
+ * the turn of the first may be over before the message arrives.
  */
 extern uint64_t waiters_whom_to_tell(const Waiters *named, uint64_t self);
 

@@ -5,8 +5,8 @@
 #include "protocol/wish.h"
 
 /*
- * A lease that is held for long is not looked at more often for the sake of a short stay that
- * might follow: who gives it back sooner wakes the broker.
+ * A long hold is not looked at more often because of a short idle time: an owner that releases
+ * the lease sooner wakes the broker.
  */
 #define HELD_LOOK_US 1000000
 
@@ -27,7 +27,7 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 		case WISH_NOTHING:
 			if (state == CORE_FREE)
 				return WISH_FREE;
-			/* also while the nodes settle: what was given back is not renewed */
+			/* also before the nodes were tried: a released lease is not renewed */
 			if (state != CORE_RELEASING && !release_waits)
 				return WISH_RELEASE;
 			break;
@@ -48,9 +48,9 @@ wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t now_us)
 }
 
 /*
- * A lease that is left for the next in the gate is young, since hand-over ends long before the
- * first renewal.  The lease of an owner that went away without releasing it may be old; but the
- * broker must not renew it.
+ * A lease kept for the next session at the gate is young: a hand-over ends long before the first
+ * renewal.  The lease of an owner that ended without a release may be old, but the broker must
+ * not renew it.
  */
 bool
 wish_is_orphaned(Wish wish, WishOwner owner)

@@ -2,9 +2,9 @@
  * detached.c
  *		Detached leases, for the sessions that know their tokens; see detached.h.
  *
- * A token is near to a time, so it can be guessed, and the view redlock_locks tells it.  It
- * says which lease is meant, and nothing else: what protects a lease is its role.  So the
- * role is looked at first, and who has not its privileges learns nothing of the token.
+ * A token is close to the time of the grant, so a stranger can guess a token, and the view
+ * redlock_locks shows tokens.  A token only names the lease; the role protects the lease.  So the
+ * role is checked first, and a caller without the role's privileges learns nothing of the token.
  */
 #include "postgres.h"
 
@@ -19,7 +19,7 @@
 #include "shared/guc.h"
 #include "shared/lease.h"
 
-/* How often it is looked whether the nodes have renewed a lease. */
+/* How often a session looks whether the nodes have renewed a lease. */
 #define RENEWED_CHECK_MS 2
 
 static uint32 wait_event = 0;
@@ -39,7 +39,7 @@ detached_find(const LockName *name, int64 token, DetachedLease *found)
 							 "another token.");
 }
 
-/* role: NULL if it was dropped. */
+/* role: NULL if dropped. */
 static void
 fail_denied(const LockName *name, const char *role)
 {
@@ -85,8 +85,9 @@ detached_check(const LockName *name, int64 token)
 }
 
 /*
- * A lease that was to end soon has not been renewed any more.  Who is told that it goes on
- * must not find it lost, so where less than half a ttl is left this waits for the nodes.
+ * The broker does not renew a lease beyond its limit, so a lease near its limit may have little
+ * validity left.  A caller that was told of a later limit must not find the lease lost.  So if less
+ * than half a ttl is left, this function waits for a renewal.
  */
 TimestampTz
 detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
@@ -132,7 +133,10 @@ detached_reason(const DetachedLease *detached)
 	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
 }
 
-/* No session's end releases them, so what bounds a session bounds a role on this server. */
+/*
+ * The end of a session does not release detached locks, so the limit of a session is here the limit
+ * of a role on this server.
+ */
 void
 detached_check_limit(int more, int held)
 {

@@ -9,29 +9,31 @@
 #include "session/request.h"
 
 /*
- * The detached lease of this server that has this name and token.  Errors: 55000 there is
- * none, 42501 it belongs to a role whose privileges the caller has not.
+ * Finds the detached lease of this server with this name and token.  Errors: 55000 there is none,
+ * 42501 the lease belongs to a role whose privileges the caller lacks.
  */
 extern void detached_find(const LockName *name, int64 token, DetachedLease *found);
 
-/* Validity left in microseconds.  Errors: those of detached_find. */
+/* Returns the validity left in microseconds.  Errors: as detached_find. */
 extern int64 detached_check(const LockName *name, int64 token);
 
 /*
- * It may be held for so long from now, unless it may be held for longer already.  Returns
- * until when.  Errors: those of detached_find.
+ * Lets the lease be held until hold_at_most_us from now, unless its limit is later already.
+ * Returns the limit.  Errors: as detached_find.
  */
 extern TimestampTz detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us);
 
-/* An error, 55000: it was found, and has ended since. */
+/* Raises an error (55000): the lease was found, and has ended since. */
 extern void detached_fail_ended(const LockName *name);
 
-/* Why a lease that this transaction relies on is not there any more: a sentence; palloc'd. */
+/*
+ * Returns the reason why a lease on which this transaction relies has ended: a sentence; palloc'd.
+ */
 extern char *detached_reason(const DetachedLease *detached);
 
 /*
- * An error (53400) if this role, which holds `held` detached locks on this server, would hold too
- * many with so many more.
+ * Raises an error (53400) if this role would hold too many detached locks on this server: `held`
+ * now, and `more` in addition.
  */
 extern void detached_check_limit(int more, int held);
 

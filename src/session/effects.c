@@ -2,26 +2,27 @@
  * effects.c
  *		Effects of a transaction; see effects.h.
  *
- * A transaction id shows that a transaction changed this database.  It does not show:
+ * A transaction id shows that a transaction changed this database.  Some effects have no
+ * transaction id:
  *
- *	 NOTIFY						gets its id when the commit is under way
+ *	 NOTIFY						gets an id only during the commit
  *	 foreign tables				the remote server has the transaction
- *	 functions in other			do as they like
- *	 languages than SQL and PL/pgSQL
+ *	 functions in languages		may do anything
+ *	 except SQL and PL/pgSQL
  *	 messages outside of transactions, files on the server, ALTER SYSTEM
  *
- * So three hooks note such effects.  The first acquire of a session sets them: backends that
- * take no lock do not pay.  Nothing is pushed, so no path leaves anything behind.
+ * Three hooks note such effects.  The first acquire of a session sets the hooks, so a backend that
+ * takes no lock pays nothing.  The hooks push nothing, so no error path leaves anything behind.
  *
- * Functions are seen by the hook of object access: the executor calls it when it prepares an
- * expression, PL/pgSQL for its simple expressions, too, so do CALL and the fast path.  Functions
- * in SQL and PL/pgSQL have the effects of their statements, which pass the same hooks.  A function
- * that is STABLE or IMMUTABLE promises that it has none.
+ * The object access hook sees functions: the executor calls the hook when it prepares an
+ * expression; CALL, the fast path and simple expressions of PL/pgSQL do the same.  A function in
+ * SQL or PL/pgSQL has the effects of its statements, which pass the same hooks.  A STABLE or
+ * IMMUTABLE function promises to have no effects.
  *
- * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL calls
- * the callback first that was registered last.  So ours is registered once more when this session
- * has first written by a wrapper.  It is never unregistered: another extension's callback may run
- * statements, and PostgreSQL is reading the list at that moment.
+ * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL first
+ * calls the callback registered last.  So our callback is registered again after this session's
+ * first write by a wrapper.  The callback is never unregistered: another extension's callback may
+ * run statements while PostgreSQL reads the list.
  */
 #include "postgres.h"
 
@@ -46,14 +47,14 @@
 #include "session/effects.h"
 #include "shared/compat.h"
 
-/* As the extension's script names our library. */
+/* The name of our library in the extension's script. */
 #define OUR_LIBRARY "$libdir/redlock_pg"
 
 static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
-static bool noted = false;        /* in this transaction */
-static List *wrappers = NIL;      /* of foreign data, by a function of each: written by */
-static bool callback_due = false; /* a wrapper may have registered its callback after ours */
+static bool noted = false;        /* this transaction has had an effect without an id */
+static List *wrappers = NIL;      /* wrappers that have written, by address of a function */
+static bool callback_due = false; /* a wrapper may have registered after us */
 
 static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorEnd_hook_type next_ExecutorEnd = NULL;
@@ -80,7 +81,7 @@ effects_watch(void (*refuse)(void), XactCallback callback)
 	RegisterXactCallback(callback, NULL);
 	xact_callback = callback;
 	refuse_lost = refuse;
-	noted = true; /* nobody has looked at what this transaction did before */
+	noted = true; /* the hooks did not see what this transaction did before */
 	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
 	ExecutorStart_hook = start_statement;
 	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
@@ -105,7 +106,7 @@ effects_end_transaction(void)
  * Statements
  */
 
-/* Not each wrapper can roll back, so a foreign table is refused before it is written. */
+/* Not every wrapper can roll back, so a write to a foreign table counts as an effect at once. */
 static void
 start_statement(QueryDesc *query, int eflags)
 {
@@ -128,7 +129,7 @@ names_foreign_table(const PlannedStmt *plan)
 	return false;
 }
 
-/* Partitions that rows were routed to are known only now. */
+/* Notes the written partitions: the executor routes rows, so partitions are known only now. */
 static void
 end_statement(QueryDesc *query)
 {
@@ -169,7 +170,7 @@ access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg
 	if (access != OAT_FUNCTION_EXECUTE)
 		return;
 	if (object == F_PG_NOTIFY)
-		noted = true; /* as NOTIFY */
+		noted = true; /* like NOTIFY */
 	else if (has_effect(object))
 		note_at_once();
 }
@@ -185,7 +186,7 @@ has_effect(Oid function)
 		return builtin_has_effect(function);
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (!HeapTupleIsValid(tuple))
-		return false; /* it was dropped: whoever calls it will say so */
+		return false; /* dropped: the call will fail */
 	form = (Form_pg_proc) GETSTRUCT(tuple);
 	has = form->provolatile == PROVOLATILE_VOLATILE &&
 		  (form->prolang == ClanguageId ? !is_ours(tuple) : !is_procedural(form->prolang));
@@ -193,7 +194,7 @@ has_effect(Oid function)
 	return has;
 }
 
-/* Those of PostgreSQL that have effects at once. */
+/* Functions of PostgreSQL that have effects at once. */
 static bool
 builtin_has_effect(Oid function)
 {
@@ -216,7 +217,7 @@ is_ours(HeapTuple function)
 	return !null && strcmp(TextDatumGetCString(library), OUR_LIBRARY) == 0;
 }
 
-/* Its statements pass the hooks one by one. */
+/* The statements of such a function pass the hooks. */
 static bool
 is_procedural(Oid language)
 {
@@ -245,7 +246,7 @@ effects_begin_utility(Node *statement)
 	switch (nodeTag(statement))
 	{
 		case T_NotifyStmt:
-			noted = true; /* a rollback undoes it, so the guard looks at the commit */
+			noted = true; /* a rollback undoes NOTIFY, so the guard looks at the commit */
 			break;
 		case T_AlterSystemStmt:
 			note_at_once();
@@ -297,7 +298,7 @@ is_other_language(const DoStmt *statement)
 	return false;
 }
 
-/* Adds the relation and its partitions or children, as far as they are foreign tables. */
+/* Adds the relation and all partitions or children, as far as these are foreign tables. */
 static List *
 foreign_tables(const RangeVar *name, List *tables)
 {
@@ -305,7 +306,7 @@ foreign_tables(const RangeVar *name, List *tables)
 	ListCell *cell;
 
 	if (!OidIsValid(relation))
-		return tables; /* PostgreSQL will say so */
+		return tables; /* PostgreSQL will raise the error */
 	foreach (cell, find_all_inheritors(relation, NoLock, NULL))
 		if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
 			tables = lappend_oid(tables, lfirst_oid(cell));
@@ -316,7 +317,7 @@ foreign_tables(const RangeVar *name, List *tables)
  * Callbacks
  */
 
-/* Each wrapper must have this function. */
+/* Every wrapper must have GetForeignRelSize, so its address identifies the wrapper. */
 static void
 note_wrapper(FdwRoutine *wrapper)
 {
@@ -331,7 +332,10 @@ note_wrapper(FdwRoutine *wrapper)
 	callback_due = true;
 }
 
-/* When the statement that first wrote by a wrapper is over, the wrapper has registered its own. */
+/*
+ * Called after a statement: a wrapper that wrote for the first time has registered its callback by
+ * now.
+ */
 static void
 register_callback(void)
 {

@@ -1,6 +1,6 @@
 /*
  * effects.h
- *		Which effects beyond this server's own tables the running transaction may have.
+ *		Effects of the running transaction beyond this server's own tables.
  */
 #ifndef REDLOCK_EFFECTS_H
 #define REDLOCK_EFFECTS_H
@@ -9,23 +9,26 @@
 #include "nodes/pg_list.h"
 
 /*
- * Begin to watch the statements of this session; once in a session.  `refuse` is called before
- * a statement that may have an effect at once, and raises an error if it must not.  `callback`
- * is registered, and is called before a foreign data wrapper commits its remote transactions;
- * it may be called several times at one event.
+ * Begins to watch the statements of this session; called once in a session.  `refuse` is called
+ * before a statement that may have an effect at once, and raises an error if the effect must not
+ * happen.  `callback` becomes a transaction callback, called before a foreign data wrapper commits
+ * its remote transactions; PostgreSQL may call it several times at one event.
  */
 extern void effects_watch(void (*refuse)(void), XactCallback callback);
 
-/* Before a utility statement.  Returns the foreign tables that it writes, palloc'd OIDs. */
+/*
+ * Called before a utility statement.  Returns the foreign tables that the statement writes,
+ * palloc'd OIDs.
+ */
 extern List *effects_begin_utility(Node *statement);
 
-/* After one that writes foreign tables, and has succeeded. */
+/* Called after a utility statement that has written foreign tables. */
 extern void effects_end_utility(List *foreign);
 
-/* Has the transaction written, or done what its transaction id does not show? */
+/* Has the transaction written data, or had an effect without a transaction id? */
 extern bool effects_are_there(void);
 
-/* The transaction has ended.  Never fails. */
+/* Called when the transaction has ended.  Never fails. */
 extern void effects_end_transaction(void);
 
 #endif /* REDLOCK_EFFECTS_H */

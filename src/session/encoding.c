@@ -1,6 +1,6 @@
 /*
  * encoding.c
- *		Texts in UTF-8 and in the encoding of this database; see encoding.h.
+ *		Conversion between UTF-8 and the encoding of this database; see encoding.h.
  */
 #include "postgres.h"
 
@@ -27,7 +27,7 @@ encoding_from_utf8(const char *utf8)
 	while (*utf8)
 	{
 		utf8 += convert(converter, PG_UTF8, encoding, utf8, &text);
-		/* a character that it could not convert */
+		/* a character without a counterpart */
 		for (int left = pg_utf_mblen((const unsigned char *) utf8); *utf8 && left > 0;
 			 left--, utf8++)
 			appendStringInfo(&text, IS_HIGHBIT_SET(*utf8) ? "\\x%02x" : "%c",
@@ -60,15 +60,17 @@ encoding_to_utf8(char *utf8, size_t size, const char *text)
 	pfree(converted.data);
 }
 
-/* SQL_ASCII knows no characters: its bytes are taken for UTF-8. */
+/* SQL_ASCII has no characters: take its bytes for UTF-8. */
 static bool
 is_utf8(int encoding)
 {
 	return encoding == PG_UTF8 || encoding == PG_SQL_ASCII;
 }
 
-/* Appends what can be converted of the text, up to the first character that can't.  Returns how
- * many bytes of the text that was. */
+/*
+ * Converts up to the first character without a counterpart, and appends the result.  Returns the
+ * number of converted bytes of the text.
+ */
 static int
 convert(Oid converter, int from, int to, const char *text, StringInfo converted)
 {

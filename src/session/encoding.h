@@ -1,16 +1,23 @@
 /*
  * encoding.h
- *		Texts in UTF-8, as the nodes keep them, and in the encoding of this database.
+ *		Conversion between UTF-8, for the nodes, and the encoding of this database.
  *
- * Neither way can fail: what can't be converted is escaped or left as it is.
+ * Conversion never fails: a character without a counterpart is escaped, or its bytes stay
+ * unchanged.
  */
 #ifndef REDLOCK_ENCODING_H
 #define REDLOCK_ENCODING_H
 
-/* A character that this database can't say becomes its bytes in UTF-8, each as \xHH.  palloc'd */
+/*
+ * Converts from UTF-8; palloc'd.  A character that the database's encoding lacks becomes its UTF-8
+ * bytes, each as \xHH.
+ */
 extern char *encoding_from_utf8(const char *utf8);
 
-/* Bytes that are no text of this database stay as they are.  The text is cut to fit. */
+/*
+ * Converts to UTF-8, and cuts the text to fit.  Bytes that are not text in the database's encoding
+ * stay unchanged.
+ */
 extern void encoding_to_utf8(char *utf8, size_t size, const char *text);
 
 #endif /* REDLOCK_ENCODING_H */

@@ -2,25 +2,24 @@
  * fence.c
  *		The fence; see fence.h.
  *
- * One statement does it: the row is inserted, or updated if the token there is
- * not newer.  Its row lock lasts until the end of the transaction, so fenced
- * transactions on a resource commit one after another, in the order of their
- * tokens, whatever clocks, pauses and networks do.
+ * One statement passes the fence: it inserts the row, or updates the row unless the row has a
+ * newer token.  The row lock lasts until the end of the transaction.  So fenced transactions on a
+ * resource commit one after another, in the order of their tokens, in spite of any clock, pause or
+ * network.
  *
- * Rows that logical replication brings take the same way, by a trigger: written as
- * they are, they would carry a token back, or find a row of that key and stop the
- * subscription.  One that brings nothing newer is not written: it is not replicated
- * from here, so rows come to rest where servers replicate to each other.
+ * A trigger makes rows from logical replication pass the same statement.  Written directly, such a
+ * row could bring back an older token, or violate the primary key and stop the subscription.  A
+ * row with nothing newer is not written, so is not replicated further: servers that replicate to
+ * each other come to rest.
  *
- * Those who share a lock don't wait for each other.  Each locks the row in share mode, so that
- * an exclusive holder waits for them, and looks whether its token is newer.  What an older
- * exclusive holder has to find, if it comes later, they add to a table of its own: rows that
- * are added are in nobody's way.  They are looked for by a snapshot that is newer than the wait,
- * whatever the isolation: a row that is locked in share mode does not change, and so fails
- * nobody at REPEATABLE READ.
+ * Readers do not wait for each other.  A reader locks the row in share mode, so an exclusive
+ * holder waits for the reader; then the reader compares tokens.  The reader adds its own token to
+ * a second table, where an older exclusive holder finds the token later; added rows block no
+ * session.  The search in the second table uses a snapshot newer than the wait, at any isolation
+ * level.  A share lock does not change the row, so fails no transaction at REPEATABLE READ.
  *
- * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016),
- * the section on fencing tokens.
+ * Source of the idea: Martin Kleppmann, "How to do distributed locking" (2016), the section on
+ * fencing tokens.
  */
 #include "postgres.h"
 
@@ -43,7 +42,7 @@
 
 static SPIPlanPtr plan = NULL;
 static char *plan_schema = NULL;
-static bool raising = false; /* the statement runs: its row is for the table as it is */
+static bool raising = false; /* our statement runs: the trigger lets its row pass */
 
 static bool raise_token(const char *schema, Datum resource, Datum token, Datum passed_at,
 						bool passes);
@@ -86,7 +85,7 @@ fence_share(const char *schema, const char *resource, int64 token)
 	SPI_connect();
 	while (!lock_shared(schema, values[0], &exclusive))
 	{
-		/* the first who ever passes it; others wait for this one */
+		/* the first pass of this resource; concurrent sessions wait for our row */
 		raising = true;
 		PG_TRY();
 		{
@@ -132,7 +131,7 @@ fail_newer(const char *resource, int64 token, int64 newer)
 					 "rows of the resource in redlock_shared_fences.")));
 }
 
-/* False: there is no row yet. */
+/* Returns false if there is no row yet. */
 static bool
 lock_shared(const char *schema, Datum resource, int64 *token)
 {
@@ -148,8 +147,8 @@ lock_shared(const char *schema, Datum resource, int64 *token)
 }
 
 /*
- * That is committed, or of this transaction; 0: there is none.  In a database that has the objects
- * of 0.1.0 nobody can share a lock.
+ * Returns the newest shared token, committed or of this transaction; 0: none.  A database with the
+ * objects of 0.1.0 has no shared locks.
  */
 static int64
 newest_shared(const char *schema, Datum resource)
@@ -168,8 +167,9 @@ newest_shared(const char *schema, Datum resource)
 }
 
 /*
- * What is older than this token says nothing that it does not.  Rows that others are about to
- * forget are left to them; and where a row that has gone would fail this transaction, all are.
+ * Deletes the shared rows with older tokens, which this token makes useless.  Skips rows that
+ * another transaction is deleting.  Deletes nothing under a transaction snapshot: a row deleted
+ * since would fail this transaction.
  */
 static void
 forget_shared(const char *schema, Datum resource, int64 token)
@@ -186,8 +186,8 @@ forget_shared(const char *schema, Datum resource, int64 token)
 }
 
 /*
- * One of the statements of shared locks, each of which has $1, $2, $3 of these types.
- * read_only: by the newest snapshot.
+ * Executes a statement for shared locks, with $1, $2, $3 of these types.  read_only: under the
+ * newest snapshot.
  */
 static int
 execute(const char *format, const char *schema, int count, Datum *values, bool read_only)
@@ -286,8 +286,8 @@ fence_merge_shared(TriggerData *trigger)
 }
 
 /*
- * Returns whether the row was written: not where a newer token stands there; nor the
- * same, unless its holder passes now, or this was later.
+ * Returns whether the row was written.  The row is not written over a newer token, nor over the
+ * same token, unless the holder passes now, or the new row passed later.
  */
 static bool
 raise_token(const char *schema, Datum resource, Datum token, Datum passed_at, bool passes)
@@ -338,7 +338,9 @@ prepare(const char *schema)
 					 " WHERE f.token OPERATOR(pg_catalog.<) EXCLUDED.token"
 					 " OR f.token OPERATOR(pg_catalog.=) EXCLUDED.token"
 					 " AND ($4 OR f.passed_at OPERATOR(pg_catalog.<) EXCLUDED.passed_at)"
-					 /* a row that is changed was locked before, and still says by whom */
+					 /*
+					  * xmax is 0 in a new row only: an update locks the row first, which sets xmax
+					  */
 					 " RETURNING xmax OPERATOR(pg_catalog.=) 0",
 					 quote_identifier(schema));
 	made = SPI_prepare(sql.data, lengthof(types), types);
@@ -352,7 +354,7 @@ prepare(const char *schema)
 	plan = made;
 }
 
-/* For the message. */
+/* Returns the newer token, for the message. */
 static int64
 read_newer(const char *schema, const char *resource)
 {

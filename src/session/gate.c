@@ -1,23 +1,21 @@
 /*
  * gate.c
- *		The local queue for one resource; see gate.h.
+ *		The gate of a resource; see gate.h.
  *
- * The lock tag is of the class that was reserved for user locks before advisory
- * locks came, so it can't collide with theirs, and belongs to no database: the
- * sessions of all databases of a server queue for the same resource.
+ * The lock tag has a class that was reserved for user locks before advisory locks existed, so the
+ * tag differs from the tags of advisory locks.  The tag belongs to no database: sessions of all
+ * databases of a server queue for one resource.
  *
- * pg_advisory_unlock_all, which connection pools call at each reset, frees all
- * session-level locks of the lock method that advisory locks and these share.
- * (The other lock method frees its session-level locks at each rollback.)  So a
- * session that holds gates at session level also holds a sentinel, a lock of its
- * own.  When the sentinel is gone, so are the gates: a new era begins.
+ * Connection pools call pg_advisory_unlock_all at each reset, which frees all session-level locks
+ * of the lock method of advisory locks and gates.  (The other lock method frees its session-level
+ * locks at each rollback.)  So a session with gates at session level also holds a sentinel, a lock
+ * that no other session wants.  When the sentinel is gone, the gates are gone: a new era begins.
  *
- * A wait ends when its time is over, or when the resource has another gate, by an
- * alarm (alarm.h): PostgreSQL's own time limit, lock_timeout, goes by the wall clock.
- * The alarm cancels the statement, as PostgreSQL's timeouts do, and the error is
- * caught where the wait began.  It has changed nothing, so no subtransaction is
- * needed.  A user's cancel that comes in the microseconds between the alarm and the
- * error is one with it.
+ * An alarm (alarm.h) ends a wait when the time is over, or when the resource has another gate.
+ * PostgreSQL's own limit, lock_timeout, uses the wall clock.  The alarm cancels the statement, as
+ * PostgreSQL's timeouts do, and the code that began the wait catches the error.  The wait has
+ * changed nothing, so needs no subtransaction.  A user's cancel in the microseconds between the
+ * alarm and the error is not seen as a separate cancel.
  */
 #include "postgres.h"
 
@@ -44,9 +42,9 @@
 #define MODE(shared) ((shared) ? ShareLock : ExclusiveLock)
 
 static uint32 era = 1;       /* of this session's gates at session level */
-static int gates_in_era = 0; /* how many it holds; with the first, the sentinel */
+static int gates_in_era = 0; /* number of gates held; the sentinel is held with the first */
 
-/* What the alarm knows of the wait. */
+/* The present wait, for the alarm. */
 static struct
 {
 	uint64 hash;
@@ -119,7 +117,7 @@ gate_waiters(uint64 gate)
 	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, ExclusiveLock) ||
 		!LockHasWaiters(&tag, ExclusiveLock, false))
 		return 0;
-	return LockWaiterCount(&tag) - 1; /* it counts us, too */
+	return LockWaiterCount(&tag) - 1; /* without this session */
 }
 
 uint32
@@ -155,7 +153,7 @@ tag_of(uint64 gate)
 	return make_tag(GATE_CLASSID(gate), GATE_OBJID(gate), GATE);
 }
 
-/* Nobody waits for it. */
+/* No session waits for a sentinel. */
 static LOCKTAG
 sentinel_tag(void)
 {
@@ -167,12 +165,12 @@ hold_sentinel(void)
 {
 	LOCKTAG tag = sentinel_tag();
 
-	(void) gate_era(); /* without this one, what was entered before is gone */
+	(void) gate_era(); /* if the sentinel is gone, begins a new era */
 	if (gates_in_era == 0)
 		(void) LockAcquire(&tag, ExclusiveLock, true, true);
 }
 
-/* Unless it is needed. */
+/* Drops the sentinel when the last gate is left. */
 static void
 drop_sentinel(void)
 {
@@ -182,7 +180,7 @@ drop_sentinel(void)
 		LockRelease(&tag, ExclusiveLock, true);
 }
 
-/* It does not wait if before_wait is NULL. */
+/* Does not wait if before_wait is NULL. */
 static bool
 enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 {
@@ -199,7 +197,7 @@ enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 	}
 	PG_CATCH();
 	{
-		/* it may have been granted while the wait was cancelled */
+		/* the lock may have been granted during the cancel */
 		if (before_wait != NULL && REDLOCK_LOCK_HELD_BY_ME(&tag, mode))
 			LockRelease(&tag, mode, true);
 		drop_sentinel();
@@ -213,7 +211,9 @@ enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 	return entered;
 }
 
-/* False: it is not free, and the alarm has ended the wait. */
+/*
+ * Returns false if the gate is not free, and before_wait is NULL or the alarm has ended the wait.
+ */
 static bool
 enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 {
@@ -234,7 +234,7 @@ enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*befo
 		LockAcquire(tag, mode, session_level, false);
 		waiting = false;
 		pg_compiler_barrier();
-		if (struck) /* just after the grant: hear of it here, not later */
+		if (struck) /* the alarm came just after the grant: handle the cancel here */
 			CHECK_FOR_INTERRUPTS();
 		LockTimeout = lock_timeout;
 	}
@@ -251,18 +251,18 @@ enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*befo
 		if (!is_ours(error))
 		{
 			if (struck)
-				QueryCancelPending = false; /* the wait has ended by this error already */
+				QueryCancelPending = false; /* this error has ended the wait already */
 			ReThrowError(error);
 		}
 		FreeErrorData(error);
-		/* it may have been granted just before the error was thrown */
+		/* the lock may have been granted just before the error */
 		entered = REDLOCK_LOCK_HELD_BY_ME(tag, mode);
 	}
 	PG_END_TRY();
 	return entered;
 }
 
-/* Most often the alarm is set already, for an earlier wait. */
+/* Sets the alarm, unless an earlier wait has set an earlier time: the usual case. */
 static void
 begin_wait(void)
 {
@@ -284,13 +284,13 @@ next_look_us(void)
 }
 
 /*
- * In the signal handler.  What LockTimeoutHandler does; but a cancel of another's that
- * is under way ends the wait as well.
+ * In the signal handler.  Does what LockTimeoutHandler does.  If another cancel is under way, that
+ * cancel ends the wait.
  */
 static void
 on_alarm(void)
 {
-	if (!waiting || struck || proc_exit_inprogress) /* a wait that FATAL ended is not caught */
+	if (!waiting || struck || proc_exit_inprogress) /* FATAL ends a wait without a catch */
 		return;
 	if (redlock_clock_us() < awaited.deadline_us && !lease_gate_changed(awaited.hash))
 		alarm_at(ALARM_GATE, next_look_us());
@@ -310,8 +310,8 @@ gate_give_way(void)
 }
 
 /*
- * Timeouts, and conflicts on a standby, cancel by other words.  A cancel by a user that comes
- * between the alarm and its error can't be told from that, and is lost where the call goes on.
+ * Is this the error of our alarm?  Timeouts, and conflicts on a standby, have another message.  A
+ * user's cancel between the alarm and the error looks the same, and is lost if the call goes on.
  */
 static bool
 is_ours(const ErrorData *error)

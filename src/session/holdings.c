@@ -2,12 +2,12 @@
  * holdings.c
  *		The table of the locks that this session holds; see holdings.h.
  *
- * An index by hash finds a holding by its name; a list serves the loops.  Callbacks of the
- * transaction and the handler of the alarm read the list.  The handler may interrupt a change of
- * the list; so a flag tells it to come back later.
+ * An index by hash finds a holding by name; a list serves the loops.  Callbacks of the transaction
+ * and the handler of the alarm read the list.  The handler may interrupt a change of the list: a
+ * flag then tells the handler to come back later.
  *
- * What a callback calls here allocates nothing and can't fail: holdings, XactHolds and the texts
- * of a holding are freed there, and allocated before.
+ * A function that a callback calls allocates nothing and never fails.  Holdings, XactHolds and
+ * texts are allocated before, and freed in callbacks.
  */
 #include "postgres.h"
 
@@ -20,7 +20,7 @@
 #include "session/loss.h"
 #include "shared/guc.h"
 
-/* The index of the holdings, by hashes that need no other one. */
+/* The index of the holdings.  The key is a hash already, so needs no second hash function. */
 typedef struct HoldingEntry
 {
 	uint64 hash;
@@ -45,7 +45,7 @@ dlist_head holdings = DLIST_STATIC_INIT(holdings);
 /* The alarm may not read `holdings` while this is set. */
 static volatile sig_atomic_t holdings_busy = false;
 
-/* Most transactions need one: the last that was given back is kept. */
+/* A freed XactHold is kept for the next transaction, since most transactions need one. */
 static XactHold *spare_hold = NULL;
 
 /* Number of XactHolds in use: lets the callbacks of most transactions return at once. */
@@ -123,7 +123,6 @@ holding_fail_same_hash(const char *name, const char *other)
 					errhint("Choose another name.")));
 }
 
-/* With nothing counted on it; it is not yet listed. */
 Holding *
 holding_enter(const LockName *held)
 {
@@ -158,7 +157,6 @@ holding_enter(const LockName *held)
 	return holding;
 }
 
-/* For the callbacks, and the alarm. */
 void
 holding_enlist(Holding *holding)
 {
@@ -167,7 +165,7 @@ holding_enlist(Holding *holding)
 	change_holdings(true);
 }
 
-/* Before and after the list is changed, for the alarm's eyes. */
+/* Called before and after a change of the list, for the alarm. */
 static void
 change_holdings(bool done)
 {
@@ -198,7 +196,7 @@ holding_count_up(Holding *holding, LockScope scope)
 			holding->call_count++;
 			break;
 		case SCOPE_DETACHED:
-			Assert(false); /* it has no holding */
+			Assert(false); /* detached locks have no holding */
 			break;
 		case SCOPE_TRANSACTION:
 			if (!holding_is_of_subxact(holding))
@@ -218,14 +216,13 @@ holding_count_up(Holding *holding, LockScope scope)
 	show_scope(holding);
 }
 
-/* Acquisitions that outlast a commit, or at least the statement before it. */
+/* Counts the acquisitions that outlast a commit, or at least the statement before the commit. */
 int64
 holding_lasting(const Holding *holding)
 {
 	return holding->session_count + holding->call_count + holding->ended_count;
 }
 
-/* Was it acquired at transaction scope in this very subtransaction? */
 bool
 holding_is_of_subxact(const Holding *holding)
 {
@@ -239,7 +236,6 @@ holdings_xact_holds(void)
 	return xact_hold_total;
 }
 
-/* The innermost one. */
 void
 holding_drop_xact_hold(Holding *holding)
 {
@@ -253,7 +249,6 @@ holding_drop_xact_hold(Holding *holding)
 	xact_hold_total--;
 }
 
-/* Enter its gate at session level, unless it is held so; if that can be done now. */
 bool
 holding_keep_gate(Holding *holding)
 {
@@ -268,16 +263,13 @@ static void
 show_scope(Holding *holding)
 {
 	if (holding->attached || holding->shared)
-		return; /* each session that shares it has its own */
+		return; /* each reader has a scope of its own */
 	holding->lease->scope = holding->session_count > 0     ? SCOPE_SESSION
 							: holding_lasting(holding) > 0 ? SCOPE_CALL
 														   : SCOPE_TRANSACTION;
 }
 
-/*
- * Some acquisitions have been counted down.  The lease first: the gate is for who
- * comes next.
- */
+/* Releases the lease before the gate, so that the next session in the gate finds the lease. */
 void
 holding_release(Holding *holding)
 {
@@ -294,11 +286,11 @@ holding_release(Holding *holding)
 		gate_leave(gate, (GateUse){.shared = shared, .session_level = true});
 }
 
-/* No allocation, no error: runs in callbacks. */
+/* Runs in callbacks: allocates nothing, and never fails. */
 static void
 end_holding(Holding *holding, bool hand_over)
 {
-	/* first out of the timer's sight: the lease may have another owner at once */
+	/* first hide the lease from the alarm: another owner may take the lease at once */
 	change_holdings(false);
 	dlist_delete(&holding->link);
 	change_holdings(true);
@@ -317,7 +309,6 @@ holding_end_fence(Holding *holding)
 	holding->fences = NULL;
 }
 
-/* At the end of the process. */
 void
 holdings_end_all(void)
 {
@@ -338,7 +329,6 @@ holding_is_valid(const Holding *holding, int64 margin_us)
 	return holding_validity_us(holding) > margin_us;
 }
 
-/* Async-signal-safe. */
 int64
 holding_validity_us(const Holding *holding)
 {

@@ -33,17 +33,17 @@ typedef struct Holding
 	uint64 gate;
 	Lease *lease;
 	bool shared;
-	bool attached;          /* it is not ours: */
-	DetachedLease detached; /* ... but this one, as it was when we attached */
+	bool attached;          /* the holding does not own the lease: */
+	DetachedLease detached; /* ... the detached lease, as of the attaching */
 	int64 session_count;
 	int64 call_count;     /* of the running outermost CALL or DO */
-	int64 ended_count;    /* of such that have ended, in this transaction */
+	int64 ended_count;    /* of CALLs and DOs that have ended, in this transaction */
 	XactHold *xact_holds; /* innermost first */
 	char *fences;         /* the schema of redlock_fences, if commits of the call record
 						   * the token */
-	uint32 gate_era;      /* in which its gate was entered at session level; 0: it was not */
+	uint32 gate_era;      /* era of the gate's entering at session level; 0: not entered */
 	int runs;             /* redlock_run runs under it; each relies on an acquisition */
-	bool loss_signalled;  /* the timer has seen it */
+	bool loss_signalled;  /* the alarm has seen the loss */
 	dlist_node link;      /* in holdings */
 	char name[FLEXIBLE_ARRAY_MEMBER]; /* of the resource, in the server encoding */
 } Holding;
@@ -54,50 +54,55 @@ extern dlist_head holdings;
 /* Before the first holding; no-op when called again. */
 extern void holdings_set_up(void);
 
-/* An error (53400) if the session would hold too many locks with so many more. */
+/* Raises an error (53400) if the session would hold too many locks with `more` in addition. */
 extern void holdings_check_limit(int more);
 
-/* NULL: not held.  An error (55006) if another name that is held has this hash. */
+/*
+ * Returns NULL if not held.  Raises an error (55006) if a held lock with another name has this
+ * hash.
+ */
 extern Holding *holding_find(uint64 hash, const char *name);
 
-/* The same; errors: 55000 not held, 40001 the lease was lost. */
+/* The same, but raises errors: 55000 not held, 40001 the lease was lost. */
 extern Holding *holding_find_valid(uint64 hash, const char *name);
 
 /*
- * A new holding of a name that is not held, with nothing counted on it.  The caller sets the
- * lease, and then enlists the holding: from then on callbacks and the alarm see it.
+ * Makes a holding for a name that is not held, with no acquisitions counted.  The caller sets the
+ * lease, and then enlists the holding: from then on callbacks and the alarm see the holding.
  */
 extern Holding *holding_enter(const LockName *held);
 extern void holding_enlist(Holding *holding);
 
-/* Count one more acquisition.  Errors: out of memory, then nothing is counted. */
+/* Counts one more acquisition.  If memory is short, raises an error and counts nothing. */
 extern void holding_count_up(Holding *holding, LockScope scope);
 
 /*
- * After acquisitions were counted down: leave the gate, and end the holding, if nothing keeps
- * them.  Frees an ended holding.  Never fails.
+ * Called after acquisitions were counted down.  Leaves the gate, and ends the holding, if no
+ * acquisition needs them.  Frees an ended holding.  Never fails.
  */
 extern void holding_release(Holding *holding);
 
-/* Drop the innermost XactHold.  Never fails. */
+/* Drops the innermost XactHold.  Never fails. */
 extern void holding_drop_xact_hold(Holding *holding);
 
 /* The number of all XactHolds: 0 lets the callbacks of most transactions return at once. */
 extern int holdings_xact_holds(void);
 
-/* End all holdings, whatever is counted on them; hands no lease over.  Never fails. */
+/* Ends all holdings, with any acquisitions; hands no lease over.  Never fails. */
 extern void holdings_end_all(void);
 
 /* Acquisitions at session or call scope. */
 extern int64 holding_lasting(const Holding *holding);
 
-/* Did this very subtransaction acquire the lock at transaction scope? */
+/* Has the present subtransaction acquired the lock at transaction scope? */
 extern bool holding_is_of_subxact(const Holding *holding);
 
-/* Enter the gate at session level, unless that is done; returns whether the session is in it. */
+/*
+ * Enters the gate at session level, unless done before; returns whether the session is in the gate.
+ */
 extern bool holding_keep_gate(Holding *holding);
 
-/* Commits record its token no more.  Never fails. */
+/* From now on commits do not record the token.  Never fails. */
 extern void holding_end_fence(Holding *holding);
 
 /* Validity left in microseconds, and whether it is more than the margin.  Async-signal-safe. */
@@ -106,14 +111,14 @@ extern bool holding_is_valid(const Holding *holding, int64 margin_us);
 
 extern int64 holding_token(const Holding *holding);
 
-/* Why its lease was lost, a sentence; palloc'd. */
+/* Returns why the lease was lost: a sentence; palloc'd. */
 extern char *holding_reason(const Holding *holding);
 
-/* Errors.  40001: the lease was lost; `when` goes on with "was lost".  55006: the same hash. */
+/* Raise errors.  40001: the lease was lost; `when` continues "was lost".  55006: same hash. */
 extern void holding_fail_lost(const Holding *holding, const char *when);
 extern void holding_fail_same_hash(const char *name, const char *other);
 
-/* In the alarm's signal handler: is the list being changed just now?  Async-signal-safe. */
+/* For the alarm's signal handler: is the list changing just now?  Async-signal-safe. */
 extern bool holdings_are_changing(void);
 
 #endif /* REDLOCK_HOLDINGS_H */

@@ -13,13 +13,16 @@
 #include "shared/lease.h"
 #include "shared/node_status.h"
 
-/* How often it is looked whether there still is a broker, and whether it is at it. */
+/* How often a session looks whether there is a broker, and whether the broker makes progress. */
 #define LOOK_MS 1000
 
-/* For so long there may be none, or it may be at something else, or connect to the nodes. */
+/* How long the broker may be missing, busy, or connecting to the nodes. */
 #define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
-/* The broker keeps an answer for some seconds: who comes too late so often was stopped. */
+/*
+ * The broker keeps an answer for some seconds: a session that comes too late this often was
+ * stopped.
+ */
 #define TRIES 5
 
 typedef enum Wait
@@ -56,7 +59,7 @@ list_hosts_if_possible(void)
 	return host_list_copy(&answer);
 }
 
-/* NULL: the answer was gone when we came. */
+/* Returns NULL if the broker dropped the answer before this session copied it. */
 static HostList *
 ask(void)
 {
@@ -78,7 +81,7 @@ ask(void)
 	return host_list_copy(&answer);
 }
 
-/* As long as the broker makes steps. */
+/* Waits while the broker makes progress. */
 static Wait
 wait_for(uint64 number, HostListAnswer *answer)
 {
@@ -88,7 +91,7 @@ wait_for(uint64 number, HostListAnswer *answer)
 	uint64 steps = host_list_steps();
 
 	if (!IsPostmasterEnvironment)
-		return NO_BROKER; /* none will come */
+		return NO_BROKER; /* single-user mode has no broker */
 	while (!host_list_answered(number, answer))
 	{
 		int64 now_us = redlock_clock_us();

@@ -1,12 +1,11 @@
 /*
  * loss.c
- *		What is said of a lease that was lost; see loss.h.
+ *		Messages about a lost lease; see loss.h.
  */
 #include "postgres.h"
 
 #include "session/loss.h"
 
-/* A sentence; allocated where the caller stands. */
 char *
 loss_reason(Lease *lease)
 {

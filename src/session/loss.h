@@ -1,27 +1,27 @@
 /*
  * loss.h
- *		What is said of a lease that was lost.
+ *		Messages about a lost lease.
  */
 #ifndef REDLOCK_LOSS_H
 #define REDLOCK_LOSS_H
 
 #include "shared/lease.h"
 
-/* The next step in a session that goes on. */
+/* The hint for a session that goes on. */
 #define LOSS_HINT                                                                                  \
 	"Another session may hold the lock by now. Release it, if it is held at session scope, and "   \
 	"start the work over."
 
-/* Why it was lost, a sentence; palloc'd. */
+/* Returns why the lease was lost: a sentence; palloc'd. */
 extern char *loss_reason(Lease *lease);
 
-/* Why a statement is cancelled, or else the session terminated; palloc'd. */
+/* Returns why a statement is cancelled, or else the session terminated; palloc'd. */
 extern char *loss_message(bool cancels, const char *name);
 
-/* An error, 40001; `when` goes on with "was lost". */
+/* Raises an error (40001); `when` continues "was lost". */
 extern void loss_fail(const char *name, char *reason, const char *when);
 
-/* A warning: the session released a lock whose lease was lost before. */
+/* Raises a warning: the session released a lock whose lease was lost before. */
 extern void loss_warn(const char *name, const char *reason);
 
 #endif /* REDLOCK_LOSS_H */

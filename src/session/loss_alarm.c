@@ -21,8 +21,8 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 
-static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error that is due, */
-static volatile TimestampTz loss_statement;  /* in the statement that began then */
+static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error after a loss, still to come */
+static volatile TimestampTz loss_statement;  /* ... in the statement with this start */
 
 static emit_log_hook_type prev_emit_log = NULL;
 
@@ -45,7 +45,7 @@ loss_alarm_watch_errors(void)
 	emit_log_hook = explain_loss;
 }
 
-/* To ring when the first lease of this session would end. */
+/* Sets the alarm to the first end of a lease of this session. */
 static void
 set_alarm(void)
 {
@@ -64,8 +64,8 @@ set_alarm(void)
 }
 
 /*
- * For a new one.  Most often it is set already, for an earlier lease that may have
- * been released since: then it rings for nothing, once in a ttl.
+ * Usually the alarm is already set for an earlier lease, which may have been released since: then
+ * the alarm rings in vain, once in a ttl.
  */
 void
 loss_alarm_set_for(const Holding *holding)
@@ -77,8 +77,8 @@ loss_alarm_set_for(const Holding *holding)
 }
 
 /*
- * In the signal handler: validity ends now, or the broker says that a lease was
- * lost before.  Most often the lease was renewed meanwhile, and it is set anew.
+ * In the signal handler: a validity ends now, or the broker has noticed a loss.  Usually the broker
+ * has renewed the lease, and the alarm is set again.
  */
 static void
 on_alarm(void)
@@ -103,7 +103,7 @@ on_alarm(void)
 	set_alarm();
 }
 
-/* What StatementCancelHandler and die do.  Async-signal-safe. */
+/* Does what StatementCancelHandler or die does.  Async-signal-safe. */
 static void
 signal_loss(void)
 {
@@ -139,8 +139,8 @@ loss_alarm_cancelled(void)
 }
 
 /*
- * Say why a statement is cancelled, or the session ends.  Hook: an error is on its
- * way to the log and the client; what is allocated here goes with it.
+ * Hook for an error on its way to the log and the client: writes why the statement was cancelled,
+ * or the session ends.  The error's memory context frees the texts.
  */
 static void
 explain_loss(ErrorData *error)

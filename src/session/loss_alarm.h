@@ -8,18 +8,21 @@
 #include "session/holdings.h"
 
 /*
- * Make the timer; no-op when called again.  Errors: 55006 the signal is in use, 53000 no timer
- * can be made.
+ * Makes the timer; does nothing when called again.  Errors: 55006 the signal is in use, 53000 no
+ * timer is available.
  */
 extern void loss_alarm_set_up(void);
 
-/* Put the reason into errors that a loss caused, by a hook; once in a session.  Never fails. */
+/*
+ * Sets a hook that puts the reason into errors after a loss; called once in a session.  Never
+ * fails.
+ */
 extern void loss_alarm_watch_errors(void);
 
-/* This holding is new: the alarm must ring when its lease ends. */
+/* Sets the alarm for a new holding: the alarm rings when the holding's lease ends. */
 extern void loss_alarm_set_for(const Holding *holding);
 
-/* In PG_CATCH: has the alarm cancelled the statement, and is this the error of that? */
+/* For PG_CATCH: has the alarm cancelled the statement, and is this error the result? */
 extern bool loss_alarm_cancelled(void);
 
 #endif /* REDLOCK_LOSS_ALARM_H */

@@ -1,8 +1,8 @@
 /*
  * misuse.c
- *		Warnings of calls that are legal, and are hardly what the caller means; see misuse.h.
+ *		Warnings about legal calls that rarely do what the caller means; see misuse.h.
  *
- * A statement of the client gets one such warning at most.
+ * A statement of the client gets at most one such warning.
  */
 #include "postgres.h"
 
@@ -13,13 +13,13 @@
 
 #include "session/misuse.h"
 
-static TimestampTz warned_statement; /* began then */
+static TimestampTz warned_statement; /* start of the last statement with a warning */
 
 static void warn_of_snapshot(const char *name, const char *hint);
 static bool called_by_client(void);
 
 /*
- * The client hears each warning of a misuse.  The server log gets the first one of a session: a
+ * The client gets each warning of a misuse.  The server log gets the first warning of a session: a
  * habit repeats at each call, and logging costs more than the call.
  */
 int
@@ -32,7 +32,6 @@ misuse_level(Misuse misuse)
 	return again ? WARNING_CLIENT_ONLY : WARNING;
 }
 
-/* What is legal and hardly meant; once a statement of the client. */
 void
 misuse_warn_of_scope(const LockRequest *request)
 {
@@ -58,7 +57,7 @@ misuse_warn_of_scope(const LockRequest *request)
 						 "scope \"session\".");
 }
 
-/* As misuse_warn_of_scope.  The snapshot was taken after the transaction had begun. */
+/* The snapshot was taken after the transaction had begun. */
 void
 misuse_warn_of_attaching(const char *name, const DetachedLease *detached)
 {
@@ -91,10 +90,10 @@ warn_of_snapshot(const char *name, const char *hint)
 }
 
 /*
- * Not from within a function, procedure, trigger or COPY, or by replication, where
- * work may follow in the same statement: all of these put a callback onto the error
- * context stack while they run.  A statement of the client has none there, or only
- * that which shows its parameters.
+ * Is the running call the statement of the client itself?  A function, procedure, trigger, COPY or
+ * replication may do more work in the same statement.  Each of these pushes a callback onto the
+ * error context stack.  A statement of the client has no callback there, or the callback for its
+ * parameters.
  */
 static bool
 called_by_client(void)

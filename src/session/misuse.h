@@ -1,6 +1,6 @@
 /*
  * misuse.h
- *		Warnings of calls that are legal, and are hardly what the caller means.
+ *		Warnings about legal calls that rarely do what the caller means.
  */
 #ifndef REDLOCK_MISUSE_H
 #define REDLOCK_MISUSE_H
@@ -15,10 +15,13 @@ typedef enum Misuse
 	MISUSE_TRANSACTION_SCOPE
 } Misuse;
 
-/* The level of such a warning: the server log gets the first warning of each kind. */
+/* Returns the level of a warning: the server log gets the first warning of each kind. */
 extern int misuse_level(Misuse misuse);
 
-/* The locks were granted: warn if they end with the statement, or if the snapshot is older. */
+/*
+ * Called after the grant.  Warns if the locks end with the statement, or if the snapshot is older
+ * than the locks.
+ */
 extern void misuse_warn_of_scope(const LockRequest *request);
 
 /* The same for a transaction that was attached to a detached lock. */

@@ -1,9 +1,9 @@
 /*
  * permit_queue.c
- *		Asking for a permit; see permit_queue.h.
+ *		Acquiring a permit; see permit_queue.h.
  *
- * protocol/permits.c decides which permit is tried, when the queue is entered and left, and how
- * long to wait.
+ * protocol/permits.c decides which permit to try, when to enter and leave the queue, and how long
+ * to wait.
  */
 #include "postgres.h"
 
@@ -16,11 +16,11 @@
 #include "session/permit_queue.h"
 #include "shared/clock.h"
 
-/* Who has the queue and is stopped for so long loses it. */
+/* A holder of the queue that is stopped for this long loses the queue. */
 #define STOPPED_MS 10000
-#define GO_ON_US INT64CONST(1000000) /* how often it tells that it is not */
+#define GO_ON_US INT64CONST(1000000) /* how often a running holder prolongs the limit */
 
-/* While this session waits for any permit. */
+/* The lease of the queue, while this session waits for any permit. */
 static Lease *queue = NULL;
 static uint64 queue_gate;
 static int64 gone_on_us;
@@ -113,7 +113,10 @@ follow(const LockRequest *request, permits_search *search)
 	}
 }
 
-/* For who waits no quorum is no error yet: the queue is lost then, and can't be entered again. */
+/*
+ * Tries one permit; *free says which permit may be free.  For a waiter a missing quorum is no error
+ * here: the queue is lost then, too, and entering the queue again fails.
+ */
 static bool
 try_permit(const LockRequest *request, int permit, int *free)
 {
@@ -150,7 +153,7 @@ look(const LockRequest *request, const permits_search *search, int free)
 	seen.told_permit = (int) pg_atomic_read_u32(&queue->free_permit);
 	if (seen.told != search->told || search->step == PERMITS_ENTER_QUEUE)
 	{
-		/* of several that sessions of this server have given back, the last has been told */
+		/* sessions of this server may have released several permits; the message names the last */
 		int idle = idle_permit(request);
 
 		if (idle != PERMITS_NONE_FREE)
@@ -189,7 +192,7 @@ enter_queue(const LockRequest *request)
 	LockRequest ask = *request;
 
 	ask.names = &name;
-	ask.terms.scope = SCOPE_SESSION; /* it is left by us, not by the transaction */
+	ask.terms.scope = SCOPE_SESSION; /* leave_queue ends it, not the transaction */
 	ask.terms.permits = request->permits;
 	ask.terms.is_queue = true;
 	ask.terms.hold_at_least_ms = 0;
@@ -204,7 +207,10 @@ enter_queue(const LockRequest *request)
 	return true;
 }
 
-/* Where no other session of this server takes it over, permits were left to nobody. */
+/*
+ * Releases the queue.  If no session of this server takes the queue over, ends the idle permits,
+ * which were kept for such a session.
+ */
 static void
 leave_queue(const LockRequest *request)
 {

@@ -7,10 +7,10 @@
 
 #include "session/request.h"
 
-/* As request_acquire, of a request for one name with permits. */
+/* Like request_acquire, for a request of one name with permits. */
 extern bool permit_queue_acquire(const LockRequest *request);
 
-/* The session ends.  Never fails. */
+/* Called at the end of the session.  Never fails. */
 extern void permit_queue_give_up(void);
 
 #endif /* REDLOCK_PERMIT_QUEUE_H */

@@ -1,13 +1,13 @@
 /*
  * request.c
- *		Asking for a lease, and waiting for it; see request.h.
+ *		Acquiring leases, and waiting for leases; see request.h.
  *
- * First through the gate, where the sessions of this server queue; then into the
- * lease table, by a hand-over or by asking the nodes; then the broker's answer.  What
- * is under way is given up on each way out that is not a grant: an error, a time that
- * is over, the end of the session.  protocol/several.c decides in which order several
- * locks are asked for, kept and given back.  request_lease.c opens one lease.
- * request_errors.c raises the errors.
+ * First the session enters the gate, where the sessions of this server queue.  Then it opens a
+ * lease in the lease table: by a hand-over, or by asking the nodes.  Then it waits for the
+ * broker's answer.  On each way out without a grant the request is cancelled: an error, a time
+ * limit, the end of the session.  protocol/several.c decides the order in which several locks are
+ * asked for, kept and released.  request_lease.c opens one lease.  request_errors.c raises the
+ * errors.
  */
 #include "postgres.h"
 
@@ -26,31 +26,31 @@
 #include "shared/guc.h"
 #include "shared/new_names.h"
 
-/* How often a waiter looks whether there still is a broker. */
+/* How often a waiter looks whether a broker runs. */
 #define BROKER_CHECK_MS 1000
 
-/* How often a reader looks for the nodes' answer to another reader, when nobody wakes it. */
+/* How often a try in shared mode looks for the nodes' answer to another reader. */
 #define ANSWER_CHECK_MS 5
 
-/* How often a waiter looks whether it still has a client. */
+/* How often a waiter looks whether its client is connected. */
 #define CLIENT_CHECK_MS 1000
 
 RequestNow request_now;
 
 /* The request stays in the gate of the next name while another session uses that name. */
 static bool parked = false;
-static int taken_count;      /* so many leases the caller has taken */
-static bool asks_nodes;      /* some are not handed over */
-static int64 waits_since_us; /* for other hosts: through the first gate; 0: not yet */
-static int64 broker_seen_us; /* since the nodes were asked last */
+static int taken_count;      /* number of leases that the caller has taken */
+static bool asks_nodes;      /* some leases must come from the nodes */
+static int64 waits_since_us; /* start of the wait, for other hosts; 0: not yet */
+static int64 broker_seen_us; /* last sight of a broker, or last request to the nodes */
 static int reserved_gates = 0;
-static bool was_taken;             /* by who has another gate, or has lost this one */
-static int64 unasked_since_us;     /* what another session waits for, and we, too; 0: asked */
-static uint64 waiting_at_gate = 0; /* hash; to be poked if this session ends */
-static const LockRequest *waiting; /* there */
+static bool was_taken;         /* a lock's owner has another gate, or has lost the gate */
+static int64 unasked_since_us; /* start of a wait for another session's unasked request; 0: none */
+static uint64 waiting_at_gate = 0; /* hash of the name at whose gate this session waits, or 0 */
+static const LockRequest *waiting; /* the request that waits there */
 static int free_permit;            /* see request_free_permit */
 static uint32 wait_event = 0;
-static bool watching = false; /* whether there still is a client */
+static bool watching = false; /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static void let_others_give_back(int from, int times, int64 deadline_us);
@@ -82,7 +82,7 @@ request_acquire(const LockRequest *request)
 	Assert(request_now.asked_count == 0 && !parked);
 	request_now.call_began_us = request->began_us > 0 ? request->began_us : redlock_clock_us();
 	request_now.gate_use.shared = request->terms.shared;
-	/* a session that detaches a lease has left the gate before its transaction ends */
+	/* for SCOPE_DETACHED too: the session leaves the gate before its transaction ends */
 	request_now.gate_use.session_level =
 		request->terms.scope == SCOPE_SESSION || request->terms.scope == SCOPE_CALL;
 	taken_count = 0;
@@ -134,7 +134,7 @@ request_give_up(void)
 	end_wait_at_gate();
 }
 
-/* Of a gate, in vain: what was left for us there must not wait for us. */
+/* Ends a wait at a gate: a lease in hand-over must not wait for this session. */
 static void
 end_wait_at_gate(void)
 {
@@ -166,7 +166,7 @@ return_gates(void)
 	reserved_gates = 0;
 }
 
-/* False: another has one of them, and the caller has time for no more. */
+/* Returns false if another session holds one of the locks, and the caller has no more time. */
 static bool
 acquire_all(const LockRequest *request, int64 deadline_us)
 {
@@ -176,7 +176,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 	{
 		several_state state[SEVERAL_MAX];
 		several_step next;
-		int first = request_now.asked_count; /* that is not granted */
+		int first = request_now.asked_count; /* the first name without a grant */
 		int from;
 
 		if (asks_nodes)
@@ -207,7 +207,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				if (!ask(request, from, deadline_us))
 					return false;
 				if (request->count == 1 && request_now.asked_count == 1 && !asks_nodes)
-					return true; /* it was handed what is valid, and did not wait since */
+					return true; /* a valid hand-over, and no wait since */
 				break;
 			case SEVERAL_GIVE_BACK:
 				give_back(from);
@@ -224,8 +224,9 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 }
 
 /*
- * A try of several, which has those before this one.  Hosts that were refused these need about as
- * long to give back the others as this one needed to be refused.
+ * For a try of several locks that has been granted the locks before `from`.  Hosts that were
+ * refused these locks need about as long to release their later locks as this host needed to be
+ * refused.
  */
 static void
 let_others_give_back(int from, int times, int64 deadline_us)
@@ -245,7 +246,7 @@ look_at(const LockRequest *request, int name)
 	LeaseState state = lease_state(lease);
 
 	if (state == LEASE_HELD && lease_validity_us(lease) == 0)
-		state = LEASE_LOST; /* whatever the broker has noticed */
+		state = LEASE_LOST; /* even if the broker has not noticed */
 	if (state == LEASE_WAITING || state == LEASE_REFUSED)
 		request_refuse_granted_permits(request, name);
 	switch (state)
@@ -276,11 +277,11 @@ look_at(const LockRequest *request, int name)
 }
 
 /*
- * First through all gates, then ask for all.  Fewer are asked for where the owner of one
- * holds the lock and has lost its gate (to pg_advisory_unlock_all): it is asked for when
- * that one could enter the gate again.  Where a lease is detached, or to be shared, but not yet or
- * not any more, we stay in the gate, as nobody has to enter it before us, and keep our place.
- * False: the caller has time for no more.
+ * Enters all gates, then asks for all leases.  If the owner of a lock has lost its gate (to
+ * pg_advisory_unlock_all), asks only for the locks before; the session asks for the rest when the
+ * owner can enter its gate again.  If a lock is detached, or is shared but not ready to join, the
+ * session stays in the gate, and keeps its place there: no other session has to enter first.
+ * Returns false if the caller has no more time.
  */
 static bool
 ask(const LockRequest *request, int from, int64 deadline_us)
@@ -292,14 +293,14 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
 		give_back(request_now.asked_count);
 	if (parked)
-		request_now.asked_count++; /* through that gate we are */
+		request_now.asked_count++; /* the session is in the gate already */
 	parked = false;
 	for (int i = request_now.asked_count; i < request->count; i++)
 		if (!enter_gate(request, i, at_gate_until_us(request, i, deadline_us)))
 			return false;
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].lease != NULL)
-			(void) look_at(request, i); /* it may have been lost meanwhile */
+			(void) look_at(request, i); /* the lease may have been lost at a gate */
 	for (int i = from; i < request->count; i++)
 	{
 		LeaseOpened how = request_now.asked[i].lease != NULL
@@ -339,7 +340,10 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	return true;
 }
 
-/* While it waits: what it has was granted, and it waits for more than a moment. */
+/*
+ * True if the request will release no lock during the wait: all its leases are granted, and it is
+ * not a try.
+ */
 static bool
 gives_back_nothing(const LockRequest *request)
 {
@@ -350,8 +354,8 @@ gives_back_nothing(const LockRequest *request)
 }
 
 /*
- * For the answer to another session that asks to share the lock.  That one may have more patience
- * with nodes that don't answer.
+ * May this session wait for the answer to another reader's request?  The other request may have
+ * more patience with silent nodes.
  */
 static bool
 may_await(const LockRequest *request, int name, int64 deadline_us)
@@ -372,8 +376,9 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 }
 
 /*
- * What the other session asks for has not been asked of the nodes.  Nor has it at the end of many
- * waits that end while others come and go: that means something only if it lasts.
+ * The broker has not asked the nodes for the other session's request.  At the end of each of many
+ * short waits the same may be true of yet another request, so only a lasting silence means
+ * something.
  */
 static bool
 awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
@@ -390,7 +395,7 @@ awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline
 	return now_us < deadline_us;
 }
 
-/* For those of which an entry was opened; all of them can travel together. */
+/* Asks the nodes for the opened leases.  The broker may send all requests together. */
 static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {
@@ -406,7 +411,10 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 
 		if (!opened[i])
 			continue;
-		/* who waits for several waits for one after the other, and would be the last each time */
+		/*
+		 * from the first gate on: a request for several locks waits for one after the other, and
+		 * should not be last each time
+		 */
 		lease->waits_since_us = waits_since_us;
 		pg_atomic_write_u32(&lease->company, company);
 		request_describe_holder(request, lease);
@@ -414,7 +422,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 	}
 }
 
-/* An error if too many of those that are asked for are new. */
+/* Raises an error if too many of the names are new. */
 static void
 note_new_names(const LockRequest *request, int from, const bool *opened)
 {
@@ -427,7 +435,7 @@ note_new_names(const LockRequest *request, int from, const bool *opened)
 	new_names_ask(hashes, count);
 }
 
-/* A try is in vain, or the time is over, and another session of this server has the lock. */
+/* Ends a try or a wait: another session of this server has the lock. */
 static void
 give_up_on(const LockRequest *request, int name)
 {
@@ -438,8 +446,8 @@ give_up_on(const LockRequest *request, int name)
 }
 
 /*
- * Before a wait at another gate: what was left for the next through those before.  Else it would go
- * to another host, and we would be the last there.  In their order, as they are kept.
+ * Before a wait at a later gate, takes over the leases in hand-over at the gates before, in order.
+ * Otherwise these leases would go to another host, and this host would be last there.
  */
 static void
 take_left(const LockRequest *request)
@@ -460,7 +468,9 @@ take_left(const LockRequest *request)
 	}
 }
 
-/* What was left for the next through a gate must not wait for a lease that we do not ask for. */
+/*
+ * A lease in hand-over must not wait at a gate of this session if the session does not ask for it.
+ */
 static void
 leave_idle(void)
 {
@@ -469,7 +479,7 @@ leave_idle(void)
 			lease_release_idle(request_now.asked[i].hash);
 }
 
-/* Those from this one on. */
+/* Releases the leases, and leaves the gates, from this name on. */
 static void
 give_back(int from)
 {
@@ -496,7 +506,7 @@ leave_gate(const Asked *at)
 	gate_leave(at->gate, request_now.gate_use);
 }
 
-/* False: a try, and another session of this server is before us; or time is over. */
+/* Returns false if a try finds another session in the gate, or if the time is over. */
 static bool
 enter_gate(const LockRequest *request, int name, int64 until_us)
 {
@@ -527,7 +537,10 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 	return false;
 }
 
-/* Who gave a permit back in the lease table leaves its gate at once. */
+/*
+ * Until when to wait at the gate.  For an idle permit a try waits a moment: the releasing session
+ * leaves the gate at once.
+ */
 static int64
 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 {
@@ -539,10 +552,9 @@ at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 }
 
 /*
- * It may keep no snapshot that it does not need, and has to see that its client goes.  A waiter
- * whose client has gone must not go on waiting, and then hold the lock for
- * nobody.  PostgreSQL can look for that, by a timer that is off by default: it is on
- * for the length of the wait.
+ * Called before a wait.  Drops snapshots that are not needed, and watches the client: a waiter
+ * whose client has gone must not go on, and then hold the lock in vain.  PostgreSQL's timer for
+ * this check is off by default: it is on during the wait.
  */
 static void
 prepare_to_wait(void)
@@ -553,7 +565,7 @@ prepare_to_wait(void)
 		take_left(waiting);
 	}
 	leave_idle();
-	InvalidateCatalogSnapshot(); /* who waits without a snapshot has not this one either */
+	InvalidateCatalogSnapshot(); /* a catalog snapshot would hold back VACUUM */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())
 		return;
@@ -573,8 +585,8 @@ unwatch_client(void)
 }
 
 /*
- * For a while.  `name`: the first that is not granted.  False: another has it, and the
- * caller has time for no more.
+ * Waits for a while.  `name`: the first name without a grant.  Returns false if another session
+ * holds the lock, and the caller has no more time.
  */
 static bool
 wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
@@ -584,7 +596,7 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 	request_now.waited_for = name;
 	if (now_us >= deadline_us)
 	{
-		/* the nodes have refused it, and it waits for a recall */
+		/* the nodes have refused the lock, and the try waits for a recall */
 		if (request->terms.once &&
 			pg_atomic_read_u32(&request_now.asked[name].lease->silent_nodes) == 0)
 			request_fail_held_at(request, name);
@@ -596,7 +608,7 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 		broker_seen_us = now_us;
 	if (request->wait_ms <= 0)
 	{
-		/* no time was given that would bound this */
+		/* no time limit of the caller bounds this wait */
 		if (now_us - broker_seen_us > BROKER_MISSING_US)
 			request_fail_no_broker();
 		if (now_us - request_now.asked_us > BROKER_SILENT_US &&
@@ -631,7 +643,7 @@ request_deadline_us(const LockRequest *request)
 	if (request_ends_by_lock_timeout(request))
 		wait_ms = LockTimeout;
 	else if (request->terms.once && !request->terms.patient)
-		return PG_INT64_MAX; /* bounded by the core, if there is a broker */
+		return PG_INT64_MAX; /* the core bounds a try, if a broker runs */
 	if (wait_ms < 0)
 		return PG_INT64_MAX;
 	return (request->began_us > 0 ? request->began_us : redlock_clock_us()) + wait_ms * 1000;

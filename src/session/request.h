@@ -1,6 +1,6 @@
 /*
  * request.h
- *		Asking for a lease, and waiting for it.
+ *		Acquiring leases, and waiting for leases.
  *
  * One request of a session is under way at a time.
  */
@@ -18,69 +18,71 @@ typedef struct LockName
 	uint64 hash; /* of the UTF-8 */
 } LockName;
 
-/* All or none of the names. */
+/* A request for all of the names, or none. */
 typedef struct LockRequest
 {
 	const LockName *names; /* different, and in the order of several_compare */
 	int count;             /* up to SEVERAL_MAX */
 	LeaseTerms terms;      /* once: never waits for another holder */
-	int64 wait_ms;         /* -1: as long as it takes */
-	int64 began_us;        /* waits since then, on the clock of the leases; 0: since now */
-	int permits;           /* of the one name, of which one is wanted; 0: the lock itself */
-	bool skip;             /* waited in vain: return false, no error */
-	bool by_call;          /* the CALL of this procedure is none whose scope counts */
-	int64 *tokens;         /* to be told, in the order of the names; NULL: nobody asks */
-	bool commits;          /* the work begins after a commit, so with another snapshot */
+	int64 wait_ms;         /* -1: no limit */
+	int64 began_us;        /* start of the wait, on the clock of the leases; 0: now */
+	int permits;           /* number of permits of the one name; 0: no permit, the lock itself */
+	bool skip;             /* a wait in vain returns false, without an error */
+	bool by_call;  /* the caller is a procedure, whose own CALL does not count for call scope */
+	int64 *tokens; /* filled in, in the order of the names; or NULL */
+	bool commits;  /* the work begins after a commit, under another snapshot */
 } LockRequest;
 
 /*
- * Ask for leases on all names.  Returns true if all are granted: the caller takes each lease
- * (request_take), and then calls request_end.  Returns false if `once`, and another holds one, or
- * if `skip`.  All else is an error, after which the caller calls request_end, too: 55P03 waited in
- * vain, 08006 no quorum, 40001 it was lost right after the grant, 40P01 a deadlock, 53400 the lease
- * table is full, or the role brings in too many new names, 55000 no broker, or another host with
- * which this one does not agree.
+ * Asks for leases on all names.  Returns true if all are granted: the caller takes each lease
+ * (request_take), and then calls request_end.  Returns false if `once` and another session holds a
+ * lock, or if `skip`.  Raises an error otherwise, after which the caller calls request_end, too:
+ * 55P03 waited in vain, 08006 no quorum, 40001 a lease was lost right after the grant, 40P01
+ * deadlock, 53400 the lease table is full, or the role brings in too many new names, 55000 no
+ * broker, or a configuration conflict.
  */
 extern bool request_acquire(const LockRequest *request);
 
-/* When that returned false, if `skip`: why, a sentence; a static text. */
+/* After request_acquire returned false for `skip`: the reason, a sentence; a static text. */
 extern const char *request_skipped(void);
 
-/* The same as a notice. */
+/* Raises the reason as a notice. */
 extern void request_tell_skipped(const LockRequest *request);
 
 /*
- * The next lease that was granted, in the order of the names, and the gate that was entered for it:
- * both are the caller's now.  Until then they are the request's, so that an error and the end of
- * the session find them.
+ * Returns the next granted lease, in the order of the names, and its gate.  Both now belong to the
+ * caller.  Before, they belong to the request, so that an error or the end of the session releases
+ * them.
  */
 extern Lease *request_take(uint64 *gate);
 
-/* Gives back what was not taken, and ends the wait.  Nothing is done where no request is under way.
+/*
+ * Releases leases and gates that the caller has not taken, and ends the wait.  Does nothing without
+ * a request under way.
  */
 extern void request_end(void);
 
 /*
- * An error (55000) if a session of this server has, or waits for, what has this hash, and said
+ * Raises an error (55000) if a session of this server has or awaits the lock with this hash, with
  * another number of permits.
  */
 extern void request_refuse_other_permits(const LockRequest *request, int name, uint64 hash);
 
 /*
- * After a try for a permit that was in vain: another that is free, or PERMITS_NONE_FREE, or
- * PERMITS_TAKEN_HERE if no node was heard.
+ * After a try for a permit in vain: another permit that is free, or PERMITS_NONE_FREE, or
+ * PERMITS_TAKEN_HERE if no node has answered.
  */
 extern int request_free_permit(void);
 
-/* For who tries again and again until then, and waits in between. */
+/* For a caller that tries again until the deadline, with pauses. */
 extern int64 request_deadline_us(const LockRequest *request);
 extern void request_wait_a_moment(int64 until_us);
 
-/* The errors of a try that was in vain, and of a wait; none if the caller wants none. */
+/* Raise the error of a try or a wait in vain, unless the request wants no error. */
 extern void request_fail_held(const LockRequest *request);
 extern void request_time_out(const LockRequest *request);
 
-/* The session ends; what is under way is given up.  Never fails. */
+/* Cancels the request under way, at the end of the session.  Never fails. */
 extern void request_give_up(void);
 
 extern void request_fail_no_broker(void);

@@ -1,10 +1,9 @@
 /*
  * request_errors.c
- *		Errors of a request, and the texts that tell people who has a lock.
+ *		Errors of a request, and texts about the holder of a lock.
  *
- * request_fail_held_at and request_time_out_at end a try or a wait that was in vain.
- * They raise an error, or note the reason of a call that skips, or do neither: the
- * request says which.
+ * request_fail_held_at and request_time_out_at end a try or a wait in vain.  Each raises an error,
+ * or notes the reason for a call that skips, or does neither: the request decides.
  */
 #include "postgres.h"
 
@@ -24,9 +23,9 @@
 #include "shared/host_list.h"
 #include "shared/node_status.h"
 
-/* Of a call that is skipped. */
-static char skipped[1024];     /* who has the lock, */
-static bool skipped_elsewhere; /* ... and this may be another session of that server by now */
+/* The reason of a skipped call. */
+static char skipped[1024];     /* text about the holder */
+static bool skipped_elsewhere; /* ... by now perhaps another session of the holder's server */
 
 static void note_skipped(const LockRequest *request, int name);
 static Lease *lease_of(int name);
@@ -40,8 +39,8 @@ static void fail_other_permits(const LockRequest *request, int name, int permits
 static char *permits_text(int permits);
 
 /*
- * All must say the same of how many may hold it.  Who holds it is shown by what its session
- * wrote of itself; of others nothing is known.
+ * Raises an error if the holder on another host has another number of permits.  The holder's own
+ * text tells the number; without such a text nothing is known.
  */
 void
 request_refuse_granted_permits(const LockRequest *request, int name)
@@ -89,8 +88,8 @@ permits_text(int permits)
 }
 
 /*
- * The nodes might grant what another host holds.  A lease that was left by another session
- * of this server is no new one, and goes on.
+ * Raises an error in a configuration conflict: the nodes might grant a lock that another host
+ * holds.  A hand-over asks no node, so goes on.
  */
 void
 request_refuse_in_dispute(const LockRequest *request)
@@ -133,7 +132,7 @@ request_time_out(const LockRequest *request)
 	request_time_out_at(request, 0);
 }
 
-/* A try that was in vain: no error, unless the caller wants one. */
+/* Ends a try in vain. */
 void
 request_fail_held_at(const LockRequest *request, int name)
 {
@@ -153,7 +152,7 @@ request_time_out_at(const LockRequest *request, int name)
 	bool by_lock_timeout = request_ends_by_lock_timeout(request);
 	Lease *lease = lease_of(name);
 
-	/* these are never called busy, nor skipped */
+	/* these failures are never reported as a held lock, nor skipped */
 	if (lease != NULL && lease_broker_pid() == 0)
 		request_fail_no_broker();
 	if (lease != NULL && was_asked_long())
@@ -169,7 +168,7 @@ request_time_out_at(const LockRequest *request, int name)
 	if (request->skip && (request->terms.once || !by_lock_timeout))
 	{
 		note_skipped(request, name);
-		return; /* the time that the call gave is over, not the session's */
+		return; /* the call's time is over, not the session's lock_timeout */
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -180,7 +179,7 @@ request_time_out_at(const LockRequest *request, int name)
 			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
 }
 
-/* It may be asked for once more, by other permits; what is noted last is why. */
+/* The last note counts: a request for a permit may try several permits. */
 static void
 note_skipped(const LockRequest *request, int name)
 {
@@ -206,7 +205,7 @@ request_tell_skipped(const LockRequest *request)
 					 errdetail_internal("%s", skipped), skipped_elsewhere ? elsewhere_hint() : 0));
 }
 
-/* NULL: it is not asked for, since another session of this server is before us. */
+/* Returns NULL if the lock was not asked for, since another session of this server is first. */
 static Lease *
 lease_of(int name)
 {
@@ -214,8 +213,8 @@ lease_of(int name)
 }
 
 /*
- * Does it mean something that the broker or the nodes have not answered?  Not where
- * most of the time went by at the gate, and a moment was left for them.
+ * Was the wait for the broker and the nodes long enough to blame them?  False if most of the time
+ * passed at the gate.
  */
 static bool
 was_asked_long(void)
@@ -230,7 +229,7 @@ request_is_long(int64 now_us, int64 since_us)
 		   now_us - since_us >= redlock_node_timeout_ms * INT64CONST(1000);
 }
 
-/* A sentence. */
+/* Returns a sentence about the holder. */
 static char *
 holder_text(const LockRequest *request, int name)
 {
@@ -248,7 +247,7 @@ holder_text(const LockRequest *request, int name)
 						   : "The nodes have not told who holds it.";
 }
 
-/* A sentence on the session of this server that is before this one. */
+/* Returns a sentence about the session of this server that is first. */
 static char *
 here_text(uint64 hash)
 {
@@ -275,7 +274,10 @@ here_text(uint64 hash)
 	return psprintf("Process %d of this server has held it since %s.", copy->owner_pid, since);
 }
 
-/* In a hand-over, or by keep_idle, another session of its server may have it by now. */
+/*
+ * May another session of the holder's server have the lock by now, after a hand-over or by
+ * keep_idle?
+ */
 static bool
 is_elsewhere(const LockRequest *request, Lease *lease)
 {
@@ -285,7 +287,7 @@ is_elsewhere(const LockRequest *request, Lease *lease)
 		   lease_held_by_head(lease, held_by, sizeof(held_by)) && holder_permits(held_by) > 0;
 }
 
-/* In the encoding of this database; NULL: not known. */
+/* Returns the text in the encoding of this database; NULL: not known. */
 static char *
 held_by_text(Lease *lease)
 {
@@ -301,7 +303,7 @@ elsewhere_hint(void)
 				   "tells which.");
 }
 
-/* It had been granted. */
+/* Raises an error: the lease had been granted. */
 void
 request_fail_lost(const LockRequest *request, int name)
 {

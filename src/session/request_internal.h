@@ -1,7 +1,6 @@
 /*
  * request_internal.h
- *		What the files request.c and request_*.c share among themselves.  No other file
- *		includes this header: lint checks that.
+ *		Shared by request.c and request_*.c only; lint checks the includes.
  */
 #ifndef REDLOCK_REQUEST_INTERNAL_H
 #define REDLOCK_REQUEST_INTERNAL_H
@@ -10,28 +9,31 @@
 #include "session/request.h"
 #include "shared/guc.h"
 
-/* How long the broker may be missing, for a caller that gave no time to wait. */
+/* How long the broker may be missing, if the caller gave no time to wait. */
 #define BROKER_MISSING_US INT64CONST(3000000)
 
-/* How long the broker may take to ask the nodes, or for a try, to tell what the nodes said. */
+/* How long the broker may take to ask the nodes, or, for a try, to report the nodes' answers. */
 #define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
-/* A name of the request, in its order: the gate that was entered, and the lease asked for. */
+/* A name of the request, in order, with the gate and the lease. */
 typedef struct Asked
 {
 	uint64 hash;
 	uint64 gate;
 	bool at_gate;
 	bool awaited; /* see LeaseTerms */
-	Lease *lease; /* NULL: not yet asked for, or the caller's */
+	Lease *lease; /* NULL: not yet asked for, or taken by the caller */
 } Asked;
 
-/* The request under way.  request.c writes all of it, request_lease.c the lease that it opens. */
+/*
+ * The request under way.  request.c writes the fields; request_lease.c writes `lease` of the name
+ * that it opens.
+ */
 typedef struct RequestNow
 {
 	Asked asked[SEVERAL_MAX];
-	int asked_count; /* so many names of the request, the first ones, are in `asked` */
-	int waited_for;  /* the name that was waited for last; -1: none */
+	int asked_count; /* number of names in `asked`: the first names of the request */
+	int waited_for;  /* the last name waited for; -1: none */
 	GateUse gate_use;
 	int64 call_began_us;
 	int64 asked_us; /* when the broker was last told to ask the nodes */
@@ -48,13 +50,13 @@ extern int request_make_key(const LockName *name, char *key); /* returns the len
 extern LeaseOpened request_open_lease(const LockRequest *request, int name, int64 deadline_us);
 extern void request_describe_holder(const LockRequest *request, Lease *lease);
 
-/* request_errors.c: they return if the caller wants no error, or nothing is wrong */
+/* request_errors.c: these return if the caller wants no error, or if nothing is wrong */
 extern void request_fail_held_at(const LockRequest *request, int name);
 extern void request_time_out_at(const LockRequest *request, int name);
 extern void request_refuse_granted_permits(const LockRequest *request, int name);
 extern void request_refuse_in_dispute(const LockRequest *request);
 
-/* request_errors.c: they never return */
+/* request_errors.c: these never return */
 extern void request_fail_lost(const LockRequest *request, int name);
 extern void request_fail_unreachable(const LockRequest *request, int name, char *nodes);
 extern void request_fail_silent_broker(const LockRequest *request, int name);

@@ -1,7 +1,7 @@
 /*
  * request_lease.c
- *		One lease of a request: its key, its place in the lease table, and the text by
- *		which its key at the nodes describes the holder.
+ *		One lease of a request: the key, the entry in the lease table, and the text about the
+ *		holder in the key's value.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@
 #include "shared/guc.h"
 #include "shared/holder.h"
 
-/* Returns its length. */
+/* Returns the length of the key. */
 int
 request_make_key(const LockName *name, char *key)
 {
@@ -32,7 +32,10 @@ request_make_key(const LockName *name, char *key)
 	return prefix_len + name->utf8_len;
 }
 
-/* Take an entry of the lease table, unless the name is in use: LEASE_AWAITED and what follows. */
+/*
+ * Opens a lease, and stores it in request_now.  Returns LEASE_AWAITED, or a later value of
+ * LeaseOpened, if the name is in use.  Raises an error if there is no room.
+ */
 LeaseOpened
 request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 {
@@ -57,7 +60,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 		opened = lease_open(&key, &terms, &request_now.asked[name].lease);
 		if (opened == LEASE_MORE_TOKENS)
 		{
-			/* no longer than the nodes may take to answer */
+			/* for as long as the nodes may take to answer */
 			terms.awaits_tokens = redlock_clock_us() < deadline_us;
 			if (terms.awaits_tokens)
 				request_wait_at_most(deadline_us, 1);
@@ -69,7 +72,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 		if (began_us == 0)
 			began_us = now_us;
 		if (lease_broker_pid() == 0)
-			request_fail_no_broker(); /* nobody frees what is released */
+			request_fail_no_broker(); /* without a broker no entry becomes free */
 		if (now_us - began_us > BROKER_SILENT_US)
 			request_fail_silent_broker(request, name);
 		if (now_us >= deadline_us)
@@ -90,7 +93,10 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 	return opened;
 }
 
-/* For people who look at the key with redis-cli. */
+/*
+ * Writes the text about the holder, for people who read the value with redis-cli.  Keeps the text
+ * for the next call.
+ */
 void
 request_describe_holder(const LockRequest *request, Lease *lease)
 {
@@ -100,13 +106,13 @@ request_describe_holder(const LockRequest *request, Lease *lease)
 	static char user[NAMEDATALEN * MAX_CONVERSION_GROWTH];
 	static Oid described = InvalidOid;
 	static HolderWords words;
-	static size_t size = 0; /* for which the text was written */
+	static size_t size = 0; /* the room for which `text` was written */
 	bool detached = request->terms.scope == SCOPE_DETACHED;
 	Oid role = detached ? GetUserId() : GetSessionUserId();
 	int pid = detached ? 0 : MyProcPid;
 	size_t room = lease_text_size(lease);
 
-	/* what other hosts show of readers has more in front */
+	/* other hosts show LOCK_READERS before the text about a reader */
 	if (lease->shared)
 		room = Max(room, 2 * strlen(LOCK_READERS)) - strlen(LOCK_READERS);
 	room = Min(room, (size_t) lease_text_size(lease));

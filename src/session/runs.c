@@ -36,15 +36,18 @@
 #include "shared/run_report.h"
 
 /*
- * Limit of old rows that a run deletes.  A run adds one row, so the table shrinks while more than
- * one in PRUNE_MAX runs prunes.
+ * Limit of the old rows that a run deletes.  A run adds one row, so the table shrinks while more
+ * than one in PRUNE_MAX runs prunes.
  */
 #define PRUNE_MAX 1000
 
-/* One in so many skipped runs prunes: some hosts never get the lock, and only add rows. */
+/*
+ * A skipped run prunes with this inverse probability: a host that never gets the lock only adds
+ * rows.
+ */
 #define SKIPS_A_PRUNE 100
 
-/* Said of a run that tells nothing any more. */
+/* Messages for a run that can no longer report its end. */
 #define SESSION_GONE                                                                               \
 	"the session ended before the run did, or the end of the run could not be written"
 #define SERVER_GONE                                                                                \
@@ -65,8 +68,8 @@ typedef struct NewRow
 	const char *message; /* or NULL */
 } NewRow;
 
-static int runs_under_way = 0; /* of this session: they nest */
-static uint64 writer;          /* number of this process, if it is one */
+static int runs_under_way = 0; /* of this session: runs nest */
+static uint64 writer;          /* number of this process, if a writer */
 
 static void require_table(Oid schema);
 static void insert_row(Oid schema, const NewRow *row, Run *run);
@@ -154,7 +157,7 @@ runs_skip(Run *run, const char *message)
 	SPI_finish();
 }
 
-/* Within SPI.  `run`, unless NULL, is told where the row is. */
+/* Inserts a row, within SPI.  Fills in the place of the row in `run`, unless NULL. */
 static void
 insert_row(Oid schema, const NewRow *row, Run *run)
 {
@@ -197,17 +200,17 @@ insert_row(Oid schema, const NewRow *row, Run *run)
 }
 
 /*
- * End the runs that tell nothing any more.  Nobody knows when they ended.
+ * Ends the rows of runs that can no longer report their end; the end time is unknown.
  *
- * Of the runs since this server started, those are over whose sessions are gone.  The rows are
- * read before the sessions, since a session is known as living before its first row is there.
- * This session is gone in this sense if it has no recorded run under way: its report was lost.
+ * Rows of this server's present start are over if the session is gone.  The rows are read before
+ * the sessions, since a session is known as living before its first row exists.  This session
+ * counts as gone if it has no recorded run under way: then its report was lost.
  *
- * A row of another start, with our system identifier, is of a former start of this server, or of
- * a server that shares the identifier: a standby or a copy, and the server that it was made from.
- * No file tells them apart, as a copy has each file.  The nodes do: a server that lives is in
- * their list of hosts.  So a run of another start goes on as long as the list has its host, and as
- * long as there is no list.
+ * A row of another start, with our system identifier, may be from a former start of this server.
+ * Or it is from a server with the same identifier: a standby or a copy, or the original of either.
+ * No file tells these apart, as a copy has every file.  The nodes do: their list of hosts has each
+ * living server.  So a run of another start goes on while the list has its host, and while there is
+ * no list.
  */
 static void
 end_left_runs(Oid schema)
@@ -264,7 +267,7 @@ is_listed(const HostList *hosts, uint64 id)
 	return false;
 }
 
-/* Another session may be at the same: wait for no row. */
+/* Skips locked rows: another session may do the same. */
 static void
 end_runs_of(Oid schema, Datum *sessions, int count, const char *message)
 {
@@ -286,8 +289,8 @@ end_runs_of(Oid schema, Datum *sessions, int count, const char *message)
 }
 
 /*
- * Delete the oldest of the rows that are too old.  The bound is computed here, once: the index
- * serves no bound that is volatile.  A transaction of the owner's may keep a row: wait for no row.
+ * Deletes the oldest of the rows that are too old.  The bound is computed here, once: an index does
+ * not serve a volatile bound.  Skips locked rows: a transaction of the owner may keep a row.
  */
 static void
 prune(Oid schema)
@@ -323,10 +326,10 @@ runs_leave(Run *run)
 }
 
 /*
- * In the last transaction of the run, so that a run which has succeeded is one that has
- * committed.  That one may be SERIALIZABLE: who looks into an index there conflicts with all
- * who write to the same page of it, that is with all other runs.  So the row is found by its
- * place, if it has not been moved meanwhile.
+ * Writes the success in the last transaction of the run: a run has succeeded if and only if the
+ * transaction has committed.  The transaction may be SERIALIZABLE: an index scan conflicts with
+ * every write to the same index page, and thus with all concurrent runs.  The statement finds the
+ * row by its place, unless the row has moved.
  */
 void
 runs_succeed(const Run *run)
@@ -350,10 +353,11 @@ runs_succeed(const Run *run)
 }
 
 /*
- * Its table, written with the rights of its owner; %1$s is the schema.  Nothing may be looked up
- * where the caller says: each name in the statement is qualified, and the path is ours.  However
- * small the table is, it is not read as a whole; see runs_succeed.  Without sequential scans a plan
- * may seem to cost enough for JIT, which would take longer than the statement.
+ * Executes a statement on redlock_runs, with the rights of the table's owner; %1$s is the schema.
+ * The caller's settings must not decide any lookup: each name in the statement is qualified, and
+ * this function sets the search path.  Sequential scans are off, however small the table: see
+ * runs_succeed.  Without sequential scans a plan may look expensive enough for JIT, which would
+ * take longer than the statement.
  */
 static int
 execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const char *nulls)
@@ -376,7 +380,7 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const
 	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
 							 false);
 	if (!RecoveryInProgress())
-		XactReadOnly = false; /* the command may have set it */
+		XactReadOnly = false; /* the command may have set read-only mode */
 	rc = SPI_execute_with_args(text, count, types, values, nulls, false, 0);
 	XactReadOnly = read_only;
 	AtEOXact_GUC(false, nest_level);
@@ -386,7 +390,7 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const
 	return rc;
 }
 
-/* After an error PostgreSQL sets both back. */
+/* The caller restores user and context; after an error PostgreSQL restores both. */
 static void
 become_owner(Oid schema, Oid *user, int *context)
 {
@@ -410,8 +414,8 @@ find_table(Oid schema)
 }
 
 /*
- * Where servers replicate to each other, what one has written comes back: a row that is there,
- * or a status that it has.
+ * Skips a row that exists, and an update to the same status.  Servers that replicate to each other
+ * get their own changes back.
  */
 Datum
 runs_merge(TriggerData *trigger)
@@ -442,7 +446,7 @@ runs_merge(TriggerData *trigger)
 	{
 		values[0] = SPI_getbinval(row, desc, id, &null);
 		if (null)
-			return PointerGetDatum(row); /* the table refuses it */
+			return PointerGetDatum(row); /* the table refuses the row */
 		SPI_connect();
 		(void) execute(RelationGetNamespace(trigger->tg_relation),
 					   "SELECT FROM %1$s.redlock_runs WHERE id OPERATOR(pg_catalog.=) $1",
@@ -503,8 +507,8 @@ runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
 }
 
 /*
- * What the client is told, and why the lease was lost; before the command has begun with the
- * detail, which is ours.
+ * Returns the message that the client gets, and why the lease was lost.  An error before the
+ * command has a detail of ours, which is added.
  */
 static const char *
 explain_failure(const Run *run, const ErrorData *error, const char *loss, bool cancelled)
@@ -521,7 +525,7 @@ explain_failure(const Run *run, const ErrorData *error, const char *loss, bool c
 					loss);
 }
 
-/* As many whole characters as there is room for. */
+/* Copies as many whole characters as fit. */
 static void
 copy_text(char *to, const char *text, size_t size)
 {
@@ -548,8 +552,8 @@ start_writer(uint64 number)
 }
 
 /*
- * Writes all reports of its database.  That may have been closed for new connections since
- * the run began.  An error is in the server log, with the run; the next report may do.
+ * Writes all reports of a database, even if the database no longer accepts connections.  An error
+ * goes into the server log, with the run's context; the next report may succeed.
  */
 void
 redlock_runs_main(Datum unused)
@@ -594,7 +598,7 @@ write_end(const RunReport *report)
 	Datum values[4];
 
 	StartTransactionCommand();
-	XactIsoLevel = XACT_READ_COMMITTED; /* whatever the default of the database */
+	XactIsoLevel = XACT_READ_COMMITTED; /* at any default of the database */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 	values[0] = UUIDPGetDatum(&report->id);
@@ -602,7 +606,7 @@ write_end(const RunReport *report)
 	values[2] = CStringGetTextDatum(report->message);
 	values[3] = TimestampTzGetDatum(report->ended);
 	if (!OidIsValid(find_table(report->schema)))
-		; /* the extension has gone meanwhile */
+		; /* the extension was dropped */
 	else if (report->begun)
 		(void) execute(report->schema,
 					   "UPDATE %1$s.redlock_runs"

@@ -1,12 +1,12 @@
 /*
  * session.c
- *		What SQL asks of the locks of this session: acquire, release, check; see session.h.
+ *		The locks of this session: acquire, release, check; see session.h.
  *
- * holdings.c keeps the table of what the session holds.  transaction.c releases locks at the end
+ * holdings.c keeps the table of the session's holdings.  transaction.c releases locks at the end
  * of transactions, and guards commits.  loss_alarm.c tells the session of a loss.
  *
- * A session that never acquires has one hook of all this.  The hook looks at the kind of a utility
- * statement.  The first acquire sets up the rest.
+ * A session that never acquires runs one hook of this extension, which looks at the kind of a
+ * utility statement.  The first acquire sets up the rest.
  */
 #include "postgres.h"
 
@@ -60,7 +60,7 @@ session_install_hooks(void)
 	ProcessUtility_hook = run_utility;
 }
 
-/* Once in a session.  Set-ups that can fail come before set-ups that must not run twice. */
+/* Sets up the session, once.  Set-ups that may fail come before set-ups that must not run twice. */
 void
 session_start(void)
 {
@@ -111,8 +111,8 @@ session_acquire(const LockRequest *request)
 }
 
 /*
- * The names that this session does not hold yet: returns how many.  An error where it holds a lock
- * in a way that the request does not go with.
+ * Fills in the names that this session does not hold yet; returns their number.  Raises an error if
+ * the session holds a lock in a way that does not fit the request.
  */
 static int
 find_missing(const LockRequest *request, LockName *missing)
@@ -140,7 +140,10 @@ find_missing(const LockRequest *request, LockName *missing)
 	return count;
 }
 
-/* `ask`: the names of the request that are not held yet. */
+/*
+ * Acquires the locks of `ask`, the names that the session does not hold yet, and then holds the
+ * whole request.
+ */
 static bool
 ask_and_hold(const LockRequest *ask, const LockRequest *request)
 {
@@ -162,13 +165,15 @@ ask_and_hold(const LockRequest *ask, const LockRequest *request)
 	return granted;
 }
 
-/* That it is preloaded was checked by who called us. */
+/* The caller has checked that the library is preloaded. */
 static void
 check_ready(void)
 {
 	if (!IsPostmasterEnvironment)
-		request_fail_no_broker(); /* at once: none will come */
-	/* the server waits for walsenders after the broker, and the broker for locks */
+		request_fail_no_broker(); /* at once: single-user mode never has a broker */
+	/*
+	 * at shutdown the server waits for walsenders after the broker, and the broker waits for locks
+	 */
 	if (am_walsender)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("redlocks can't be used in a replication connection")));
@@ -181,7 +186,7 @@ check_ready(void)
 						 "log of the server says why it is not in force.")));
 }
 
-/* A lock is a session's or detached, not both. */
+/* A lock belongs to a session or is detached, never both. */
 static void
 fail_held(const Holding *holding)
 {
@@ -197,7 +202,7 @@ fail_held(const Holding *holding)
 					errhint("Release it first, or end the transaction that holds it.")));
 }
 
-/* Two that both did it would wait for each other to give up sharing. */
+/* Two readers that both upgrade would wait for each other. */
 static void
 fail_upgrade(const char *name)
 {
@@ -225,7 +230,10 @@ fail_other_permits(const Holding *holding, int permits)
 		 errhint("Ask for the same number of permits each time.")));
 }
 
-/* What was not held yet has been granted.  All or none. */
+/*
+ * Counts the acquisitions of a request whose missing locks have been granted.  All or none: an
+ * error undoes the earlier names.
+ */
 static void
 hold_all(const LockRequest *request)
 {
@@ -244,7 +252,7 @@ hold_all(const LockRequest *request)
 			Holding *holding = holding_find(name->hash, name->name);
 
 			if (holding != NULL && !holding_is_valid(holding, 0))
-				holding_fail_lost(holding, ""); /* while others were waited for */
+				holding_fail_lost(holding, ""); /* lost while the session waited for other locks */
 			if (holding != NULL)
 				hold_again(holding, request->terms.scope);
 			else
@@ -265,17 +273,19 @@ hold_all(const LockRequest *request)
 }
 
 /*
- * Others of the role may have been granted some meanwhile, and may be just now: one of them after
- * the other.  The lease first: the gate is for who comes next.
+ * Detaches the granted leases.  Checks the limit of the role again, since other sessions of the
+ * role may have detached leases since: the detaching lock admits one session at a time.  Detaches a
+ * lease before it leaves the gate, so that the next session in the gate finds the lease.
  *
- * A lease may have ended since its grant: this process may have waited or been stopped, or the
- * server stops.  A caller must not get its token, and nobody would release the others.
+ * A lease may have ended since its grant: this process may have been stopped, or the server stops.
+ * Then the caller must not get the token.  No session would release the other leases, so they are
+ * released here.
  */
 static void
 detach_all(const LockRequest *request)
 {
 	DetachedLease detached[SEVERAL_MAX];
-	TimestampTz granted_at = GetCurrentTimestamp(); /* nothing that may wait is under the lock */
+	TimestampTz granted_at = GetCurrentTimestamp(); /* no wait under the lock */
 	int held;
 	int ended = -1;
 
@@ -295,7 +305,7 @@ detach_all(const LockRequest *request)
 		if (request->tokens != NULL)
 			request->tokens[i] = lease->token;
 		lease_detach(lease, &detached[i]);
-		gate_leave(gate, (GateUse){0}); /* it was entered at transaction level */
+		gate_leave(gate, (GateUse){0}); /* the gate was entered at transaction level */
 	}
 	lease_end_detaching();
 	for (int i = 0; i < request->count && ended < 0; i++)
@@ -308,16 +318,19 @@ detach_all(const LockRequest *request)
 	loss_fail(request->names[ended].name, detached_reason(&detached[ended]), "");
 }
 
-/* Of a lease that was granted, handed over or joined. */
+/* Sets time and token of a lease that was granted, handed over or joined. */
 static void
 begin_turn(Lease *lease, TimestampTz granted_at)
 {
 	if (lease->handovers == 0 && lease->token == 0)
 		lease->since = granted_at != 0 ? granted_at : GetCurrentTimestamp();
-	lease->token = lease_token(lease); /* the same for all who share it */
+	lease->token = lease_token(lease); /* the same token for all readers */
 }
 
-/* In vain only after pg_advisory_unlock_all; the lease is ours all the same. */
+/*
+ * Enters the gate again for another acquisition.  That fails only after pg_advisory_unlock_all; the
+ * session owns the lease anyway.
+ */
 static void
 hold_again(Holding *holding, LockScope scope)
 {
@@ -327,7 +340,7 @@ hold_again(Holding *holding, LockScope scope)
 		(void) gate_enter_again(holding->gate, (GateUse){.shared = holding->shared});
 }
 
-/* It was granted: make it a holding, with nothing counted on it. */
+/* Makes a holding for a granted lease, with no acquisitions counted. */
 static Holding *
 take(const LockName *granted, LockScope scope)
 {
@@ -341,7 +354,10 @@ take(const LockName *granted, LockScope scope)
 	return holding;
 }
 
-/* After an error: what is held at transaction scope is given back with the transaction. */
+/*
+ * After an error: undoes an acquisition.  The end of the transaction undoes acquisitions at
+ * transaction scope.
+ */
 static void
 undo(const LockName *name, LockScope scope, bool counted)
 {
@@ -409,7 +425,10 @@ session_release(uint64 hash, const char *name)
 	return valid;
 }
 
-/* Acquisitions that stay until the runs of redlock_run have ended, and their last transaction. */
+/*
+ * Returns the number of acquisitions that must stay until the runs of redlock_run, and their last
+ * transaction, have ended.
+ */
 static int64
 relied_on(const Holding *holding)
 {
@@ -518,9 +537,9 @@ session_fence(uint64 hash, const char *name, const char *schema)
  */
 
 /*
- * Counts how deep CALL and DO are nested, sees DISCARD ALL, and, where the session has taken a
- * lock, statements with effects.  All other statements pass by: nothing is pushed, so nothing
- * can be left behind.
+ * Counts how deep CALL and DO are nested, and sees DISCARD ALL.  In a session that has taken a
+ * lock, also sees statements with effects.  Pushes nothing, so no error path leaves anything
+ * behind.
  */
 static void
 run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -547,7 +566,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		return;
 	}
 
-	/* pstmt may be gone afterwards */
+	/* read before the call: pstmt may be gone after it */
 	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
 	{
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);

@@ -1,11 +1,11 @@
 /*
  * session_attach.c
- *		Detached locks: how a transaction relies on one, and how a session releases one; see
- *		session.h.
+ *		Detached locks: how a transaction attaches, and how a session releases a lock by token;
+ *		see session.h.
  *
- * A detached lease belongs to no session.  A transaction that is attached to the lease has a
- * holding for it (holdings.h).  So the commit guard, the alarm and the checks treat the lease like
- * a lease of this session; only the release differs.
+ * A detached lease belongs to no session.  An attached transaction has a holding for the lease
+ * (holdings.h).  So the commit guard, the alarm and the checks treat the lease like a lease of
+ * this session; only the release differs.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@ session_attach(const LockName *name, int64 token)
 
 	session_start();
 	if (holding != NULL && !holding_is_valid(holding, 0))
-		holding_fail_lost(holding, ""); /* whether or not another is detached by now */
+		holding_fail_lost(holding, ""); /* even if a new lease of this name is detached by now */
 	detached_find(name, token, &detached);
 	if (lease_detached_validity_us(&detached) == 0)
 		detached_fail_ended(name);
@@ -36,7 +36,7 @@ session_attach(const LockName *name, int64 token)
 		holding = attach(name, &detached);
 	}
 	else if (holding_token(holding) != token)
-		holding_fail_lost(holding, ""); /* just now */
+		holding_fail_lost(holding, ""); /* lost just now */
 	PG_TRY();
 	{
 		holding_count_up(holding, SCOPE_TRANSACTION);
@@ -63,7 +63,10 @@ attach(const LockName *name, const DetachedLease *detached)
 	return holding;
 }
 
-/* What this transaction has written is not yet visible: the next holder would miss it. */
+/*
+ * Refuses to release a lock to which this transaction is attached: the writes of this transaction
+ * are not yet visible, and the next holder would miss these writes.
+ */
 bool
 session_release_detached(const LockName *name, int64 token)
 {

@@ -1,6 +1,6 @@
 /*
  * transaction.c
- *		What the end of a transaction, or of this process, does to the holdings; see
+ *		The effect of a transaction's end, and of the process's end, on the holdings; see
  *		transaction.h.
  *
  *	 PRE_COMMIT			the session enters gates again that pg_advisory_unlock_all took;
@@ -16,7 +16,7 @@
  *	 before_shmem_exit	all locks are released, and a request under way is cancelled
  *
  * Locks at session scope outlive the transaction: redlock_release and DISCARD ALL release them
- * (session.c).  A detached lock belongs to no session, so no event releases it.
+ * (session.c).  A detached lock belongs to no session, so no event releases a detached lock.
  *
  * No release at one of these events allocates memory, touches a socket or can fail.
  */
@@ -43,7 +43,7 @@
 static char *released_lost = NULL; /* lock whose lost lease was released in this transaction, */
 static char *released_reason;      /* ... and why it was lost */
 
-static bool guarded = false;    /* this commit, when it had all its effects */
+static bool guarded = false;    /* the guard has seen this commit with effects */
 static bool call_ended = false; /* some ended_count is not zero */
 
 static void on_xact(XactEvent event, void *arg);
@@ -67,7 +67,6 @@ transaction_set_up(void)
 	before_shmem_exit(release_at_exit, (Datum) 0);
 }
 
-/* The release must not hide the loss from the commit of what was done before. */
 void
 transaction_note_lost(const Holding *holding)
 {
@@ -82,8 +81,8 @@ transaction_note_lost(const Holding *holding)
 }
 
 /*
- * The outermost CALL or DO has ended, but its last transaction has not: what it
- * holds is released with that one, by commit or abort.
+ * The last transaction of the CALL or DO has not ended: its commit or abort releases the locks of
+ * call scope.
  */
 void
 transaction_end_call(void)
@@ -105,9 +104,9 @@ transaction_end_call(void)
  */
 
 /*
- * It may be registered several times (effects.c).  The first to be called comes before other
- * extensions commit elsewhere.  If their callbacks are the first to have effects, a later one
- * looks again.
+ * PostgreSQL may call this several times at one event, since it may be registered several times
+ * (effects.c).  The first call comes before other extensions commit elsewhere.  If the callbacks of
+ * other extensions have the first effects, a later call guards the commit again.
  */
 static void
 on_xact(XactEvent event, void *arg)
@@ -121,7 +120,7 @@ on_xact(XactEvent event, void *arg)
 			restore_gates();
 			guard_commit(guarded);
 			if (guarded && record_fences())
-				guard_commit(true); /* it may have waited */
+				guard_commit(true); /* recording may have waited */
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
@@ -144,8 +143,8 @@ on_xact(XactEvent event, void *arg)
 }
 
 /*
- * A transaction with effects records the token as it commits: a newer holder has recorded its
- * own before its work, so an older holder does not commit.
+ * Records the tokens as a transaction with effects commits.  A newer holder records its token
+ * before its work, so an older holder cannot commit.
  */
 static bool
 record_fences(void)
@@ -160,8 +159,8 @@ record_fences(void)
 
 		if (holding->fences == NULL)
 			continue;
-		PushActiveSnapshot(GetTransactionSnapshot()); /* that of the portal is gone, or it is */
-		XactReadOnly = false; /* it may have been set after the transaction wrote */
+		PushActiveSnapshot(GetTransactionSnapshot()); /* none may be active */
+		XactReadOnly = false; /* read-only mode may have been set after the transaction wrote */
 		fence_pass(holding->fences, holding->name);
 		XactReadOnly = read_only;
 		PopActiveSnapshot();
@@ -171,8 +170,9 @@ record_fences(void)
 }
 
 /*
- * A lost session-scope lease must not keep a session from looking around and
- * releasing it, so a transaction without effects does not fail.
+ * Raises an error if a lease is lost or about to end.  A transaction without effects does not fail
+ * because of a session-scope lease: the session must be able to look around, and to release the
+ * lease.
  */
 static void
 guard_commit(bool effects)
@@ -201,7 +201,7 @@ guard_commit(bool effects)
 	}
 }
 
-/* Before an effect that the end of the transaction may come too late for. */
+/* Called before an effect at once, for which the guard at the commit would be too late. */
 static void
 refuse_lost(void)
 {
@@ -217,8 +217,8 @@ refuse_lost(void)
 }
 
 /*
- * Enter again what pg_advisory_unlock_all took in this transaction.  A waiter that
- * came through meanwhile finds the lease taken, and leaves again at once.
+ * Enters the gates again that pg_advisory_unlock_all took in this transaction.  A waiter that
+ * entered a gate in between finds the lease taken, and leaves again at once.
  */
 static void
 restore_gates(void)
@@ -236,7 +236,7 @@ restore_gates(void)
 		while (holding_lasting(holding) > 0 && !holding_keep_gate(holding))
 		{
 			if (tries-- == 0)
-				return; /* at the next commit, then */
+				return; /* the next commit tries again */
 			pg_usleep(GATE_PAUSE_US);
 		}
 	}
@@ -345,8 +345,8 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
  */
 
 /*
- * Runs before the abort of a transaction that is still open; it can't commit
- * any more, so nothing of it will ever be seen.
+ * Runs before the abort of an open transaction.  The transaction cannot commit any more, so its
+ * effects will never be visible.
  */
 static void
 release_at_exit(int code, Datum arg)

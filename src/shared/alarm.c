@@ -10,7 +10,7 @@
 #include "shared/alarm.h"
 #include "shared/clock.h"
 
-/* PostgreSQL uses no real-time signals, the C library the lowest ones. */
+/* PostgreSQL uses no real-time signals; the C library uses the lowest. */
 #define ALARM_SIGNAL (SIGRTMAX - 4)
 
 typedef struct Alarm
@@ -54,10 +54,7 @@ alarm_set_up(AlarmPurpose purpose, void (*ring)(void))
 	sigaction(ALARM_SIGNAL, &action, NULL);
 }
 
-/*
- * Async-signal-safe, as what it calls is.  The alarm must not ring in the middle: its
- * handler may set it, too.
- */
+/* Async-signal-safe.  Blocks the signal, since the handler of the alarm may set the alarm, too. */
 void
 alarm_at(AlarmPurpose purpose, int64 at_us)
 {
@@ -65,7 +62,7 @@ alarm_at(AlarmPurpose purpose, int64 at_us)
 	sigset_t signals;
 	sigset_t before;
 
-	at_us = Max(at_us, 1); /* 0 would disarm it */
+	at_us = Max(at_us, 1); /* 0 would disarm the timer */
 	when.it_value.tv_sec = at_us / 1000000;
 	when.it_value.tv_nsec = at_us % 1000000 * 1000;
 	sigemptyset(&signals);

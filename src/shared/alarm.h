@@ -2,12 +2,12 @@
  * alarm.h
  *		Alarms of this process, on the clock of the leases.
  *
- * PostgreSQL's timeouts go by the wall clock, which may be set while a lease or a
- * wait runs out, and each error disables them.  These are timers of POSIX on the
- * clock of clock.h, with a real-time signal of their own: only processes that asked
- * for them have them, and no child inherits them.
+ * PostgreSQL's timeouts use the wall clock, which may be set while a lease or a wait runs, and
+ * each error disables these timeouts.  An alarm is a POSIX timer on the clock of clock.h, with a
+ * real-time signal.  Only a process that asked for alarms has some, and no child inherits an
+ * alarm.
  *
- * Used by sessions that hold locks, or wait for them.  Another process may ring, too.
+ * Sessions that hold locks or wait for locks use alarms.  Another process may ring an alarm, too.
  */
 #ifndef REDLOCK_ALARM_H
 #define REDLOCK_ALARM_H
@@ -20,21 +20,23 @@ typedef enum AlarmPurpose
 } AlarmPurpose;
 
 /*
- * Before any other function here; once more does nothing.  `ring` runs in the signal
- * handler, with errno saved and the other purpose's handler kept out.  An error if the
- * signal or a timer can't be had.
+ * Called before all functions below; a second call does nothing.  `ring` runs in the signal
+ * handler, with errno saved, and with the handler of the other purpose blocked.  Raises an error if
+ * the signal or a timer is not available.
  */
 extern void alarm_set_up(AlarmPurpose purpose, void (*ring)(void));
 
-/* Ring at this time, or at once if it is over; in place of any earlier setting. */
+/*
+ * Sets the alarm to this time, or rings at once if the time is over.  Replaces the earlier setting.
+ */
 extern void alarm_at(AlarmPurpose purpose, int64 at_us);
 
-/* When it is to ring next; PG_INT64_MAX: not set. */
+/* Returns when the alarm will ring; PG_INT64_MAX: not set. */
 extern int64 alarm_due_us(AlarmPurpose purpose);
 
 /*
- * Tell another process of a loss.  It must have set up its alarm, and the caller holds
- * a lock without which that process can't end.
+ * Tells process `pid` of a loss.  The process has set up its alarm; the caller holds a lock that
+ * keeps the process from ending.
  */
 extern void alarm_ring(int pid);
 

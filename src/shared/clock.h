@@ -8,9 +8,9 @@
 #include <time.h>
 
 /*
- * The one clock for all that lasts: CLOCK_BOOTTIME in microseconds, the same in
- * all processes of a host.  It never jumps, and goes on while the machine
- * sleeps, so a lease can't outlive a suspended laptop or VM.
+ * The clock of all durations: CLOCK_BOOTTIME in microseconds, the same in all processes of a host.
+ * This clock never jumps, and goes on while the machine sleeps, so a lease ends in time on a
+ * suspended laptop or VM.
  */
 extern int64 redlock_clock_us(void);
 
@@ -21,9 +21,8 @@ extern int64 redlock_clock_us(void);
 #endif
 
 /*
- * Microseconds since 1970, which may jump.  Only for what must be comparable
- * between hosts and may be wrong: what is proposed as a token, and how long
- * counters are kept.
+ * Microseconds since 1970.  May jump.  Only for values that hosts compare and that may be wrong:
+ * the proposed token, and how long nodes keep counters.
  */
 extern int64 redlock_wall_clock_us(void);
 

@@ -1,7 +1,6 @@
 /*
  * compat.h
- *		All that depends on the version of PostgreSQL (15 to 19) or of hiredis
- *		(0.14 to 1.x).
+ *		Differences between versions of PostgreSQL (15 to 19) and of hiredis (0.14 to 1.x).
  *
  * The Makefile refuses older servers.
  */
@@ -66,7 +65,9 @@
 #define REDLOCK_NORETURN pg_attribute_noreturn()
 #endif
 
-/* pg_logical_emit_message got an argument in 17, and its macros of utils/fmgroids.h other names */
+/*
+ * pg_logical_emit_message got an argument in 17, so its macros in utils/fmgroids.h have new names
+ */
 #if PG_VERSION_NUM >= 170000
 #define REDLOCK_F_EMIT_MESSAGE_TEXT F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_TEXT_BOOL
 #define REDLOCK_F_EMIT_MESSAGE_BYTEA F_PG_LOGICAL_EMIT_MESSAGE_BOOL_TEXT_BYTEA_BOOL

@@ -2,11 +2,10 @@
  * guc.c
  *		The settings, sorted by name.
  *
- * redlock.nodes and redlock.nodes_next hold passwords, and PostgreSQL writes the new text
- * of a changed setting into the server log at each reload.  So the check hook keeps
- * the parsed list as the setting's "extra" data and replaces the text by an
- * empty string: to PostgreSQL it never changes, and is never logged.  SHOW
- * prints the list without credentials.
+ * redlock.nodes and redlock.nodes_next hold passwords, and PostgreSQL writes the new text of a
+ * changed setting into the server log at each reload.  So the check hook keeps the parsed list as
+ * the setting's "extra" data and replaces the text by an empty string.  To PostgreSQL the text
+ * never changes, and is never logged.  SHOW prints the list without credentials.
  */
 #include "postgres.h"
 
@@ -59,7 +58,7 @@ static const struct config_enum_entry tls_verify_options[] = {{"full", TLS_VERIF
 															  {"none", TLS_VERIFY_NONE, false},
 															  {NULL, 0, false}};
 
-static bool defined = false; /* all settings are */
+static bool defined = false; /* guc_define has run */
 
 static bool check_key_prefix(char **newval, void **extra, GucSource source);
 static bool check_nodes(char **newval, void **extra, GucSource source);
@@ -228,7 +227,7 @@ check_key_prefix(char **newval, void **extra, GucSource source)
 {
 	if (text_find_control(*newval) != NULL)
 	{
-		/* the standard message would print them */
+		/* the standard message would print the characters */
 		GUC_check_errmsg("invalid value for parameter \"redlock.key_prefix\"");
 		GUC_check_errdetail("The prefix must not contain control characters.");
 		return false;
@@ -343,7 +342,10 @@ show_urls(const NodeUrls *urls)
 	return text;
 }
 
-/* A number that was meant as days counts seconds, and would delete what is to be kept. */
+/*
+ * The unit is seconds: refuse a number that was probably meant as days, and would delete rows too
+ * soon.
+ */
 static bool
 check_runs_keep(int *newval, void **extra, GucSource source)
 {
@@ -373,11 +375,11 @@ check_tls_key_file(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Looked at when it is set anew.  Not when the server starts, which would go on with the
- * default, that is with other authorities: the broker tells what is wrong.  Nor at each
- * reload, which all sessions take part in: the broker reads the files again.  Nor in
- * parallel workers, each of which sets all that its leader has: a statement would fail by
- * a file that was removed since.
+ * Checks the file when a SET or a reload changes the setting.  Does not check at the server's
+ * start: the server would go on with the default, and so with other authorities; the broker reports
+ * a bad file.  Does not check at each reload in all sessions: the broker reads the files again.
+ * Does not check in parallel workers: a worker sets all settings of its leader, and a file removed
+ * since would fail the statement.
  */
 static bool
 check_tls_file(TlsFile what, const char *path, const char *before)

@@ -11,7 +11,7 @@
 #define TTL_DEFAULT_MS 10000
 #define TTL_MAX_MS (24 * 60 * 60 * 1000)
 
-/* Of waiting and holding: PostgreSQL's timers count milliseconds in an int. */
+/* Limit of waits and holds: PostgreSQL's timers count milliseconds in an int. */
 #define DURATION_MAX_DAYS 24
 #define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
 
@@ -29,14 +29,14 @@ typedef enum OnLoss
 typedef enum OnDisagreement
 {
 	ON_DISAGREEMENT_WARN,  /* in the log and in redlock_hosts */
-	ON_DISAGREEMENT_REFUSE /* and no lock is asked for */
+	ON_DISAGREEMENT_REFUSE /* ... and ask for no lock */
 } OnDisagreement;
 
 typedef enum TlsVerify
 {
 	TLS_VERIFY_NONE,
 	TLS_VERIFY_CA,  /* the certificate is from a known authority */
-	TLS_VERIFY_FULL /* and for the host in the URL */
+	TLS_VERIFY_FULL /* ... and names the host in the URL */
 } TlsVerify;
 
 extern int redlock_commit_margin_ms;
@@ -52,17 +52,17 @@ extern int redlock_node_timeout_ms;
 extern int redlock_on_disagreement;
 extern int redlock_on_loss;
 extern int redlock_runs_keep_s;   /* 0: for ever */
-extern char *redlock_tls_ca_file; /* these four: as they are set, maybe not in force */
+extern char *redlock_tls_ca_file; /* these four: as set, perhaps not in force */
 extern char *redlock_tls_cert_file;
 extern char *redlock_tls_key_file;
 extern int redlock_tls_verify;
 extern int redlock_ttl_ms;
 
-/* What redlock.nodes and redlock.nodes_next say; count 0 if it is not set. */
+/* The lists of redlock.nodes and redlock.nodes_next; count 0: not set. */
 extern const NodeUrls *redlock_nodes(void);
 extern const NodeUrls *redlock_nodes_next(void);
 
-/* postmaster or first backend, _PG_init */
+/* called by _PG_init, in the postmaster or in a backend */
 extern void guc_define(void);
 
 #endif /* REDLOCK_GUC_H */

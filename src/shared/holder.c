@@ -1,6 +1,6 @@
 /*
  * holder.c
- *		How a session that holds a lock describes itself; see holder.h.
+ *		The description of a holder; see holder.h.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,10 +10,10 @@
 #include "shared/holder.h"
 #include "shared/text.h"
 
-/* The word that says how many permits the lock has. */
+/* the word before the number of permits */
 #define PERMITS_WORD "permits="
 
-/* Bytes of a value at least, before another word is left out. */
+/* A value is cut to this many bytes, before a whole word is omitted. */
 #define VALUE_MIN 8
 
 #define ESCAPED_MAX 4 /* bytes that one byte takes: \xHH */
@@ -28,7 +28,7 @@ typedef enum Word
 	WORDS
 } Word;
 
-/* One word, which is left out if its name is NULL. */
+/* A word of the description. */
 typedef struct Part
 {
 	const char *name;
@@ -67,7 +67,7 @@ holder_write(char *out, size_t size, const HolderWords *words)
 	while (most > 0 && put_parts(NULL, 0, parts, most) >= size - at)
 	{
 		most--;
-		/* the first word stays: it tells that this is a description */
+		/* the first word marks the text as a description, so is never omitted */
 		if (most < VALUE_MIN && dropped < (named ? 3 : 2))
 		{
 			parts[dispensable[dropped++]].name = NULL;
@@ -78,8 +78,8 @@ holder_write(char *out, size_t size, const HolderWords *words)
 }
 
 /*
- * Values of up to `most` bytes.  Returns the length of the whole, which is cut where it does not
- * fit.
+ * Writes the words, with values of up to `most` bytes.  Returns the length of the whole text, even
+ * if it is cut to `size`.
  */
 static size_t
 put_parts(char *out, size_t size, const Part parts[WORDS], size_t most)
@@ -121,7 +121,7 @@ put_value(char *out, size_t size, const char *value, size_t most)
 	return put(out, size, at, *value != '\0' ? "\"..." : "\"", *value != '\0' ? 4 : 1);
 }
 
-/* One character.  Returns how many bytes it is in the value. */
+/* Escapes one character.  Returns how many bytes of the value the character has. */
 static size_t
 escape(const char *at, char escaped[ESCAPED_MAX + 1], size_t *escaped_len)
 {
@@ -139,7 +139,7 @@ escape(const char *at, char escaped[ESCAPED_MAX + 1], size_t *escaped_len)
 	return len > 0 ? len : 1;
 }
 
-/* At this place, as far as it fits; there is a NUL behind.  Returns the next place. */
+/* Writes at this place as much as fits, and a NUL.  Returns the next place. */
 static size_t
 put(char *out, size_t size, size_t at, const char *text, size_t len)
 {

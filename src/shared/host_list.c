@@ -19,7 +19,7 @@
 #include "shared/seqlock.h"
 #include "shared/text.h"
 
-/* Names of nodes in a message; the others are counted. */
+/* Nodes named in a message; further nodes are counted. */
 #define NODES_NAMED 5
 
 typedef struct Shared
@@ -141,7 +141,7 @@ host_list_in_dispute(void)
 	return shared->dispute.name[0] != '\0';
 }
 
-/* One that its writer is in the middle of is as good as none. */
+/* Reports no conflict if the writer is stopped in the middle of a change. */
 void
 host_list_dispute(HostDispute *dispute)
 {

@@ -1,18 +1,18 @@
 /*
  * lease.c
- *		The lease table: its index and its entries, and how a lease passes from one session to
- *		the next; see lease.h for the locks.
+ *		The lease table: the index, and how a lease passes from one session to the next.  See
+ *		lease.h for the locks.
  *
- * A session opens a lease, asks the broker for it, takes over an idle lease, hands over or keeps
- * its lease, and releases it.  protocol/entry.c decides; this file has the locks, the order of the
- * stores, and what follows.  It is the path of each acquire and release, so it has all that they
- * call each time.
+ * A session opens a lease, asks the broker, takes a lease over, hands a lease over or keeps it
+ * idle, and releases it.  protocol/entry.c decides each transition; this file has the locks, the
+ * order of the stores, and the consequences.  Every acquire and release runs through this file, so
+ * all functions on that path are here.
  *
- * The index maps the 64-bit hash of a name to its entry: the entries of each bucket are
- * chained, so it needs no memory of its own and can't be full.  The lowest bits of
- * the hash give the bucket and, fewer of them, the table lock.  Two names with one
- * hash can't be held at the same time in one server: that costs waiting, never
- * safety, and the gate, which comes from the same hash, has serialized them anyway.
+ * The index maps the 64-bit hash of a name to the entry.  The entries of a bucket are chained, so
+ * the index needs no memory of its own and cannot be full.  The lowest bits of the hash give the
+ * bucket, and fewer of them give the table lock.  Two names with the same hash cannot be held at
+ * the same time on one server.  Such names cost waiting, never safety; their gate is the same,
+ * too.
  */
 #include "postgres.h"
 
@@ -56,7 +56,7 @@ bucket_of(uint64 hash)
 	return &lease_table->bucket[hash % (uint64) lease_table->buckets];
 }
 
-/* The lease that is in the index by this hash, lost or not; or NULL. */
+/* Returns the lease with this hash in the index, even if lost, or NULL. */
 static Lease *
 found(uint64 hash)
 {
@@ -67,8 +67,8 @@ found(uint64 hash)
 }
 
 /*
- * The lease that has a name, or NULL.  One that its owner lost has it no more, whether
- * the owner knows or not.
+ * Returns the lease that has the name, or NULL.  A lost lease no longer has its name, even if the
+ * owner does not know of the loss.
  */
 Lease *
 lease_named(uint64 hash)
@@ -80,7 +80,7 @@ lease_named(uint64 hash)
 	return lease;
 }
 
-/* In place of a lost one, if there is one. */
+/* Replaces a lost lease of this name. */
 void
 lease_set_name(Lease *lease, uint64 hash)
 {
@@ -93,7 +93,7 @@ lease_set_name(Lease *lease, uint64 hash)
 	*bucket = lease_index(lease);
 }
 
-/* Another may have it, if this one was lost. */
+/* Does nothing if another lease has replaced this lease after a loss. */
 static void
 unset_name(Lease *lease)
 {
@@ -105,7 +105,10 @@ unset_name(Lease *lease)
 		}
 }
 
-/* The name is free from here on; the entry is not.  Under the table lock. */
+/*
+ * Frees the name, and leaves the entry to the broker.  The caller has the table lock, exclusively,
+ * and calls lease_push after the lock's release.
+ */
 void
 lease_free_name(Lease *lease)
 {
@@ -126,9 +129,10 @@ lease_find(uint64 hash)
 }
 
 /*
- * Take an entry for a resource, or take over the lease that another session of this
- * server left for the next.  A new one is asked for with lease_ask, when the
- * caller has filled the (o) fields.  The caller has entered the gate.
+ * Opens a lease: takes an entry, takes over a lease without a holder, or joins a shared lease.  The
+ * caller has entered the gate.  After LEASE_OPENED the caller fills in the (o) fields, and calls
+ * lease_ask.  Fails by returning another LeaseOpened; *result is set for LEASE_OPENED,
+ * LEASE_HANDED_OVER and LEASE_JOINED only.
  */
 LeaseOpened
 lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
@@ -143,7 +147,7 @@ lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		if (opened != LEASE_OPENED)
 			return opened;
 		opened = try_open(key, terms, result);
-		/* of those who share it another was faster: who sleeps now may not be woken */
+		/* another reader was faster; a wait here would miss the wake-up */
 	} while (opened == LEASE_AWAITED || (opened == LEASE_TABLE_FULL && make_room()));
 	return opened;
 }
@@ -174,7 +178,7 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		if (opened == LEASE_DETACHED)
 		{
 			idle->is_awaited = idle->is_awaited || !terms->once;
-			/* it may be asked for among others: lease_gate was told of the last one */
+			/* lease_gate may have been asked for another name since: a call for several locks */
 			lease_await(key->hash);
 		}
 		else if (opened == LEASE_HANDED_OVER)
@@ -199,10 +203,10 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 	LWLockRelease(lease_lock_of(key->hash));
 
 	if (retired)
-		lease_push(idle); /* not what we need: it is released, before ours is asked for */
+		lease_push(idle); /* other terms: the broker releases it before it asks for ours */
 	if (opened == LEASE_HANDED_OVER)
 	{
-		/* the broker has its bound raised, or sees the end of its hold */
+		/* the broker raises the bound of tokens, or learns of the earlier limit */
 		if (taken.asks || is_unseen(idle))
 			lease_push(idle);
 		lease_count(taken.was_kept ? COUNT_TAKEN_IDLE : COUNT_HANDED_OVER);
@@ -242,7 +246,7 @@ lease_take_left(const LeaseKey *key, const LeaseTerms *terms)
 	return lease;
 }
 
-/* The values that the transitions need.  The state comes first: see lease_set_state. */
+/* Copies the values for a transition.  Reads the state first: see lease_set_state. */
 Entry
 lease_entry(Lease *lease)
 {
@@ -292,7 +296,7 @@ lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	};
 }
 
-/* What entry_take_over has changed, and the new owner.  Under the table lock. */
+/* Stores the changes of entry_take_over, and the new owner.  The caller has the table lock. */
 static void
 store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry)
 {
@@ -310,8 +314,8 @@ store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entr
 }
 
 /*
- * The lock was left for a session that wants other terms, and has to ask the nodes.  For the turn
- * of this host the grant counts as a hand-over.  The caller has the table lock.
+ * A lease was in hand-over, but the next session has other terms, so must ask the nodes.  The turn
+ * of this host goes on: the grant will count as a hand-over.  The caller has the table lock.
  */
 static void
 go_on(Lease *from, Lease *to)
@@ -324,8 +328,8 @@ go_on(Lease *from, Lease *to)
 }
 
 /*
- * Does the limit of the new owner end before the broker looks?  The caller has released the table
- * lock, which is a barrier: see lease_look_at_us.
+ * Does the new owner's limit end before the broker looks?  The caller has released the table lock,
+ * which is a barrier: see lease_look_at_us.
  */
 static bool
 is_unseen(Lease *lease)
@@ -336,8 +340,8 @@ is_unseen(Lease *lease)
 }
 
 /*
- * Give up a lease that stays with nobody; each in its turn.  False: there is none, and
- * no lease more than redlock.max_locks.
+ * Ends one idle lease; successive calls go around the table.  Returns false if no lease is idle: no
+ * room within redlock.max_locks.
  */
 static bool
 make_room(void)
@@ -375,20 +379,22 @@ lease_ask(Lease *lease)
 	Assert(lease->in_use && lease->owner_pid == MyProcPid);
 	Assert(lease->ttl_ms > 0);
 
-	pg_write_barrier(); /* what is asked for comes first */
+	pg_write_barrier(); /* the terms must be visible before the wish */
 	pg_atomic_write_u32(&lease->wish, WISH_HOLD);
 	lease_push(lease);
 }
 
 /*
- * The owner is done, whatever the lease's state is.  By keep_idle it stays, if no other
- * host wants it; a permit stays for a moment, if a session of this server is the next to have
- * one.  Else, if others wait at the gate (`waiting` tells how many), it is left to
- * the next of them, as long as this host's turn lasts.  None of it, if `waiting` is NULL.  Runs
- * in commit and abort callbacks: no allocation, no socket, no error.
+ * Releases the lease in any state.  The caller is the owner, or a reader, and runs perhaps in a
+ * commit or abort callback: no allocation, no socket, no error.
  *
- * The gate is looked at under the table lock, which lease_release_idle takes: who leaves
- * the gate after that finds the lease idle.
+ * The lease may remain at the nodes.  With keep_idle it becomes idle, unless another host waits.  A
+ * permit becomes idle for a moment, if a session of this server is next in the permit's queue.
+ * Else, if sessions wait at the gate (`waiting` counts them), the lease is handed over, while the
+ * turn of this host lasts.  If `waiting` is NULL, the lease becomes neither idle nor handed over.
+ *
+ * The gate is looked at under the table lock, which lease_release_idle takes, too.  So a waiter
+ * that leaves the gate later finds the lease in hand-over.
  */
 void
 lease_release(Lease *lease, int (*waiting)(uint64 gate))
@@ -413,10 +419,12 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	release.stays_end = lease_table->stays_end;
 	passed = passed && !release.stays_end;
 	release.pass_us = passed ? PERMITS_PASS_US : 0;
-	/* after the lock: the broker has seen that the hold is over, or we see it (lease_hold_until_us)
+	/*
+	 * read the clock under the lock: either the broker sees that the hold is over, or we do
+	 * (lease_hold_until_us)
 	 */
 	now_us = redlock_clock_us();
-	/* as late as may be: it may just have been lost */
+	/* as late as possible, to see a loss */
 	entry = lease_entry(lease);
 	entry.returns = false;
 	if (idle && !entry_stay(&entry, &release, now_us))
@@ -434,7 +442,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	}
 	else
 		lease_free_name(lease);
-	LWLockRelease(lease_lock_of(lease->hash)); /* and a barrier: see lease_look_at_us */
+	LWLockRelease(lease_lock_of(lease->hash)); /* also a barrier: see lease_look_at_us */
 	if (!idle || (entry.wish == WISH_IDLE &&
 				  entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		lease_push(lease);
@@ -442,7 +450,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		(void) lease_give_up_stay(lease);
 }
 
-/* Where a session of this server may wait for this permit; 0: it is none. */
+/* Returns the hash of the queue of this permit; 0: not a permit. */
 static uint64
 queue_of(const Lease *lease)
 {
@@ -457,8 +465,8 @@ queue_of(const Lease *lease)
 }
 
 /*
- * A session of this server waits for one of so many permits, and it is its turn?  Then it is told
- * of this one, which is with nobody.
+ * Does a session of this server hold the queue?  If so, and `permit` names a permit, tells the
+ * session that this permit is idle.
  */
 static bool
 tell_of_permit(uint64 queue, int permits, int permit)
@@ -477,8 +485,8 @@ tell_of_permit(uint64 queue, int permits, int permit)
 }
 
 /*
- * A waiter at the gate gave up.  If the lock was just left for it, and nobody
- * else comes, it must not stay idle.  Never fails.
+ * A waiter cancelled at the gate.  Releases the lease if it is in hand-over, since no other session
+ * may come for it.  Never fails.
  */
 void
 lease_release_idle(uint64 hash)
@@ -496,7 +504,7 @@ lease_release_idle(uint64 hash)
 		lease_push(lease);
 }
 
-/* Under the table lock; without the lock the answer may be out of date. */
+/* The caller has the table lock.  Without the lock the answer may be out of date. */
 bool
 lease_may_end(Lease *lease, EntryEnd why, int64 now_us)
 {
@@ -524,7 +532,7 @@ lease_go_on(Lease *lease, int64 hold_at_most_us)
 	lease_push(lease);
 }
 
-/* Returns the new limit; 0: the lease has ended.  Under the table lock. */
+/* Returns the new limit; 0: the lease has ended.  The caller has the table lock. */
 int64
 lease_prolong_by(Lease *lease, int64 hold_at_most_us)
 {
@@ -568,8 +576,8 @@ lease_token(Lease *lease)
 }
 
 /*
- * A backend gives up its leases before its PGPROC is freed, so a mismatch
- * means that this was skipped: its lease must not be renewed any more.
+ * A backend releases its leases before its PGPROC is freed.  If the PGPROC has another pid, then
+ * the release was skipped, and the lease must not be renewed any more.
  */
 bool
 lease_owner_lives(const Lease *lease)
@@ -578,8 +586,8 @@ lease_owner_lives(const Lease *lease)
 }
 
 /*
- * It may be detached while we look: its process is read once.  Of a lease that is shared, who
- * asked for it may be gone.
+ * Reads the pid once, since the lease may become detached during the call.  The owner of a shared
+ * lease lives while it has a reader: the process that asked may have gone.
  */
 WishOwner
 lease_owner_of(const Lease *lease)

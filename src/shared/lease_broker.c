@@ -1,6 +1,6 @@
 /*
  * lease_broker.c
- *		Between the sessions and the broker: the work queue and the broker's latch, and the
+ *		Between the sessions and the broker: the work queue, the broker's latch, and the
  *		outcome, which the broker writes for the owner of a lease.
  */
 #include "postgres.h"
@@ -41,8 +41,8 @@ lease_wake_broker(void)
 }
 
 /*
- * Every push wakes the broker: it may have emptied the queue just before, and
- * setting a latch that is set already costs next to nothing.
+ * Every push wakes the broker.  The broker may just have emptied the queue, and setting a latch
+ * twice costs next to nothing.
  */
 void
 lease_push(Lease *lease)
@@ -64,7 +64,7 @@ lease_push(Lease *lease)
 	latch = lease_table->broker_latch;
 	SpinLockRelease(&lease_table->queue_mutex);
 
-	/* a stale latch of a broker that just ended wakes somebody for nothing */
+	/* the latch of a broker that has just ended may wake another process: harmless */
 	if (latch != NULL)
 		SetLatch(latch);
 }
@@ -76,9 +76,8 @@ lease_had_broker(void)
 }
 
 /*
- * An earlier broker may have left the queue half taken.  The new one has to look
- * at every lease anyway, so it begins a queue of its own: the number takes all
- * leases out of the old one at once, however many there are.
+ * An earlier broker may have taken half of its queue.  The new broker looks at every lease anyway,
+ * and begins a new queue: the new number takes all leases out of the old queue at once.
  */
 void
 lease_broker_attach(Latch *latch)
@@ -102,8 +101,8 @@ lease_broker_detach(void)
 }
 
 /*
- * Take the whole queue.  The chain stays linked by next_queued; each element
- * leaves it with lease_next_in_chain, and can be queued again from then on.
+ * Takes the whole queue.  next_queued still links the chain; lease_next_in_chain takes an entry out
+ * of the chain, so that a session can queue the entry again.
  */
 int
 lease_take_queue(void)
@@ -117,7 +116,7 @@ lease_take_queue(void)
 	return head;
 }
 
-/* To be called before the wish of `entry` is read. */
+/* The broker calls this before it reads the wish of `entry`: else it could miss a later wish. */
 int
 lease_next_in_chain(int entry)
 {
@@ -131,7 +130,7 @@ lease_next_in_chain(int entry)
 	return next;
 }
 
-/* The broker alone changes the queue's number, so it need not lock. */
+/* Takes no lock: the broker alone changes the number of the queue. */
 bool
 lease_is_queued(const Lease *lease)
 {
@@ -147,7 +146,7 @@ lease_set_state(Lease *lease, LeaseState state)
 		!rules_want_is_later((int64) pg_atomic_read_u64(&lease->want_until_us),
 							 lease->drive.core.round_began_us))
 		pg_atomic_write_u64(&lease->want_until_us, 0);
-	pg_write_barrier(); /* what explains the state comes first */
+	pg_write_barrier(); /* first the values that explain the state */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
@@ -158,20 +157,21 @@ lease_set_state(Lease *lease, LeaseState state)
 }
 
 /*
- * The owner, or each session that shares it, may be busy, and learns of a loss before its validity
- * was to end in no other way.  Before a process ends it gives up its leases, under the table lock.
- * Sessions that wait at the gate look whether it has changed.
+ * Rings the alarm of the owner, or of each reader, who may be busy and would otherwise learn of the
+ * loss only when the validity was to end.  A process stays alive under the table lock, since it
+ * releases its leases under that lock before it ends.  Sessions that wait at the gate see that the
+ * gate has changed.
  */
 static void
 tell_loss(Lease *lease)
 {
-	/* exclusively: who shares it can't leave, and end */
+	/* exclusively for a shared lease: no reader can leave, and end */
 	LWLockAcquire(lease_lock_of(lease->hash), lease->shared ? LW_EXCLUSIVE : LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
 
-		/* it may ask for another gate meanwhile */
+		/* the process may just have asked for another gate */
 		if (awaited == lease->hash)
 			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
 	}

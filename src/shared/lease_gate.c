@@ -1,7 +1,7 @@
 /*
  * lease_gate.c
- *		Gates: at which gate the sessions of this server queue for a name, and which session
- *		waits in a gate.  session/gate.c enters and leaves them.
+ *		Gates: the gate at which sessions of this server queue for a name, and the session that
+ *		waits in a gate.  session/gate.c enters and leaves gates.
  */
 #include "postgres.h"
 
@@ -15,10 +15,11 @@
 static bool is_at_gate(Lease *lease, uint64 gate);
 
 /*
- * The gate at which the sessions of this server queue for a name: that of the lease
- * which has the name, else one that changes with each loss of a lease.  Losses are
- * counted by the hash modulo LOSSES: one under another name sends newcomers to another
- * gate, as long as nobody has this one.  A counter that wraps leads to a gate of 2^32
+ * Returns the gate at which sessions of this server queue for a name: the gate of the named lease,
+ * or else a gate that changes with each loss.  Notes that this process has asked.
+ *
+ * Losses are counted by hash modulo LOSSES.  So a loss of another name may send new sessions to
+ * another gate, while no lease has this name.  When a counter wraps, the gate is the same as 2^32
  * losses before.
  */
 uint64
@@ -29,7 +30,7 @@ lease_gate(uint64 hash)
 
 	Assert(REDLOCK_MY_PROCNO < MaxBackends);
 
-	/* we see a loss that is under way, or it sees us (tell_loss): locking is a barrier */
+	/* we see a loss under way, or tell_loss sees us: the lock is a barrier */
 	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
@@ -40,8 +41,9 @@ lease_gate(uint64 hash)
 }
 
 /*
- * Without a lock, as a session that acquires in a loop asks for it each time.  Where the lease that
- * has the name has an owner and another gate, lease_open says LEASE_TAKEN.
+ * Returns the gate of a name without a lease.  Takes no lock: a session that acquires in a loop
+ * calls this each time.  If the named lease has an owner and another gate, lease_open returns
+ * LEASE_TAKEN.
  */
 uint64
 lease_present_gate(uint64 hash)
@@ -51,15 +53,15 @@ lease_present_gate(uint64 hash)
 	if (pg_atomic_read_u64(mine) != hash)
 	{
 		pg_atomic_write_u64(mine, hash);
-		pg_memory_barrier(); /* we see a loss that is under way, or it sees us (tell_loss) */
+		pg_memory_barrier(); /* we see a loss under way, or tell_loss sees us */
 	}
 	return hash + pg_atomic_read_u32(&lease_table->losses[hash % LOSSES]);
 }
 
 /*
- * The lease with this gate, if somebody has it or asks for it; or NULL.  A gate is the hash of a
- * name and so many losses as there had been, so each number that there may have been is tried; or
- * each entry, if there have been more losses than entries.
+ * Returns the lease with this gate that is held or asked for, or NULL.  A gate is the hash of a
+ * name plus a number of losses.  So each possible number is tried, or each entry, if there were
+ * more losses than entries.
  */
 Lease *
 lease_at_gate(uint64 gate)
@@ -95,7 +97,7 @@ is_at_gate(Lease *lease, uint64 gate)
 	return lease->gate == gate && wish_is_held(lease_wish(lease));
 }
 
-/* Has a lease on this name been lost since this process asked for its gate? */
+/* Has a lease on this name been lost since this process asked for the gate? */
 bool
 lease_gate_changed(uint64 hash)
 {

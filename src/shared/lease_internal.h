@@ -1,7 +1,6 @@
 /*
  * lease_internal.h
- *		Functions that the files lease.c and lease_*.c share among themselves.  No other file
- *		includes this header: lint checks that.
+ *		Functions shared by lease.c and lease_*.c only; lint checks the includes.
  */
 #ifndef REDLOCK_LEASE_INTERNAL_H
 #define REDLOCK_LEASE_INTERNAL_H
@@ -12,18 +11,18 @@
 
 #include "shared/lease.h"
 
-/* lease.c, under the table lock of the name */
+/* lease.c; the caller has the table lock of the name */
 extern Lease *lease_named(uint64 hash);                /* NULL: no lease has the name */
 extern void lease_set_name(Lease *lease, uint64 hash); /* exclusively */
 extern void lease_free_name(Lease *lease);             /* exclusively */
 
-/* Under the table lock.  The caller has read the clock before. */
+/* The caller has the table lock, and has read the clock before. */
 extern Entry lease_entry(Lease *lease);
 extern EntryRequest lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms);
 
 extern int64 lease_prolong_by(Lease *lease, int64 hold_at_most_us);
 
-/* lease_entries.c, under the table lock of the name */
+/* lease_entries.c; the caller has the table lock of the name, exclusively */
 extern LeaseOpened lease_take_entry(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
 extern void lease_set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms);
 
@@ -39,11 +38,11 @@ extern void lease_leave(Lease *lease, bool may_stay);
 extern void lease_wake_awaiting(uint64 hash);
 
 /* lease_broker.c */
-extern void lease_push(Lease *lease); /* into the work queue; wakes the broker */
+extern void lease_push(Lease *lease); /* puts the lease into the work queue; wakes the broker */
 
 /*
- * Each named lease has a gate, a lock of PostgreSQL's lock manager, whose table is
- * for everybody: redlocks may fill half of it.
+ * The gate of each named lease is a lock in PostgreSQL's lock manager, whose table has all locks of
+ * the server.  Redlocks may fill half of that table.
  */
 static inline int64
 lease_half_of_lock_table(void)
@@ -64,7 +63,6 @@ lease_lock_of(uint64 hash)
 	return &lease_table->locks[hash % LEASE_PARTITIONS].lock;
 }
 
-/* The wish as it is at this moment. */
 static inline Wish
 lease_wish(Lease *lease)
 {

@@ -1,10 +1,11 @@
 /*
  * lease_memory.c
- *		The memory of the lease table: its size, and how the server's start sets it up.
+ *		The memory of the lease table: how large the table is, and how the server's start
+ *		initializes the table.
  *
- * There are more entries than redlock.max_locks: a released lease keeps its entry
- * until each node has acknowledged, and must not stand in the way of new ones.
- * The broker forgets what is owed when more than redlock.max_locks entries are used.
+ * There are more entries than redlock.max_locks: a released lease keeps its entry until each node
+ * has acknowledged the release, and must not block new leases.  The broker forgets what it owes to
+ * nodes when more than redlock.max_locks entries are in use.
  */
 #include "postgres.h"
 
@@ -18,7 +19,7 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* Entries for leases that are being released, in addition to max_locks. */
+/* Entries for leases under release, in addition to max_locks. */
 #define ENTRIES(max_locks) ((max_locks) + Min((max_locks) / 8, 1024) + 64)
 
 LeaseTable *lease_table = NULL;
@@ -115,7 +116,7 @@ init_table(void)
 static void
 init_entry(Lease *lease)
 {
-	/* so nobody guesses the number of a wait: see deadlock.c */
+	/* random: nobody can guess the number of a wait, see deadlock.c */
 	lease->drive.generation = pg_prng_uint32(&pg_global_prng_state);
 	lease->next_named = -1;
 	lease->next_queued = -1;
@@ -167,7 +168,7 @@ static Size
 table_size(void)
 {
 	Size leases = mul_size(ENTRIES(redlock_max_locks), sizeof(Lease));
-	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* awaited, and so on */
+	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* three words each */
 	Size sharers = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_sharers_words()),
 							sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));

@@ -2,7 +2,7 @@
  * lease_shared.c
  *		Shared leases: how a reader joins a lease, leaves it, and waits for it in the gate.
  *
- * The first reader opens the lease, and the last reader releases it: see lease.c.
+ * The first reader opens the lease, and the last reader releases the lease: see lease.c.
  */
 #include "postgres.h"
 
@@ -14,14 +14,17 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-static int joined_here = 0; /* leases that this session shares */
+static int joined_here = 0; /* leases of which this session is a reader */
 
 static int64 own_joins(void);
 static bool has_room_to_join(void);
 static void note_joined(Lease *lease, int change);
 static pg_atomic_uint64 *sharers_of(const Lease *lease, int procno);
 
-/* LEASE_OPENED: there is none that could be joined; another may be there at once. */
+/*
+ * Joins the shared lease of this name.  The caller has entered the gate.  Returns LEASE_OPENED if
+ * there is no lease to join; there may be one at once.
+ */
 LeaseOpened
 lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 {
@@ -38,13 +41,13 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 
 		if (lease->shared && request.same_gate && !wish_has_no_holder(lease_wish(lease)) &&
 			lease_state(lease) != LEASE_HELD)
-			lease_await(key->hash); /* before we look whether it is being asked for */
+			lease_await(key->hash); /* before we read the state */
 		entry = lease_entry(lease);
 		opened = entry_join(&entry, &request, now_us);
 		if (opened == LEASE_WANTED)
 		{
 			lease_await(key->hash);
-			lease->is_awaited = true; /* who does so at the same time writes the same */
+			lease->is_awaited = true; /* under a shared lock: each writer writes the same value */
 		}
 		else if (opened == LEASE_JOINED && !has_room_to_join())
 			opened = LEASE_TOO_MANY_JOINED;
@@ -60,8 +63,8 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 }
 
 /*
- * The latch of this session is set at the next news of this name: see lease_wake_awaiting.  That
- * the gate has changed is not forgotten.
+ * Asks for the next wake-up for this name: see lease_wake_awaiting.  Keeps the mark that the gate
+ * has changed.
  */
 void
 lease_await(uint64 hash)
@@ -74,7 +77,7 @@ lease_await(uint64 hash)
 	pg_memory_barrier();
 }
 
-/* Under the table lock, exclusively. */
+/* The caller has the table lock, exclusively. */
 void
 lease_join_first(Lease *lease)
 {
@@ -83,9 +86,11 @@ lease_join_first(Lease *lease)
 }
 
 /*
- * Who joins a lease holds its gate, too: a place in the table of who holds what, which has twice
- * as many.  Of the half that redlocks may fill each session has a share of its own, which is not
- * counted, and the rest is for all.
+ * Each reader holds the gate, too, and so takes a place in PostgreSQL's table of lock holders,
+ * which has twice as many places as the table of locks.  All readers together may take half as many
+ * places as the table of locks has.  Half of these are shared out equally: each session may join
+ * own_joins() leases, uncounted.  Joins beyond the share are counted in more_joined, up to the
+ * rest.
  */
 static int64
 own_joins(void)
@@ -101,8 +106,8 @@ has_room_to_join(void)
 }
 
 /*
- * One session less shares it.  The last one releases it, or it stays.  That is decided under
- * the lock, exclusively: none joins meanwhile.
+ * This session is a reader no more.  The last reader releases the lease, or keeps it idle if
+ * may_stay.  It does so under the exclusive lock, so that no reader joins in between.  Never fails.
  */
 void
 lease_leave(Lease *lease, bool may_stay)
@@ -116,7 +121,7 @@ lease_leave(Lease *lease, bool may_stay)
 	int64 now_us;
 	Entry entry;
 
-	/* who is likely to be the last takes the lock once */
+	/* a reader that is probably the last takes the lock once */
 	if (pg_atomic_read_u32(&lease->joined) > 1)
 	{
 		LWLockAcquire(lease_lock_of(hash), LW_SHARED);
@@ -149,7 +154,7 @@ lease_leave(Lease *lease, bool may_stay)
 	}
 	else if (is_last)
 		lease_free_name(lease);
-	LWLockRelease(lease_lock_of(hash)); /* and a barrier: see lease_look_at_us */
+	LWLockRelease(lease_lock_of(hash)); /* also a barrier: see lease_look_at_us */
 	if (!is_last)
 		return;
 	if (!stays || entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
@@ -158,7 +163,7 @@ lease_leave(Lease *lease, bool may_stay)
 		lease_wake_awaiting(hash);
 }
 
-/* This session shares one lease more, or less.  Under the table lock: see tell_loss. */
+/* This session joins or leaves a lease.  The caller has the table lock: see tell_loss. */
 static void
 note_joined(Lease *lease, int change)
 {
@@ -186,13 +191,13 @@ lease_is_shared_by(const Lease *lease, int procno)
 }
 
 /*
- * Sessions that wait to join, or to ask themselves, look again: those that wait for a detached
- * lease also after its loss, see tell_loss.
+ * Wakes the sessions that wait in the gate of this name.  A session that waits for a detached lease
+ * is woken after its loss, too: see tell_loss.
  */
 void
 lease_wake_awaiting(uint64 hash)
 {
-	pg_memory_barrier(); /* we see who waits, or it sees what has changed */
+	pg_memory_barrier(); /* we see the waiter, or the waiter sees the change */
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);

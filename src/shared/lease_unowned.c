@@ -1,9 +1,9 @@
 /*
  * lease_unowned.c
- *		Leases that no session owns: idle leases, detached leases, and orphans.
+ *		Leases without an owning session: idle leases, detached leases, and orphans.
  *
- * Another process ends each of them: a session that needs room, a session that releases a
- * detached lease by its token, or the broker.
+ * Another process ends each of them: a session that needs an entry, a session that releases a
+ * detached lease by token, or the broker.
  */
 #include "postgres.h"
 
@@ -18,8 +18,8 @@ static bool is_same(const DetachedLease *detached);
 static void end_detached(Lease *lease);
 
 /*
- * The lease ends, if it ends for this reason.  Any process may call this, so the entry may be
- * another lease's by the time that it is locked.
+ * Ends the lease if this reason holds; returns whether the lease ended.  Any process may call: the
+ * entry may have another lease by the time of the lock.
  */
 static bool
 end(Lease *lease, EntryEnd why, int64 now_us)
@@ -27,7 +27,7 @@ end(Lease *lease, EntryEnd why, int64 now_us)
 	uint64 hash = lease->hash;
 	bool ended;
 
-	/* most do not: without the lock first */
+	/* the reason seldom holds: look without the lock first */
 	if (!lease_may_end(lease, why, now_us))
 		return false;
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
@@ -64,7 +64,10 @@ lease_give_up_stays(void)
 	return count;
 }
 
-/* Who releases or detaches just now has seen `stays_end`, or has left its lease when we look. */
+/*
+ * Ends all idle and detached leases, at the server's stop.  A session that releases or detaches at
+ * the same time either sees `stays_end`, or is done before our scan.
+ */
 void
 lease_end_all_stays(void)
 {
@@ -80,8 +83,8 @@ lease_end_all_stays(void)
 }
 
 /*
- * If it stays with nobody it is given up, and this host pauses.  Else it does not stay
- * when its owner is done, but is handed over or released as turns say.
+ * Another host waits.  An idle lease is released, and this host pauses.  A lease with an owner may
+ * not become idle later: its release is a hand-over or a release at the nodes, as the turn says.
  */
 void
 lease_want(Lease *lease)
@@ -93,7 +96,7 @@ lease_want(Lease *lease)
 		pg_atomic_write_u64(&lease->want_until_us, entry.want_until_us);
 	else
 	{
-		/* it is told again and again, by each node: without the lock then */
+		/* each node repeats the message: no lock then */
 		if (lease->wanted)
 			return;
 		LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
@@ -111,8 +114,9 @@ lease_recall(Lease *lease)
 }
 
 /*
- * Sessions compare `looks_at_us` after they have left the lease to nobody.  So it is
- * told first that they have to wake the broker, and then how the lease is.
+ * Returns when the broker looks next at a held lease, and publishes that time in `looks_at_us`.  A
+ * session changes the lease first, and then compares `looks_at_us`.  So the broker first says that
+ * sessions must wake the broker, then reads the lease, then writes the time.
  */
 int64
 lease_look_at_us(Lease *lease, int64 wake_at_us)
@@ -130,8 +134,8 @@ lease_look_at_us(Lease *lease, int64 wake_at_us)
 }
 
 /*
- * For the broker: a lease whose owner has gone without giving it up, or that has
- * been idle for long.  Returns whether it was one.
+ * Ends a lease whose owner ended without a release, or a lease in hand-over for which no session
+ * came.  The broker calls this instead of a renewal.
  */
 bool
 lease_release_orphan(Lease *lease)
@@ -143,7 +147,7 @@ lease_release_orphan(Lease *lease)
  * Detached leases
  */
 
-/* Before a table lock. */
+/* The caller has no table lock. */
 void
 lease_begin_detaching(void)
 {
@@ -170,7 +174,7 @@ lease_count_detached(Oid role)
 	return count;
 }
 
-/* At the end of the server, or after a loss that its broker has seen, it is over at once. */
+/* While the server stops, or if the broker has seen a loss, the lease ends at once. */
 void
 lease_detach(Lease *lease, DetachedLease *detached)
 {
@@ -185,7 +189,7 @@ lease_detach(Lease *lease, DetachedLease *detached)
 								lease->owner_role};
 	lease->owner_pid = 0;
 	seqlock_end_write(&lease->version);
-	/* it sees that the lease is detached, or we see the loss: see lease_give_up_detached */
+	/* either lease_give_up_detached sees the detached lease, or we see the loss */
 	entry = lease_entry(lease);
 	wish = entry_detach(&entry, lease_table->stays_end);
 	if (wish == WISH_NOTHING)
@@ -205,7 +209,7 @@ lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *
 
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
-	/* whatever redlock.key_prefix was */
+	/* under any redlock.key_prefix */
 	is = lease != NULL && lease_wish(lease) == WISH_DETACHED &&
 		 lease->key_len - lease->prefix_len == name_len &&
 		 memcmp(lease->key + lease->prefix_len, name, name_len) == 0;
@@ -216,7 +220,7 @@ lease_find_detached(uint64 hash, const char *name, int name_len, DetachedLease *
 	return is;
 }
 
-/* What was read is of this lease, if it is the same afterwards. */
+/* The generation is compared after the read: if equal, the values are of this lease. */
 int64
 lease_detached_validity_us(const DetachedLease *detached)
 {
@@ -226,7 +230,6 @@ lease_detached_validity_us(const DetachedLease *detached)
 	return is_same(detached) ? validity_us : 0;
 }
 
-/* Empty where the entry is another lease's by now. */
 char *
 lease_detached_missing_nodes(const DetachedLease *detached)
 {
@@ -266,13 +269,13 @@ lease_prolong(const DetachedLease *detached, int64 hold_at_most_us)
 	return until_us;
 }
 
-/* One that was prolonged meanwhile goes on. */
+/* A lease that was prolonged in between does not end. */
 bool
 lease_end_hold(Lease *lease, int64 now_us)
 {
 	bool over;
 
-	/* most are not detached: without the lock first */
+	/* the lease is seldom detached: look without the lock first */
 	if (!lease_hold_is_over(lease, now_us))
 		return false;
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
@@ -293,9 +296,9 @@ lease_hold_is_over(Lease *lease, int64 now_us)
 }
 
 /*
- * Returns the limit of the present holder.  A limit that is over stays: it is read again under the
- * table lock, and sessions that get this lock later read a later clock, so they neither hand the
- * lease over nor prolong it.
+ * Returns the limit of the present holder.  If the limit is over, reads the limit again under the
+ * table lock.  A session that gets this lock later reads a later clock, so the session neither
+ * hands the lease over nor prolongs the lease.
  */
 int64
 lease_hold_until_us(Lease *lease, int64 now_us)
@@ -325,7 +328,7 @@ lease_give_up_detached(Lease *lease)
 	return is;
 }
 
-/* Not if it has ended: an entry that is another lease's has another generation. */
+/* False if the lease has ended: each lease in an entry has another generation. */
 static bool
 is_same(const DetachedLease *detached)
 {
@@ -333,7 +336,9 @@ is_same(const DetachedLease *detached)
 		   detached->lease->drive.generation == detached->generation;
 }
 
-/* Who waits for it in the gate goes on.  Under the table lock. */
+/*
+ * Frees the name, and wakes the sessions in the gate.  The caller has the table lock, exclusively.
+ */
 static void
 end_detached(Lease *lease)
 {

@@ -1,7 +1,7 @@
 /*
  * lease_view.c
- *		Reading: how a lease stands, for sessions that do not own it, for views and for the
- *		messages of errors; and the counters.
+ *		Reading leases without owning them, for sessions, views and error messages; and the
+ *		counters.
  */
 #include "postgres.h"
 
@@ -113,7 +113,10 @@ lease_name(const Lease *lease)
 	return name;
 }
 
-/* The holder elsewhere; or the last one, where its key outlives the release. */
+/*
+ * Returns the holder on another host, or the last holder, if hold_at_least keeps the key after the
+ * release.
+ */
 char *
 lease_held_by_text(Lease *lease)
 {
@@ -158,8 +161,8 @@ lease_missing_nodes(Lease *lease)
 }
 
 /*
- * Leases that count towards redlock.max_locks, and entries that do not any more.
- * Without the lock: they may be of different moments.
+ * Counts the leases that count towards redlock.max_locks, and the entries that do not.  Takes no
+ * lock: the two counts may be of different moments.
  */
 void
 lease_usage(int *owned, int *releasing)

@@ -21,14 +21,14 @@
 #define HOUR_US INT64CONST(3600000000)
 #define MINUTE_US INT64CONST(60000000)
 
-/* A name is known for as long as its counter lives, less a minute. */
+/* A name is known while its counter lives, less a minute. */
 #define KNOWN_MINUTES ((int64) LUA_COUNTER_KEEP_MS / 60000 - 1)
 
-/* 65536 names in half a megabyte, or some fewer, as sets are not filled evenly. */
+/* Half a megabyte holds up to 65536 names: sets fill unevenly. */
 #define SETS 8192
 #define NAMES_OF_SET 8
 
-/* Of a name: 40 bits of its hash, and the minute in which it was asked for.  0: none. */
+/* Of a name: 40 bits of the hash, and the minute of the last request.  0: no name. */
 #define MINUTE_BITS 24
 #define MINUTE_MASK ((UINT64CONST(1) << MINUTE_BITS) - 1)
 
@@ -36,10 +36,10 @@ typedef struct Role
 {
 	Oid role;     /* InvalidOid: free */
 	int64 hour;   /* by redlock_clock_us() */
-	int64 names;  /* in this hour, */
-	int64 before; /* and in the one before */
+	int64 names;  /* in this hour */
+	int64 before; /* in the hour before */
 	int64 refused;
-	int64 told_us; /* in the log, that it has no room; 0: not */
+	int64 told_us; /* time of the log message about a lack of room; 0: none */
 } Role;
 
 typedef struct Names
@@ -105,8 +105,8 @@ new_names_ask(const uint64 *hashes, int count)
 }
 
 /*
- * Is the name known?  Then the minute counts from now on.  One that is asked for is put in, in
- * place of that of its set which was asked for least lately.
+ * Returns whether the name is known, and refreshes the minute of a known name.  With `asked`,
+ * inserts an unknown name in place of the oldest name of the set, and returns true.
  */
 static bool
 note(uint64 hash, bool asked, int64 minute)
@@ -176,7 +176,10 @@ bring_in(int count)
 		fail(id, used, tell);
 }
 
-/* Under the lock.  In place of the one that brought in least, if there is no room. */
+/*
+ * Returns the entry of a role.  If there is no room, replaces the role with the fewest new names.
+ * The caller has the lock.
+ */
 static Role *
 role_of(Oid id, int64 hour)
 {
@@ -210,7 +213,7 @@ role_of(Oid id, int64 hour)
 	return role;
 }
 
-/* Those of the hour before count as if they had come evenly. */
+/* Counts the names of the hour before as if spread evenly over that hour. */
 static int64
 in_last_hour(const Role *role, int64 now_us)
 {

@@ -1,16 +1,16 @@
 /*
  * new_names.h
- *		Shared memory: which names this server has asked the nodes for lately, and how many
- *		new ones each role has brought in.
+ *		Shared memory: names for which this server has asked the nodes lately, and the number of
+ *		new names of each role.
  *
- * Each name leaves a counter at the nodes, for LUA_COUNTER_KEEP_MS, and the first pass of a
- * fence leaves a row in redlock_fences for ever.  So what a role can bring in is bounded, by
- * redlock.max_new_names_per_hour.  The role is that of the session: SECURITY DEFINER functions,
- * redlock_fence is one, do not change it.
+ * Each name leaves a counter at the nodes for LUA_COUNTER_KEEP_MS, and the first pass of a fence
+ * leaves a row in redlock_fences for ever.  So redlock.max_new_names_per_hour bounds the new names
+ * of a role.  The session's role counts: SECURITY DEFINER functions, like redlock_fence, do not
+ * change the session's role.
  *
- * Names are kept as hashes, in a set of fixed size: a name that was put out by others counts as
- * new again.  The set is read and written without a lock: processes that do so at one moment
- * may count a name twice.  Only what is new takes the lock of the roles.
+ * Names are kept as hashes, in a table of fixed size: a displaced name counts as new again.
+ * Processes read and write the table without a lock: two processes at the same moment may count a
+ * name twice.  Only new names take the lock of the roles.
  */
 #ifndef REDLOCK_NEW_NAMES_H
 #define REDLOCK_NEW_NAMES_H
@@ -19,7 +19,7 @@ typedef struct NewNames
 {
 	Oid role;
 	int64 names;   /* in the last hour */
-	int64 refused; /* since its entry was made */
+	int64 refused; /* since the role's entry was made */
 } NewNames;
 
 /* Roles whose new names are counted.  The role with the fewest gives way to another role. */
@@ -29,19 +29,19 @@ typedef struct NewNames
 extern void new_names_request(void);
 extern void new_names_set_up(void); /* under AddinShmemInitLock */
 
-/* A keyed hash: nobody outside of this server can make two names with one hash. */
+/* A keyed hash: an outsider cannot make two names with the same hash. */
 extern uint64 new_names_hash(const char *name, int len);
 
 /*
- * Counts names that the nodes are about to be asked for.  Error (53400), and nothing is counted:
- * some names are new, and the role has no room for them.
+ * Counts names before the nodes are asked.  Raises an error (53400), and counts nothing, if some
+ * names are new and the role has no room for them.
  */
 extern void new_names_ask(const uint64 *hashes, int count);
 
 /* A row was added to redlock_fences. */
 extern void new_names_add_row(void);
 
-/* The roles; returns how many. */
+/* Fills in the roles; returns the number of roles. */
 extern int new_names_list(NewNames list[NEW_NAMES_ROLES]);
 
 #endif /* REDLOCK_NEW_NAMES_H */

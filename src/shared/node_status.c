@@ -102,7 +102,7 @@ node_status_copy(int node, NodeStatus *copy)
 	return false;
 }
 
-/* An error that it had before it was ready again tells nothing of what comes after. */
+/* An error from before the node was ready again does not explain a later silence. */
 static bool
 explains_silence(const NodeStatus *status)
 {
@@ -189,7 +189,7 @@ node_status_advise(core_mask silent)
 	return text.data;
 }
 
-/* NULL: none is known. */
+/* Returns NULL if no step is known. */
 static const char *
 find_step(const NodeStatus *status)
 {

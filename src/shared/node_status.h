@@ -2,9 +2,8 @@
  * node_status.h
  *		Shared memory: the state of the nodes, for people and for the next broker.
  *
- * The broker alone writes it: `guard` and the atomics at any time, all else under
- * `version`.  Backends take no lock, but copy (node_status_copy): readers must not
- * keep the broker waiting, however many they are.
+ * The broker alone writes: `guard` and the atomics at any time, all else under `version`.  A
+ * backend copies (node_status_copy) and takes no lock, so backends never keep the broker waiting.
  */
 #ifndef REDLOCK_NODE_STATUS_H
 #define REDLOCK_NODE_STATUS_H
@@ -17,23 +16,23 @@
 #include "shared/seqlock.h"
 #include "shared/url.h"
 
-/* The index is the bit of the node in a core_mask. */
+/* The node index is the place in the array, and the bit in a core_mask. */
 typedef struct NodeStatus
 {
 	SeqLock version;
 	bool in_use;
-	bool now;    /* in redlock.nodes, as far as that is in force, */
-	bool next;   /* or in redlock.nodes_next; in neither, it is leaving: some lease that
-				  * was granted by it lives on */
-	NodeUrl url; /* how to reach it; its address is its identity, and all
-				  * that may be shown: the rest has passwords */
+	bool now;    /* the node is on the list of redlock.nodes in force */
+	bool next;   /* ... of redlock.nodes_next.  On neither list the node is leaving: a lease that it
+					granted still lives */
+	NodeUrl url; /* how to reach the node; the address is the identity of the node, and people may
+					see no more: the rest has passwords */
 	char state[16];
-	bool evicts; /* in quarantine as long as it has an eviction policy */
+	bool evicts; /* in quarantine while the node has an eviction policy */
 	char last_error[160];
 	TimestampTz last_error_at;
 	TimestampTz since; /* of the state */
 	GuardMemory guard;
-	pg_atomic_uint32 told_of_hosts; /* 0: not since it was connected, so it has no vote */
+	pg_atomic_uint32 told_of_hosts; /* 0: not told since the connect, so the node has no vote */
 	pg_atomic_uint64 rtt_us;
 	pg_atomic_uint64 memory_used;  /* bytes; 0: not told */
 	pg_atomic_uint64 memory_limit; /* maxmemory; 0: none, or not told */
@@ -45,13 +44,13 @@ typedef struct NodeStatus
 /* CORE_NODES_MAX; NULL unless preloaded */
 extern NodeStatus *node_status;
 
-/* Of the shared memory that it takes; to be called where that is requested, and set up. */
+/* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
 extern Size node_status_size(void);
 extern void node_status_set_up(void);
 
 /*
- * A copy without user and password.  False: not in use, or its writer is stopped in
- * the middle of a change.
+ * Copies the state, without user and password.  Returns false if the node index is not in use, or
+ * if the writer is stopped in the middle of a change.
  */
 extern bool node_status_copy(int node, NodeStatus *copy);
 
@@ -59,13 +58,14 @@ extern bool node_status_copy(int node, NodeStatus *copy);
 extern bool node_status_listed(void);
 
 /*
- * What these nodes said of a lease, and why some said nothing, as a part of a
- * sentence; palloc'd.  Empty: there are none.
+ * Describes the answers of these nodes for a lease, and the reasons of the silent nodes, as a part
+ * of a sentence; palloc'd.  Empty: no nodes.
  */
 extern char *node_status_explain(core_mask yes, core_mask denying, core_mask silent);
 
-/* Steps by which a person gets answers from silent nodes, in sentences; palloc'd.  Empty: no step
- * is known. */
+/*
+ * Advises a person how to get answers from silent nodes, in sentences; palloc'd.  Empty: no advice.
+ */
 extern char *node_status_advise(core_mask silent);
 
 #endif /* REDLOCK_NODE_STATUS_H */

@@ -21,14 +21,14 @@ typedef struct Place
 {
 	uint64 number; /* 0: free */
 	int64 taken_us;
-	bool has_writer; /* a process of this number comes, and then keeps the place to its end */
-	bool is_there;   /* it has come, and taken this report */
+	bool has_writer; /* a writer with this number is under way, or here until it ends */
+	bool is_there;   /* the writer has come, and has taken this report */
 	RunReport report;
 } Place;
 
 typedef struct RunReports
 {
-	LWLock *lock; /* for all but the sessions */
+	LWLock *lock; /* for all fields but `session` */
 	uint64 last_number;
 	pg_atomic_uint64 *session; /* by procno */
 	Place place[FLEXIBLE_ARRAY_MEMBER];
@@ -96,8 +96,8 @@ run_report_lives(int64 session)
 }
 
 /*
- * All under the lock: nobody counts upon a process that could not be started, or that has
- * found nothing left.
+ * Holds the lock throughout: no session relies on a writer that could not start, or that has just
+ * found no report left.
  */
 RunReportFate
 run_report_put(const RunReport *report, bool (*start_writer)(uint64 number))
@@ -187,7 +187,7 @@ find(uint64 number)
 	return NULL;
 }
 
-/* Has nobody come for it for long?  One who is there gives the place back himself. */
+/* Has no writer come for long?  A writer that is here frees the place itself. */
 static bool
 is_left(const Place *place, int64 now_us)
 {

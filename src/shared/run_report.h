@@ -1,12 +1,12 @@
 /*
  * run_report.h
- *		Shared memory of recorded runs: which sessions have recorded some; and what a session
- *		says of one that failed, for the process that writes it down, since the session's own
- *		transaction is rolled back.
+ *		Shared memory of recorded runs: the sessions that have recorded a run, and the reports
+ *		of failed runs.  The transaction of a failed run rolls back, so another process writes
+ *		the report to the table.
  *
- * A process that comes for one report writes all of its database that are there by then, so
- * one such process at a time is enough.  There are as many places as processes.  A report
- * whose process has not come for RUN_REPORT_LASTS_US may lose its place to another.
+ * A writer process comes for one report, and writes all reports of its database that it finds.  So
+ * one writer at a time is enough.  There are as many places as processes.  If the writer of a
+ * report has not come for RUN_REPORT_LASTS_US, the report may lose its place to another report.
  */
 #ifndef REDLOCK_RUN_REPORT_H
 #define REDLOCK_RUN_REPORT_H
@@ -18,7 +18,7 @@
 
 #define RUN_REPORT_LASTS_US INT64CONST(60000000)
 #define RUN_MESSAGE_SIZE 1024
-#define RUN_COMMAND_SIZE 1025 /* bytes of a command that are written down, and a NUL */
+#define RUN_COMMAND_SIZE 1025 /* bytes of a recorded command, and a NUL */
 
 typedef struct RunReport
 {
@@ -26,7 +26,7 @@ typedef struct RunReport
 	Oid schema;   /* of redlock_runs */
 	pg_uuid_t id; /* of the row, if the run had begun */
 	bool begun;
-	bool lost; /* the lease was, in this run */
+	bool lost; /* the lease was lost in this run */
 	TimestampTz ended;
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
 
@@ -50,25 +50,29 @@ typedef enum RunReportFate
 extern void run_report_request(void);
 extern void run_report_set_up(void); /* under AddinShmemInitLock */
 
-/* Of this session: random, known from now on as living, until it ends. */
+/*
+ * Returns the number of this session: random, known as living from the first call to the session's
+ * end.
+ */
 extern int64 run_report_session(void);
 extern void run_report_end_session(void); /* never fails */
 
 extern bool run_report_lives(int64 session);
 
 /*
- * Unless a process is on its way, `start_writer` starts one, with a number that is its own; it
- * may not throw, and returns false if it could not.  The report is left to a later one then.
+ * Puts a report into a place.  If no writer is under way, calls `start_writer` with a new number.
+ * start_writer must not throw; it returns false if it could start no process, and then a later
+ * writer takes the report.
  */
 extern RunReportFate run_report_put(const RunReport *report, bool (*start_writer)(uint64 number));
 
 /*
- * For that process: what it is to write next.  False: there is nothing left, and it is not
- * counted upon any more.
+ * The writer calls this for the next report.  False: no report is left, and the writer no longer
+ * counts as under way.
  */
 extern bool run_report_next(uint64 writer, RunReport *report);
 
-/* Nor is it when it ends, by an error too. */
+/* The writer calls this when it ends, by an error, too. */
 extern void run_report_end_writer(uint64 writer);
 
 #endif /* REDLOCK_RUN_REPORT_H */

@@ -1,14 +1,12 @@
 /*
  * seqlock.h
- *		A sequence lock: readers copy what one writer changes, without a lock that
- *		the writer would have to wait for.
+ *		A sequence lock: readers copy what one writer changes, and the writer never waits.
  *
- * The number is odd while the writer is at it.  A reader copies, and does so again
- * if the number was odd or is another afterwards.  So no number of readers, and no
- * reader that is stopped, can keep the writer waiting.  A copy may be torn until it
- * is found to be good: it must not be looked at before.
+ * The number is odd during a change.  A reader copies the data, and copies again if the number was
+ * odd, or has changed.  So neither many readers nor a stopped reader can delay the writer.  A copy
+ * may be torn: do not look at the data before seqlock_end_read has returned true.
  *
- * There is one writer at a time, by other means.
+ * The caller makes sure that there is one writer at a time.
  */
 #ifndef REDLOCK_SEQLOCK_H
 #define REDLOCK_SEQLOCK_H
@@ -17,8 +15,8 @@
 
 typedef struct SeqLock
 {
-	pg_atomic_uint32 number; /* it wraps: a reader would have to stop in the middle
-							  * of its copy for exactly 2^31 changes */
+	pg_atomic_uint32 number; /* wraps: harmful only to a reader that stops in the middle of a copy
+								for exactly 2^31 changes */
 } SeqLock;
 
 static inline void
@@ -44,7 +42,7 @@ seqlock_begin_read(SeqLock *lock)
 	return number;
 }
 
-/* Is what was copied since seqlock_begin_read good? */
+/* Is the copy since seqlock_begin_read good? */
 static inline bool
 seqlock_end_read(SeqLock *lock, uint32 number)
 {
@@ -53,9 +51,8 @@ seqlock_end_read(SeqLock *lock, uint32 number)
 }
 
 /*
- * After a copy that was not good: pauses, and says whether to copy once more.  The
- * writer may have lost its processor, or be stopped, so after a tenth of a second a
- * reader gives up.  *tries begins with 0.
+ * Called after a bad copy.  Pauses, and returns whether to copy again: false after a tenth of a
+ * second, since the writer may be stopped.  *tries begins with 0.
  */
 static inline bool
 seqlock_try_again(int *tries)

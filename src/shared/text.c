@@ -1,6 +1,6 @@
 /*
  * text.c
- *		Texts of strangers that people will see; see text.h.
+ *		Texts from strangers; see text.h.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@ size_t
 text_utf8_len(const char *text, size_t len)
 {
 	const unsigned char *at = (const unsigned char *) text;
-	/* the second byte is limited where a character would have a shorter form, or be none */
+	/* bounds of the second byte exclude overlong forms and code points that are no characters */
 	unsigned char least = 0x80;
 	unsigned char most = 0xbf;
 	size_t size;
@@ -83,7 +83,7 @@ text_to_printable(char *out, size_t size, const char *from, size_t len)
 void
 text_of_node(char *out, size_t size, const char *from, size_t len)
 {
-	/* Redis 6 has the place in front, later versions have it behind */
+	/* Redis 6 writes the place before the error, later versions after the error */
 	static const char in_front[] = "ERR Error running script (call to f_";
 	char text[512];
 	char *at = text;
@@ -94,7 +94,7 @@ text_of_node(char *out, size_t size, const char *from, size_t len)
 		for (char *next = text; (next = strchr(next, ':')) != NULL; next++)
 			if (next[1] == ' ')
 			{
-				/* behind the number of a line is the error, or the place once more */
+				/* after the line number comes the error, or the place again */
 				if (next[2] == '-' || (next[2] >= 'A' && next[2] <= 'Z'))
 				{
 					at = next + 2 + (next[2] == '-');

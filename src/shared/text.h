@@ -1,6 +1,6 @@
 /*
  * text.h
- *		Texts of strangers that people will see.
+ *		Texts from strangers, made fit for people's eyes.
  */
 #ifndef REDLOCK_TEXT_H
 #define REDLOCK_TEXT_H
@@ -8,25 +8,23 @@
 #include <stddef.h>
 
 /*
- * The first control character of a text in UTF-8 (C0, DEL or C1), or NULL: names
- * and prefixes go into logs and onto terminals as they are, so they have none.
+ * Returns the first control character (C0, DEL or C1) of a UTF-8 text, or NULL.  Names and prefixes
+ * appear unchanged in logs and on terminals, so they must have none.
  */
 extern const unsigned char *text_find_control(const char *utf8);
 
-/*
- * How many bytes the first character of these has: 0 if it is no UTF-8, or a control character.
- */
+/* Returns how many bytes the first character has; 0: not UTF-8, or a control character. */
 extern size_t text_utf8_len(const char *text, size_t len);
 
 /*
- * Copies `len` bytes of UTF-8, cut after a whole character to fit, with '?' for each byte that is
- * no UTF-8 or is of a control character.
+ * Copies `len` bytes of UTF-8, cut after a whole character to fit.  Writes '?' for each byte that
+ * is not UTF-8 or belongs to a control character.
  */
 extern void text_to_utf8(char *out, size_t size, const char *from, size_t len);
 
 /*
- * The text of an error that a node answered, as printable ASCII, cut to fit: its first sentence,
- * without a full stop, and without the place in a script where it was met.
+ * Copies the error text of a node as printable ASCII, cut to fit: the first sentence, without the
+ * full stop, and without the place in a script.
  */
 extern void text_of_node(char *out, size_t size, const char *from, size_t len);
 

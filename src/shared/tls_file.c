@@ -10,8 +10,8 @@
 #include "shared/tls_file.h"
 
 /*
- * Bundles of authorities have some hundred kilobytes.  OpenSSL takes seconds for some
- * megabytes of them, in which the broker would renew no lease.
+ * A bundle of authorities has some hundred kilobytes.  OpenSSL takes seconds for some megabytes,
+ * and the broker would renew no lease in these seconds.
  */
 #define SIZE_MAX_MB 1
 
@@ -55,7 +55,7 @@ tls_file_problem(TlsFile what, const char *path, const char **hint)
 	return problem;
 }
 
-/* PostgreSQL refuses its own for the same reasons. */
+/* PostgreSQL refuses its own key file for the same reasons. */
 static const char *
 key_problem(const struct stat *file, const char **hint)
 {

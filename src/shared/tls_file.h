@@ -1,9 +1,9 @@
 /*
  * tls_file.h
- *		The files of redlock.tls_*: can they be what they should?
+ *		Checks of the files of redlock.tls_*.
  *
- * Looked at without OpenSSL, since settings are checked in all processes of the server;
- * the broker alone reads what is in them (tls.h).
+ * The checks use no OpenSSL, since all processes of the server check settings.  The broker alone
+ * reads the contents (tls.h).
  */
 #ifndef REDLOCK_TLS_FILE_H
 #define REDLOCK_TLS_FILE_H
@@ -13,12 +13,12 @@ typedef enum TlsFile
 	TLS_CA_FILE,
 	TLS_CERT_FILE,
 	TLS_KEY_FILE,
-	TLS_FILES /* how many */
+	TLS_FILES /* number of kinds */
 } TlsFile;
 
 /*
- * Returns NULL, or why it can't be used, as the rest of a sentence, in static memory; then
- * `hint` is what to do, or NULL.
+ * Returns NULL, or the reason why the file cannot be used, as the rest of a sentence, in static
+ * memory.  Then `hint` is the remedy, or NULL.
  */
 extern const char *tls_file_problem(TlsFile what, const char *path, const char **hint);
 

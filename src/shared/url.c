@@ -2,8 +2,8 @@
  * url.c
  *		Parsing of redlock.nodes; see url.h.
  *
- * Our own, since hiredis has no URL parser.  Plain C99, for its unit test.  Errors
- * name an entry by its place in the list, never by its text, which may hold a
+ * hiredis has no URL parser.  This file is plain C99, for a unit test without PostgreSQL.  An
+ * error names an entry by its place in the list, never by its text, since the text may hold a
  * password.
  */
 #include "shared/url.h"
@@ -17,7 +17,7 @@
 
 #include "shared/text.h"
 
-/* As many bytes as sockaddr_un has on all platforms, less than NodeUrl.host. */
+/* The size of a path in sockaddr_un on the strictest platform; less than NodeUrl.host. */
 #define SOCKET_PATH_MAX 104
 
 static char problem[256];
@@ -84,8 +84,8 @@ url_parse_list(const char *list, NodeUrls *urls)
 }
 
 /*
- * Is this entry of the list a part of a URL, which a comma in its password has cut in two?  Then
- * this entry, or the next one, does not begin as a URL, but has the end of credentials.
+ * Is this entry a part of a URL, cut by a comma in the password?  Then this entry, or the next
+ * entry, has the end of credentials, but not the beginning of a URL.
  */
 static bool
 is_cut(const char *list, const char *entry, int len, const char *separators)
@@ -134,7 +134,7 @@ parse_url(const char *text, int len, NodeUrl *url)
 
 	for (const char *p = text; p < end; p++)
 		if (*p == '@')
-			at = p; /* the last one ends the credentials */
+			at = p; /* the last @ ends the credentials */
 	if (at != NULL)
 	{
 		if (!parse_credentials(text, at - text, url))
@@ -255,7 +255,7 @@ parse_parameters(const char *text, int len, NodeUrl *url)
 	}
 }
 
-/* given: a bit for each that came before. */
+/* given: a bit for each earlier parameter */
 static bool
 parse_parameter(const char *text, int len, NodeUrl *url, unsigned *given)
 {
@@ -296,7 +296,7 @@ is_text(const char *text, int len, const char *what)
 	return len == (int) strlen(what) && memcmp(text, what, len) == 0;
 }
 
-/* It goes into logs and views. */
+/* The host name appears in logs and views. */
 static bool
 check_host(const NodeUrl *url)
 {
@@ -325,7 +325,7 @@ parse_number(const char *text, int len, int max, int *number)
 	return true;
 }
 
-/* Percent-decoding.  False if it does not fit, is malformed, or has a NUL. */
+/* Decodes percent signs.  Returns false if the text does not fit, is malformed, or has a NUL. */
 static bool
 decode(const char *text, int len, char *out, size_t size)
 {
@@ -371,7 +371,7 @@ fail(const char *what)
 	return false;
 }
 
-/* Two databases of one server are not independent. */
+/* Ignores the database: two databases of one server are not independent. */
 static bool
 same_server(const NodeUrl *a, const NodeUrl *b)
 {

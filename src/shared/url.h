@@ -14,10 +14,10 @@
 
 #include <stdbool.h>
 
-#define URL_NODES_MAX 15 /* leaves indexes for those that leave */
+#define URL_NODES_MAX 15 /* leaves node indexes for nodes that are leaving */
 #define URL_DEFAULT_PORT 6379
 
-/* What the administrator states of a node that may not tell it: see guard.h. */
+/* The administrator's word about a node that may not tell: see guard.h. */
 typedef enum UrlDurable
 {
 	URL_DURABLE_UNSAID = 0,
@@ -27,8 +27,8 @@ typedef enum UrlDurable
 
 typedef struct NodeUrl
 {
-	char address[256]; /* host:port[/db], or the socket's path[?db=]; its identity;
-						* without credentials, so fit for people's eyes */
+	char address[256]; /* identity: host:port[/db], or the socket's path[?db=]; no credentials, so
+						  fit for people's eyes */
 	bool is_unix;
 	bool tls;
 	char host[224]; /* host, or the socket's path */
@@ -46,9 +46,9 @@ typedef struct NodeUrls
 } NodeUrls;
 
 /*
- * Returns NULL, or what is wrong with the list, in static memory; the text
- * contains neither user names nor passwords.  Needs no transaction and no
- * memory context: it runs in a GUC check hook of the postmaster.
+ * Parses the list.  Returns NULL, or the error, in static memory: the text has neither user names
+ * nor passwords.  Needs no transaction and no memory context, since a GUC check hook of the
+ * postmaster calls this.
  */
 extern const char *url_parse_list(const char *list, NodeUrls *urls);
 

@@ -19,7 +19,7 @@
 #include "sql/arguments.h"
 #include "sql/intervals.h"
 
-/* Of an array of names, in which each may stand more than once. */
+/* limit for an array of names, with duplicates */
 #define ELEMENTS_MAX 10000
 
 static void check_name(char *name, int element, LockName *checked);
@@ -36,7 +36,7 @@ static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
 static inline bool says(const text *given, const char *word);
 
-/* What a session holds is known to its own process only. */
+/* Only a session's own process knows the session's locks. */
 void
 require_session(void)
 {
@@ -58,8 +58,8 @@ get_name(FunctionCallInfo fcinfo, LockName *name)
 }
 
 /*
- * The name goes into the key in UTF-8, whatever encoding this database has.  `element`: of an
- * array, counted from one; 0 for a name that is alone.
+ * Checks a name and converts it to UTF-8 for the key, whatever the database's encoding is.
+ * element: number in the array, from one; 0: a single name.
  */
 static void
 check_name(char *name, int element, LockName *checked)
@@ -100,7 +100,7 @@ check_name(char *name, int element, LockName *checked)
 	checked->hash = lease_hash(utf8, utf8_len);
 }
 
-/* {a,b} or [0:1]={a,b}, an array; (a,b), a row. */
+/* Returns true for an array, {a,b} or [0:1]={a,b}, and for a row, (a,b). */
 static bool
 is_list(const char *name)
 {
@@ -109,14 +109,16 @@ is_list(const char *name)
 	return ((name[0] == '{' || name[0] == '[') && last == '}') || (name[0] == '(' && last == ')');
 }
 
-/* For messages. */
+/* for messages */
 static const char *
 which_name(int element)
 {
 	return element > 0 ? psprintf("Element %d of the array", element) : "It";
 }
 
-/* Returns them as they were given, *count; the request gets each once, in the order of all hosts.
+/*
+ * Returns the names as given, and their number in *count.  The request gets each name once, in
+ * the order common to all hosts.
  */
 LockName *
 get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
@@ -187,8 +189,8 @@ compare_names(const void *one, const void *other)
 }
 
 /*
- * The order in which the arguments are read is the order of their errors.  keep_idle comes last:
- * its setting applies only where the other terms allow keep_idle.
+ * Errors have the order in which this function reads the arguments.  keep_idle comes last,
+ * because its setting applies only where the given terms allow keep_idle.
  */
 void
 get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockRequest *request)
@@ -234,8 +236,8 @@ is_argument(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * A try that waits returns false when the time is over.  The functions of 0.1.0 lack the argument
- * number `wait`.
+ * A try with `wait` returns false at the end of the wait.  The functions of 0.1.0 have no
+ * argument `wait`.
  */
 void
 get_try_wait(FunctionCallInfo fcinfo, int wait, LockRequest *request)
@@ -256,7 +258,7 @@ get_wait(FunctionCallInfo fcinfo, int arg, LockRequest *request)
 	request->terms.patient = request->wait_ms > 0;
 }
 
-/* In whole milliseconds, rounded up; -1: as long as it takes */
+/* in whole milliseconds, rounded up; -1: no limit */
 static int64
 get_wait_ms(FunctionCallInfo fcinfo, int arg)
 {
@@ -277,8 +279,8 @@ get_wait_ms(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * hold_at_least, and behind it hold_at_most, in whole milliseconds: no shorter
- * than the one says, no longer than the other.
+ * Reads hold_at_least, and the next argument, hold_at_most, in whole milliseconds: the first is
+ * rounded up, the second down.
  */
 static void
 get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
@@ -315,7 +317,7 @@ get_hold_us(FunctionCallInfo fcinfo, int arg, const char *name)
 	return us;
 }
 
-/* In whole milliseconds, rounded up; 0: the lock does not stay. */
+/* in whole milliseconds, rounded up; 0: not kept idle */
 static int
 get_keep_idle_ms(FunctionCallInfo fcinfo, int arg)
 {
@@ -355,7 +357,7 @@ check_name_with_permits(const LockName *name)
 								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
 }
 
-/* Of an argument, or of the setting of that name where it is not given. */
+/* For an argument, or for the setting with the same name if the argument is missing. */
 void
 check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 {
@@ -385,7 +387,7 @@ get_token(FunctionCallInfo fcinfo, int arg)
 	return PG_GETARG_INT64(arg);
 }
 
-/* Is the mode "shared"? */
+/* Returns true if the mode is "shared". */
 static bool
 get_shared(FunctionCallInfo fcinfo, int arg)
 {
@@ -410,7 +412,7 @@ says(const text *given, const char *word)
 		   memcmp(VARDATA_ANY(given), word, strlen(word)) == 0;
 }
 
-/* redlock_run of 0.1.0 has no such arguments. */
+/* redlock_run of 0.1.0 lacks these arguments. */
 bool
 get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
 {
@@ -422,7 +424,7 @@ get_flag(FunctionCallInfo fcinfo, int arg, const char *name)
 	return PG_GETARG_BOOL(arg);
 }
 
-/* In whole milliseconds, rounded down */
+/* in whole milliseconds, rounded down */
 static int
 get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 {
@@ -451,7 +453,7 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 static LockScope
 get_scope(FunctionCallInfo fcinfo, int arg)
 {
-	static Oid last_value = InvalidOid; /* most calls name the same */
+	static Oid last_value = InvalidOid; /* most calls give the same scope */
 	static LockScope last_scope;
 	char *label;
 

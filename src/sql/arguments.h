@@ -2,9 +2,9 @@
  * arguments.h
  *		The arguments of the functions that SQL calls, checked and converted.
  *
- * `arg` is the number of an argument.  Each function of this file raises an error for a value that
- * is not allowed.  get_terms, get_try_wait and get_flag may ask for an argument that a function of
- * an earlier version lacks, and take the default then.
+ * `arg` is the number of an argument.  Each function of this file raises an error for an invalid
+ * value. get_terms, get_try_wait and get_flag accept functions of an earlier version that lack
+ * the argument, and then take the default.
  */
 #ifndef REDLOCK_ARGUMENTS_H
 #define REDLOCK_ARGUMENTS_H
@@ -14,12 +14,12 @@
 #include "session/request.h"
 #include "sql/terms.h"
 
-/* An error if this is a parallel worker, or the server has not preloaded the library. */
+/* Raises an error in a parallel worker, and in a server that has not preloaded the library. */
 extern void require_session(void);
 
 /*
- * Argument 0: one name, or an array of names.  get_names returns the names of the array, `count`
- * of them, in their order, and sets those of the request.
+ * Read argument 0: one name, or an array of names.  get_names returns the names of the array as
+ * given, with their number in *count, and sets the names of the request.
  */
 extern void get_name(FunctionCallInfo fcinfo, LockName *name);
 extern LockName *get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count);

@@ -1,6 +1,6 @@
 /*
  * fencing.c
- *		redlock_fence.
+ *		The function redlock_fence.
  */
 #include "postgres.h"
 

@@ -10,8 +10,8 @@
 #include "sql/intervals.h"
 
 /*
- * As intervals are compared: a month has 30 days.  Years too far from zero are
- * brought nearer, to what is over all limits still.
+ * Converts as PostgreSQL compares intervals: a month has 30 days.  Very long intervals are cut
+ * to a length that is still over all limits.
  */
 int64
 interval_us(const Interval *interval)

@@ -10,7 +10,7 @@
 /* An interval over about 30 years, of either sign, is cut to that length. */
 extern int64 interval_us(const Interval *interval);
 
-/* Both are palloc'd. */
+/* Both results are palloc'd. */
 extern char *interval_text(Interval *interval);
 extern Interval *make_interval_us(int64 us);
 

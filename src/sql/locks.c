@@ -64,8 +64,8 @@ redlock_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * Since 0.2.0 redlock_acquire, redlock_try and redlock_run have keep_idle and mode; those of 0.1.0
- * work, too: is_argument.
+ * In 0.2.0 redlock_acquire, redlock_try and redlock_run got keep_idle and mode.  The functions
+ * of 0.1.0 still work: see is_argument.
  */
 Datum
 redlock_acquire_0_2(PG_FUNCTION_ARGS)
@@ -74,9 +74,11 @@ redlock_acquire_0_2(PG_FUNCTION_ARGS)
 }
 
 /*
- * redlock_acquire_all(resources, wait, ...): the tokens, in the order of the names.  An overload of
- * redlock_acquire would not do: PostgreSQL resolves a parameter without a type to text, so a list
- * from a driver would become one name.
+ * redlock_acquire_all(resources, wait, ...)
+ *
+ * Returns the tokens, in the order of the names.  It is not an overload of redlock_acquire:
+ * PostgreSQL resolves a parameter without a type to text, so a list from a driver would become
+ * one name.
  */
 Datum
 redlock_acquire_all(PG_FUNCTION_ARGS)

@@ -1,8 +1,8 @@
 /*
  * merge.c
- *		The triggers through which logical replication writes the extension's tables.
+ *		The triggers by which logical replication writes the extension's tables.
  *
- * Each table has rules of its own for a row that another server wrote: see session/fence.h and
+ * Each table has its own rules for a row from another server: see session/fence.h and
  * session/runs.h.
  */
 #include "postgres.h"

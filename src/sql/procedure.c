@@ -22,9 +22,11 @@ static const TermArguments lock_terms = {
 	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .permits = 8};
 
 /*
- * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode, permits):
- * a procedure, so that it waits without a snapshot.  It returns nothing, since a CALL that does
- * keeps one.
+ * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode,
+ * permits)
+ *
+ * A procedure, because a procedure can wait without a snapshot.  It returns no value, because a
+ * CALL with a result keeps a snapshot.
  */
 Datum
 redlock_lock(PG_FUNCTION_ARGS)
@@ -39,7 +41,7 @@ redlock_lock(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Of a procedure: can it not end the transaction? */
+/* Returns true if the procedure can't end the transaction. */
 bool
 is_atomic(FunctionCallInfo fcinfo)
 {
@@ -48,9 +50,9 @@ is_atomic(FunctionCallInfo fcinfo)
 }
 
 /*
- * A snapshot that waits keeps VACUUM from its work, and CREATE INDEX CONCURRENTLY from its
- * end.  Where a procedure might commit it may do without its snapshots, as it does when it
- * commits; what runs next takes a new one.
+ * A snapshot held during a wait hinders VACUUM, and keeps CREATE INDEX CONCURRENTLY from
+ * finishing.  A procedure that may commit may also drop its snapshots, as a commit does.  The
+ * next statement takes a new snapshot.
  */
 bool
 acquire_without_snapshot(const LockRequest *request, bool atomic)

@@ -9,12 +9,12 @@
 
 #include "session/request.h"
 
-/* Is the procedure called where it can't end the transaction? */
+/* Returns true if the procedure can't end the transaction at the place of its call. */
 extern bool is_atomic(FunctionCallInfo fcinfo);
 
 /*
- * session_acquire, with its errors.  If the procedure is not atomic, the wait holds no snapshot,
- * and a new one is there afterwards.
+ * Calls session_acquire, and returns its result; errors are the same.  Unless `atomic`, the wait
+ * holds no snapshot, and the caller has a new snapshot afterwards.
  */
 extern bool acquire_without_snapshot(const LockRequest *request, bool atomic);
 

@@ -29,18 +29,18 @@ PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 #pragma GCC visibility pop
 
-/* Without a scope: a run has call scope. */
+/* no scope: a run has call scope */
 static const TermArguments run_terms = {
 	.ttl = 3, .hold_limits = 4, .keep_idle = 6, .mode = 9, .permits = 10};
 
-/* What redlock_run runs, for errors. */
+/* the run, for explain_run */
 typedef struct RunContext
 {
 	const char *name;
 	const char *command;
 } RunContext;
 
-/* For what redlock_run can't do; PostgreSQL forbids it in functions and procedures. */
+/* hint for statements that PostgreSQL forbids in functions and procedures */
 #define OWN_STATEMENT_HINT                                                                         \
 	"Acquire the lock by CALL redlock_lock, run the command as a statement of its own, and "       \
 	"release "                                                                                     \
@@ -59,10 +59,10 @@ static bool wants_own_statement(void);
 
 /*
  * redlock_run(resource, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence, record,
- *			   mode, permits)
+ * 			mode, permits)
  *
- * At call scope, so that the command may commit; in C, so that it may be a CALL
- * that does.
+ * The lock has call scope, because the command may commit.  The procedure is in C, because the
+ * command may be a CALL with a commit.
  */
 Datum
 redlock_run(PG_FUNCTION_ARGS)
@@ -88,7 +88,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	get_terms(fcinfo, &run_terms, 0, &request);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
-	if (fence || record) /* before the lock is taken from who could do the work */
+	if (fence || record) /* before the lock is taken from a server that can write */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
 		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -98,7 +98,7 @@ redlock_run(PG_FUNCTION_ARGS)
 	request.skip = true;
 	request.commits = record;
 	if (!IsPostmasterEnvironment)
-		request_fail_no_broker(); /* nor is there a process that would record it */
+		request_fail_no_broker(); /* nor could any process record the run */
 
 	if (!record)
 		ran = acquire_and_run(&request, command, atomic, fence ? get_namespace_name(schema) : NULL,
@@ -148,7 +148,7 @@ acquire_and_run(const LockRequest *request, const char *command, bool atomic, co
 			SPI_connect_ext(SPI_OPT_NONATOMIC);
 			begin_record();
 			runs_skip(record, request_skipped());
-			SPI_commit(); /* the caller's next transaction is none of ours */
+			SPI_commit(); /* the transaction after the call is not ours */
 			SPI_finish();
 		}
 		return false;
@@ -189,8 +189,9 @@ run_locked(const LockName *name, const char *command, bool atomic, const char *f
 }
 
 /*
- * One statement after the other: CALL and DO as procedures run them, so that they may commit;
- * the others with a snapshot of their own, so that each sees what the former did.
+ * Runs the statements of the command one after another.  CALL and DO run as in a procedure, and
+ * may commit.  Any other statement gets its own snapshot, which contains the effects of the
+ * earlier statements.
  */
 static void
 run_command(const char *command, bool atomic)
@@ -215,8 +216,8 @@ run_command(const char *command, bool atomic)
 }
 
 /*
- * A transaction of our own: whatever isolation the command wants, others who record runs are
- * not in the way.
+ * Begins a transaction for the record, always READ COMMITTED.  Whatever isolation level the
+ * command wants, concurrent records of runs do not conflict.
  */
 static void
 begin_record(void)
@@ -225,7 +226,7 @@ begin_record(void)
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
-/* Its last commit is ours, so that one which fails is recorded, too. */
+/* Runs the command and its last commit, and records a failure of either. */
 static void
 run_recorded(const LockName *name, const char *command, Run *record)
 {
@@ -244,7 +245,7 @@ redlock_run_0_2(PG_FUNCTION_ARGS)
 	return redlock_run(fcinfo);
 }
 
-/* What SPI would do nothing for, or name by a code only. */
+/* Refuses commands for which SPI would do nothing, or would report only a code. */
 static void
 check_command(const char *command)
 {
@@ -269,14 +270,14 @@ check_command(const char *command)
 	}
 }
 
-/* Of an error in a command that redlock_run runs, or can't run. */
+/* Completes an error in a command that redlock_run runs or refuses. */
 static void
 explain_run(void *arg)
 {
 	const RunContext *run = arg;
 	int position = geterrposition();
 
-	/* in our command, not in the statement of the client; SPI does that for its own */
+	/* A position in our command, not in the client's statement.  SPI sets its own positions. */
 	if (position > 0)
 	{
 		errposition(0);
@@ -289,8 +290,8 @@ explain_run(void *arg)
 }
 
 /*
- * Is the error that is reported just now PostgreSQL's, of a statement that it keeps from
- * functions?  Its code alone does not tell: other errors have it, and hints of their own.
+ * Returns true if the current error is PostgreSQL's, for a statement forbidden in functions.
+ * The error code is not enough, because further errors have the same code, with their own hints.
  */
 static bool
 wants_own_statement(void)

@@ -2,9 +2,9 @@
  * terms.c
  *		Which terms of a lock can be combined; see terms.h.
  *
- * The rules about the values of two terms are with the arguments: hold_at_least is not longer than
- * hold_at_most, and the limits of redlock.max_hold.  A session that acquires a lock again has
- * further rules (session.c): these compare the call with the lock that the session holds.
+ * arguments.c has the rules about values: hold_at_least is at most hold_at_most, and the limit
+ * redlock.max_hold.  Further rules apply when a session acquires a lock again (session.c): these
+ * compare the call with the held lock.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@ typedef struct Pair
 	const char *hint;
 } Pair;
 
-/* How messages and documents call them. */
+/* names in messages and documents */
 static const char *const names[] = {
 	[TERM_TRANSACTION] = "scope \"transaction\"",
 	[TERM_DETACHED] = "scope \"detached\"",
@@ -41,7 +41,7 @@ static const char *const names[] = {
 
 /*
  * All other pairs can be combined.  A call that breaks several rules gets the error of the first
- * one.  scripts/terms_table.pl reads the rows as text.
+ * row. scripts/terms_table.pl reads the rows as text.
  */
 static const Pair pairs[] = {
 	{PAIR_REFUSED, TERM_TRANSACTION, TERM_LOCK_CALL, ERRCODE_INVALID_PARAMETER_VALUE,

@@ -1,14 +1,14 @@
 /*
  * terms.h
- *		Which terms of a lock can be combined: one table for all functions that acquire.
+ *		Which terms of a lock can be combined: one table for all functions that acquire locks.
  *
- * The table makes the errors.  scripts/terms_table.pl makes the table of
- *docs/reference/functions.md from it, and sql/terms.sql tries all pairs.
+ * Errors come from the table. scripts/terms_table.pl writes the table of
+ * docs/reference/functions.md from it, and sql/terms.sql tries all pairs.
  */
 #ifndef REDLOCK_TERMS_H
 #define REDLOCK_TERMS_H
 
-/* What a call asks for.  Defaults are no terms: `permits` of 1, `keep_idle` of zero. */
+/* The terms of a call.  Defaults are not terms: `permits` of 1, `keep_idle` of zero. */
 typedef enum Term
 {
 	TERM_TRANSACTION,

@@ -42,7 +42,7 @@ PG_FUNCTION_INFO_V1(redlock_stats_row);
 PG_FUNCTION_INFO_V1(redlock_counter_row);
 #pragma GCC visibility pop
 
-/* Columns of redlock_lock_rows; redlock_lease_rows of 0.1.0 had only those up to the gate. */
+/* Columns of redlock_lock_rows; redlock_lease_rows of 0.1.0 had the columns up to the gate only. */
 #define LOCK_COLUMNS 16
 #define LOCK_COLUMNS_0_1 12
 
@@ -58,7 +58,7 @@ static void host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list
 					 const HostRow *host);
 static bool has_next(const HostConfig *ours, const HostConfig *theirs);
 
-/* Rows are made of copies, taken without a lock; see lease.h. */
+/* Rows come from copies, taken without a lock; see lease.h. */
 Datum
 redlock_lease_rows(PG_FUNCTION_ARGS)
 {
@@ -84,7 +84,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Since 0.2.0: with role and until, permit and mode. */
+/* In 0.2.0 the rows got role and until, permit and mode. */
 Datum
 redlock_lock_rows(PG_FUNCTION_ARGS)
 {
@@ -102,7 +102,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
 						 wish_is_held(pg_atomic_read_u32(&lease->wish)) &&
-						 !lease->is_queue); /* the place of a session that waits for a permit */
+						 !lease->is_queue); /* the queue: its holder still waits for a permit */
 	char *held_by =
 		lease->token == 0 && !held && !lease->is_queue ? lease_held_by_text(lease) : NULL;
 	bool by_many = lease->shared && lease->token != 0;
@@ -137,7 +137,10 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 		tuplestore_putvalues(rows, desc, values, nulls);
 }
 
-/* A row for each session of this server that shares the lease.  False: none does. */
+/*
+ * Adds a row for each session of this server that shares the lease.  Returns false if there is
+ * none.
+ */
 static bool
 reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *values, bool *nulls)
 {
@@ -157,7 +160,7 @@ reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *va
 	return any;
 }
 
-/* Nobody looked at the wall clock then. */
+/* The wall clock was not read when the lease became idle, so the time is computed. */
 static TimestampTz
 idle_since(Lease *lease)
 {
@@ -247,7 +250,7 @@ node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 	values[9] = CStringGetTextDatum(status->guard.reason);
 	values[10] = IntervalPGetDatum(make_interval_us(quarantine_us));
 	nulls[9] = quarantine_us <= 0;
-	nulls[10] = quarantine_us <= 0 || status->evicts; /* that has no end */
+	nulls[10] = quarantine_us <= 0 || status->evicts; /* no end while the node may evict */
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
@@ -356,7 +359,7 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* What is not as a host writes it was not written by one. */
+/* A text of another form was not written by a host: no row. */
 static void
 host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const HostRow *host)
 {
@@ -409,7 +412,10 @@ host_row(Tuplestorestate *rows, TupleDesc desc, const HostList *list, const Host
 	tuplestore_putvalues(rows, desc, values, nulls);
 }
 
-/* Would the next list of this host, if it has one, alone keep that one apart from it? */
+/*
+ * Returns true if this host's next list alone would exclude the other host, or if there is no
+ * next list.
+ */
 static bool
 has_next(const HostConfig *ours, const HostConfig *theirs)
 {
@@ -462,7 +468,7 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
-/* Since 0.2.0: what has been counted since then stands behind. */
+/* In 0.2.0 the row got further counters, behind the columns of 0.1.0. */
 Datum
 redlock_counter_row(PG_FUNCTION_ARGS)
 {

@@ -1220,6 +1220,32 @@ check_freed(int h, int s, bool shell_forgives)
 			   HOST_NAME(h), i + 1);
 }
 
+/* Each list of waiting hosts that is in use belongs to one entry, or to one turn that goes on. */
+void
+check_waiters(int h)
+{
+	const host *host = &hosts[h];
+
+	for (int i = 0; i < KNOWN_MAX; i++)
+	{
+		core_mask turns = 0; /* two names may share a turn */
+		int owners = 0;
+
+		for (int s = 0; s < w.plan.entries; s++)
+			owners += host->of_entry[s].known == &host->known[i];
+		for (int g = 0; g < w.plan.resources; g++)
+		{
+			core_mask turn = CORE_BIT(w.plan.turn[g]);
+
+			owners +=
+				!(turns & turn) && host->driver.pause[w.plan.turn[g]].known == &host->known[i];
+			turns |= turn;
+		}
+		demand(13, owners == host->known_used[i], "host %c has list %d of waiting hosts %d times",
+			   HOST_NAME(h), i + 1, owners);
+	}
+}
+
 /* EVENT_LIMIT */
 void
 check_limit(void)

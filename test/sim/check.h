@@ -80,6 +80,7 @@ typedef struct statistics
 	int64_t joined;         /* sessions that came to share a lease of their host */
 	int64_t beside;         /* grants beside those who share the lock from other hosts */
 	int64_t taken_idle;     /* of these, after a stay with nobody */
+	int64_t gone_on;        /* turns that went on with another entry */
 	int64_t awaited_tokens; /* looks of who waits for more of them, which are under way */
 	int64_t stays_over;     /* leases that stayed with nobody until the end of that */
 	int64_t recalled;       /* ... until another host wanted them */
@@ -173,6 +174,7 @@ extern void check_outage(void); /* a minority of nodes fails, and all were well 
 /* ... or the plain client. */
 extern void check_plain(int resource);
 
+extern void check_waiters(int host);
 extern void check_limit(void);
 extern void check_end(void);
 extern void violate(int invariant, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -493,7 +493,7 @@ fault_calm(void)
 static void
 plain_begins(int resource)
 {
-	if (plain.secret != 0 || w.secrets + 1 >= SECRETS_MAX)
+	if (plain.secret != 0 || w.secrets + 1 >= ASKED_MAX)
 		return;
 	seen.fault[FAULT_PLAIN]++;
 	plain.secret = ++w.secrets;

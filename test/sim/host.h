@@ -58,6 +58,7 @@ typedef struct entry
 	int64_t looks_at_us;   /* the broker looks whether a stay or a hold is over */
 	bool wanted;           /* by other hosts, as the sessions know */
 	bool returns;          /* released, and sessions of this host wait on */
+	bool goes_on;          /* released, and the turn goes on with another entry */
 	int64_t waits_since_us;
 	int64_t asked_us;    /* the broker began to ask */
 	int session;         /* who holds it; -1: nobody yet, or nobody any more */

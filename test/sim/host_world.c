@@ -19,7 +19,7 @@
 #include "word.h"
 
 /* Requests of a schedule that are aged. */
-#define AGED_MAX (SECRETS_MAX / 4)
+#define AGED_MAX (ASKED_MAX / 4)
 
 static int64_t wall_clock_us(const Driver *driver);
 static bool end(int host, int entry, EntryEnd why, int64_t now_us);
@@ -242,6 +242,7 @@ new_value(Driver *driver, int s)
 {
 	entry *entry = entry_at(driver->host, s);
 
+	assert(w.secrets + 1 < SECRETS_MAX);
 	entry->asked_us = host_now_us(driver->host);
 	entry->secret = ++w.secrets;
 	entry->forgiven = false;
@@ -378,7 +379,9 @@ expect_tokens(Driver *driver, int entry, int64_t until_us)
 static DriverTurnEnd
 turn_end(const Driver *driver, int entry)
 {
-	return entry_at(driver->host, entry)->returns ? TURN_RETURNS : TURN_ENDS;
+	return entry_at(driver->host, entry)->goes_on   ? TURN_GOES_ON
+		   : entry_at(driver->host, entry)->returns ? TURN_RETURNS
+													: TURN_ENDS;
 }
 
 static bool
@@ -480,6 +483,7 @@ free_entry(Driver *driver, int s)
 {
 	entry *entry = entry_at(driver->host, s);
 
+	check_waiters(driver->host);
 	check_freed(driver->host, s, entry->forgiven);
 	entry->in_use = false;
 	entry->wish = WISH_NONE;

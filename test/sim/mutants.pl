@@ -34,7 +34,7 @@ my @units = (@core, qw(sim world plan story node wire word host reload peer sess
   entry guard hearing node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
 my %program = (crowd => [@core, qw(crowd node driver/turns hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)], # two have this name
-  changes => [@core, qw(changes hosts overlap standing steps)]);
+  changes => [@core, qw(changes hosts overlap standing steps words)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
 

@@ -115,7 +115,7 @@ operator_acts(void)
 	if (w.calm)
 		return;
 	next_time();
-	if (w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES))
+	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_NODES)) && w.secrets < MOVED_MAX)
 		change_nodes();
 	if ((w.plan.faults & FAULT_BIT(FAULT_RELOAD_PREFIX)) && chance(3))
 		change_prefix((int) dice((uint32_t) w.plan.hosts));

@@ -18,7 +18,8 @@
 
 static void come(int host, int resource, bool last);
 static int named(int host, int resource);
-static void open_entry(int host, int resource, bool last, bool shared);
+static int open_entry(int host, int resource, bool last, bool shared);
+static void open_other(int host, int entry, int resource, bool shared);
 static void join(int host, int entry, int resource);
 static void leave(int host, int entry, int session);
 static int find_entry(int host);
@@ -237,7 +238,8 @@ session_has(int id, int h, int s)
 		   (entry->shared ? entry->owner == OWNER_HOLDS : entry->session == id);
 }
 
-static void
+/* Returns the entry, or -1 if there is none. */
+static int
 open_entry(int h, int resource, bool last, bool shared)
 {
 	gate *gate = gate_of(h, resource);
@@ -247,8 +249,8 @@ open_entry(int h, int resource, bool last, bool shared)
 	/* a new broker frees what was given up when its nodes have settled */
 	if (s < 0 && last && !w.late)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, resource, 0, LAST);
-	if (s < 0 || w.secrets + 1 >= SECRETS_MAX)
-		return;
+	if (s < 0 || (!last && w.secrets + 1 >= ASKED_MAX))
+		return -1;
 	entry = entry_at(h, s);
 	assert(!entry->in_use && entry->drive.core.state == CORE_FREE);
 	seen.beside_lost += gate->named >= 0;
@@ -273,17 +275,47 @@ open_entry(int h, int resource, bool last, bool shared)
 	entry->detach = entry->hold_at_most_us > 0 && chance(2);
 	entry->span = entry->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
 	entry->handovers = w.plan.spent;
+	entry->drive.turn_handovers = 0;
 	entry->keep_idle_us = last ? 0 : keep_idle_us();
 	entry->may_stay = entry->keep_idle_us > 0;
 	entry->idle_until_us = 0;
 	entry->looks_at_us = INT64_MAX;
 	entry->more_tokens_us = 0;
-	entry->wanted = entry->returns = entry->was_detached = entry->check.wanted = false;
+	entry->wanted = entry->returns = entry->goes_on = entry->was_detached = entry->check.wanted =
+		false;
 	entry->session = -1;
 	if (!entry->once && may(FAULT_CANCEL) && chance(4))
 		later(w.now_us + dice_us(2 * w.plan.ttl_us), EVENT_CANCEL, h, 0, s,
 			  entry->drive.generation);
 	later(w.now_us + moment_us(), EVENT_ASKED, h, 0, s, entry->drive.generation);
+	return s;
+}
+
+/*
+ * The next session wants other terms than the lease in hand-over has, so asks the nodes: go_on of
+ * src/shared/lease.c.
+ */
+static void
+open_other(int h, int s, int resource, bool shared)
+{
+	entry *from = entry_at(h, s);
+	bool was_left = from->wish == WISH_HAND_OVER;
+	int other;
+
+	free_name(h, s);
+	other = open_entry(h, resource, false, shared);
+	if (other >= 0 && was_left && !shared)
+	{
+		entry *to = entry_at(h, other);
+
+		seen.gone_on++;
+		from->goes_on = true;
+		to->wanted = from->wanted;
+		to->drive.turn_began_us = from->drive.turn_began_us;
+		to->drive.long_turn_us = from->drive.long_turn_us;
+		to->drive.turn_handovers = from->drive.turn_handovers + from->handovers - w.plan.spent + 1;
+	}
+	host_push(h, s);
 }
 
 /* What a session asks for: not always the same; a millisecond at least. */
@@ -557,8 +589,8 @@ session_on_take(const event *event)
 				later(w.now_us + MS, EVENT_TAKE, h, event->node, event->entry, event->tag);
 				return;
 			default:
-				free_name(h, event->entry);
-				host_push(h, event->entry);
+				open_other(h, event->entry, next_wants(h, event->node), shared);
+				return;
 		}
 	}
 	next_asks(h, event->node);

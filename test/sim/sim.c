@@ -372,7 +372,8 @@ print_statistics(const statistics *sum, double seconds)
 		" hosts have nodes by other names\n"
 		"# detached %" PRId64 ", prolonged %" PRId64 ", ended by hold_at_most %" PRId64
 		"\n# granted %" PRId64 " (%" PRId64 " handed over, %" PRId64
-		" of these after a stay with nobody; stays that were over %" PRId64 ", recalled %" PRId64
+		" in a turn that went on, %" PRId64
+		" handed over after a stay with nobody; stays that were over %" PRId64 ", recalled %" PRId64
 		", awaited by tries %" PRId64 ", tokens beyond those of the grant %" PRId64
 		", looks for those under way %" PRId64 "), refused %" PRId64 ", unreachable %" PRId64
 		"; renewed %" PRId64 ", not renewed %" PRId64 ", lost %" PRId64 "\n# aged requests %" PRId64
@@ -393,13 +394,14 @@ print_statistics(const statistics *sum, double seconds)
 		sum->schedules, seconds, (double) sum->schedules / seconds,
 		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		sum->renamed, sum->detached, sum->prolonged, sum->holds_over, sum->granted,
-		sum->handed_over, sum->taken_idle, sum->stays_over, sum->recalled, sum->recalls,
-		sum->beyond, sum->awaited_tokens, sum->refused, sum->unreachable, sum->renewed,
-		sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late, sum->quarantines,
-		sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts, sum->repairs, sum->cancelled,
-		sum->too_late, sum->vanished, sum->sent_again, sum->replaced, sum->beside_lost,
-		sum->collided, sum->mixed, sum->longer, sum->moved, sum->left, sum->short_of_indexes,
-		sum->settled, sum->replaced_lists, sum->relisted, sum->stored, sum->passed, sum->deceived);
+		sum->handed_over, sum->gone_on, sum->taken_idle, sum->stays_over, sum->recalled,
+		sum->recalls, sum->beyond, sum->awaited_tokens, sum->refused, sum->unreachable,
+		sum->renewed, sum->unrenewed, sum->expired, sum->aged, sum->waited, sum->late,
+		sum->quarantines, sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts,
+		sum->repairs, sum->cancelled, sum->too_late, sum->vanished, sum->sent_again, sum->replaced,
+		sum->beside_lost, sum->collided, sum->mixed, sum->longer, sum->moved, sum->left,
+		sum->short_of_indexes, sum->settled, sum->replaced_lists, sum->relisted, sum->stored,
+		sum->passed, sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -435,16 +437,17 @@ print_tap(const statistics *sum, int broken, bool enough)
 			   sum->checked[i]);
 	ok(broken != CRASH, "no assertion fails");
 	ok(enough, "each class of faults was injected");
-	ok(sum->granted > 0 && sum->handed_over > 0 && sum->taken_idle > 0 && sum->awaited_tokens > 0 &&
-		   sum->stays_over > 0 && sum->recalled > 0 && sum->recalls > 0 && sum->beyond > 0 &&
-		   sum->refused > 0 && sum->unreachable > 0 && sum->renewed > 0 && sum->unrenewed > 0 &&
-		   sum->expired > 0 && sum->late > 0 && sum->waited > 0 && sum->aged > 0 &&
-		   sum->quarantines > 0 && sum->debts > 0 && sum->repairs > 0 && sum->cancelled > 0 &&
-		   sum->too_late > 0 && sum->vanished > 0 && sum->sent_again > 0 && sum->replaced > 0 &&
-		   sum->beside_lost > 0 && sum->collided > 0 && sum->mixed > 0 &&
-		   sum->short_of_indexes > 0 && sum->longer > 0 && sum->moved > 0 && sum->left > 0 &&
-		   sum->relisted > 0 && sum->settled > 0 && sum->replaced_lists > 0 && sum->stored > 0 &&
-		   sum->passed > 0 && sum->detached > 0 && sum->prolonged > 0 && sum->holds_over > 0,
+	ok(sum->granted > 0 && sum->handed_over > 0 && sum->gone_on > 0 && sum->taken_idle > 0 &&
+		   sum->awaited_tokens > 0 && sum->stays_over > 0 && sum->recalled > 0 &&
+		   sum->recalls > 0 && sum->beyond > 0 && sum->refused > 0 && sum->unreachable > 0 &&
+		   sum->renewed > 0 && sum->unrenewed > 0 && sum->expired > 0 && sum->late > 0 &&
+		   sum->waited > 0 && sum->aged > 0 && sum->quarantines > 0 && sum->debts > 0 &&
+		   sum->repairs > 0 && sum->cancelled > 0 && sum->too_late > 0 && sum->vanished > 0 &&
+		   sum->sent_again > 0 && sum->replaced > 0 && sum->beside_lost > 0 && sum->collided > 0 &&
+		   sum->mixed > 0 && sum->short_of_indexes > 0 && sum->longer > 0 && sum->moved > 0 &&
+		   sum->left > 0 && sum->relisted > 0 && sum->settled > 0 && sum->replaced_lists > 0 &&
+		   sum->stored > 0 && sum->passed > 0 && sum->detached > 0 && sum->prolonged > 0 &&
+		   sum->holds_over > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -30,9 +30,17 @@
 #define ENTRIES_MAX 8 /* lease entries of a host */
 #define WIRE_MAX 32   /* commands in flight on a connection, as in the broker */
 #define LIMBO_MAX 128 /* commands left in old sockets */
-#define SECRETS_MAX 200
 #define SESSIONS_MAX 200
 #define EVENTS_MAX 2048
+
+/*
+ * Requests of a schedule.  Sessions begin no more than ASKED_MAX.  A change of lists lets each
+ * waiting entry begin another request, so lists change below MOVED_MAX only.  The rest is for the
+ * last ask.
+ */
+#define ASKED_MAX 200
+#define MOVED_MAX (ASKED_MAX + 2 * HOSTS_MAX * ENTRIES_MAX)
+#define SECRETS_MAX (MOVED_MAX + HOSTS_MAX * ENTRIES_MAX + 100)
 
 /* True time begins here; a wall clock that is right tells WALL_US more. */
 #define START_US (1000 * SECOND)
