@@ -27,8 +27,8 @@ my %is_constant = map { /^#define (LUA_\w+) (?:-?\d+|"[^"]*")(?: |$)/ ? ($1 => 1
 my $c = <<'C';
 /*
  * lua_text.c
- *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua and
- *		readers.lua by scripts/lua_text.pl: to be changed there.
+ *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
+ *		readers.lua and inspect.lua by scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -41,6 +41,7 @@ $c .= "\nconst char lua_script[] =\n" . c_string('redlock.lua') . ";\n";
 $c .= "\nconst char lua_marker_script[] =\n" . c_string('marker.lua') . ";\n";
 $c .= "\nconst char lua_hosts_script[] =\n" . c_string('hosts.lua') . ";\n";
 $c .= "\nconst char lua_readers_script[] =\n" . c_string('readers.lua') . ";\n";
+$c .= "\nconst char lua_inspect_script[] =\n" . c_string('inspect.lua') . ";\n";
 print $c, <<'C';
 
 /* clang-format on */

@@ -144,6 +144,14 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 /* how many readers a deadlock probe reaches */
 #define LUA_READERS_ASKED 64
 
+/* how many locks one call of inspect.lua reads */
+#define LUA_INSPECTED_MAX 15
+
+/* what inspect.lua finds under a lock's name */
+#define LUA_KEY_NONE 0
+#define LUA_KEY_STRING 1
+#define LUA_KEY_OTHER 2
+
 /* how many expired readers a node removes at a time */
 #define LUA_READERS_OVER 1000
 
@@ -161,5 +169,6 @@ extern const char lua_script[];
 extern const char lua_marker_script[];
 extern const char lua_hosts_script[];
 extern const char lua_readers_script[];
+extern const char lua_inspect_script[];
 
 #endif /* REDLOCK_LUA_H */

@@ -1,7 +1,7 @@
 /*
  * lua_text.c
- *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua and
- *		readers.lua by scripts/lua_text.pl: to be changed there.
+ *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
+ *		readers.lua and inspect.lua by scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -772,6 +772,51 @@ const char lua_readers_script[] =
 	"end\n"
 	"end\n"
 	"return told\n";
+
+const char lua_inspect_script[] =
+	"local call, try = redis.call, redis.pcall\n"
+	"local marker = try('GET', " TEXT(LUA_MARKER) ")\n"
+	"local replies = {type(marker) == 'string' and marker or ''}\n"
+	"local time = call('TIME')\n"
+	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	"for i, key in ipairs(ARGV) do\n"
+	"local held = try('GET', key)\n"
+	"local counter = try('GET', key .. '\\0token')\n"
+	"local kind, count, hosts, permits = " TEXT(LUA_KEY_NONE) ", 0, {}, {}\n"
+	"local failed = type(held) == 'table' and not string.find(held.err, '^WRONGTYPE') and held\n"
+	"if type(held) == 'string' then\n"
+	"kind, held = " TEXT(LUA_KEY_STRING) ", string.sub(held, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"elseif held and not failed then\n"
+	"local found = try('HSCAN', key, 0)[2] or {}\n"
+	"local client\n"
+	"for j = 1, #found, 2 do\n"
+	"client = client or string.match(found[j], '^%x+%-%x+%-%x+%-%x+%-%x+:%d+')\n"
+	"end\n"
+	"local name = try('TYPE', key).ok\n"
+	"kind = " TEXT(LUA_KEY_OTHER) "\n"
+	"held = client and 'a Redisson lock of ' .. string.sub(client, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"or name and 'a key of type ' .. name or 'a key that is not a string'\n"
+	"end\n"
+	"if kind == " TEXT(LUA_KEY_STRING) " and string.match(held, '^[%da-f]+:%d+:[%da-f]+()=[ ~]') == 60 then\n"
+	"local found = try('HGETALL', key .. '\\0readers')\n"
+	"for j = 1, #found, 2 do\n"
+	"local host, ends = string.match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')\n"
+	"if ends and ends - now > 0 then\n"
+	"count = count + 1\n"
+	"hosts[count] = count <= " TEXT(LUA_READERS_ASKED) " and host or nil\n"
+	"end\n"
+	"end\n"
+	"end\n"
+	"if kind == " TEXT(LUA_KEY_STRING) " and not string.find(key, " TEXT(LUA_PERMIT) ", 1, true) then\n"
+	"for n = 1, tonumber(string.match(held, " TEXT(LUA_PERMITS_PATTERN) ") or 0) do\n"
+	"permits[n] = try('EXISTS', key .. " TEXT(LUA_PERMIT) " .. n) == 1 and '1' or '0'\n"
+	"end\n"
+	"end\n"
+	"replies[i + 1] = failed or {kind, held or '', call('PTTL', key),\n"
+	"type(counter) == 'string' and string.sub(counter, 1, " TEXT(LUA_HELD_MAX) ") or '',\n"
+	"count, table.concat(hosts), table.concat(permits)}\n"
+	"end\n"
+	"return replies\n";
 
 /* clang-format on */
 

@@ -1,0 +1,202 @@
+/*
+ * inspector.c
+ *		Questions of sessions about locks; see inspector.h.
+ */
+#include "postgres.h"
+
+#include "common/cryptohash.h"
+#include "common/sha1.h"
+
+#include "broker/inspector.h"
+#include "broker/members.h"
+#include "shared/guc.h"
+#include "shared/inspect_queue.h"
+#include "shared/text.h"
+
+/* A call carries the place and this many of its last questions, to know late answers. */
+#define ROUNDS (1 << 20)
+
+/* A question under way; by place. */
+typedef struct Out
+{
+	bool in_use;
+	int round;
+	core_mask waiting; /* nodes that owe an answer */
+	int64 until_us;    /* later answers do not count */
+} Out;
+
+static Out out[INSPECT_PLACES];
+static char sha[SCRIPT_SHA_SIZE]; /* of inspect.lua */
+
+static void begin(int place, int64 now_us);
+static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
+static void end_if_done(int place);
+static bool read_answer(Inspected *at, const redisReply *reply);
+static bool is_text(const redisReply *reply, size_t most);
+
+void
+inspector_init(void)
+{
+	uint8 hash[SHA1_DIGEST_LENGTH];
+	pg_cryptohash_ctx *context = pg_cryptohash_create(PG_SHA1);
+
+	if (context == NULL || pg_cryptohash_init(context) < 0 ||
+		pg_cryptohash_update(context, (const uint8 *) lua_inspect_script,
+							 strlen(lua_inspect_script)) < 0 ||
+		pg_cryptohash_final(context, hash, sizeof(hash)) < 0)
+		sha[0] = '\0'; /* the text goes along each time */
+	else
+		for (int i = 0; i < SHA1_DIGEST_LENGTH; i++)
+			snprintf(sha + 2 * i, 3, "%02x", hash[i]);
+	pg_cryptohash_free(context);
+	inspect_queue_adopt();
+}
+
+int64
+inspector_on_time(bool may_take, int64 now_us, int64 looked_us)
+{
+	int64 wake_at_us = PG_INT64_MAX;
+	int place;
+
+	while (may_take && (place = inspect_queue_take()) >= 0)
+		begin(place, now_us);
+	for (int i = 0; i < INSPECT_PLACES; i++)
+	{
+		if (out[i].in_use && looked_us >= out[i].until_us)
+		{
+			out[i].waiting = 0;
+			end_if_done(i);
+		}
+		if (out[i].in_use)
+			wake_at_us = Min(wake_at_us, out[i].until_us);
+	}
+	return wake_at_us;
+}
+
+static void
+begin(int place, int64 now_us)
+{
+	InspectAnswer *answer = inspect_queue_answer(place);
+
+	memset(answer, 0, sizeof(*answer));
+	answer->lists = members_lists();
+	out[place].in_use = true;
+	out[place].round = (out[place].round + 1) % ROUNDS;
+	out[place].waiting = 0;
+	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
+		{
+			out[place].waiting |= CORE_BIT(i);
+			send_question(place, node_at(i), sha[0] == '\0', now_us);
+		}
+	end_if_done(place);
+}
+
+static void
+send_question(int place, RedisNode *node, bool by_text, int64 now_us)
+{
+	const InspectQuestion *question = inspect_queue_question(place);
+	const char *argv[] = {by_text ? "EVAL" : "EVALSHA", by_text ? lua_inspect_script : sha, "0",
+						  question->key};
+	size_t len[] = {strlen(argv[0]), strlen(argv[1]), 1, question->key_len};
+	int call = INSPECTOR_CALLS + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
+
+	node_call(node, call, lengthof(argv), argv, len, now_us);
+}
+
+void
+inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
+{
+	bool by_text = (call - INSPECTOR_CALLS) % 2;
+	int number = (call - INSPECTOR_CALLS) / 2;
+	int place = number % INSPECT_PLACES;
+	Inspected *at = &inspect_queue_answer(place)->node[node->index];
+
+	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
+		!(out[place].waiting & CORE_BIT(node->index)))
+		return;
+	if (reply != NULL && reply->type == REDIS_REPLY_ERROR && !by_text &&
+		strncmp(reply->str, "NOSCRIPT", 8) == 0 && node_can_send(node))
+	{
+		send_question(place, node, true, now_us);
+		return;
+	}
+	out[place].waiting &= ~CORE_BIT(node->index);
+	if (reply != NULL && !read_answer(at, reply))
+	{
+		at->kind = INSPECTED_ERROR;
+		if (at->error[0] == '\0')
+			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
+		node_explain_refusal(reply, node->lacks_for_locks, at->error);
+	}
+	/* the node may be another process since the handshake, or have lost its data */
+	at->may_have_forgotten =
+		node->state != NODE_READY || strcmp(at->marker, node->guard->marker) != 0;
+	end_if_done(place);
+}
+
+static void
+end_if_done(int place)
+{
+	if (out[place].waiting != 0)
+		return;
+	out[place].in_use = false;
+	inspect_queue_finish(place);
+}
+
+/* Reads the answer about one key.  Returns false if it is an error, or malformed. */
+static bool
+read_answer(Inspected *at, const redisReply *reply)
+{
+	const redisReply *lock = reply;
+	redisReply **part;
+	int64 kind;
+
+	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+		is_text(reply->element[0], LUA_MARKER_MAX))
+	{
+		strlcpy(at->marker, reply->element[0]->str, sizeof(at->marker));
+		lock = reply->element[1];
+	}
+	if (lock->type == REDIS_REPLY_ERROR)
+	{
+		text_of_node(at->error, sizeof(at->error), lock->str, lock->len);
+		return false;
+	}
+	part = lock->element;
+	if (lock == reply || lock->type != REDIS_REPLY_ARRAY || lock->elements != 7 ||
+		part[0]->type != REDIS_REPLY_INTEGER || !is_text(part[1], LUA_HELD_MAX + 32) ||
+		part[2]->type != REDIS_REPLY_INTEGER || !is_text(part[3], LUA_HELD_MAX) ||
+		part[4]->type != REDIS_REPLY_INTEGER ||
+		!is_text(part[5], LUA_READERS_ASKED * LOCK_HOST_DIGITS) || !is_text(part[6], PERMITS_MAX))
+		return false;
+	kind = part[0]->integer;
+	at->kind = kind == LUA_KEY_NONE     ? INSPECTED_NONE
+			   : kind == LUA_KEY_STRING ? INSPECTED_STRING
+										: INSPECTED_OTHER;
+	at->value_len = Min(part[1]->len, LUA_HELD_MAX);
+	memcpy(at->value, part[1]->str, at->value_len);
+	at->value[at->value_len] = '\0';
+	at->ttl_ms = part[2]->integer < 0 ? -1 : Min(part[2]->integer, PG_INT32_MAX);
+	at->counter = strtoll(part[3]->str, NULL, 10);
+	at->readers = Max(Min(part[4]->integer, PG_INT32_MAX), 0);
+	at->hosts = part[5]->len / LOCK_HOST_DIGITS;
+	for (int i = 0; i < at->hosts; i++)
+	{
+		char id[LOCK_HOST_DIGITS + 1];
+
+		strlcpy(id, part[5]->str + i * LOCK_HOST_DIGITS, sizeof(id));
+		at->host[i] = strtoull(id, NULL, 16);
+	}
+	for (int n = 0; n < part[6]->len; n++)
+		if (part[6]->str[n] == '1')
+			at->permit[n / 8] |= 1 << n % 8;
+	return true;
+}
+
+static bool
+is_text(const redisReply *reply, size_t most)
+{
+	return reply->type == REDIS_REPLY_STRING && reply->len <= most;
+}
