@@ -68,7 +68,7 @@ is($on_b->query("SELECT count(*) FROM redlock_locks WHERE resource = 'job'"), 0,
 is($on_b->query("SELECT count(*), count(DISTINCT value), bool_and(ttl <= '20 s'), min(counter) = max(counter), count(error) FROM redlock_inspect('job')"),
 	'5|1|t|t|0', 'each node tells its key');
 is($on_b->query("SELECT count(*) FROM redlock_inspect('job') i JOIN redlock_nodes USING (node)"), 5, 'by the names of redlock_nodes');
-is($on_a->query("SELECT min(counter) FROM redlock_inspect('job')"), $on_a->query("SELECT redlock_token('job')"), 'the counter is the token');
+is($on_a->query("SELECT min(counter) >= redlock_token('job') FROM redlock_inspect('job')"), 't', 'a counter that is not less than the token');
 {
 	my $in_block = $on_b->query("BEGIN; SELECT redlock_is_locked('job'); COMMIT");
 	is($in_block, 't', 'in a transaction block');
@@ -83,7 +83,7 @@ $on_a->query('SET SESSION AUTHORIZATION "a""b\\c d"');
 $on_a->query("SELECT redlock_acquire('$odd', scope => 'session')");
 holder_is($odd, 'state, role, pid', 'held|a"b\\c d|' . $on_a->pid, 'a lock and a role with odd names');
 $on_a->query("SELECT redlock_release('$odd')");
-holder_is($odd, 'state, role', 'free|', 'free again');
+wait_until(sub { holder('state, role', $odd) eq 'free|' }, 'free again');
 $on_a->query('RESET SESSION AUTHORIZATION');
 
 # ---- idle, detached, kept ----

@@ -4,14 +4,15 @@
  */
 #include "postgres.h"
 
-#include "common/cryptohash.h"
-#include "common/sha1.h"
-
 #include "broker/inspector.h"
 #include "broker/members.h"
 #include "shared/guc.h"
 #include "shared/inspect_queue.h"
 #include "shared/text.h"
+
+/* The call by which a node tells the hash of the script. */
+#define CALL_LOAD INSPECTOR_CALLS
+#define CALL_FIRST (INSPECTOR_CALLS + 2)
 
 /* A call carries the place and this many of its last questions, to know late answers. */
 #define ROUNDS (1 << 20)
@@ -26,7 +27,7 @@ typedef struct Out
 } Out;
 
 static Out out[INSPECT_PLACES];
-static char sha[SCRIPT_SHA_SIZE]; /* of inspect.lua */
+static char sha[SCRIPT_SHA_SIZE]; /* of inspect.lua; empty: no node has told */
 
 static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
@@ -37,18 +38,6 @@ static bool is_text(const redisReply *reply, size_t most);
 void
 inspector_init(void)
 {
-	uint8 hash[SHA1_DIGEST_LENGTH];
-	pg_cryptohash_ctx *context = pg_cryptohash_create(PG_SHA1);
-
-	if (context == NULL || pg_cryptohash_init(context) < 0 ||
-		pg_cryptohash_update(context, (const uint8 *) lua_inspect_script,
-							 strlen(lua_inspect_script)) < 0 ||
-		pg_cryptohash_final(context, hash, sizeof(hash)) < 0)
-		sha[0] = '\0'; /* the text goes along each time */
-	else
-		for (int i = 0; i < SHA1_DIGEST_LENGTH; i++)
-			snprintf(sha + 2 * i, 3, "%02x", hash[i]);
-	pg_cryptohash_free(context);
 	inspect_queue_adopt();
 }
 
@@ -77,6 +66,7 @@ static void
 begin(int place, int64 now_us)
 {
 	InspectAnswer *answer = inspect_queue_answer(place);
+	bool by_text = sha[0] == '\0';
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -88,7 +78,10 @@ begin(int place, int64 now_us)
 		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			out[place].waiting |= CORE_BIT(i);
-			send_question(place, node_at(i), sha[0] == '\0', now_us);
+			send_question(place, node_at(i), by_text, now_us);
+			if (by_text && node_can_send(node_at(i)))
+				node_call(node_at(i), CALL_LOAD, 3,
+						  (const char *[]){"SCRIPT", "LOAD", lua_inspect_script}, NULL, now_us);
 		}
 	end_if_done(place);
 }
@@ -100,7 +93,7 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 	const char *argv[] = {by_text ? "EVAL" : "EVALSHA", by_text ? lua_inspect_script : sha, "0",
 						  question->key};
 	size_t len[] = {strlen(argv[0]), strlen(argv[1]), 1, question->key_len};
-	int call = INSPECTOR_CALLS + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
+	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
 
 	node_call(node, call, lengthof(argv), argv, len, now_us);
 }
@@ -108,11 +101,18 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 void
 inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 {
-	bool by_text = (call - INSPECTOR_CALLS) % 2;
-	int number = (call - INSPECTOR_CALLS) / 2;
+	bool by_text = (call - CALL_FIRST) % 2;
+	int number = (call - CALL_FIRST) / 2;
 	int place = number % INSPECT_PLACES;
-	Inspected *at = &inspect_queue_answer(place)->node[node->index];
+	Inspected *at;
 
+	if (call == CALL_LOAD)
+	{
+		if (reply != NULL && reply->type == REDIS_REPLY_STRING &&
+			reply->len == SCRIPT_SHA_SIZE - 1)
+			strlcpy(sha, reply->str, sizeof(sha));
+		return;
+	}
 	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
 		!(out[place].waiting & CORE_BIT(node->index)))
 		return;
@@ -123,6 +123,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 		return;
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
+	at = &inspect_queue_answer(place)->node[node->index];
 	if (reply != NULL && !read_answer(at, reply))
 	{
 		at->kind = INSPECTED_ERROR;
