@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
@@ -30,7 +30,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/lists_file broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
-	session/detached session/effects session/encoding session/fence session/gate session/holdings \
+	session/detached session/effects session/encoding session/fence session/force session/gate session/holdings \
 	session/inspect_lock session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/session session/session_attach \
 	session/transaction \
@@ -126,10 +126,11 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts inspection joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url value waiters wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url value waiters wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
+test/unit/force_release_test: src/protocol/force_release.c src/protocol/value.c $(CORE_FILES)
 test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c

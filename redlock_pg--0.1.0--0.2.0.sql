@@ -178,6 +178,14 @@ COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
 
+CREATE FUNCTION redlock_force_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_force_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_force_release(text) IS
+'Releases the lock on a resource at the nodes, whoever holds it: its holder loses the lease. Returns the description of the holder, or NULL if no node had a key. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_force_release(text) FROM PUBLIC;
+
 DO LANGUAGE plpgsql $$
 DECLARE
     changed record;

@@ -455,9 +455,15 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 
 	if (message->word == SCRIPT_PROBE)
 		deadlock_hear(&message->probe, now_us);
-	if (message->word != SCRIPT_WANT)
+	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED)
 		return;
 	lease = subscription_lease(message->key, message->key_len);
+	if (message->word == SCRIPT_FORCED)
+	{
+		if (lease != NULL)
+			driver_on_forced(driver, lease_index(lease), now_us);
+		return;
+	}
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)

@@ -6,11 +6,14 @@
 
 #include "broker/inspector.h"
 #include "broker/members.h"
+#include "broker/subscription.h"
+#include "protocol/value.h"
+#include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/inspect_queue.h"
 #include "shared/text.h"
 
-/* The call by which a node tells the hash of the script. */
+/* The calls by which a node tells the hash of a script. */
 #define CALL_LOAD INSPECTOR_CALLS
 #define CALL_FIRST (INSPECTOR_CALLS + 2)
 
@@ -27,12 +30,20 @@ typedef struct Out
 } Out;
 
 static Out out[INSPECT_PLACES];
-static char sha[SCRIPT_SHA_SIZE]; /* of inspect.lua; empty: no node has told */
+
+/* The scripts, [1]: of a forced release.  sha empty: no node has told. */
+static const char *const script[2] = {lua_inspect_script, lua_force_script};
+static char sha[2][SCRIPT_SHA_SIZE];
 
 static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
-static void end_if_done(int place);
-static bool read_answer(Inspected *at, const redisReply *reply);
+static void end_if_done(int place, int64 now_us);
+static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static void end_if_done(int place, int64 now_us);
+static void tell_holders(int place, int64 now_us);
+static void tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question,
+						int64 now_us);
+static bool read_answer(Inspected *at, const redisReply *reply, bool force);
 static bool is_text(const redisReply *reply, size_t most);
 
 void
@@ -54,7 +65,7 @@ inspector_on_time(bool may_take, int64 now_us, int64 looked_us)
 		if (out[i].in_use && looked_us >= out[i].until_us)
 		{
 			out[i].waiting = 0;
-			end_if_done(i);
+			end_if_done(i, now_us);
 		}
 		if (out[i].in_use)
 			wake_at_us = Min(wake_at_us, out[i].until_us);
@@ -66,7 +77,8 @@ static void
 begin(int place, int64 now_us)
 {
 	InspectAnswer *answer = inspect_queue_answer(place);
-	bool by_text = sha[0] == '\0';
+	bool force = inspect_queue_question(place)->force;
+	bool by_text = sha[force][0] == '\0';
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -80,22 +92,30 @@ begin(int place, int64 now_us)
 			out[place].waiting |= CORE_BIT(i);
 			send_question(place, node_at(i), by_text, now_us);
 			if (by_text && node_can_send(node_at(i)))
-				node_call(node_at(i), CALL_LOAD, 3,
-						  (const char *[]){"SCRIPT", "LOAD", lua_inspect_script}, NULL, now_us);
+				node_call(node_at(i), CALL_LOAD + force, 3,
+						  (const char *[]){"SCRIPT", "LOAD", script[force]}, NULL, now_us);
 		}
-	end_if_done(place);
+	end_if_done(place, now_us);
 }
 
 static void
 send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 {
 	const InspectQuestion *question = inspect_queue_question(place);
-	const char *argv[] = {by_text ? "EVAL" : "EVALSHA", by_text ? lua_inspect_script : sha, "0",
-						  question->key};
-	size_t len[] = {strlen(argv[0]), strlen(argv[1]), 1, question->key_len};
+	bool force = question->force;
+	char least[LUA_COUNTER_DIGITS + 8];
+	const char *argv[] = {by_text ? "EVAL" : "EVALSHA",
+						  by_text ? script[force] : sha[force],
+						  "0",
+						  question->key,
+						  least,
+						  question->value};
+	size_t len[] = {strlen(argv[0]),    strlen(argv[1]), 1, question->key_len, 0,
+					question->value_len};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
 
-	node_call(node, call, lengthof(argv), argv, len, now_us);
+	len[4] = snprintf(least, sizeof(least), INT64_FORMAT, question->least);
+	node_call(node, call, force ? 6 : 4, argv, len, now_us);
 }
 
 void
@@ -106,11 +126,11 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	int place = number % INSPECT_PLACES;
 	Inspected *at;
 
-	if (call == CALL_LOAD)
+	if (call < CALL_FIRST)
 	{
 		if (reply != NULL && reply->type == REDIS_REPLY_STRING &&
 			reply->len == SCRIPT_SHA_SIZE - 1)
-			strlcpy(sha, reply->str, sizeof(sha));
+			strlcpy(sha[call - CALL_LOAD], reply->str, SCRIPT_SHA_SIZE);
 		return;
 	}
 	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
@@ -124,7 +144,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
 	at = &inspect_queue_answer(place)->node[node->index];
-	if (reply != NULL && !read_answer(at, reply))
+	if (reply != NULL && !read_answer(at, reply, inspect_queue_question(place)->force))
 	{
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
@@ -134,27 +154,67 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	/* the node may be another process since the handshake, or have lost its data */
 	at->may_have_forgotten =
 		node->state != NODE_READY || strcmp(at->marker, node->guard->marker) != 0;
-	end_if_done(place);
+	end_if_done(place, now_us);
 }
 
 static void
-end_if_done(int place)
+end_if_done(int place, int64 now_us)
 {
 	if (out[place].waiting != 0)
 		return;
 	out[place].in_use = false;
+	if (inspect_queue_question(place)->force)
+		tell_holders(place, now_us);
 	inspect_queue_finish(place);
+}
+
+/* Tells the hosts whose keys were deleted, so that they renew at once, in vain. */
+static void
+tell_holders(int place, int64 now_us)
+{
+	const InspectQuestion *question = inspect_queue_question(place);
+	uint64 told[CORE_NODES_MAX + LUA_READERS_ASKED];
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		const Inspected *at = &inspect_queue_answer(place)->node[i];
+		Value value;
+
+		if (!at->forced || at->kind != INSPECTED_STRING)
+			continue;
+		value_read(&value, at->value, at->value_len);
+		if (value.ours && !value.shared)
+			tell_holder(value.host, told, &count, question, now_us);
+		for (int k = 0; k < at->hosts; k++)
+			tell_holder(at->host[k], told, &count, question, now_us);
+	}
+}
+
+static void
+tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question, int64 now_us)
+{
+	char text[SCRIPT_WANT_MAX];
+
+	for (int i = 0; i < *count; i++)
+		if (told[i] == host)
+			return;
+	if (*count == CORE_NODES_MAX + LUA_READERS_ASKED)
+		return; /* the host learns by its next renewal */
+	told[(*count)++] = host;
+	subscription_say_by_all(host, text,
+							script_write_forced(text, question->key, question->key_len), now_us);
 }
 
 /* Reads the answer about one key.  Returns false if it is an error, or malformed. */
 static bool
-read_answer(Inspected *at, const redisReply *reply)
+read_answer(Inspected *at, const redisReply *reply, bool force)
 {
 	const redisReply *lock = reply;
 	redisReply **part;
 	int64 kind;
 
-	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == (force ? 4 : 2) &&
 		is_text(reply->element[0], LUA_MARKER_MAX))
 	{
 		strlcpy(at->marker, reply->element[0]->str, sizeof(at->marker));
@@ -166,6 +226,10 @@ read_answer(Inspected *at, const redisReply *reply)
 		return false;
 	}
 	part = lock->element;
+	if (force && lock != reply &&
+		(reply->element[2]->type != REDIS_REPLY_INTEGER ||
+		 !is_text(reply->element[3], LUA_COUNTER_DIGITS)))
+		return false;
 	if (lock == reply || lock->type != REDIS_REPLY_ARRAY || lock->elements != 7 ||
 		part[0]->type != REDIS_REPLY_INTEGER || !is_text(part[1], LUA_HELD_MAX + 32) ||
 		part[2]->type != REDIS_REPLY_INTEGER || !is_text(part[3], LUA_HELD_MAX) ||
@@ -181,6 +245,19 @@ read_answer(Inspected *at, const redisReply *reply)
 	at->value[at->value_len] = '\0';
 	at->ttl_ms = part[2]->integer < 0 ? -1 : Min(part[2]->integer, PG_INT32_MAX);
 	at->counter = strtoll(part[3]->str, NULL, 10);
+	if (at->counter < 0 || at->counter > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
+	{
+		/* such a counter must not spread to other nodes */
+		strlcpy(at->error, "its counter is out of all bounds", sizeof(at->error));
+		at->kind = INSPECTED_ERROR;
+		at->counter = 0;
+		return false;
+	}
+	if (force)
+	{
+		at->forced = reply->element[2]->integer == LUA_FORCED;
+		at->after = strtoll(reply->element[3]->str, NULL, 10);
+	}
 	at->readers = Max(Min(part[4]->integer, PG_INT32_MAX), 0);
 	at->hosts = part[5]->len / LOCK_HOST_DIGITS;
 	for (int i = 0; i < at->hosts; i++)

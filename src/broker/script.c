@@ -17,12 +17,6 @@
 #include "shared/clock.h"
 #include "shared/text.h"
 
-/*
- * No true counter is 70 years ahead of time.  A node that says so must not spread such a token to
- * the other nodes.
- */
-#define TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
-
 /* No token is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
 
@@ -222,7 +216,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->token = strtoll(reply->str, NULL, 10);
 		answer->reply = op == CORE_OP_ACQUIRE ? CORE_REPLY_YES : CORE_REPLY_NO;
 		if (answer->token < TOKEN_MIN ||
-			answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
+			answer->token > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
 		{
 			answer->reply = CORE_REPLY_UNKNOWN;
 			strlcpy(answer->text, "its counter is out of all bounds", sizeof(answer->text));
@@ -329,6 +323,11 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->permit = (int) permit;
 		return;
 	}
+	if (strcmp(word, "forced") == 0 && words_take(&text, end, &message->key, &message->key_len))
+	{
+		message->word = SCRIPT_FORCED;
+		return;
+	}
 	if (strcmp(word, "want") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 	{
@@ -400,6 +399,16 @@ script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, u
 	at = words_put_number(at, waited_us);
 	if (shared)
 		at = words_put_text(at, LUA_SHARED);
+	Assert(at - text <= SCRIPT_WANT_MAX);
+	return at - text;
+}
+
+size_t
+script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len)
+{
+	char *at = words_put_text(text, "forced");
+
+	at = words_put(at, key, key_len);
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }

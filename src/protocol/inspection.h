@@ -40,6 +40,8 @@ typedef struct Inspected
 	uint64_t host[LUA_READERS_ASKED]; /* the readers' hosts, or some of them */
 	uint8_t permit[PERMITS_MAX / 8 + 1]; /* bit n - 1: permit n is taken */
 	char error[INSPECTION_ERROR_MAX + 1];
+	bool forced;   /* after a forced release: the key is deleted; else another request's is there */
+	int64_t after; /* the counter after a forced release; `counter` is the former one */
 } Inspected;
 
 typedef enum InspectionState

@@ -152,6 +152,10 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_KEY_STRING 1
 #define LUA_KEY_OTHER 2
 
+/* what force_release.lua did */
+#define LUA_FORCED_NOT 0
+#define LUA_FORCED 1
+
 /* how many expired readers a node removes at a time */
 #define LUA_READERS_OVER 1000
 
@@ -170,5 +174,6 @@ extern const char lua_marker_script[];
 extern const char lua_hosts_script[];
 extern const char lua_readers_script[];
 extern const char lua_inspect_script[];
+extern const char lua_force_script[];
 
 #endif /* REDLOCK_LUA_H */

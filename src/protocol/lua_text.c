@@ -1,7 +1,8 @@
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua and inspect.lua by scripts/lua_text.pl: to be changed there.
+ *		readers.lua, inspect.lua and force_release.lua by scripts/lua_text.pl: to be changed
+ *		there.
  */
 #include "protocol/lua.h"
 
@@ -817,6 +818,73 @@ const char lua_inspect_script[] =
 	"count, table.concat(hosts), table.concat(permits)}\n"
 	"end\n"
 	"return replies\n";
+
+const char lua_force_script[] =
+	"local try = redis.pcall\n"
+	"local sub, match = string.sub, string.match\n"
+	"local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'\n"
+	"local key, least, expected = ARGV[1], ARGV[2], ARGV[3]\n"
+	"local counter_key, readers = key .. '\\0token', key .. '\\0readers'\n"
+	"local marker, held, counter = try('GET', " TEXT(LUA_MARKER) "), try('GET', key), try('GET', counter_key)\n"
+	"local ttl, time = try('PTTL', key), redis.call('TIME')\n"
+	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	"local kind, hosts, free = " TEXT(LUA_KEY_NONE) ", {}, true\n"
+	"if type(held) == 'table' and not string.find(held.err, '^WRONGTYPE') then\n"
+	"return held\n"
+	"end\n"
+	"if type(counter) == 'table' then\n"
+	"return counter\n"
+	"end\n"
+	"if counter and (#counter > " TEXT(LUA_COUNTER_DIGITS) " or not match(counter, '^%d+$')) then\n"
+	"return redis.error_reply('ERR the counter is not a number')\n"
+	"end\n"
+	"if type(held) == 'table' then\n"
+	"kind, held = " TEXT(LUA_KEY_OTHER) ", 'a key that is not a string'\n"
+	"elseif held then\n"
+	"kind, held = " TEXT(LUA_KEY_STRING) ", sub(held, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"end\n"
+	"local ours = kind == " TEXT(LUA_KEY_STRING) " and match(held, form) == 60\n"
+	"if ours and sub(held, 60, 60) == " TEXT(LUA_SHARED) " then\n"
+	"local found = try('HGETALL', readers)\n"
+	"for j = 1, #found, 2 do\n"
+	"local host, ends = match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')\n"
+	"if ends and ends - now > 0 and #hosts < " TEXT(LUA_READERS_ASKED) " then\n"
+	"hosts[#hosts + 1] = host\n"
+	"end\n"
+	"end\n"
+	"end\n"
+	"local lock, number = match(key, " TEXT(LUA_PERMIT_PATTERN) ")\n"
+	"for n = 1, ours and not lock and tonumber(match(held, " TEXT(LUA_PERMITS_PATTERN) ") or 0) or 0 do\n"
+	"free = free and try('EXISTS', key .. " TEXT(LUA_PERMIT) " .. n) == 0\n"
+	"end\n"
+	"local same = expected == '' or held == expected or ours and match(expected, form) == 60\n"
+	"and (sub(held, 1, 33) == sub(expected, 1, 33)\n"
+	"or sub(held, 60, 60) == " TEXT(LUA_SHARED) " and sub(expected, 60, 60) == " TEXT(LUA_SHARED) ")\n"
+	"local before = {kind, held or '', ttl, counter or '', #hosts, table.concat(hosts), ''}\n"
+	"if not free or held and not same then\n"
+	"return {marker or '', before, " TEXT(LUA_FORCED_NOT) ", ''}\n"
+	"end\n"
+	"local deleted = try('DEL', key, readers)\n"
+	"if type(deleted) == 'table' then\n"
+	"return deleted\n"
+	"end\n"
+	"local raised = least\n"
+	"if counter and tonumber(counter) >= tonumber(least) then\n"
+	"raised = string.format('%.0f', counter + 1)\n"
+	"end\n"
+	"local ahead = raised / 1000 - time[1] * 1000 - time[2] / 1000\n"
+	"local set = raised ~= '0'\n"
+	"and try('SET', counter_key, raised, 'PX', math.floor(" TEXT(LUA_COUNTER_KEEP_MS) " + math.max(0, ahead)))\n"
+	"if set and set.err then\n"
+	"return set\n"
+	"end\n"
+	"if deleted > 0 then\n"
+	"try('PUBLISH', key, 'free\\0000\\0')\n"
+	"if lock then\n"
+	"try('PUBLISH', lock .. " TEXT(LUA_PERMIT) ", 'permit\\0' .. number .. '\\0')\n"
+	"end\n"
+	"end\n"
+	"return {marker or '', before, " TEXT(LUA_FORCED) ", raised}\n";
 
 /* clang-format on */
 

@@ -22,24 +22,30 @@
 static void ask(const InspectQuestion *question, int *place, InspectAnswer *answer);
 static void leave(int code, Datum place);
 REDLOCK_NORETURN static void fail_silent(void);
-static char *faults(const InspectAnswer *answer);
 
 InspectAnswer *
 inspect_lock(const LockName *name)
 {
 	InspectAnswer *answer = palloc(sizeof(InspectAnswer));
-	InspectQuestion question;
+	InspectQuestion question = {0};
 	int prefix_len = strlen(redlock_key_prefix);
-	int place = -1;
 
 	memcpy(question.key, redlock_key_prefix, prefix_len);
 	memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
 	question.key_len = prefix_len + name->utf8_len;
+	inspect_key(name, &question, answer);
+	return answer;
+}
+
+void
+inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer)
+{
+	int place = -1;
 
 	/* the place must be left, also if the session is terminated */
 	PG_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
 	{
-		ask(&question, &place, answer);
+		ask(question, &place, answer);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
 	leave(0, PointerGetDatum(&place));
@@ -49,7 +55,6 @@ inspect_lock(const LockName *name)
 				 errmsg("redlock \"%s\" is not looked up, since no list of nodes is in force",
 						name->name),
 				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
-	return answer;
 }
 
 /* Takes a place, and waits for the answer while there is a broker. */
@@ -107,7 +112,7 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 	inspection_judge(inspection, answer->lists, answer->node);
 	if (inspection->state != INSPECTION_NO_QUORUM)
 		return;
-	text = faults(answer);
+	text = inspect_faults(answer);
 	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
 					errmsg("no quorum of redlock nodes could be reached to look up \"%s\"",
 						   name->name),
@@ -118,7 +123,7 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 void
 inspect_fail_unknown(const LockName *name, const InspectAnswer *answer)
 {
-	char *text = faults(answer);
+	char *text = inspect_faults(answer);
 
 	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
 					errmsg("the nodes do not tell whether redlock \"%s\" is held", name->name),
@@ -126,9 +131,8 @@ inspect_fail_unknown(const LockName *name, const InspectAnswer *answer)
 					errhint("redlock_holder and redlock_inspect tell what the other nodes say.")));
 }
 
-/* The nodes without a usable answer, as a part of a sentence. */
-static char *
-faults(const InspectAnswer *answer)
+char *
+inspect_faults(const InspectAnswer *answer)
 {
 	StringInfoData text;
 

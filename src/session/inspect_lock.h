@@ -15,6 +15,12 @@
  */
 extern InspectAnswer *inspect_lock(const LockName *name);
 
+/*
+ * Asks about a key, or sends the order of `question`.  The caller fills in the fields for a forced
+ * release.  Errors: as above; name: for their texts.
+ */
+extern void inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer);
+
 /* Judges the answers.  Raises an error (08006) if less than a quorum answered. */
 extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
 						  Inspection *inspection);
@@ -27,5 +33,8 @@ REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name, const In
  * database.
  */
 extern char *inspect_fault(const InspectAnswer *answer, int node);
+
+/* The nodes without a usable answer, as a part of a sentence; palloc'd. */
+extern char *inspect_faults(const InspectAnswer *answer);
 
 #endif /* REDLOCK_INSPECT_LOCK_H */

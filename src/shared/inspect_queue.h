@@ -25,9 +25,13 @@ typedef struct InspectAnswer
 	Inspected node[CORE_NODES_MAX];
 } InspectAnswer;
 
-/* The question about one lock. */
+/* The question about one lock; or the order to release it by force. */
 typedef struct InspectQuestion
 {
+	bool force;        /* with the next fields: see force_release.lua */
+	int64 least;       /* the least new counter */
+	int value_len;     /* 0: any value */
+	char value[LUA_HELD_MAX + 1];
 	int key_len;
 	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX];
 } InspectQuestion;

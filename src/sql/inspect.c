@@ -1,7 +1,7 @@
 /*
  * inspect.c
  *		The functions that look at a lock without acquiring it: redlock_holder,
- *		redlock_is_locked and redlock_inspect.
+ *		redlock_is_locked and redlock_inspect; and redlock_force_release.
  */
 #include "postgres.h"
 
@@ -19,6 +19,7 @@
 
 #include "protocol/value.h"
 #include "session/encoding.h"
+#include "session/force.h"
 #include "session/inspect_lock.h"
 #include "session/session.h"
 #include "shared/compat.h"
@@ -33,6 +34,7 @@
 PG_FUNCTION_INFO_V1(redlock_holder);
 PG_FUNCTION_INFO_V1(redlock_is_locked);
 PG_FUNCTION_INFO_V1(redlock_inspect);
+PG_FUNCTION_INFO_V1(redlock_force_release);
 #pragma GCC visibility pop
 
 /* Columns of redlock_holder. */
@@ -265,4 +267,19 @@ redlock_inspect(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* redlock_force_release(resource) */
+Datum
+redlock_force_release(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	char *holder;
+
+	get_name(fcinfo, &name);
+	session_check_ready();
+	holder = force_release(&name);
+	if (holder == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
 }
