@@ -12,25 +12,25 @@
  *
  * Commands and replies may contain names:
  *
- * 	$key, $token		the key of the lock, its counter
- * 	$readers, $barrier	its readers, its barrier
- * 	$one, $two			the keys of two permits
- * 	$queue, $first		the key of the queue, the counter of a permit
- * 	$marker, $host		the key of the marker, the beginning of a host's channel
- * 	$now, $now+5		the time at which the case begins, in us
- * 	$ms, $ms-5			the same in ms
- * 	$x300, $i300		300 letters "x", 300 digits "1"
- * 	<1:8:2=_text>		a value: secret, attempt, host and rest, "_" for a blank
- * 	<1>					the field of a reader: secret and colon
- * 	<'a_text>			a text, "_" for a blank
+ *	$key, $token		the key of the lock, its counter
+ *	$readers, $barrier	its readers, its barrier
+ *	$one, $two			the keys of two permits
+ *	$queue, $first		the key of the queue, the counter of a permit
+ *	$marker, $host		the key of the marker, the beginning of a host's channel
+ *	$now, $now+5		the time at which the case begins, in us
+ *	$ms, $ms-5			the same in ms
+ *	$x300, $i300		300 letters "x", 300 digits "1"
+ *	<1:8:2=_text>		a value: secret, attempt, host and rest, "_" for a blank
+ *	<1>					the field of a reader: secret and colon
+ *	<'a_text>			a text, "_" for a blank
  *
  * Only replies may contain patterns:
  *
- * 	*					any text
- * 	{500}				a life in ms, less by no more than the case has taken
- * 	{+$ms+500}			an instant, later by no more than the case has taken
- * 	!					the beginning of an error
- * 	|					a NUL
+ *	*					any text
+ *	{500}				a life in ms, less by no more than the case has taken
+ *	{+$ms+500}			an instant, later by no more than the case has taken
+ *	!					the beginning of an error
+ *	|					a NUL
  */
 #define _POSIX_C_SOURCE 200809L
 
