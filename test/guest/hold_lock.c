@@ -1,6 +1,6 @@
 /*
  * hold_lock.c
- *		Each client's session holds a redlock from its start to its end.
+ *		Each client's session holds a redlock from start to end.
  *
  * For session_preload_libraries, in tests of programs without knowledge of
  * redlock_pg.  In a database without a schema "redlock" it does nothing.
