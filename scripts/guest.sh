@@ -59,8 +59,9 @@ CONF
     start_postgres "$mode"
 }
 
-# Creates a database as pg_regress does.  For sessions with locks it also has the
-# extension in a schema, and no more: some tests look at all objects.
+# Creates a database as pg_regress does.  For sessions with locks it also has
+# redlock_acquire in a schema, and no more of the extension: some tests look at all
+# objects.
 create_guest_database()
 {
     local mode=$1 name=$2 setting
