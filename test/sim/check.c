@@ -200,7 +200,7 @@ check_fooled(int h, int node)
 {
 	const server *server = server_at(h, node);
 
-	tell("host %c: can't know that node %d forgot", HOST_NAME(h), node + 1);
+	tell("host %c: cannot know that node %d forgot", HOST_NAME(h), node + 1);
 	seen.fooled++;
 	fooled[h][w.server_of[h][node]] = server->lost_at_us;
 	w.plan.guarded = w.plan.sane = false;
@@ -505,7 +505,7 @@ check_disowned(int h, int s)
 	demand(14,
 		   entry->owner != OWNER_DETACHED || entry->drive.core.state == CORE_LOST ||
 			   host_now_us(h) >= entry->check.hold_until_us,
-		   "host %c gives up request %u, which is detached, before its end", HOST_NAME(h),
+		   "host %c ends request %u, which is detached, before its time", HOST_NAME(h),
 		   entry->secret);
 }
 
@@ -584,7 +584,7 @@ check_outcome(int h, int s, core_outcome outcome)
 				   entry->secret);
 			demand(16, !entry->check.steady || !wish_is_held(entry->wish),
 				   "host %c loses the lease of request %u, though a majority of nodes was well at "
-				   "each time, and the others not for long",
+				   "each time, and the rest not for long",
 				   HOST_NAME(h), entry->secret);
 			break;
 	}
@@ -857,8 +857,8 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 		   "a session of host %c that asked for lock %d gets lock %d", HOST_NAME(h), resource + 1,
 		   entry->resource + 1);
 	demand(3, entry->drive.core.state == CORE_HELD && host_now_us(h) < told_until_us(&entry->check),
-		   "a session of host %c is told that it has the lock by request %u, which is over",
-		   HOST_NAME(h), entry->secret);
+		   "a session of host %c gets the lock by request %u, which is over", HOST_NAME(h),
+		   entry->secret);
 
 	demand(13, token > entry->drive.core.token - LUA_SPAN && token <= entry->drive.core.bound,
 		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
@@ -959,7 +959,7 @@ check_write(int id)
 		sessions[book->shared_by].began_us > session->returned_us &&
 		(book->forgets == 0 || w.plan.sane))
 		demand(2, false,
-			   "a stale write with token %lld is accepted after one who shared the lock with %lld",
+			   "a stale write with token %lld is accepted after a reader's write with %lld",
 			   (long long) (session->token - WALL_US - START_US),
 			   (long long) (book->shared_stored - WALL_US - START_US));
 	if (session->shared)
@@ -1041,7 +1041,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 		   HOST_NAME(command->host));
 	for (int i = 0; command->shared && yes && after->secret != 0 && i < after->readers; i++)
 		demand(7, after->key_end_ms >= after->reader[i].end_ms,
-			   "node %d drops the lock that request %u shares before that ends", node + 1,
+			   "node %d drops the lock before the end of its reader, request %u", node + 1,
 			   after->reader[i].secret);
 	switch (command->op)
 	{
@@ -1056,7 +1056,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
-					   "request %u of host %c leaves a key at node %d that nobody will release",
+					   "request %u of host %c leaves a key at node %d without a release",
 					   command->secret, HOST_NAME(command->host), node + 1);
 			if (in_bounds && server->lost_at_us != 0 &&
 				server->lost_at_us != fooled[command->host][s])
@@ -1108,7 +1108,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				   node + 1, before->secret, before->attempt, command->secret, command->attempt);
 			demand(6, command->counter == 0 || renewal_sent[command->secret],
 				   "the release of request %u of host %c raises the counter at node %d, though "
-				   "nothing was ever renewed that could come late",
+				   "no renewal was ever sent that could come late",
 				   command->secret, HOST_NAME(command->host), node + 1);
 			demand(11, command->ttl_ms <= 0 || was_returned[command->secret],
 				   "node %d keeps the key of request %u of host %c, which no session was told of",
@@ -1297,7 +1297,7 @@ check_limit(void)
 {
 	for (int r = 0; r < w.plan.resources && w.plan.measured; r++)
 		demand(12, w.last_granted[r],
-			   "faults have stopped and all have let go, and host %c is not granted lock %d",
+			   "faults have stopped, all have released, and host %c is not granted lock %d",
 			   HOST_NAME(w.last_host), r + 1);
 }
 

@@ -480,7 +480,7 @@ fault_calm(void)
 		bound_us += WAITERS_MAX * 100 * MS + 5 * w.plan.retry_us;
 
 	w.calm = true;
-	tell("no more faults; all let go, and host %c asks", HOST_NAME(w.last_host));
+	tell("no more faults; all sessions release, and host %c asks", HOST_NAME(w.last_host));
 	bound_us += bound_us / 50 + 2 * w.plan.longer * w.plan.ttl_us;
 	if (!w.plan.measured)
 		bound_us = w.plan.ttl_us; /* keys may live for days */

@@ -502,7 +502,7 @@ give_up(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 
-	tell("host %c: the session of request %u gives up", HOST_NAME(h), entry->secret);
+	tell("host %c: the session of request %u stops without the lock", HOST_NAME(h), entry->secret);
 	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, entry->resource);

@@ -207,11 +207,11 @@ hear_want(int h, const word *word)
 		return;
 	if (waiters.count == 0)
 	{
-		tell("host %c hears of a try for lock %d", HOST_NAME(h), word->resource + 1);
+		tell("host %c receives: a try for lock %d", HOST_NAME(h), word->resource + 1);
 		session_recall(h, s);
 		return;
 	}
-	tell("host %c hears that lock %d has a waiter on host %c", HOST_NAME(h), word->resource + 1,
+	tell("host %c receives: lock %d has a waiter on host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
 	turns_want(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
 }
@@ -224,7 +224,7 @@ hear_free(int h, int s, const word *word)
 
 	if (node < 0)
 		return;
-	tell("host %c hears that lock %d is free", HOST_NAME(h), word->resource + 1);
+	tell("host %c receives: lock %d is free", HOST_NAME(h), word->resource + 1);
 	driver_on_free(&hosts[h].driver, s, node, word->token, &named, host_now_us(h));
 }
 
