@@ -12,7 +12,7 @@
  * There is no retry, no timeout, no validity and no renewal.
  *
  * With one key the clients queue, and a release leaves in the same write as
- * the next acquire: the limit for a client which asks the nodes for each lock.
+ * the next acquire: the limit for clients with a round trip for each lock.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

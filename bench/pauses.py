@@ -28,7 +28,7 @@ TTL_S = 0.5
 THINK_S = 0.02
 SETUP = ("DROP TABLE IF EXISTS counter", "DELETE FROM redlock_fences",
          f"""CREATE TABLE counter AS SELECT id, 0 AS n, 0::bigint AS token FROM generate_series(1, {PAIRS}) id""")
-# for the host whose lock is not one of the server with the counter
+# for the host whose lock is on another server than the counter
 FENCE_OF_B = """INSERT INTO redlock_fences AS f VALUES ('{id}', {token}, clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at
     WHERE f.token <= EXCLUDED.token RETURNING token"""

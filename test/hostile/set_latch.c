@@ -1,6 +1,6 @@
 /*
  * set_latch.c
- *		A process whose latch is set at each wait.
+ *		Sets the latch of a process at each wait.
  *
  *	 cc -shared -fPIC -o set_latch.so set_latch.c -ldl
  *	 LD_PRELOAD=./set_latch.so SET_LATCH_FILE=/path/who postgres ...

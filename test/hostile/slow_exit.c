@@ -1,6 +1,6 @@
 /*
  * slow_exit.c
- *		A process that takes time to end after PostgreSQL's last callback.
+ *		A process takes time to end after PostgreSQL's last callback.
  *
  *	 cc -shared -fPIC -o slow_exit.so slow_exit.c
  *	 LD_PRELOAD=./slow_exit.so SLOW_EXIT_DIR=/some/directory pg_ctl start ...

@@ -1,6 +1,6 @@
 /*
  * stall.c
- *		A process that stalls when it reads the wall clock.
+ *		A process stalls when reading the wall clock.
  *
  *	 cc -shared -fPIC -o stall.so stall.c -ldl
  *	 LD_PRELOAD=./stall.so STALL_FILE=/path/who postgres ...
