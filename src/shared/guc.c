@@ -267,9 +267,9 @@ check_urls(const char *setting, char **newval, void **extra)
 		/* the standard message would print the value */
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 		GUC_check_errmsg("invalid value for parameter \"%s\": %s", setting, wrong);
-		GUC_check_errhint(
-			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, by TLS "
-			"rediss://..., separated by commas, an IPv6 address in brackets, each server once.");
+		GUC_check_errhint("Write redis://[user:password@]host[:port][/db][?durable=yes|no] for "
+						  "each node, or rediss://... for TLS. Separate nodes by commas, write "
+						  "IPv6 addresses in brackets, and name each server once.");
 		return false;
 	}
 #ifndef REDLOCK_TLS
@@ -281,8 +281,8 @@ check_urls(const char *setting, char **newval, void **extra)
 			GUC_check_errmsg("invalid value for parameter \"%s\": node %d: "
 							 "this build of redlock_pg has no TLS (rediss://)",
 							 setting, i + 1);
-			GUC_check_errdetail("It was built without hiredis 1.0 or later with its TLS library, "
-								"or without OpenSSL 3.0 or later.");
+			GUC_check_errdetail("The build had no hiredis 1.0 or later with its TLS library, or no "
+								"OpenSSL 3.0 or later.");
 			GUC_check_errhint("Install both with their headers (Debian: libhiredis-dev and "
 							  "libssl-dev), then build and install redlock_pg again, and restart "
 							  "the server.");
@@ -351,7 +351,7 @@ check_runs_keep(int *newval, void **extra, GucSource source)
 {
 	if (*newval == 0 || *newval >= RUNS_KEEP_MIN_S)
 		return true;
-	GUC_check_errdetail("It is %d seconds. Rows are kept for a day at least.", *newval);
+	GUC_check_errdetail("The value is %d seconds; the minimum is one day.", *newval);
 	GUC_check_errhint("Write a unit, for example \"30 d\"; 0 keeps the rows for ever.");
 	return false;
 }
