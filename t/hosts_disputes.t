@@ -340,12 +340,12 @@ subtest 'another max_ttl' => sub {
 	my $result = wait_refused($host{a});
 	like($result->{message}, qr/^redlock "refused" is not acquired, since host "b" has other settings and might get it too$/,
 		'the error names the host');
-	like($result->{detail}, qr/Its redlock\.max_ttl is 30000 ms, here it is 60000 ms\.$/, 'and in what it differs');
-	like($result->{hint}, qr/^Set redlock\.max_ttl to the same on both\. It takes locks all the same.* Locks are acquired again when/, 'and what to do');
+	like($result->{detail}, qr/redlock\.max_ttl is 30000 ms at that host, and 60000 ms at this host\.$/, 'and in what it differs');
+	like($result->{hint}, qr/^Set the same redlock\.max_ttl on both hosts\. Set redlock\.on_disagreement to refuse on that host.* This host acquires locks again when/, 'and what to do');
 	is($waiting->result->{state}, '55000', 'who waits is refused, too');
 	is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 	is( $host{b}->safe_psql('postgres', "SELECT agrees, disagreement FROM redlock_hosts WHERE name = 'a'"),
-		'f|Its redlock.max_ttl is 60000 ms, here it is 30000 ms. Set redlock.max_ttl to the same on both.',
+		'f|redlock.max_ttl is 60000 ms at that host, and 30000 ms at this host. Set the same redlock.max_ttl on both hosts.',
 		'in the view');
 	is($host{b}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 't', 'one agrees with itself');
 	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
