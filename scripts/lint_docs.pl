@@ -422,10 +422,12 @@ sub objects
 
 sub prose
 {
-	my $words = () = content_of('README.md') =~ /\S+/g;
-
-	complain("README.md: $words words, and 1500 are the limit") if $words > 1500;
-	foreach my $document (@documents)
+	foreach my $page ('README.md', glob 'docs/design/*.md')
+	{
+		my $words = () = content_of($page) =~ /\S*\w\S*/g;
+		complain("$page: $words words, and 1500 are the limit") if $words > 1500;
+	}
+	foreach my $document (@documents, 'CONTRIBUTING.md', 'src/README.md', glob 'test/*/README.md')
 	{
 		foreach my $paragraph (split /\n\s*\n|\n(?=[-*|\d])/, prose_of($document))
 		{

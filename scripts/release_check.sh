@@ -27,6 +27,7 @@ for flavour in "$@"; do
         result=$(tail -n 1 "$log")
         rm -f "$log"
         summary+="$("$PG_CONFIG" --version), $flavour, $part: $result"$'\n'
+        scripts/record.pl "$("$PG_CONFIG" --version) with $flavour: $part" "$result"
         [[ $result =~ ^[1-9][0-9]*\ passed,\ 0\ failed$ ]] || failed=1
     done
 done

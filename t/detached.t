@@ -102,7 +102,7 @@ is($t->query("SELECT count(redlock_acquire('n' || i, scope => 'detached', hold_a
 is($s->run("SELECT redlock_try('one more')")->{state}, '53400', 'as redlock.max_locks');
 is($s->query("SELECT bool_and(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held'"), 't', 'all are released');
 
-# the limit of a role holds for those that wait, too
+# the limit of a role includes waiters
 my $limit = "redlock.max_locks_per_session";
 $_->query("SET $limit = 1") foreach $t, $u;
 $b->query("SELECT redlock_acquire('limit ' || i, scope => 'session') FROM generate_series(1, 2) i");
@@ -157,7 +157,7 @@ wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'it is renewed');
 is_over('long', 'hold_at_most is over, after renewals');
 is(stat_of('lost'), $lost, 'none of these was lost');
 
-# at its end its validity ends, too: who extends it then is told that it goes on
+# its validity ends with it: an extension after that must not be confirmed
 foreach my $round (1 .. 20)
 {
 	$token = $s->query("SELECT redlock_acquire('extended', scope => 'detached', hold_at_most => '500 ms')");
@@ -218,8 +218,8 @@ foreach my $round (1 .. 20)
 	$t->query("SELECT redlock_release('woken')");
 }
 cmp_ok(time - $began, '<', 9, 'the release wakes it');
-# Those who want to share it wait together, also one who wants others, too.  The time counts from
-# the release, soon after they have looked.
+# Readers wait together, also a reader that waits for other locks, too.  The time counts from the
+# release, soon after their look.
 my $woken = 0;
 foreach my $round (1 .. 24)
 {
@@ -240,7 +240,7 @@ $t->send("SELECT redlock_acquire('woken', scope => 'session') > $token");
 is($t->result->{out}, 't', 'so does its end');
 $t->query("SELECT redlock_release('woken')");
 
-# who gives up leaves its place
+# a cancelled waiter leaves its place
 $token = acquire($s, 'left');
 $t->send("SELECT redlock_acquire('left')");
 is_queued('left', $t, 'the first in the queue');

@@ -45,7 +45,7 @@ sub names_on
 	return $result->{state} eq '' ? $result->{out} : "error $result->{state}";
 }
 
-# What the nodes have, by a script: what it returns, of each that answers.
+# Runs a script at each node, and returns the result of each node that answers.
 sub eval_on
 {
 	my ($script, @on) = @_;
@@ -66,7 +66,7 @@ sub wait_agreed
 	return;
 }
 
-# Waits until the host refuses, for what the other one has now; returns that error.
+# Waits until the host refuses locks because of the other host's settings; returns the error.
 sub wait_refused
 {
 	my ($host, $detail) = @_;
@@ -299,7 +299,7 @@ subtest 'hosts come and go' => sub {
 	$host{c}->stop('immediate');
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
 
-	# what it wrote names processes that end after it
+	# its entry names processes that end later
 	my $disputes = count_in_log($host{a}, 'has other settings than this one');
 	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
@@ -351,7 +351,7 @@ subtest 'another max_ttl' => sub {
 	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
 	$held->query("SELECT redlock_release('held')");
 
-	# the session behind it in the queue gets what the server holds
+	# the next session in the queue gets the lock of this server
 	$queued->send("SELECT redlock_acquire('held', ttl => '6 s')");
 	wait_until(
 		sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '1' },
@@ -385,7 +385,7 @@ subtest 'another max_ttl' => sub {
 		'the next broker has found it');
 	wait_refused($host{a});
 
-	# who is changed once more says in what it differs now
+	# a host that is changed again tells its present differences
 	set($host{b}, "redlock.max_ttl = '40s'");
 	foreach my $host ($host{a}, $host{b})
 	{
@@ -443,7 +443,7 @@ subtest 'other nodes' => sub {
 	is(names_on($host{a}, 'WHERE NOT agrees'), 'b', 'also when the node has restarted');
 	is(psql_result($host{a}, "SELECT redlock_try('refused')")->{state}, '55000', 'and refuses');
 
-	# nor do hosts agree by what one of them can't send to for a while
+	# nor do hosts agree while one of them cannot send to a node
 	my %id = map { split /\|/ } split /\n/, $host{a}->safe_psql('postgres', 'SELECT name, host_id FROM redlock_hosts');
 	$log_end = -s $host{a}->logfile;
 	my $log_end_b = -s $host{b}->logfile;

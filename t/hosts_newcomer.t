@@ -36,7 +36,7 @@ sub standing_of
 	return psql_result($host, "SELECT standing FROM redlock_hosts WHERE name = '$name'")->{out} // '';
 }
 
-# What do these hosts answer while each of the others writes itself into the lists twice?
+# The answers of these hosts while each of the others writes two entries.
 sub states_during_beats
 {
 	my ($on, $beating) = @_;
@@ -57,7 +57,7 @@ sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 my %id = map { $_ => host_id($host{$_}) } sort keys %host;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
 
-# ---- one of its nodes is another one, which has just started ----
+# ---- one of its nodes is another node, which has just started ----
 
 # The newcomer can't tell its young node from a node of a and b after a restart, until a and b have written again.
 my $own = redis_node();
@@ -80,7 +80,7 @@ is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hos
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;
 
-# ---- its own node is down when it begins ----
+# ---- its own node is down at its start ----
 
 # Without its own node, the host agrees with a and b.  When the own node votes and a common node is out of reach,
 # the host could get a lock beside a and b.
@@ -169,7 +169,7 @@ set($host{a}, $other_ttl);
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when all agree') foreach values %host, $laptop, $second;
 wait_until(sub { log_of($laptop) =~ /redlock host "\w+" agrees with this one again, or is gone/ }, 'the log says so');
 
-# ---- one that holds locks, and one that can't be relied upon ----
+# ---- a newcomer with locks, and a newcomer that cannot be relied upon ----
 
 my $held = session($host{b});
 $held->query("SELECT redlock_acquire('held', scope => 'session')");

@@ -63,7 +63,7 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
-# not either when it can't send to most of the new nodes, and so does not know whose they are
+# nor when the host cannot send to most of the new nodes, and so does not know their hosts
 my $id = host_id($host{a});
 $_->pause foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 4);
@@ -90,7 +90,7 @@ wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broke
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
 excludes('the next broker');
 
-# so does the server when it comes back; the file is for nobody else
+# the server does so after a restart, too; only its user may read the file
 foreach my $mode ('fast', 'immediate')
 {
 	$host{a}->stop($mode);
@@ -100,7 +100,7 @@ foreach my $mode ('fast', 'immediate')
 	ok(!is_so('a', $is_new), 'a has not left the old nodes');
 }
 
-# one that is damaged is not used, and the log says what to do
+# a damaged file is not used, and the log has a hint
 my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
 is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
 $host{a}->stop;
@@ -116,7 +116,7 @@ give('a', \@old, \@new);
 wait_until(sub { is_so('a', $is_settled) }, 'a has both lists again');
 give('a', \@new, []);
 
-# nor do other lists, or none, take it out of the two
+# nor do other lists, or no list, take the place of the two
 my @other = ([ [ @new[ 0, 1 ] ], [] ], [ [], [] ], [ [], \@new ], [ \@old, ['redis://127.0.0.1:1'] ],
 	[ \@new, \@old ], [ \@new, ['redis://127.0.0.1:1'] ], [ ['redis://127.0.0.1:1'], \@old ]);
 foreach my $other (@other)

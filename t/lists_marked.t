@@ -83,7 +83,7 @@ wait_until(sub { $result = try_on($host{late}); ($result->{out} // '') eq 'f' },
 $holder->quit;
 wait_until(sub { ($result = try_on($host{late}))->{out} eq 't' }, 'and gets it when it is free');
 
-# ---- the operator says that they were not left ----
+# ---- the operator declares that the nodes were not left ----
 
 $host{late}->stop;
 give($host{late}, \@old, []);
@@ -103,7 +103,7 @@ wait_until(sub { try_on($host{late})->{state} eq '55000' }, 'now the others were
 give($host{late}, \@old, []);
 wait_until(sub { try_on($host{late})->{state} eq '' }, 'and the first ones are in use');
 
-# ---- one node at a time, after that ----
+# ---- then one node at a time ----
 
 my @four = (@old, $new[0]);
 my @then = @four[ 1 .. 3 ];

@@ -16,7 +16,7 @@ my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.max_new_names_per_hour = 10");
 my $number = 0;
 
-# A session of a role of its own, with or without a limit of its own.
+# A session of a new role, with or without its own limit.
 sub role
 {
 	my ($limit) = @_;

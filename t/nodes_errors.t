@@ -38,7 +38,7 @@ sub row_is
 	  || diag($host->safe_psql('postgres', 'TABLE redlock_nodes'));
 }
 
-# A try that gets no quorum; until it says so, the nodes may be about to answer otherwise.
+# A try without a quorum; before its error, the nodes may still change their answers.
 sub no_quorum
 {
 	my ($what, $detail, $hint) = @_;
@@ -70,7 +70,7 @@ set_nodes($good, map { 'redis://' . $_->address } @guarded);
 row_is($guarded[0]->address, 'no password where one is wanted', q{state = 'refused' AND last_error ~ '^NOAUTH Authentication required$'});
 no_quorum('no password', qr/: NOAUTH Authentication required\.$/, qr/^Correct the user and password in redlock\.nodes, and reload\. See/);
 
-# it is tried again each second, and shown as refused meanwhile
+# the node is tried again each second, and is shown as refused meanwhile
 my $since = $host->safe_psql('postgres', "SELECT since FROM redlock_nodes WHERE node = '@{[$guarded[0]->address]}'");
 my %states;
 my $refusals = sub { return $guarded[0]->cli('INFO', 'errorstats') =~ /errorstat_NOAUTH:count=(\d+)/ ? $1 : 0; };
@@ -142,7 +142,7 @@ row_is($full[0]->address, 'a node that is full of clients is tried again', q{sta
 ask($_, 'CONFIG SET maxclients 100') foreach @holds;
 wait_nodes_ready($host, 3);
 
-# ---- who is before this session, on one server ----
+# ---- the session ahead, on one server ----
 
 my ($first, $second) = map { session($host) } 1, 2;
 my ($pid, $second_pid) = ($first->pid, $second->pid);

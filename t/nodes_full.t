@@ -50,7 +50,7 @@ sub told
 
 my $app = session_of('app');
 
-# ---- one role, three sessions, arrays of names that nobody has used ----
+# ---- one role, three sessions, arrays of unused names ----
 
 {
 	my $before = used($nodes[0]);
@@ -183,7 +183,7 @@ is($on_b->query("SELECT redlock_acquire('given back', scope => 'session') > $tok
 	is($renewed->query(q{SELECT count(redlock_extend(resource, token, '2 h')) FROM redlock_locks WHERE scope = 'detached'}), 1, 'a detached lock is prolonged');
 }
 
-# ---- what tells that they are full ----
+# ---- messages about full nodes ----
 
 wait_until(sub { told(qr/WARNING:  redlock node \S+ has little memory left/) == 3 }, 'the log warns of each node')
   or diag(slurp_file($host->logfile));
@@ -204,7 +204,7 @@ is($app->query("SELECT redlock_try('unheard of', scope => 'session')"), 't', 'ne
 wait_until(sub { told(qr/LOG:  redlock node \S+ has enough memory again/) == 3 }, 'which the log tells');
 is(told(qr/WARNING:  redlock node \S+ has little memory left/), 6, 'and nothing more');
 
-# A node that does not tell its memory, or has no limit.
+# A node that hides its memory, or has no limit.
 {
 	my $unlimited = redis_node();
 

@@ -45,7 +45,7 @@ sub recorded
 	return;
 }
 
-# ---- a run that failed before it began ----
+# ---- a run that failed before its command began ----
 
 $session->query("SET application_name = 'x'; CREATE ROLE worker; SET ROLE worker");
 is($session->run("CALL redlock_run('syntax', 'SELEKT 1', record => true)")->{state}, '42601', 'a command that is none');

@@ -160,7 +160,7 @@ is(last_run('status'), 'skipped', '... and does not undo it');
 $session->query('RESET default_transaction_isolation');
 $other->query('SELECT redlock_release_all()');
 
-# ---- nobody waits for rows that another has locked ----
+# ---- rows that another session has locked delay nobody ----
 
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
@@ -196,7 +196,7 @@ $long->quit;
 
 # ---- which are over without a word ----
 
-# those of other servers, which replication brings, are none of ours; nor is one that runs
+# rows of other servers, which replication brings, are not ours; nor is a row of a live run
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
 SELECT 'elsewhere', '', host, database, role, 1, server + 1, '1', 1, now(), 'running' FROM redlock_runs LIMIT 1;
@@ -245,7 +245,7 @@ $session->query('RESET search_path; RESET ROLE');
 
 # ---- runs that have nothing in common, in SERIALIZABLE ----
 
-# The first sees no later one; the middle one has been passed by the last, which commits first.
+# The first run sees no later run.  The last run has passed the middle run, and commits first.
 $host_a->safe_psql('postgres', <<'SQL');
 CREATE TABLE slow_commits (n int);
 CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(NEW.n); RETURN NULL; END $$;
@@ -282,7 +282,7 @@ $gate->query('SELECT pg_advisory_unlock(11)');
 is($session->result->{state}, '', '... whose row is moved');
 is(last_run('resource, status'), 'moved|succeeded', '... is told to have succeeded');
 
-# the warning is for what sees less than it should
+# the warning is about a session that sees less than it should
 $session->query("SET default_transaction_isolation = 'repeatable read'");
 unlike($session->run("CALL redlock_run('job', 'SELECT 1', record => true)")->{err}, qr/snapshot/, 'recorded work has a snapshot that is younger than the grant');
 like($session->run("CALL redlock_run('job', 'SELECT 1')")->{err}, qr/WARNING:.* the transaction's snapshot is older than the grant/, 'other work has that of the CALL');
@@ -301,7 +301,7 @@ wait_until(sub { slurp_file($host_a->logfile, $log_size) =~ /ERROR:  not this on
 $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 becomes('failed', 'others are written');
 
-# a database that no one may connect to any more
+# a database that refuses new connections
 $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS false');
 $session->run("CALL redlock_run('closed', 'SELECT 1/0', record => true)");
 wait_until(sub { $session->query("SELECT status FROM redlock_runs WHERE resource = 'closed'") eq 'failed' }, 'one in a database that is closed for new connections');
@@ -364,7 +364,7 @@ my @failing = map { session($host_a) } 1 .. $reports;
 my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
 $failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . "\$c\$, record => true, wait => '1 min')") foreach 0 .. $#failing;
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
-# its process waits for this one
+# its process waits for this process
 $session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
 $gate->query('SELECT pg_advisory_unlock(1)');
 is((grep { $_->result->{err} =~ /could not record/ } @failing), 0, 'fail at a time, and each can tell it');

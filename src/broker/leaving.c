@@ -64,7 +64,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
 	if (!steps_may_follow(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
 						  known_marks()))
-		all_told = false; /* a host may have replaced these lists */
+		all_told = false; /* a host may have only other lists */
 	if (apart_id != 0 || !all_told)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
@@ -141,9 +141,9 @@ look_apart(const HostRecord *record, int64 seen_us)
 }
 
 /*
- * Have enough nodes answered since since_us to know each host?  A host that gets locks by the
- * lists in force, or by the list to leave, is in the entries of a majority of each of its lists.
- * So among the nodes of any quorum, a node with all its entries tells of that host.
+ * Have nodes with all their entries answered since since_us, enough to know each host?  A host
+ * that gets locks by the lists in force, or by the list to leave, has an entry at a majority of
+ * each of its lists.  So any quorum includes a node with this entry, if no node has lost its data.
  */
 static bool
 have_told(core_lists left, int64 since_us, int64 now_us)
