@@ -407,13 +407,13 @@ subtest 'another max_ttl' => sub {
 subtest 'another database' => sub {
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(db => 1) } @nodes) . "'");
 	my $result = wait_refused($host{b});
-	like($result->{detail}, qr/Of node \S+ it uses database 0, and this host database 1\.$/, 'the error');
+	like($result->{detail}, qr/At node \S+, that host uses database 0, and this host database 1\.$/, 'the error');
 	wait_until(
 		sub { ($host{a}->safe_psql('postgres', "SELECT standing FROM redlock_hosts WHERE name = 'b'")) eq 'refuses' },
 		'the others know that it refuses');
 	is(psql_result($host{a}, "SELECT redlock_try('goes on')")->{state}, '', 'and go on');
 	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
-		qr/Of node \S+ it uses database 0, and this host database 1\. Name the same database/, 'the view');
+		qr/At node \S+, that host uses database 0, and this host database 1\. Name the same database/, 'the view');
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes) . "'");
 	wait_agreed($host{a}, $host{b});
 };
@@ -429,7 +429,7 @@ subtest 'other nodes' => sub {
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes[2, 3, 4]) . "'", 'redlock.on_disagreement = warn');
 	my @address = map { $_->address } @nodes;
 	my $result = wait_refused($host{a},
-		qr/Only it has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
+		qr/Only that host has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
 	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
 	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
 		'the view has it, by the one node that both have', 60);

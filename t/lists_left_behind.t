@@ -165,7 +165,7 @@ wait_until(
 my @address = map { $_->address } @old[ 0, 1 ], @new[ 1, 2 ];
 like(
 	$told->{detail},
-	qr/Only it has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
+	qr/Only that host has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
 	'nodes that b has left, but for a lock, are none of its list');
 $kept->query("SELECT redlock_release('kept')");
 give('b', \@new, []);

@@ -68,7 +68,7 @@ is($result->{state}, '55000', 'a host that was off gets no lock by the old nodes
 like($result->{message}, qr/^redlock "job" is not acquired, since the hosts have left the nodes of this server$/, 'the error');
 my $addresses = join ', ', sort map { $_->address } @new;
 like($result->{detail}, qr/^Host "[ab]" has left these nodes for: (?:redis:\/\/)?\Q$addresses\E\.$/, 'names the nodes');
-like($result->{hint}, qr/^Set redlock\.nodes to these nodes\./, 'and what to do');
+like($result->{hint}, qr/^Set redlock\.nodes to the nodes in the DETAIL\./, 'and what to do');
 wait_until(sub { log_of($host{late}) =~ /WARNING:  redlock\.nodes names old nodes that the hosts have left, so this host takes no locks/ },
 	'so does the log');
 replace_broker($host{late});
