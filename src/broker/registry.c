@@ -332,7 +332,7 @@ tell_namesake(int64 now_us)
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("another redlock host is called \"%s\", too", host_list_own_name()),
 				 errdetail("Its id is %016" PRIx64 ". Both hosts have this name in redlock_runs, "
-												   "redlock_hosts and the details of deadlocks.",
+						   "redlock_hosts and the details of deadlocks.",
 						   id),
 				 errhint("Set a different cluster_name on each host, and restart the server.")));
 	if (id != 0)
