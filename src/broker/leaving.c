@@ -277,9 +277,8 @@ complain_rival(int64 since_us)
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),
-		 errdetail(
-			 "Host \"%s\" is about to leave the nodes that this host wants to keep. Its id is "
-			 "%016" PRIx64 ".",
-			 rival.name, rival_id),
+		 errdetail("Host \"%s\" (id %016" PRIx64
+				   ") is about to leave the nodes that this host wants to keep.",
+				   rival.name, rival_id),
 		 errhint("Set redlock.nodes and redlock.nodes_next to the same values on both hosts.")));
 }

@@ -190,11 +190,10 @@ static void
 fail_held(const Holding *holding)
 {
 	if (holding->attached)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("this transaction is attached to redlock \"%s\"", holding->name),
-				 errdetail("The lock is detached: it can't be acquired until it is released."),
-				 errhint("Remove the call: the transaction relies on the lock already.")));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+						errmsg("this transaction is attached to redlock \"%s\"", holding->name),
+						errdetail("A detached lock can't be acquired before its release."),
+						errhint("Remove the call: the transaction relies on the lock already.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_IN_USE),
 			 errmsg("this session holds redlock \"%s\" already", holding->name),

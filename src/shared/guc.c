@@ -156,14 +156,15 @@ guc_define(void)
 
 	DefineCustomEnumVariable(
 		"redlock.on_disagreement",
-		"What happens while another host has settings by which both could get one lock.",
+		"Action while this host and another host could both get one lock, because of their "
+		"settings.",
 		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. Held locks "
 		"stay held.",
 		&redlock_on_disagreement, ON_DISAGREEMENT_REFUSE, on_disagreement_options, PGC_SIGHUP, 0,
 		NULL, NULL, NULL);
 
 	DefineCustomEnumVariable(
-		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",
+		"redlock.on_loss", "Action on a session whose lease ends without renewal.",
 		"cancel: the running statement is cancelled; error: the next call and the commit fail; "
 		"terminate: the session ends.",
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
@@ -193,7 +194,7 @@ guc_define(void)
 							   &redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL,
 							   NULL);
 
-	DefineCustomEnumVariable("redlock.tls_verify", "What is verified of a node with TLS.",
+	DefineCustomEnumVariable("redlock.tls_verify", "Checks of the certificate of a node with TLS.",
 							 "full: the authority of the certificate, and the host name in the "
 							 "URL; ca: the authority only; none: nothing.",
 							 &redlock_tls_verify, TLS_VERIFY_FULL, tls_verify_options, PGC_SIGHUP,

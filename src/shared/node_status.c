@@ -40,7 +40,7 @@ static const struct
 	{"it has no command", SERVER_STEP},
 	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
 	{"OOM", "Raise maxmemory of the node, or remove other data from the node."},
-	{"MISCONF", "See the node's log for why it can't write to its disk."},
+	{"MISCONF", "See the node's log for the failed write to disk."},
 	{"NOREPLICAS", "Start the replicas of the node, or set its min-replicas-to-write to 0."},
 	{"ERR max number of clients",
 	 "Raise maxclients of the node, or close other connections to it."},
