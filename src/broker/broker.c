@@ -75,8 +75,8 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer,     on_lost,   on_change, node_news_of_memory,
-									on_called,     on_joined, on_hear};
+static const NodeHandler handler = {on_answer, on_lost,   on_change, node_news_of_memory,
+									on_called, on_joined, on_hear};
 
 void
 broker_register(void)

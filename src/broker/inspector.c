@@ -110,8 +110,7 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 						  question->key,
 						  least,
 						  question->value};
-	size_t len[] = {strlen(argv[0]),    strlen(argv[1]), 1, question->key_len, 0,
-					question->value_len};
+	size_t len[] = {strlen(argv[0]), strlen(argv[1]), 1, question->key_len, 0, question->value_len};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
 
 	len[4] = snprintf(least, sizeof(least), INT64_FORMAT, question->least);
@@ -128,8 +127,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 
 	if (call < CALL_FIRST)
 	{
-		if (reply != NULL && reply->type == REDIS_REPLY_STRING &&
-			reply->len == SCRIPT_SHA_SIZE - 1)
+		if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
 			strlcpy(sha[call - CALL_LOAD], reply->str, SCRIPT_SHA_SIZE);
 		return;
 	}
@@ -202,8 +200,8 @@ tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *questi
 	if (*count == CORE_NODES_MAX + LUA_READERS_ASKED)
 		return; /* the host learns by its next renewal */
 	told[(*count)++] = host;
-	subscription_say_by_all(host, text,
-							script_write_forced(text, question->key, question->key_len), now_us);
+	subscription_say_by_all(host, text, script_write_forced(text, question->key, question->key_len),
+							now_us);
 }
 
 /* Reads the answer about one key.  Returns false if it is an error, or malformed. */

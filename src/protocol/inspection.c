@@ -36,8 +36,7 @@ inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node
 			continue;
 		if (node[i].kind > INSPECTED_ERROR)
 			inspection->answered |= CORE_BIT(i);
-		if (!has_key(&node[i]) &&
-			(node[i].kind != INSPECTED_NONE || node[i].may_have_forgotten))
+		if (!has_key(&node[i]) && (node[i].kind != INSPECTED_NONE || node[i].may_have_forgotten))
 			unknown |= CORE_BIT(i);
 	}
 	find_group(inspection, node, members);
@@ -140,8 +139,7 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 		inspection->state = kept ? INSPECTION_KEPT : INSPECTION_HELD;
 	else
 	{
-		inspection->state =
-			core_has_quorum(lists, unknown) ? INSPECTION_UNKNOWN : INSPECTION_FREE;
+		inspection->state = core_has_quorum(lists, unknown) ? INSPECTION_UNKNOWN : INSPECTION_FREE;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (core_has_quorum(lists, nodes_like(node, i, inspection->answered) | unknown))
 				inspection->state = INSPECTION_UNKNOWN;

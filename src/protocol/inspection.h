@@ -35,9 +35,9 @@ typedef struct Inspected
 	int value_len;
 	char value[LUA_HELD_MAX + 1];
 	char marker[LUA_MARKER_MAX + 1];
-	int readers;                      /* of a shared lock */
-	int hosts;                        /* number of `host` */
-	uint64_t host[LUA_READERS_ASKED]; /* the readers' hosts, or some of them */
+	int readers;                         /* of a shared lock */
+	int hosts;                           /* number of `host` */
+	uint64_t host[LUA_READERS_ASKED];    /* the readers' hosts, or some of them */
 	uint8_t permit[PERMITS_MAX / 8 + 1]; /* bit n - 1: permit n is taken */
 	char error[INSPECTION_ERROR_MAX + 1];
 	bool forced;   /* after a forced release: the key is deleted; else another request's is there */

@@ -71,9 +71,10 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 	memcpy(question.key, redlock_key_prefix, prefix_len);
 	if (permit == 0)
 		memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
-	question.key_len = prefix_len + (permit == 0 ? name->utf8_len
-												 : permits_name(question.key + prefix_len,
-																name->utf8, name->utf8_len, permit));
+	question.key_len =
+		prefix_len +
+		(permit == 0 ? name->utf8_len
+					 : permits_name(question.key + prefix_len, name->utf8, name->utf8_len, permit));
 	if (permit != 0)
 		inspect_key(name, &question, answer);
 	least = force_first_least(answer->lists, answer->node, redlock_wall_clock_us());

@@ -113,11 +113,11 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 	if (inspection->state != INSPECTION_NO_QUORUM)
 		return;
 	text = inspect_faults(answer);
-	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
-					errmsg("no quorum of redlock nodes could be reached to look up \"%s\"",
-						   name->name),
-					text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
-					errhint("See the view redlock_nodes.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("no quorum of redlock nodes could be reached to look up \"%s\"", name->name),
+			 text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
+			 errhint("See the view redlock_nodes.")));
 }
 
 void

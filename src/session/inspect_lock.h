@@ -26,7 +26,8 @@ extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
 						  Inspection *inspection);
 
 /* Raises an error (08006): nodes without a usable answer decide whether the lock is held. */
-REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name, const InspectAnswer *answer);
+REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name,
+												  const InspectAnswer *answer);
 
 /*
  * Describes why a node gave no usable answer, or returns NULL; palloc'd, in the encoding of this

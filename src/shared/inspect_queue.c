@@ -4,41 +4,45 @@
  */
 #include "postgres.h"
 
+#include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
-#include "storage/spin.h"
 
 #include "shared/compat.h"
 #include "shared/inspect_queue.h"
 #include "shared/lease.h"
 
+/* The state of a place, which the named process changes. */
 typedef enum PlaceState
 {
-	PLACE_FREE,
-	PLACE_ASKED, /* the broker has not seen the question */
-	PLACE_SENT,  /* the broker waits for the nodes */
-	PLACE_DONE   /* the session may read the answer */
+	PLACE_FREE,   /* any session: FILLED */
+	PLACE_FILLED, /* the session: ASKED */
+	PLACE_ASKED,  /* the broker: SENT; the session: FREE */
+	PLACE_SENT,   /* the broker: DONE; the session: LEFT */
+	PLACE_LEFT,   /* the broker: FREE */
+	PLACE_DONE    /* the session: FREE */
 } PlaceState;
 
 typedef struct Place
 {
-	PlaceState state;
-	bool left;     /* SENT: no session waits for the answer */
-	uint64 number; /* ASKED: the broker takes the least number first */
+	pg_atomic_uint32 state;
+	uint64 number; /* the broker takes the least number first */
 	InspectQuestion question;
 	InspectAnswer answer;
 } Place;
 
 typedef struct Shared
 {
-	slock_t mutex;
-	uint64 asked; /* under the mutex, as state, left and number of a place */
+	pg_atomic_uint64 asked;
 	ConditionVariable changed;
 	Place place[INSPECT_PLACES];
 } Shared;
 
 static Shared *shared = NULL;
 static uint32 wait_event = 0;
+
+static bool move(int place, PlaceState from, PlaceState to);
+static int first_asked(void);
 
 Size
 inspect_queue_size(void)
@@ -55,54 +59,55 @@ inspect_queue_set_up(void)
 	if (found)
 		return;
 	memset(shared, 0, inspect_queue_size());
-	SpinLockInit(&shared->mutex);
+	pg_atomic_init_u64(&shared->asked, 0);
 	ConditionVariableInit(&shared->changed);
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
+}
+
+/*
+ * Returns false if the state is not `from`.  A full barrier: the next owner sees what the former
+ * one wrote.
+ */
+static bool
+move(int place, PlaceState from, PlaceState to)
+{
+	uint32 expected = from;
+
+	return pg_atomic_compare_exchange_u32(&shared->place[place].state, &expected, to);
 }
 
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	int place = -1;
-
-	SpinLockAcquire(&shared->mutex);
-	for (int i = 0; i < INSPECT_PLACES && place < 0; i++)
-		if (shared->place[i].state == PLACE_FREE)
-			place = i;
-	if (place >= 0)
-	{
-		shared->place[place].state = PLACE_ASKED;
-		shared->place[place].left = false;
-		shared->place[place].number = ++shared->asked;
-		shared->place[place].question = *question;
-	}
-	SpinLockRelease(&shared->mutex);
-	if (place >= 0)
-		lease_wake_broker();
-	return place;
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		if (move(i, PLACE_FREE, PLACE_FILLED))
+		{
+			shared->place[i].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
+			shared->place[i].question = *question;
+			(void) move(i, PLACE_FILLED, PLACE_ASKED);
+			lease_wake_broker();
+			return i;
+		}
+	return -1;
 }
 
 bool
 inspect_queue_copy(int place, InspectAnswer *answer)
 {
-	bool done;
-
-	SpinLockAcquire(&shared->mutex);
-	done = shared->place[place].state == PLACE_DONE;
-	SpinLockRelease(&shared->mutex);
-	if (done)
-		*answer = shared->place[place].answer;
-	return done;
+	if (pg_atomic_read_u32(&shared->place[place].state) != PLACE_DONE)
+		return false;
+	pg_read_barrier();
+	*answer = shared->place[place].answer;
+	return true;
 }
 
+/* The broker may move the place meanwhile, but only onwards. */
 void
 inspect_queue_leave(int place)
 {
-	SpinLockAcquire(&shared->mutex);
-	if (shared->place[place].state == PLACE_SENT)
-		shared->place[place].left = true; /* the broker frees the place */
-	else
-		shared->place[place].state = PLACE_FREE;
-	SpinLockRelease(&shared->mutex);
+	if (!move(place, PLACE_ASKED, PLACE_FREE) && !move(place, PLACE_SENT, PLACE_LEFT))
+		(void) move(place, PLACE_DONE, PLACE_FREE);
 	ConditionVariableBroadcast(&shared->changed);
 }
 
@@ -122,26 +127,32 @@ inspect_queue_end_wait(void)
 void
 inspect_queue_adopt(void)
 {
-	SpinLockAcquire(&shared->mutex);
 	for (int i = 0; i < INSPECT_PLACES; i++)
-		if (shared->place[i].state == PLACE_SENT)
-			shared->place[i].state = shared->place[i].left ? PLACE_FREE : PLACE_ASKED;
-	SpinLockRelease(&shared->mutex);
+		if (!move(i, PLACE_SENT, PLACE_ASKED))
+			(void) move(i, PLACE_LEFT, PLACE_FREE);
 }
 
 int
 inspect_queue_take(void)
 {
+	int place;
+
+	do
+	{
+		place = first_asked();
+	} while (place >= 0 && !move(place, PLACE_ASKED, PLACE_SENT)); /* its session has left */
+	return place;
+}
+
+static int
+first_asked(void)
+{
 	int place = -1;
 
-	SpinLockAcquire(&shared->mutex);
 	for (int i = 0; i < INSPECT_PLACES; i++)
-		if (shared->place[i].state == PLACE_ASKED &&
+		if (pg_atomic_read_u32(&shared->place[i].state) == PLACE_ASKED &&
 			(place < 0 || shared->place[i].number < shared->place[place].number))
 			place = i;
-	if (place >= 0)
-		shared->place[place].state = PLACE_SENT;
-	SpinLockRelease(&shared->mutex);
 	return place;
 }
 
@@ -160,8 +171,7 @@ inspect_queue_answer(int place)
 void
 inspect_queue_finish(int place)
 {
-	SpinLockAcquire(&shared->mutex);
-	shared->place[place].state = shared->place[place].left ? PLACE_FREE : PLACE_DONE;
-	SpinLockRelease(&shared->mutex);
+	if (!move(place, PLACE_SENT, PLACE_DONE))
+		(void) move(place, PLACE_LEFT, PLACE_FREE);
 	ConditionVariableBroadcast(&shared->changed);
 }

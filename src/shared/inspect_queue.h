@@ -7,8 +7,8 @@
  * copies the answers and leaves the place.  There are few places, so sessions do not fill the
  * nodes' queues: a session that finds no place waits.
  *
- * One process writes a place at a time, by its state: in ASKED and DONE the session, in SENT the
- * broker.  A mutex protects the states.
+ * One process writes a place at a time, by the state of the place, an atomic.  So neither side
+ * waits for a lock.
  */
 #ifndef REDLOCK_INSPECT_QUEUE_H
 #define REDLOCK_INSPECT_QUEUE_H
@@ -28,9 +28,9 @@ typedef struct InspectAnswer
 /* The question about one lock; or the order to release it by force. */
 typedef struct InspectQuestion
 {
-	bool force;        /* with the next fields: see force_release.lua */
-	int64 least;       /* the least new counter */
-	int value_len;     /* 0: any value */
+	bool force;    /* with the next fields: see force_release.lua */
+	int64 least;   /* the least new counter */
+	int value_len; /* 0: any value */
 	char value[LUA_HELD_MAX + 1];
 	int key_len;
 	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX];

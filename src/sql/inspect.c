@@ -95,7 +95,8 @@ redlock_holder(PG_FUNCTION_ARGS)
 	answer = inspect_lock(&name);
 	inspect_judge(&name, answer, &inspection);
 	fill_row(&row, answer, &inspection);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row.values, row.nulls)));
+	PG_RETURN_DATUM(
+		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row.values, row.nulls)));
 }
 
 /* redlock_is_locked(resource) */
@@ -129,8 +130,7 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
 	memset(row->nulls, true, sizeof(row->nulls));
 	set_text(row, STATE, states[inspection->state]);
 	set(row, NODES, Int32GetDatum(pg_popcount32(inspection->nodes)));
-	set(row, OF_NODES,
-		Int32GetDatum(pg_popcount32(answer->lists.now | answer->lists.next)));
+	set(row, OF_NODES, Int32GetDatum(pg_popcount32(answer->lists.now | answer->lists.next)));
 	if (inspection->state != INSPECTION_HELD && inspection->state != INSPECTION_KEPT)
 		return;
 

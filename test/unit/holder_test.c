@@ -154,8 +154,7 @@ test_parts(void)
 	ok(strcmp(parts.database + strlen(parts.database) - 3, "...") == 0, "a cut value: %s",
 	   parts.database);
 	read = holder_read(&parts, "host=db1 database=mydb pid=677 user=app");
-	ok(read && strcmp(parts.host, "db1") == 0 && strcmp(parts.user, "app") == 0 &&
-		   parts.pid == 677,
+	ok(read && strcmp(parts.host, "db1") == 0 && strcmp(parts.user, "app") == 0 && parts.pid == 677,
 	   "a host of 0.1.0");
 	ok(!holder_read(&parts, "my host=x") && parts.host[0] == '\0', "a plain client");
 	read = holder_read(&parts, "host=\"x strange=1 pid=7");

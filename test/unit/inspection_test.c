@@ -59,8 +59,8 @@ static void
 judge(InspectionState state, core_mask nodes, const char *what)
 {
 	inspection_judge(&result, five, node);
-	ok(result.state == state && result.nodes == nodes, "%s: state %d, nodes %u", what,
-	   result.state, (unsigned) result.nodes);
+	ok(result.state == state && result.nodes == nodes, "%s: state %d, nodes %u", what, result.state,
+	   (unsigned) result.nodes);
 }
 
 static void

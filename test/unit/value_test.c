@@ -50,10 +50,18 @@ static void
 test_others(void)
 {
 	static const char *const others[] = {
-		"", "x", SECRET, HEAD, HEAD "=", HEAD "=x", HEAD "x",
+		"",
+		"x",
+		SECRET,
+		HEAD,
+		HEAD "=",
+		HEAD "=x",
+		HEAD "x",
 		"0123456789ABCDEFfedcba9876543210:000000001:00c0ffee00c0ffee ",
-		SECRET ":00000001x:00c0ffee00c0ffee ", SECRET "-000000001:00c0ffee00c0ffee ",
-		SECRET ":000000001-00c0ffee00c0ffee ", SECRET ":000000001:00c0ffee00c0ffeg "};
+		SECRET ":00000001x:00c0ffee00c0ffee ",
+		SECRET "-000000001:00c0ffee00c0ffee ",
+		SECRET ":000000001-00c0ffee00c0ffee ",
+		SECRET ":000000001:00c0ffee00c0ffeg "};
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
 	{
