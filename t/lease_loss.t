@@ -242,7 +242,7 @@ fail_with('the redlock broker has not asked for "%s" in time', '%s ends, and is 
 kill 'CONT', $broker;
 is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'the lock is free when it goes on');
 is($s->query("SELECT redlock_try('call ' || n, scope => 'session') FROM generate_series(0, 4) n"), join("\n", ('t') x 5),
-	'so are the others');
+	'the locks of the failed calls are free, too');
 $s->quit;
 
 # the same where there is none at all

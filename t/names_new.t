@@ -88,7 +88,7 @@ sub refused
 	refused($session, "CALL redlock_run('eleven', 'SELECT 1')", 'and a run');
 	refused($session, "CALL redlock_lock('eleven', scope => 'session')", 'and redlock_lock');
 	refused($session, "SELECT redlock_try('more', permits => 3, scope => 'session')", 'and a permit');
-	is($session->query("SELECT redlock_try('nine', scope => 'session')"), 't', 'what it holds it acquires again');
+	is($session->query("SELECT redlock_try('nine', scope => 'session')"), 't', 'a role over the limit acquires a held lock again');
 	is($session->query('SELECT redlock_release_all()'), 6, 'and releases');
 	is($session->query("SELECT redlock_try('one', scope => 'session')"), 't', 'as well as what it brought in before');
 	is($host->safe_psql('postgres', "SELECT refused FROM redlock_roles WHERE role = 'role$number'"), 6, 'redlock_roles counts what was refused');
@@ -198,7 +198,7 @@ sub refused
 	my $session = role(1);
 
 	$session->query("SELECT redlock_try('one', scope => 'session')");
-	is(brought_in(), 1, 'so they are new again');
+	is(brought_in(), 1, 'a known name counts as new after a restart');
 	refused($session, "SELECT redlock_try('two', scope => 'session')", 'up to the limit');
 }
 

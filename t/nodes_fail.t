@@ -241,7 +241,7 @@ $_->start for @nodes;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 is($session_a->result->{out}, 't', 'and gets the lock when the nodes are there');
 $session_a->query('COMMIT');
-is($patient->result->{out}, 't', 'so does the one behind it');
+is($patient->result->{out}, 't', 'the next waiter gets the lock, too');
 $patient->quit;
 works('after all came back');
 

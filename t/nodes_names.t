@@ -106,7 +106,7 @@ my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
 is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
 
 replace_broker($host);
-wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'its successor asks anew');
+wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'the next broker resolves the name again');
 is($s->query("SELECT redlock_check('job') > '0'"), 't', 'the lease is valid');
 
 # ---- many that hang ----

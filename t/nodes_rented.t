@@ -277,7 +277,7 @@ sub restart
 	# the node votes as soon as it may, and the log says so
 	my ($node, $url) = $may_not->('-evalsha');
 	set_nodes($url);
-	wait_for_node($node, "state = 'refused'", 'one that may not');
+	wait_for_node($node, "state = 'refused'", 'a node whose user lacks EVALSHA is refused');
 	$node->cli(qw(ACL SETUSER carol +evalsha));
 	wait_for_node($node, "state = 'ready'", 'until it may');
 	wait_until(sub { $s->run("SELECT redlock_try('job')")->{out} eq 't' }, 'and votes, when it has told of other hosts');

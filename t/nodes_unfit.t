@@ -38,7 +38,7 @@ sub has_counted
 
 	# the right is granted, then revoked again
 	$_->cli(qw(ACL SETUSER default +subscribe)) foreach @nodes;
-	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'it subscribes when it may');
+	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'the waiting host subscribes once it has the right');
 	$_->cli(qw(ACL SETUSER default -subscribe)), $_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @nodes;
 	my $before = $tries->();
 	wait_until(sub { $tries->() >= $before + 4 }, 'until it may not again');

@@ -66,7 +66,7 @@ is($session->result->{state}, '57014', '... and is cancelled');
 recorded('busy', qr/^failed\|canceling statement due to user request$/, '... is recorded');
 
 $host->safe_psql('postgres', "INSERT INTO redlock_fences VALUES ('fenced', 9000000000000000000, now())");
-is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'one that the fence refuses');
+is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'a run that the fence refuses');
 recorded('fenced', qr/^failed\|/, '... is recorded');
 is($session->query("SELECT redlock_token('fenced') IS NULL"), 't', '... and has released the lock');
 
@@ -96,7 +96,7 @@ my $lost = $session->run("CALL redlock_run('lost', 'SELECT pg_sleep(100)', recor
 is($lost->{state}, '57014', 'a run that loses its lock');
 recorded('lost', qr/^lost\|canceling statement because the lease on redlock "lost" was lost\. The hold_at_most of 300 ms has ended\.$/, '... says why it was lost');
 $session->query('SET redlock.on_loss = error');
-is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'one that goes on until its commit');
+is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'a run whose lost lock is noticed at the commit');
 recorded('lost', qr/^lost\|the lease on redlock "lost" was lost before the commit\. The hold_at_most of /, '... says so, once');
 $session->query('RESET redlock.on_loss');
 

@@ -89,10 +89,10 @@ like($failed->{message}, qr/^no more ä/, 'the error is that of the command');
 becomes('failed', 'and is recorded, though all was rolled back');
 like(last_run('message'), qr/^no more (ä)+$/, 'with its message');
 is(last_run('octet_length(message) BETWEEN 1000 AND 1023, ended IS NOT NULL'), 't|t', 'as much as there is room for');
-is($session->query('SELECT count(*) FROM steps'), '4', 'what it had committed stays');
+is($session->query('SELECT count(*) FROM steps'), '4', 'commits of the failed run stay');
 
 $session->run("CALL redlock_run('job', 'INSERT INTO children VALUES (1)', record => true)");
-becomes('failed', 'one that fails by its last commit');
+becomes('failed', 'a recorded run whose last commit fails');
 like(last_run('message'), qr/violates foreign key constraint/, 'with the reason');
 
 $session->run("CALL redlock_run('job', 'SELECT 1/0; SELECT 2', record => true)");
@@ -117,7 +117,7 @@ is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status
 
 $session->query('SET redlock.on_loss = error');
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, hold_at_most => '500 ms')");
-wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE pid = @{[$session->pid]}") eq 'lost' }, 'one that goes on');
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE pid = @{[$session->pid]}") eq 'lost' }, 'a run goes on after the loss of its lock');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $lost = $session->result;
 is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
@@ -316,14 +316,14 @@ is($lacks->{detail}, 'The table belongs in the schema of redlock_run, "public".'
 like($lacks->{hint}, qr/^Restore the name and the schema of the table/, '... and what to do');
 is($session->query("SELECT redlock_try('no table', scope => 'session'), redlock_release('no table')"), 't|t', '... and does not take the lock');
 $host_a->safe_psql('postgres', 'ALTER TABLE runs RENAME TO redlock_runs');
-is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'one that renames it');
+is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'a run that renames the table of runs');
 wait_until(sub { last_run('resource, status') eq 'no table|failed' }, '... fails');
 
 $host_a->safe_psql('postgres', 'CREATE DATABASE of_schema');
 my $of_schema = session($host_a, dbname => 'of_schema');
 $of_schema->query('SET client_min_messages = warning; CREATE SCHEMA x; CREATE EXTENSION redlock_pg SCHEMA x');
 $lacks = $of_schema->run("CALL x.redlock_run('no schema', 'DROP SCHEMA x CASCADE', record => true)");
-is($lacks->{state}, '42P01', 'one that drops the schema');
+is($lacks->{state}, '42P01', 'a run that drops the schema of redlock_run');
 is($lacks->{detail}, 'The schema of redlock_run is gone, too.', '... is told so');
 is($of_schema->query('SELECT count(*) FROM x.redlock_runs'), '1', '... and undone');
 $of_schema->quit;

@@ -45,12 +45,12 @@ sub nothing_is_left
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
-wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'which others can have');
+wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'another host gets the locks that the call released');
 is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
 is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
 wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
 $session_a->query("SELECT redlock_release('p')");
-wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'one after the other');
+wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'the call waits for the last lock');
 $session_a->query("SELECT redlock_release('z')");
 my $tokens = $session_b->result->{out};
 is($session_b->query("SELECT ARRAY[redlock_token('z'), redlock_token('m'), redlock_token('a'), redlock_token('p')]"),
@@ -62,7 +62,7 @@ nothing_is_left('after a wait');
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
-is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
+is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'another host gets the remaining locks');
 $other_b->query("SELECT redlock_release('m')");
 wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
 $session_a->query('SELECT redlock_release_all()');
@@ -140,7 +140,7 @@ wait_until(sub { locks($host_b) eq 'm waiting, z waiting' }, 'two are asked for'
 $other_b->send("SELECT redlock_acquire('z', scope => 'session')");
 wait_until(sub { locks($host_b) =~ /z queued/ }, 'and another session waits at a gate');
 $_->resume foreach @nodes;
-isnt($other_b->result->{out}, '', 'which gets that lock');
+isnt($other_b->result->{out}, '', 'the session at the gate gets the lock');
 is($host_b->safe_psql('postgres', $handed_over), $before + 1, 'from who had to give it back');
 $session_a->query('SELECT redlock_release_all()');
 $other_b->query('SELECT redlock_release_all()');
@@ -160,7 +160,7 @@ $other_b->query("SELECT redlock_acquire('n', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
 my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
-is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
+is($refused->{message}, 'redlock "m" is held by another', 'the error names the refused lock');
 like($refused->{detail}, qr/^The lock was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
@@ -211,7 +211,7 @@ foreach my $end ('', 'cancel')
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
 	like(locks($host_b), qr/\ba held/, 'and keeps the first, for which it has waited');
-	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'which is its own');
+	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'the session itself holds the first lock');
 	if ($end eq 'cancel')
 	{
 		$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session_b->pid . ')');

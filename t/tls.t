@@ -181,7 +181,7 @@ my $other = session($host);
 $s->query("BEGIN; SELECT redlock_acquire('waited')");
 $other->send("SELECT redlock_acquire('waited') > 0");
 $s->query('COMMIT');
-is($other->result->{out}, 't', 'so it is by one who waited');
+is($other->result->{out}, 't', 'a waiter gets the lock after the commit');
 $other->quit;
 
 # The releases of many locks are more than a record of TLS can have.
@@ -349,7 +349,7 @@ said('it has no TLS 1.2 or later', 'old protocols');
 my $mute = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die $!;
 my $mute_url = 'rediss://127.0.0.1:' . $mute->sockport;
 set(nodes => node_urls(@nodes[ 0, 1 ], $mute_url));
-said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'one that is mute');
+said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'a silent server instead of a node');
 
 sub reads { return slurp_file('/proc/' . broker_pid($host) . '/io') =~ /^syscr: (\d+)/m ? $1 : die; }
 sub failed_at { return $s->query("SELECT last_error_at FROM redlock_nodes WHERE node ~ ':" . $mute->sockport . "\$'"); }

@@ -305,7 +305,7 @@ sub is_agreed
 		$last = $token;
 		release($on_a, 'large');
 	}
-	is($repeated, 0, 'and so are those that follow');
+	is($repeated, 0, 'each later grant begins one span of tokens further on');
 	my @wrong = ([ $bound + 10 * MINUTE_US, 'its counter is out of all bounds' ],
 		[ $end - 2, 'AHEAD of all time: the counter' ]);
 	foreach my $wrong (@wrong)

@@ -191,7 +191,7 @@ sub queued
 	$host_a->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
 	$host_a->reload;
 	wait_until(sub { $on_a->query('SHOW redlock.node_timeout') eq '20s' }, 'A has patience with its nodes');
-	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'somebody waits for it');
+	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'redis-cli listens to the channel of the lock');
 	$_->pause foreach @nodes[ 1 .. 4 ];
 	$on_a->send("SELECT redlock_acquire('early')");
 	wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') == 1 }, 'a node has the key, the others do not answer');
@@ -219,11 +219,11 @@ sub queued
 	like($result->{hint}, qr/another session there may hold the lock by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
-		'it is released, and its keys say so');
+		'the lock is released, and the keys say so');
 	$result = $ask->();
 	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
 	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
-		'the detail says that nobody holds it');
+		'the detail names the last holder and the end of hold_at_least');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');
 	$on_b->send("SELECT redlock_acquire('kept', scope => 'session') > 0");
@@ -245,7 +245,7 @@ sub queued
 	my $before = stat_of($host_b, 'woken');
 	$_->cli('DEL', 'redlock:plain') foreach @nodes;
 	is($on_b->result->{out}, 't', 'B gets the lock after its DEL');
-	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
+	is(stat_of($host_b, 'woken'), $before, 'no message told B of the DEL');
 	$on_b->query("SELECT redlock_release('plain')");
 
 	# A host that takes the lock again and again must not get it each time: the broker must not

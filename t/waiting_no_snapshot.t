@@ -54,7 +54,7 @@ my $waiter = session($host_a);
 $waiter->send("SELECT redlock_acquire('job', scope => 'session') > 0");
 waits($waiter, $host_a);
 isnt(xmin($waiter, $host_a), '', 'a SELECT that waits has a snapshot');
-is(vacuum_works($host_a), 'f', 'so VACUUM leaves what it might see');
+is(vacuum_works($host_a), 'f', 'VACUUM keeps rows for the snapshot');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 is($waiter->result->{state}, '57014', 'it is cancelled');
 
