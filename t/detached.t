@@ -204,7 +204,7 @@ while (@waiting)
 	is($next->query("SELECT redlock_release('wanted')"), 't', 'and gives it back');
 	@waiting = grep { $_ != $next } @waiting;
 }
-is(view('state', 'wanted'), '', 'nobody has it in the end');
+is(view('state', 'wanted'), '', 'no session has the lock in the end');
 
 # A waiter looks by itself once a second only.  The subject is time: it is woken.
 my $began = time;
@@ -249,7 +249,7 @@ is_queued('left', $u, 'and the second, who wants others, too');
 $host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $t->pid . ')');
 is($t->result->{state}, '57014', 'the first is cancelled');
 wait_until(sub { view('state', '0') eq 'held' }, 'the second has the lock that is before it');
-is(view('state', 'right'), '', 'and not the one behind it');
+is(view('state', 'right'), '', 'the second does not hold the lock behind the queued lock');
 is($t->query("SELECT redlock_try('right')"), 't', 'another session gets the lock behind the queued lock');
 is($s->query("SELECT redlock_release('left', $token)"), 't', 'it is released');
 is($u->result->{state}, '', 'the second has all');
@@ -307,16 +307,16 @@ $s->query("SET redlock.ttl = '6 s'");
 $token = acquire($s, 'lost');
 attached($t, 'lost', $token);
 $_->pause foreach @nodes[ 0, 1 ];
-wait_until(sub { view('state', 'lost') eq '' }, 'without nodes it is over, since nobody would release it');
+wait_until(sub { view('state', 'lost') eq '' }, 'without nodes the lease is over, without a release');
 cmp_ok(stat_of("lost - $lost"), '>', 0, 'and counted as lost');
 $result = $t->run('COMMIT');
-is($result->{state}, '40001', 'who relied on it does not commit');
+is($result->{state}, '40001', 'a transaction attached to the lost lock does not commit');
 like($result->{detail}, qr/^No quorum of nodes renewed the lease in time: .*@{[ $nodes[0]->address ]}/, 'and learns why');
 is($s->run("SELECT redlock_release('lost', $token)")->{state}, '55000', 'there is nothing to release');
 $_->resume foreach @nodes[ 0, 1 ];
 wait_nodes_ready($host, 3);
 wait_nodes_ready($other, 3);
-wait_until(sub { key_count('redlock:lost', @nodes) == 0 }, 'it is released at the nodes that are back');
+wait_until(sub { key_count('redlock:lost', @nodes) == 0 }, 'the lost lock is released at the nodes when the nodes are back');
 $s->query("RESET redlock.ttl");
 
 # ---- the broker ----

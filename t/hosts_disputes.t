@@ -422,7 +422,7 @@ subtest 'other nodes' => sub {
 	# by other names, and one more
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
 	wait_nodes_ready($host{b}, 4);
-	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'those that have enough in common agree');
+	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'hosts with enough common nodes agree');
 	my $log_end = -s $host{a}->logfile;
 
 	set($host{a}, "redlock.nodes = '" . node_urls(@nodes[0, 1, 2]) . "'");

@@ -89,7 +89,7 @@ $own->kill9;
 my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready => 2);
 wait_until(sub { state_on($early) eq '' }, 'a host whose own node is down takes locks');
 $way->stop;
-wait_until(sub { state_on($early) eq '08006' }, 'it has no majority without a node of the others');
+wait_until(sub { state_on($early) eq '08006' }, 'without a node of the other hosts, the newcomer has no majority');
 $own->start;
 my %early;
 wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when its own node has started', 90);

@@ -178,7 +178,7 @@ $next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '10 s') >
 wait_until(sub { $admin->query("SELECT valid_for < '4.5 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
 	'it is nearly over');
 kill 'CONT', $pid;
-is($s->result->{out}, "t\nt", 'its session has it, and releases it');
+is($s->result->{out}, "t\nt", 'the session gets and releases the lock');
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over' AND pid = " . $next->pid) eq 'waiting' },
 	'the next one asks the nodes');
 kill 'CONT', $broker;

@@ -168,7 +168,7 @@ $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acqui
 put($host, \@new, \@old);
 wait_until(sub { $host->safe_psql('postgres',
 		"SELECT kept_until > now() AND kept_until < now() + interval '7 s' FROM redlock_stats") eq 't' },
-	'what was kept before the other list came is told');
+	'redlock_stats has the end of the key kept before the change');
 shown($host, 'next=3 now=3 0', 'while all leases are settled');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats') eq 't' }, 'until its end');
 

@@ -113,7 +113,7 @@ sub refused
 	$session->query('SET ROLE other');
 	$session->query("SELECT redlock_try('as other', scope => 'session')");
 	is(brought_in($role), 1, 'SET ROLE does not change whose names they are');
-	is(brought_in('other'), 0, 'nobody else has brought it in');
+	is(brought_in('other'), 0, 'the role of SET ROLE has no new name');
 	$session->query("SELECT by_superuser('definer ' || n) FROM generate_series(1, 9) n");
 	is(brought_in($role), 10, 'nor does a SECURITY DEFINER function');
 	refused($session, "SELECT by_superuser('definer 10')", 'of a superuser');

@@ -204,7 +204,7 @@ wait_until(sub { key_count('redlock:half', @nodes[ 1, 4 ]) == 0 },
 
 $_->resume for @hang;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
-no_key_left('half', 'nor do those that hung');
+no_key_left('half', 'no key is left at the nodes that hung');
 works('after they went on');
 
 # ---- a majority is dead ----

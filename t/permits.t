@@ -49,7 +49,7 @@ is(join(' ', sort map { locks($_) } $host_a, $host_b), '1 held 2 held', 'each it
 is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a third finds none');
 is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'nor one of the same host');
 like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
-	'it waits in vain');
+	'the third session waits in vain');
 like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'who says nothing of permits is told');
 like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
@@ -226,7 +226,7 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 			$waiting[0]->send($take);
 			wait_until(sub { locks($host_a) =~ /waiting/ }, 'a session waits');
 			$on_a->query("SELECT redlock_release('job')");
-			is($waiting[0]->result->{out}, 't', 'it has the permit');
+			is($waiting[0]->result->{out}, 't', 'the waiter has the permit');
 			$_->query('SELECT redlock_release_all()') foreach $waiting[0], $also_a;
 		}
 		$passed{$limit} = counted('handed_over') - $before;
@@ -275,7 +275,7 @@ wait_until(sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_lo
 $_->resume foreach @nodes[ 0, 1 ];
 wait_nodes_ready($_, 3) foreach @hosts;
 $_->query("SELECT redlock_release('job')") foreach $on_a, $also_a;
-is($on_c->result->{out}, 't', 'it is granted afterwards');
+is($on_c->result->{out}, 't', 'a permit is granted after the outage');
 is($on_b->result->{out}, 't', 'the earlier waiter gets a permit, too');
 nothing_is_left('after an outage');
 
@@ -314,7 +314,7 @@ $_->query(take()) foreach $on_b, $also_b;
 $host_b->stop('immediate');
 $on_b->vanish;
 $also_b->vanish;
-is($on_c->query(take()), 't', 'one has a permit of a host that has died, after its ttl');
+is($on_c->query(take()), 't', 'a session gets a permit of a dead host after the ttl');
 is($on_a->query(take()), 't', 'and another the other');
 $host_b->start;
 wait_nodes_ready($host_b, 3);

@@ -44,10 +44,10 @@ sub nothing_is_left
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call keeps the locks before the refused lock, and releases the rest');
 wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'another host gets the locks that the call released');
-is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
-is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
+is($session_a->query("SELECT redlock_try('a')"), 'f', 'another host does not get the kept lock');
+is($session_a->query("SELECT redlock_release('m')"), 't', 'the awaited lock is released');
 wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
 $session_a->query("SELECT redlock_release('p')");
 wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'the call waits for the last lock');
@@ -64,7 +64,7 @@ $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'ses
 wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
 is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'another host gets the remaining locks');
 $other_b->query("SELECT redlock_release('m')");
-wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
+wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then the call waits for the first refused lock');
 $session_a->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and gets all');
 nothing_is_left('after a gate');
@@ -154,7 +154,7 @@ nothing_is_left('after what was given back');
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in the way of its own host');
-is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a call by the holder of some of the locks is refused, too');
 is($session_b->query("SELECT redlock_release('a'), redlock_release('z')"), 't|t', 'which are counted as before');
 $other_b->query("SELECT redlock_acquire('n', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
@@ -194,7 +194,7 @@ nothing_is_left('after waits in vain');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
 my $granted = $host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
-is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'those that stay are not asked for');
+is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'the nodes are not asked for idle leases');
 $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
@@ -237,7 +237,7 @@ nothing_is_left('after a hand-over');
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['a', 'm'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'one is lost, the other waited for');
+wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'the call waits for a lock while its other lock is lost');
 $session_a->query("SELECT redlock_release('m')");
 is($session_b->result->{state}, '40001', 'a part is not the whole');
 is(locks($host_b), 'a lost', 'nothing was added to it');
@@ -251,7 +251,7 @@ my $session_c = session($hosts[2]);
 is($session_c->run("SELECT redlock_acquire_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
 	'53400', 'no room for all of them');
 is($session_c->query("SELECT redlock_try_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
-	't', 'leaves room for those that fit');
+	't', 'a refused call leaves room for a smaller call');
 $session_c->quit;
 
 # ---- a broker that is replaced ----
@@ -269,7 +269,7 @@ nothing_is_left('after a broker');
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the other waited for');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call holds a lock, and waits for the next');
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');

@@ -61,7 +61,7 @@ sub keys_left
 				"SELECT count(DISTINCT pid), count(DISTINCT token), min(mode) FROM redlock_locks WHERE resource = 'doc' AND state = 'held'"),
 			'2|1|shared', 'the view has both');
 	}
-	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'nobody has it alone meanwhile, on the same host');
+	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'no writer of the same host gets the lock beside readers');
 	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try to share it is granted');
 	$other->query("SELECT redlock_release('doc')");
 
@@ -74,7 +74,7 @@ sub keys_left
 
 	# a reader that leaves takes nothing with it
 	$_->query("SELECT redlock_release('doc')") foreach @readers[ 0 .. 4 ];
-	is(keys_left('doc'), 3, 'the last one has it yet');
+	is(keys_left('doc'), 3, 'the last reader still has the keys');
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
 	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
 	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'a writer waits for the last reader');
@@ -86,7 +86,7 @@ sub keys_left
 	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host that shares it');
 	$readers[5]->query("SELECT redlock_release('doc')");
 	my $token = $other->result->{out};
-	is(scalar(grep { $token > $_ } @tokens), 6, 'it has a larger token than all before it');
+	is(scalar(grep { $token > $_ } @tokens), 6, 'the writer has a larger token than all readers before');
 	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'no reader joins while the writer holds the lock');
 	my @waiting = @readers[ 0, 2, 4, 5 ];
 	$_->send(acquire('doc', 'shared')) foreach @waiting;
@@ -143,7 +143,7 @@ sub keys_left
 		is("$result->{state} $result->{message}", '57014 canceling statement because the lease on redlock "lost" was lost', 'a session is told');
 	}
 	cmp_ok(time, '<', $end, '... by the broker');
-	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'one that shares another lock is not');
+	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'a session that shares another lock is not cancelled');
 	$_->run("SELECT redlock_release('lost')") foreach @readers;
 	$_->cli('DEL', 'redlock:lost') foreach @nodes;
 	cmp_ok($readers[0]->query(acquire('lost', 'shared')), '>', 0, 'the next may have it');
@@ -176,7 +176,7 @@ sub keys_left
 	$holder->query(acquire('cancel', 'exclusive'));
 	my $pid = $first->query('SELECT pg_backend_pid()');
 	$_->send(acquire('cancel', 'shared')) foreach $first, $second;
-	ok(waits_at_nodes($hosts[0], 'cancel'), 'two wait, of which one asks');
+	ok(waits_at_nodes($hosts[0], 'cancel'), 'of two waiting readers, only one asks the nodes');
 	my $asks = $hosts[0]->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'cancel' AND state = 'waiting'");
 	$hosts[0]->safe_psql('postgres', "SELECT pg_cancel_backend($asks)");
 	my ($one, $other) = $asks == $pid ? ($first, $second) : ($second, $first);
@@ -321,7 +321,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 			"DO \$\$ BEGIN FOR i IN 1 .. 60 LOOP PERFORM redlock_acquire('m' || i, scope => 'session', mode => 'shared'); END LOOP; END \$\$");
 		$full //= "$result->{state} $result->{message}" if $result->{state};
 	}
-	is($full, '53400 the sessions of this server share too many redlocks', 'who shares one too many is told');
+	is($full, '53400 the sessions of this server share too many redlocks', 'a reader beyond the limit gets an error');
 	is($small->safe_psql('postgres', "SELECT redlock_try('m1', mode => 'shared')"), 't', 'another session connects, and shares one');
 	$_->quit foreach @readers;
 	$small->stop;

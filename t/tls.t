@@ -428,7 +428,7 @@ foreach (@refused)
 	is($result->{state}, '22023', "$what: refused");
 	is($result->{message}, "invalid value for parameter \"redlock.$name\": \"$value\"", "$what: the setting is named");
 	like($result->{detail}, $detail, "$what: says why");
-	is($s->query("SHOW redlock.$name"), $before, "$what: the former setting stays");
+	is($s->query("SHOW redlock.$name"), $before, "$what: the setting keeps its value");
 }
 like($s->run("ALTER SYSTEM SET redlock.tls_key_file = '$open_key'")->{hint},
 	qr/u=rw \(0600\) or less/, 'a key for others: says what to do');
@@ -486,9 +486,9 @@ sub is_kept
 			$new = slurp_file($host->logfile, $before);
 			return $new =~ /TLS settings of redlock nodes were not loaded: .*$pattern/;
 		},
-		"$what: the log says so");
+		"$what: the log names the fault");
 	is(scalar(() = $new =~ /were not loaded/g), 1, "$what: once");
-	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: and what is done");
+	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: the log says that the earlier settings stay");
 	# a node that comes back gets the settings loaded before
 	$nodes[0]->restart;
 	locks_work($what);

@@ -399,7 +399,7 @@ SKIP:
 	my $token = acquire($on_a, 'job');
 	replace_broker($host_a);
 	is($on_a->query("SELECT redlock_token('job')"), $token, 'the token is the same');
-	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'also for who acquires it again');
+	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'the holder acquires the lock again with the same token');
 	is($on_a->query("SELECT redlock_fence('job')"), $token, 'and at the fence');
 	is($on_a->query('SELECT redlock_release_all()'), 2, 'it is given back');
 	cmp_ok(acquire($on_b, 'job'), '>', $token, 'the other host has a larger one');

@@ -149,7 +149,7 @@ foreach my $terms (
 	}
 	my $share = $count[0] / $count[1];
 	cmp_ok($share, '>=', 1 / 3, "a host that asks for $terms has its share ($count[0] grants to $count[1])");
-	cmp_ok($share, '<=', 3, 'and the other one, too');
+	cmp_ok($share, '<=', 3, 'the other host has its share, too');
 	$_->quit foreach @sessions;
 }
 
@@ -181,7 +181,7 @@ foreach my $terms (
 	is($until->(), 't', 'and its limit');
 	is($stats->('lost'), $lost, 'nothing was lost');
 	is($hand_over->($first, $second, ", hold_at_most => '100 ms'"), $token + 3, 'a session with a sooner limit gets the next token');
-	wait_until(sub { $stats->('lost') == $lost + 1 }, 'its own limit ends it');
+	wait_until(sub { $stats->('lost') == $lost + 1 }, 'the limit of the new holder ends the lease');
 	is($stats->('renewed'), $renewed, 'before the broker had another reason to look');
 	my $result = $second->run("SELECT redlock_check('limit')");
 	is($result->{state}, '40001', 'the session that holds it is told');
@@ -215,7 +215,7 @@ foreach my $terms (
 	}
 	$on_a->query("SELECT redlock_release('longest')");
 	wait_until(sub { $heard->named }, 'a release');
-	is_deeply($heard->named, [ $b, $c ], 'it names who has waited longest first');
+	is_deeply($heard->named, [ $b, $c ], 'a release names the host with the longest wait first');
 	is($on_b->result->{out}, 't', 'who has the lock then');
 	kill 'CONT', $broker;
 	$on_b->query("SELECT redlock_release('longest')");

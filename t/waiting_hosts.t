@@ -110,7 +110,7 @@ sub queued
 	# Without wake-ups it would be 250 ms or more, most of the time.
 	@gaps = sort { $a <=> $b } @gaps;
 	cmp_ok($gaps[ @gaps / 2 ], '<', 0.2, 'the median wait is shorter than the retry would be');
-	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'nobody listens who does not wait');
+	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'no host without a waiter listens');
 }
 
 # ---- one subscription for a host, while a session waits ----
@@ -197,7 +197,7 @@ sub queued
 	wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') == 1 }, 'a node has the key, the others do not answer');
 	$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_a->pid . ')');
 	is($on_a->result->{state}, '57014', 'the request is cancelled');
-	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'who was refused by its key is told that this is gone');
+	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'the nodes publish that the key of the cancelled request is gone');
 	is($nodes[0]->cli('EXISTS', 'redlock:early'), 0, 'it is');
 	$_->resume foreach @nodes[ 1 .. 4 ];
 	$lines->kill_kill;
@@ -221,7 +221,7 @@ sub queued
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
 		'the lock is released, and the keys say so');
 	$result = $ask->();
-	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
+	is($result->{state}, '55P03', 'no session gets the lock before hold_at_least is over');
 	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
 		'the detail names the last holder and the end of hold_at_least');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
@@ -229,9 +229,9 @@ sub queued
 	$on_b->send("SELECT redlock_acquire('kept', scope => 'session') > 0");
 	ok( $host_b->poll_query_until(
 			'postgres', "SELECT held_by ~ 'kept until' FROM redlock_locks WHERE resource = 'kept'"),
-		'so does the view');
+		'the view says the same');
 	$_->cli('DEL', 'redlock:kept') foreach @nodes;
-	is($on_b->result->{out}, 't', 'who waits asks on');
+	is($on_b->result->{out}, 't', 'the waiter asks again');
 	$on_b->query("SELECT redlock_release('kept')");
 }
 

@@ -89,7 +89,7 @@ foreach my $host (@hosts)
 		$holder->query("SELECT redlock_acquire('job', scope => 'session')");
 	}
 	is($host->safe_psql('postgres', "SELECT string_agg(what, ' ' ORDER BY what) FROM noted WHERE what <> 'while it waited'"),
-		'before before held run', "$name: what they did is there");
+		'before before held run', "$name: the work of all waiters is there");
 }
 
 # ---- a transaction block keeps its snapshot and its work ----
