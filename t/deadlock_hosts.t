@@ -209,7 +209,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 	@results = all_results(@all);
 	$results[$_]{pid} = $all[$_]->pid foreach 0 .. 2;
 	$victim = one_victim("behind who has waited for long on $here", @results);
-	is($results[0]{state}, '', 'which is not that one');
+	is($results[0]{state}, '', 'the session with the long wait is not the victim');
 	my $pid = $results[1]{pid};
 	like($victim->{detail}, qr/^Process $pid of server $here waits for redlock "y$here"/m, 'what is waited for at a gate is known');
 	$_->quit foreach @all;
@@ -233,7 +233,7 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 $victim = one_victim('one that is shared', @results);
-like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names who shares it');
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'the detail names the reader');
 
 # One of several readers waits, with others of its server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
@@ -241,7 +241,7 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'a reader among several readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
 # Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
@@ -269,7 +269,7 @@ my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
 $writer->query('BEGIN');
 $writer->send(lock_of('x'));
-wait_until(sub { waiting('c') == 1 }, 'somebody wants it alone');
+wait_until(sub { waiting('c') == 1 }, 'a writer waits for the reader');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
@@ -283,7 +283,7 @@ my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
 $sharer->query('BEGIN; ' . shared_lock_of('x'));
 $next->query('BEGIN; ' . lock_of('y'));
 $sharer->send(lock_of('y'));
-wait_until(sub { waiting('a') == 1 }, 'who shares it waits');
+wait_until(sub { waiting('a') == 1 }, 'the reader waits');
 is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'somebody wants it alone for a moment');
 $next->send(shared_lock_of('x'));
 @results = all_results($next, $sharer);
@@ -302,14 +302,14 @@ my @sharers = map { session($host{a}) } 1 .. 2;
 $_->query('BEGIN') foreach @sharers;
 $sharers[1]->query(lock_of('y'));
 $sharers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+wait_until(sub { waiting('a') == 1 }, 'the first reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
 $sharers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
 @results = all_results($holder_of_x, @sharers);
 one_victim('with another that asks', @results);
-is($results[1]{state}, '', 'which is not that one');
+is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
 $_->quit foreach $holder_of_x, @sharers;
 
 # A session may not join the readers of its server, since a writer waits elsewhere.
@@ -319,7 +319,7 @@ $_->query('BEGIN') foreach $alone, @sharers;
 $sharers[0]->query(shared_lock_of('x'));
 $sharers[1]->query(lock_of('y'));
 $alone->send(lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'somebody wants it alone');
+wait_until(sub { waiting('b') == 1 }, 'a writer waits for the reader of host a');
 $sharers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
 $sharers[0]->send(lock_of('y'));
@@ -355,7 +355,7 @@ ok(!$waiter->done && !$behind->done, 'nobody is told of a deadlock where there i
 $holder->query('COMMIT');
 ok(!$waiter->result->{state}, 'who waited gets the lock');
 $waiter->query('COMMIT');
-ok(!$behind->result->{state}, 'and who waited for that one');
+ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
 # A session that is to share a lock, and waits for another lock first, is no reader yet, though it
