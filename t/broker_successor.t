@@ -83,7 +83,7 @@ foreach my $round (1 .. 3)
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
 
-# ---- a release while the nodes settle ----
+# ---- a release before each node was probed once ----
 
 # A new broker serves no request before each node is ready or has failed, here for as
 # long as redlock.node_timeout, since one hangs.  What is given back meanwhile is

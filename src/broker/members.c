@@ -78,7 +78,7 @@ members_due_us(void)
 }
 
 bool
-members_settled(void)
+members_probed_once(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_is_tried(node_at(i)))

@@ -188,7 +188,7 @@ driver_on_timer(Driver *driver, int entry, int64_t now_us)
 }
 
 void
-driver_settle(Driver *driver)
+driver_hold_requests(Driver *driver)
 {
 	driver->serves = false;
 }
@@ -233,7 +233,7 @@ step(Driver *driver, int entry, core_event *event)
 	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
 		limit(driver, entry, event->now_us);
 	round = core->round;
-	was_settled = settling_has(driver->settling, core);
+	was_settled = settling_on_all_lists(driver->settling, core);
 	event->random = world->random(driver);
 	event->can_send = world->can_send(driver);
 	event->can_vote = world->can_vote(driver, event->now_us);
@@ -243,7 +243,7 @@ step(Driver *driver, int entry, core_event *event)
 	core_step(core, event, &out);
 	if (world->watch != NULL)
 		world->watch(driver, entry, event, &out);
-	if (settling_has(driver->settling, core) != was_settled)
+	if (settling_on_all_lists(driver->settling, core) != was_settled)
 		world->count_unsettled(driver, was_settled ? 1 : -1);
 	publish(driver, entry, out.outcome, event->now_us);
 	if (event->type == CORE_RELEASE && lease->granted)
@@ -603,7 +603,7 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 		if (!release_queue_waits(&driver->releases, entry) &&
 			(core->wanted.now != lists.now || core->wanted.next != lists.next))
 			step(driver, entry, &event);
-		unsettled += !settling_has(driver->settling, core);
+		unsettled += !settling_on_all_lists(driver->settling, core);
 	}
 	return unsettled;
 }

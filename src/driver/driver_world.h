@@ -152,7 +152,7 @@ typedef struct DriverWorld
 	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
 	void (*want)(Driver *driver, int entry);                           /* another host waits */
 	void (*tell_permit)(Driver *driver, int entry, int permit); /* queue: the permit may be free */
-	void (*count_unsettled)(Driver *driver, int change);        /* see settling_has */
+	void (*count_unsettled)(Driver *driver, int change);        /* see settling_on_all_lists */
 	void (*free)(Driver *driver, int entry);                    /* the entry has no debt left */
 
 	/* called before each step of a core (out is NULL) and after it; may be NULL */
@@ -170,7 +170,8 @@ struct Driver
 	DriverEntry *entry;
 	ReleaseQueue releases;
 	Settling *settling;    /* outlives the driver, like DriverLease */
-	bool serves;           /* each node was tried once: requests may ask */
+	bool serves;           /* requests may ask the nodes: each node was probed once, and
+							* the nodes were asked about other hosts */
 	int64_t answer_us;     /* time limit for a node's answer */
 	int64_t retry_us;      /* mean pause between two rounds, while another host holds the lock */
 	int64_t retry_told_us; /* the same, when nodes publish its release */

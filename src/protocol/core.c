@@ -359,7 +359,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	else if (event->op == CORE_OP_RENEW && event->reply == CORE_REPLY_NO)
 		core_renew_soon(lease);
 	else if (event->op == CORE_OP_RENEW)
-		core_settle(lease, event, out);
+		core_note_next_list(lease, event, out);
 }
 
 /* Records the answer to an acquire.  Returns false if the answer is too late to be a vote. */

@@ -127,7 +127,7 @@ core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		raise_bound(lease, event);
 		lease->renewing = false;
 		out->outcome = CORE_RENEWED;
-		core_settle(lease, event, out);
+		core_note_next_list(lease, event, out);
 		if (!lease->settled)
 			core_renew_soon(lease);
 	}
@@ -169,7 +169,7 @@ raise_bound(core_lease *lease, const core_event *event)
  * the next list may be farther away than the nodes of `lists.now`, which decide.
  */
 void
-core_settle(core_lease *lease, const core_event *event, core_out *out)
+core_note_next_list(core_lease *lease, const core_event *event, core_out *out)
 {
 	if (core_has_quorum(lease->lists, core_votes(lease, CORE_VOTE_YES)))
 		lease->settled = true;

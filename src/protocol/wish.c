@@ -11,7 +11,7 @@
 #define HELD_LOOK_US 1000000
 
 WishAct
-wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
+wish_act(Wish wish, core_state state, bool serves, bool answered, bool release_waits)
 {
 	switch (wish)
 	{
@@ -21,7 +21,7 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 		case WISH_IDLE:
 			break;
 		case WISH_HOLD:
-			if (state == CORE_FREE && settled && !answered)
+			if (state == CORE_FREE && serves && !answered)
 				return WISH_ASK;
 			break;
 		case WISH_NOTHING:

@@ -46,10 +46,10 @@ typedef enum WishAct
 } WishAct;
 
 /*
- * Returns the broker's next action.  settled: the broker has tried each node once.  answered: the
+ * Returns the broker's next action.  serves: see Driver.serves.  answered: the
  * owner knows the outcome of its request.  release_waits: see release_queue_waits.
  */
-extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered,
+extern WishAct wish_act(Wish wish, core_state state, bool serves, bool answered,
 						bool release_waits);
 
 static inline bool

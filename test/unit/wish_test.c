@@ -15,10 +15,10 @@
 static const char *const state_name[] = {"FREE", "ASKING", "BUSY", "HELD", "LOST", "RELEASING"};
 
 static WishAct
-expected(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
+expected(Wish wish, core_state state, bool serves, bool answered, bool release_waits)
 {
 	if (wish == WISH_HOLD)
-		return state == CORE_FREE && settled && !answered ? WISH_ASK : WISH_WAIT;
+		return state == CORE_FREE && serves && !answered ? WISH_ASK : WISH_WAIT;
 	if (wish != WISH_NOTHING || state == CORE_RELEASING)
 		return WISH_WAIT;
 	if (state == CORE_FREE)
