@@ -118,7 +118,7 @@ $waiter->query("SELECT redlock_release('c')");
 # ---- quiet connections cost little ----
 
 # Their checks are what a server says in a quiet time, beside what it writes into the lists of
-# hosts (t/hosts_disputes.t), and none of them fails.
+# hosts (t/hosts_conflicts.t), and none of them fails.
 $_->quit foreach $s, $holder, $waiter;
 $other->stop;
 my $looks = 0;

@@ -192,13 +192,13 @@ hear_mark(RedisNode *node, const redisReply *reply)
 }
 
 void
-explain_left(HostDispute *words)
+explain_left(HostConflict *words)
 {
 	const StepMark *latest = steps_latest(known_marks());
 
 	if (latest == NULL)
 	{
-		host_list_dispute(words); /* the former broker's text */
+		host_list_conflict(words); /* the former broker's text */
 		return;
 	}
 	memset(words, 0, sizeof(*words));
@@ -213,7 +213,7 @@ static void
 tell_left(void)
 {
 	static uint64 told_of = 0;
-	HostDispute words;
+	HostConflict words;
 	uint64 hash;
 
 	explain_left(&words);

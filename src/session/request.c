@@ -180,7 +180,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 		int from;
 
 		if (asks_nodes)
-			request_refuse_in_dispute(request);
+			request_refuse_in_conflict(request);
 		for (int i = request_now.asked_count - 1; i >= 0; i--)
 		{
 			state[i] = look_at(request, i);
@@ -400,7 +400,7 @@ static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {
 	asks_nodes = true;
-	request_refuse_in_dispute(request);
+	request_refuse_in_conflict(request);
 	note_new_names(request, from, opened);
 	request_now.asked_us = broker_seen_us = redlock_clock_us();
 	if (waits_since_us == 0)

@@ -92,32 +92,32 @@ permits_text(int permits)
  * holds.  A hand-over asks no node, so goes on.
  */
 void
-request_refuse_in_dispute(const LockRequest *request)
+request_refuse_in_conflict(const LockRequest *request)
 {
-	HostDispute dispute;
+	HostConflict conflict;
 
-	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_dispute())
+	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_conflict())
 		return;
-	host_list_dispute(&dispute);
-	if (dispute.name[0] == '\0')
+	host_list_conflict(&conflict);
+	if (conflict.name[0] == '\0')
 		return;
-	if (dispute.left)
+	if (conflict.left)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since the nodes of this server were left for "
 					"others",
 					request->names[0].name),
-			 errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
+			 errdetail_internal("%s", conflict.detail), errhint("%s", conflict.hint)));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
 					"might get it too",
-					request->names[0].name, dispute.name),
-			 errdetail_internal("%s", dispute.detail),
+					request->names[0].name, conflict.name),
+			 errdetail_internal("%s", conflict.detail),
 			 errhint("%s Locks are acquired again when the hosts agree, or that one has been gone "
 					 "for a minute; see the view redlock_hosts.",
-					 dispute.hint)));
+					 conflict.hint)));
 }
 
 void

@@ -54,7 +54,7 @@ extern void request_describe_holder(const LockRequest *request, Lease *lease);
 extern void request_fail_held_at(const LockRequest *request, int name);
 extern void request_time_out_at(const LockRequest *request, int name);
 extern void request_refuse_granted_permits(const LockRequest *request, int name);
-extern void request_refuse_in_dispute(const LockRequest *request);
+extern void request_refuse_in_conflict(const LockRequest *request);
 
 /* request_errors.c: these never return */
 extern void request_fail_lost(const LockRequest *request, int name);

@@ -4,7 +4,7 @@
  *		of them ever get locks that they don't exclude from each other?
  *
  * src/protocol/standing.c, steps.c, hosts.c and overlap.c themselves decide.  What the
- * extension does around them in src/broker/ (registry.c, disputes.c, marks.c,
+ * extension does around them in src/broker/ (registry.c, conflicts.c, marks.c,
  * leaving.c and members.c) is done here in the same order: beats that arrive and are
  * answered late, looks, steps that are announced and taken, marks.  Hosts hang, are
  * cut off from some nodes, and restart with the lists of their files; nodes restart,
