@@ -233,19 +233,19 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 $victim = one_victim('one that is shared', @results);
-like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names who shares it');
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names the reader');
 
-# Of those that share it one waits, with others of its server and of another.
+# One of the readers waits, with others of its server and of another.
 my @readers = map { session($host{$_}) } qw(a c);
 $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
-# Others of its server, one that is at its gate and does not share it yet, though it shares many
-# others, and one that shares it and has left its gate.
+# Others of its server: one at its gate, which is no reader yet, though a reader of many other
+# locks; and a reader that has left its gate.
 my ($early, $keeper, $gone) = map { session($host{a}) } 1 .. 3;
 $keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
 $early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
@@ -263,70 +263,71 @@ $keeper->query("SELECT redlock_release('kept')");
 $early->result;
 $_->quit foreach $early, $keeper, $gone;
 
-# Who wants to share it waits for who wants it alone, and that one for who shares it.
+# A waiting reader waits for a writer, and the writer for a reader.
 my $writer = session($host{c});
 my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
 $writer->query('BEGIN');
 $writer->send(lock_of('x'));
-wait_until(sub { waiting('c') == 1 }, 'somebody wants it alone');
+wait_until(sub { waiting('c') == 1 }, 'a writer waits');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'and another to share it');
+wait_until(sub { waiting('b') == 1 }, 'and another reader');
 $reader->send(lock_of('y'));
-one_victim('behind who wants it alone', all_results($reader, $third, $writer));
+one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
-# If that one goes, nobody is in a cycle, though the nodes hold others back for a while yet.
-my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
-$sharer->query('BEGIN; ' . shared_lock_of('x'));
+# Without the writer there is no cycle, though the nodes hold new readers back for a while yet.
+$reader = session($host{a});
+my ($leaving, $next) = map { session($host{$_}) } qw(c b);
+$reader->query('BEGIN; ' . shared_lock_of('x'));
 $next->query('BEGIN; ' . lock_of('y'));
-$sharer->send(lock_of('y'));
-wait_until(sub { waiting('a') == 1 }, 'who shares it waits');
-is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'somebody wants it alone for a moment');
+$reader->send(lock_of('y'));
+wait_until(sub { waiting('a') == 1 }, 'the reader waits');
+is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'a writer waits for a moment');
 $next->send(shared_lock_of('x'));
-@results = all_results($next, $sharer);
+@results = all_results($next, $reader);
 is_deeply([ map { $_->{state} } @results ], [ '', '' ], 'nobody is ended who is in no cycle any more');
-$_->quit foreach $sharer, $leaving, $next;
+$_->quit foreach $reader, $leaving, $next;
 
-# Several cycles by one wait: all who share it want what the one has who wants it alone.
+# Several cycles by one wait: all readers wait for the lock of the waiting writer.
 @results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
-# Who waits to share what another session of its server asks for.
+# A reader waits for the request of another reader of its server.
 my $holder_of_x = session($host{b});
 $holder_of_x->query('BEGIN; ' . lock_of('x'));
-my @sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach @sharers;
-$sharers[1]->query(lock_of('y'));
-$sharers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @readers;
+$readers[1]->query(lock_of('y'));
+$readers[0]->send(shared_lock_of('x'));
+wait_until(sub { waiting('a') == 1 }, 'a reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
-$sharers[1]->send(shared_lock_of('x'));
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
-@results = all_results($holder_of_x, @sharers);
+@results = all_results($holder_of_x, @readers);
 one_victim('with another that asks', @results);
 is($results[1]{state}, '', 'which is not that one');
-$_->quit foreach $holder_of_x, @sharers;
+$_->quit foreach $holder_of_x, @readers;
 
-# Who may not join others of its server, since somebody elsewhere wants the lock alone.
-my $alone = session($host{b});
-@sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach $alone, @sharers;
-$sharers[0]->query(shared_lock_of('x'));
-$sharers[1]->query(lock_of('y'));
-$alone->send(lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'somebody wants it alone');
-$sharers[1]->send(shared_lock_of('x'));
+# A session may not join the readers of its server, since a writer of another host waits.
+my $other_writer = session($host{b});
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach $other_writer, @readers;
+$readers[0]->query(shared_lock_of('x'));
+$readers[1]->query(lock_of('y'));
+$other_writer->send(lock_of('x'));
+wait_until(sub { waiting('b') == 1 }, 'a writer waits');
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
-$sharers[0]->send(lock_of('y'));
-@results = all_results($alone, @sharers);
+$readers[0]->send(lock_of('y'));
+@results = all_results($other_writer, @readers);
 one_victim('that wants to join', @results);
 is($results[0]{state}, '40P01', 'the one that waits for another server');
-$_->quit foreach $alone, @sharers;
+$_->quit foreach $other_writer, @readers;
 
 # ---- no cycle ----
 
@@ -358,8 +359,8 @@ $waiter->query('COMMIT');
 ok(!$behind->result->{state}, 'and who waited for that one');
 $behind->query('COMMIT');
 
-# Who is to share a lock, and waits for another before, does not share it yet, though it shares
-# one at the same place in what is known of a process.
+# A session waits for another lock first, so it is no reader of this lock yet, though it is a
+# reader of a lock whose hash ends in the same six bits.
 my $twin = $host{a}->safe_psql('postgres',
 	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
 my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);

@@ -162,7 +162,7 @@ is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'it gran
 is($on_b->query("SELECT redlock_try('known', scope => 'session')"), 'f', 'to one session');
 is($app->query("SELECT redlock_try_all(ARRAY['one', 'two'], scope => 'session')"), 't', 'several');
 is($app->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a shared one');
-is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'to hosts that share it');
+is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'to hosts of readers');
 is($app->query("SELECT redlock_try('permit', permits => 2, scope => 'session')"), 't', 'a permit');
 $on_b->send("SELECT redlock_acquire('known', wait => '1 min', scope => 'session')");
 wait_until(sub { $known_host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'known' AND state = 'waiting'") == 1 },

@@ -53,7 +53,7 @@ like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err},
 like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
 	'who says nothing of permits is told');
 like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
-	'so is who wants to share it');
+	'so is a reader');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
 isnt($on_a->query("SELECT redlock_token('job')"), $on_b->query("SELECT redlock_token('job')"), 'each has its own token');

@@ -61,8 +61,8 @@ sub keys_left
 				"SELECT count(DISTINCT pid), count(DISTINCT token), min(mode) FROM redlock_locks WHERE resource = 'doc' AND state = 'held'"),
 			'2|1|shared', 'the view has both');
 	}
-	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'nobody has it alone meanwhile, on the same host');
-	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try to share it is granted');
+	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'no writer gets it meanwhile, on the same host');
+	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try in shared mode is granted');
 	$other->query("SELECT redlock_release('doc')");
 
 	# a plain client, and one that looks
@@ -77,20 +77,20 @@ sub keys_left
 	is(keys_left('doc'), 3, 'the last one has it yet');
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
 	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
-	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'who wants it alone waits for that one');
+	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'a writer waits for that one');
 	like($result->{detail}, qr/^It was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
 
 	$other->send(acquire('doc', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');
 	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody else comes in between, on any host');
-	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host that shares it');
+	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host of a reader');
 	$readers[5]->query("SELECT redlock_release('doc')");
 	my $token = $other->result->{out};
 	is(scalar(grep { $token > $_ } @tokens), 6, 'it has a larger token than all before it');
-	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody shares it then');
+	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'no reader gets it then');
 	my @waiting = @readers[ 0, 2, 4, 5 ];
 	$_->send(acquire('doc', 'shared')) foreach @waiting;
-	ok(waits_at_nodes($hosts[2], 'doc'), 'those who want to share it wait');
+	ok(waits_at_nodes($hosts[2], 'doc'), 'readers wait');
 	$other->query("SELECT redlock_release('doc')");
 	my @later = map { $_->result->{out} } @waiting;
 	is(scalar(grep { $_ > $token } @later), 4, 'and get it together, each with a larger token');
@@ -98,7 +98,7 @@ sub keys_left
 	ok(wait_until(sub { keys_left('doc') == 0 }, 'the key'), 'nothing is left');
 	foreach my $node (@nodes)
 	{
-		is($node->cli('EXISTS', "redlock:doc\0readers"), 0, 'nor who shared it');
+		is($node->cli('EXISTS', "redlock:doc\0readers"), 0, 'nor its readers');
 	}
 	$_->quit foreach @readers, $writer, $other;
 }
@@ -121,7 +121,7 @@ sub keys_left
 	$_->quit foreach @readers;
 }
 
-# ---- a loss is told to all who share it ----
+# ---- a loss is told to all readers ----
 
 {
 	my @readers = map { session($hosts[0]) } 1 .. 3;
@@ -224,7 +224,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	}
 	# its turn has one of each session, that of the other host three
 	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
-		"$count{shared} shared it while $count{exclusive} had it alone");
+		"$count{shared} readers, $count{exclusive} writers");
 	$_->quit foreach map { @$_ } values %session;
 }
 
@@ -236,16 +236,16 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 
 	$writer->query(acquire('late', 'exclusive'));
 	$first->send(acquire('late', 'shared'));
-	ok(waits_at_nodes($hosts[0], 'late'), 'one asks to share it');
+	ok(waits_at_nodes($hosts[0], 'late'), 'a reader asks');
 	$late->send(acquire('late', 'shared'));
 	wait_until(sub { $hosts[0]->safe_psql('postgres', 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $late->pid) eq 'Extension' }, 'another awaits the answer');
 	kill 'STOP', $late->pid;
 	$writer->query("SELECT redlock_release('late')");
 	$first->result;
 	$next->send(acquire('late', 'exclusive'));
-	ok(waits_at_nodes($hosts[1], 'late'), 'another host wants it alone');
+	ok(waits_at_nodes($hosts[1], 'late'), 'a writer of another host waits');
 	kill 'CONT', $late->pid;
-	cmp_ok($late->result->{out}, '>', 0, 'who has waited with the first shares it, too');
+	cmp_ok($late->result->{out}, '>', 0, 'a reader that has waited with the first gets it, too');
 	ok(!$next->done, 'before that host');
 	$_->query("SELECT redlock_release('late')") foreach $first, $late;
 	cmp_ok($next->result->{out}, '>', 0, 'which has it then');
@@ -283,7 +283,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->send(acquire('seen', 'shared')) foreach @readers;
 	ok( $hosts[0]->poll_query_until('postgres',
 			"SELECT string_agg(concat_ws(' ', state, mode), ', ' ORDER BY state) = 'queued shared, queued shared, waiting shared' FROM redlock_locks WHERE resource = 'seen'"),
-		'those who wait to share it are seen');
+		'waiting readers are seen');
 	$writer->query("SELECT redlock_release('seen')");
 	cmp_ok($_->result->{out}, '>', 0, 'and have it together') foreach @readers;
 	$_->quit foreach $writer, @readers;
@@ -321,13 +321,13 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 			"DO \$\$ BEGIN FOR i IN 1 .. 60 LOOP PERFORM redlock_acquire('m' || i, scope => 'session', mode => 'shared'); END LOOP; END \$\$");
 		$full //= "$result->{state} $result->{message}" if $result->{state};
 	}
-	is($full, '53400 the sessions of this server share too many redlocks', 'who shares one too many is told');
+	is($full, '53400 the sessions of this server share too many redlocks', 'a reader of one lock too many is told');
 	is($small->safe_psql('postgres', "SELECT redlock_try('m1', mode => 'shared')"), 't', 'another session connects, and shares one');
 	$_->quit foreach @readers;
 	$small->stop;
 }
 
-# ---- who wants it alone while it is being asked for is not forgotten ----
+# ---- a writer that asks while the lock is being asked for is not forgotten ----
 
 {
 	my $host_id = host_id($hosts[0]);
@@ -354,14 +354,14 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 		$_->query('SELECT redlock_release_all()') foreach @readers;
 		last if $held_back;
 	}
-	ok($held_back, 'who wants it alone, and says so before the others have answered, holds back who comes later');
+	ok($held_back, 'a writer that says so before the others have answered holds back later readers');
 	$hosts[0]->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
 	$hosts[0]->reload;
 	$hosts[0]->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
 	$_->quit foreach @readers;
 }
 
-# ---- the next after those who share it is who wants it alone: the nodes refuse it to others ----
+# ---- a writer is next after the readers: the nodes refuse the lock to others ----
 
 {
 	my ($a, $b, $c) = map { host_id($_) } @hosts;
@@ -370,7 +370,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 
 	$writer->query(acquire('next', 'exclusive'));
 	$first->send(acquire('next', 'shared'));
-	wait_until(sub { defined $heard->waited('next', $a) }, 'one waits to share it');
+	wait_until(sub { defined $heard->waited('next', $a) }, 'a reader waits');
 	$last->send(acquire('next', 'shared'));
 	wait_until(sub { defined $heard->waited('next', $c) }, 'and another');
 	$writer->query("SELECT redlock_release('next')");
@@ -378,7 +378,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$last->query("SELECT redlock_release('next')");
 	$heard->forget;
 	$writer->send(acquire('next', 'exclusive'));
-	wait_until(sub { defined $heard->waited('next', $b) }, 'one wants it alone');
+	wait_until(sub { defined $heard->waited('next', $b) }, 'a writer waits');
 	$heard->quit;
 	$heard = listener($nodes[0], 'redlock:next');
 	$first->query("SELECT redlock_release('next')");
@@ -393,7 +393,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 # ---- neither mode waits for a stream of the other ----
 
 # Sessions of all hosts do it again and again; one of another mode comes in between, after so
-# many others: who shares the lock has it some ten thousand times a second.
+# many others: a reader has the lock some ten thousand times a second.
 foreach my $mode (qw(shared exclusive))
 {
 	my $one = $mode eq 'shared' ? 'exclusive' : 'shared';

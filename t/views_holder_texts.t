@@ -182,7 +182,7 @@ $_->quit foreach $first, $second, $third;
 	$writer->send("$acquire 'exclusive')");
 	ok($host_c->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND held_by IS NOT NULL"),
 		'another host waits for the lock alone');
-	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'so no other session may share it');
+	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'so no other reader gets it');
 	$waiter->send("$acquire 'shared')");
 	ok($host_b->poll_query_until('postgres',
 			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND pid = " . $waiter->pid), 'one waits for that');

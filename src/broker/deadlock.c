@@ -353,11 +353,11 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	{
 		Lease *request = lease_at(dlist_container(Wait, link, iter.cur) - waits);
 
-		if (lease_is_shared_by(lease, request->owner_procno) && is_asked_for(request))
+		if (lease_has_reader(lease, request->owner_procno) && is_asked_for(request))
 			choose(request->owner_pid, chosen, &count);
 	}
 	for (int i = 0; i < MaxBackends; i++)
-		if (lease_is_shared_by(lease, i) && may_wait(GetPGProcByNumber(i)))
+		if (lease_has_reader(lease, i) && may_wait(GetPGProcByNumber(i)))
 			choose(GetPGProcByNumber(i)->pid, chosen, &count);
 	count = Min(count, VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);

@@ -53,7 +53,7 @@ typedef enum LeaseOpened
 	LEASE_WANTED,      /* another host waits for exclusive mode: new readers must wait */
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
-	LEASE_TOO_MANY_JOINED,
+	LEASE_TOO_MANY_READERS,
 	LEASE_NO_ENTRY,    /* released leases are in the way: try again in a moment */
 	LEASE_MORE_TOKENS, /* idle, but out of tokens: try again in a moment */
 	LEASE_TABLE_FULL

@@ -81,7 +81,7 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 	}
 	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
 		request_fail_table_full();
-	if (opened == LEASE_TOO_MANY_JOINED)
+	if (opened == LEASE_TOO_MANY_READERS)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),

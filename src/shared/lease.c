@@ -258,7 +258,7 @@ lease_entry(Lease *lease)
 	entry.may_stay = lease->may_stay;
 	entry.is_queue = lease->is_queue;
 	entry.returns = lease->returns;
-	entry.readers = (int) pg_atomic_read_u32(&lease->joined);
+	entry.readers = (int) pg_atomic_read_u32(&lease->readers);
 	entry.permits = lease->permits;
 	entry.handovers = lease->handovers;
 	entry.turn_handovers = lease->drive.turn_handovers;
@@ -595,8 +595,8 @@ lease_owner_of(const Lease *lease)
 	int pid = *(const volatile int *) &lease->owner_pid;
 
 	if (lease->shared)
-		return pg_atomic_read_u32(&((Lease *) lease)->joined) > 0 ? WISH_OWNER_LIVES
-																  : WISH_OWNER_GONE;
+		return pg_atomic_read_u32(&((Lease *) lease)->readers) > 0 ? WISH_OWNER_LIVES
+																   : WISH_OWNER_GONE;
 	if (pid == 0)
 		return WISH_OWNER_NONE;
 	return GetPGProcByNumber(lease->owner_procno)->pid == pid ? WISH_OWNER_LIVES : WISH_OWNER_GONE;

@@ -24,7 +24,7 @@
  *
  *	 atomics (a)		   one writer each.  The owner writes `wish`, `company` and
  *						   `idle_until_us`; the broker writes the rest.  Exceptions:
- *						   each reader counts itself in `joined`; a session that
+ *						   each reader counts itself in `readers`; a session that
  *						   releases a permit writes `permits_told` and `free_permit`
  *						   of the queue; under the table lock any process may write
  *						   `wish` of a detached lease, and `hold_until_us` after the
@@ -68,7 +68,7 @@
  * has to be told anything more.
  *
  * Shared lease: many sessions hold one lease.  The first reader asks the broker; later readers join
- * after the grant (`joined`).  Readers enter the gate in share mode, so many are in the gate at a
+ * after the grant (`readers`).  Readers enter the gate in share mode, so many are in the gate at a
  * time.  The last reader releases the lease, or keeps it idle.  A shared lease is never handed over
  * at the gate, since a reader need not wait there.
  *
@@ -186,7 +186,7 @@ typedef struct Lease
 										* the permit in the last message to its holder; or 0 */
 	pg_atomic_uint32 company;          /* LeaseCompany; the broker only changes LEASE_AMONG to
 										* LEASE_AMONG_REFUSED */
-	pg_atomic_uint32 joined;           /* count of readers.  Each reader counts itself under the
+	pg_atomic_uint32 readers;          /* count of readers.  Each reader counts itself under the
 										* table lock: exclusive from or to 0, else shared */
 	pg_atomic_uint64 want_until_us;    /* shared: a writer waits at least until then; the lease
 										* must not become idle, and no session may join */
@@ -275,7 +275,7 @@ typedef struct LeaseTable
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];
 	pg_atomic_uint32 losses[LOSSES]; /* count of lost leases; index: hash modulo LOSSES */
-	pg_atomic_uint32 more_joined;    /* joins beyond each session's own share (own_joins) */
+	pg_atomic_uint32 more_joins;     /* joins beyond each session's own share (own_joins) */
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
 	Settling settling;               /* (b) */
 	Standing standing;               /* (b) */
@@ -287,12 +287,12 @@ typedef struct LeaseTable
 										  * redlock_clock_us() time */
 	int cycle_entry[CYCLES];             /* written by the broker; -1: text not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *sharers;   /* lease_sharers_words() for each entry: a bit for each
-								  * procno; (t) */
-	pg_atomic_uint64 *awaited;   /* by procno: hash of the name whose gate the process asked
-								  * for last; the complement once the gate has changed */
-	pg_atomic_uint64 *parked;    /* by procno: see lease_park */
-	pg_atomic_uint64 *parked_us; /* ... the start; redlock_clock_us() time */
+	pg_atomic_uint64 *reader_bits; /* lease_reader_words() for each entry: a bit for each
+									* procno; (t) */
+	pg_atomic_uint64 *awaited;     /* by procno: hash of the name whose gate the process asked
+									* for last; the complement once the gate has changed */
+	pg_atomic_uint64 *parked;      /* by procno: see lease_park */
+	pg_atomic_uint64 *parked_us;   /* ... the start; redlock_clock_us() time */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -499,7 +499,7 @@ extern void lease_set_state(Lease *lease, LeaseState state); /* wakes the owner 
 extern bool lease_owner_lives(const Lease *lease);
 
 /* Is this process a reader of the lease? */
-extern bool lease_is_shared_by(const Lease *lease, int procno);
+extern bool lease_has_reader(const Lease *lease, int procno);
 
 /*
  * Announces that this session waits in the gate of this name for readers of this server, and

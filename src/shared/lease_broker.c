@@ -178,7 +178,7 @@ tell_loss(Lease *lease)
 	if (lease->shared)
 	{
 		for (int i = 0; i < MaxBackends; i++)
-			if (lease_is_shared_by(lease, i) && GetPGProcByNumber(i)->pid != 0)
+			if (lease_has_reader(lease, i) && GetPGProcByNumber(i)->pid != 0)
 				alarm_ring(GetPGProcByNumber(i)->pid);
 	}
 	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))

@@ -91,7 +91,7 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	lease->permits = terms->permits;
 	lease->is_queue = terms->is_queue;
 	lease->shared = terms->shared;
-	Assert(pg_atomic_read_u32(&lease->joined) == 0);
+	Assert(pg_atomic_read_u32(&lease->readers) == 0);
 	if (terms->shared)
 		lease_join_first(lease);
 	pg_atomic_write_u64(&lease->want_until_us, 0);

@@ -51,7 +51,7 @@ lease_half_of_lock_table(void)
 }
 
 static inline int
-lease_sharers_words(void)
+lease_reader_words(void)
 {
 	return (MaxBackends + 63) / 64;
 }

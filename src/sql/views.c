@@ -148,7 +148,7 @@ reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *va
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		int pid = lease_is_shared_by(lease, i) ? GetPGProcByNumber(i)->pid : 0;
+		int pid = lease_has_reader(lease, i) ? GetPGProcByNumber(i)->pid : 0;
 
 		if (pid == 0)
 			continue;
