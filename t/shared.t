@@ -196,7 +196,7 @@ sub keys_left
 
 	$reader->query(acquire('idle', 'shared', ", keep_idle => '50 s'"));
 	$reader->query("SELECT redlock_release('idle')");
-	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it stays');
+	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it is idle');
 	is($other->query("SELECT redlock_try('idle', scope => 'session')"), 't', 'and is given up for a try of another host');
 	$_->quit foreach $reader, $other;
 }

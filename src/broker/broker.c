@@ -136,7 +136,7 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			(void) lease_give_up_stays(); /* idle leases rest on the former settings */
+			(void) lease_release_all_idle(); /* idle leases rest on the former settings */
 			if (tls_reload())
 				members_tls_changed();
 			configure_nodes(redlock_clock_us());
@@ -146,7 +146,7 @@ redlock_broker_main(Datum arg)
 			stopping = postmaster_stops();
 			if (!stopping)
 				proc_exit(1); /* the postmaster starts the next broker */
-			lease_end_all_stays();
+			lease_end_unowned();
 		}
 		if (stopping && all_released() && registry_leave(redlock_clock_us()))
 			proc_exit(1); /* restarted if the server still waits for sessions */
@@ -308,7 +308,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	reply.waiting = answer->waiting;
 	reply.holder = answer->holder;
 	reply.silent = !answer->ours;
-	reply.may_stay = answer->may_stay;
+	reply.may_idle = answer->may_idle;
 	reply.token = answer->token;
 	driver_step_answer(driver, sent->command.entry, &reply);
 	if (sent->command.op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO &&

@@ -97,7 +97,7 @@ compose(Driver *of, DriverCommand *what)
 	command.key_len = lease->key_len;
 	command.value = value;
 	command.value_len = script_value(value, lease->secret, lease_table->host_id, lease->shared,
-									 lease->may_stay, lease_holder(lease));
+									 lease->may_idle, lease_holder(lease));
 	command.shared = lease->shared;
 	command.wall_clock_us = redlock_wall_clock_us();
 	command.ttl_ms = what->ttl_ms;
@@ -388,9 +388,9 @@ turn_end(const Driver *of, int entry)
 }
 
 static bool
-end_stay(Driver *of, int entry, int64_t now_us)
+end_idle(Driver *of, int entry, int64_t now_us)
 {
-	return lease_end_stay(lease_at(entry), now_us);
+	return lease_end_idle(lease_at(entry), now_us);
 }
 
 static bool
@@ -400,9 +400,9 @@ end_hold(Driver *of, int entry, int64_t now_us)
 }
 
 static bool
-give_up_stay(Driver *of, int entry)
+release_idle(Driver *of, int entry)
 {
-	return lease_give_up_stay(lease_at(entry));
+	return lease_release_idle(lease_at(entry));
 }
 
 static bool
@@ -473,9 +473,9 @@ static const DriverWorld world = {
 	.wants_tokens = wants_tokens,
 	.expect_tokens = expect_tokens,
 	.turn_end = turn_end,
-	.end_stay = end_stay,
+	.end_idle = end_idle,
 	.end_hold = end_hold,
-	.give_up_stay = give_up_stay,
+	.release_idle = release_idle,
 	.give_up_detached = give_up_detached,
 	.release_orphan = release_orphan,
 	.want = want,

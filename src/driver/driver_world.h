@@ -104,7 +104,7 @@ typedef enum DriverTurnEnd
 typedef struct Driver Driver;
 
 /*
- * The functions that the driver needs.  The functions end_stay .. release_orphan may end a lease
+ * The functions that the driver needs.  The functions end_idle .. release_orphan may end a lease
  * in place of its owner.  Each returns true if it did; the wish is then WISH_NOTHING.
  */
 typedef struct DriverWorld
@@ -144,10 +144,10 @@ typedef struct DriverWorld
 	bool (*wants_tokens)(const Driver *driver, int entry, int64_t now_us);
 	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none */
 	DriverTurnEnd (*turn_end)(const Driver *driver, int entry);
-	bool (*end_stay)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
+	bool (*end_idle)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
 	bool (*end_hold)(Driver *driver, int entry,
 					 int64_t now_us);                /* if a detached lease has reached its end */
-	bool (*give_up_stay)(Driver *driver, int entry); /* if the lease is idle */
+	bool (*release_idle)(Driver *driver, int entry); /* if the lease is idle */
 	bool (*give_up_detached)(Driver *driver, int entry);
 	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
 	void (*want)(Driver *driver, int entry);                           /* another host waits */

@@ -402,7 +402,7 @@ on_refusal(core_lease *lease, const core_event *event)
 	{
 		lease->rival = event->holder;
 		lease->rival_is_silent = event->silent;
-		lease->rival_may_stay = event->may_stay;
+		lease->rival_may_idle = event->may_idle;
 	}
 	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }

@@ -119,7 +119,7 @@ typedef struct core_lease
 	bool silent;          /* RELEASING: no release is published, see core_ends */
 	bool woken;           /* ASKING: a WAKE came after this round began */
 	bool rival_is_silent; /* ASKING: the rival publishes no release */
-	bool rival_may_stay;  /* ASKING: the rival releases an idle lease when this host recalls the
+	bool rival_may_idle;  /* ASKING: the rival releases an idle lease when this host recalls the
 						   * lease */
 	int8_t rival_lead;    /* ASKING: the rival's count in the majority vote, see on_refusal */
 	uint32_t rival;       /* ASKING: hash of the value of the probable holder of most refusing
@@ -239,7 +239,7 @@ typedef struct core_event
 							* process, and no other's */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value at the node */
 	bool silent;           /* REPLY, a refused acquire: the holder publishes no release */
-	bool may_stay;         /* REPLY, a refused acquire: the holder's host may keep the lease idle */
+	bool may_idle;         /* REPLY, a refused acquire: the holder's host may keep the lease idle */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a renewal that
 							* was refused for a larger counter: the counter; any other refused
 							* renewal: 0.  EXTEND: see CORE_EXTEND */

@@ -315,7 +315,7 @@ waiting_hosts(const core_lease *lease)
 static bool
 try_goes_on(core_lease *lease, const core_event *event, bool sure)
 {
-	if (sure && !lease->rival_may_stay)
+	if (sure && !lease->rival_may_idle)
 		return false;
 	if (lease->recall_until_us == 0)
 		lease->recall_until_us = event->now_us + lease->patience_us * (sure ? 1 : SPLIT_PATIENCE);

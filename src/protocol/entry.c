@@ -110,10 +110,10 @@ entry_leave(Entry *entry)
 }
 
 bool
-entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us)
+entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us)
 {
-	if (!entry->may_stay || entry->keep_idle_us <= 0 || release->stays_end ||
-		!rules_may_stay(is_limited(entry), entry_is_wanted(entry, now_us),
+	if (!entry->may_idle || entry->keep_idle_us <= 0 || release->stopping ||
+		!rules_may_idle(is_limited(entry), entry_is_wanted(entry, now_us),
 						healthy_us(entry, now_us), entry->ttl_us, entry->handovers,
 						more_tokens_come(entry, now_us) ? INT_MAX : entry_tokens(entry)))
 		return false;
@@ -148,9 +148,9 @@ entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us)
 }
 
 Wish
-entry_detach(const Entry *entry, bool stays_end)
+entry_detach(const Entry *entry, bool stopping)
 {
-	return stays_end || entry->state != LEASE_HELD ? WISH_NOTHING : WISH_DETACHED;
+	return stopping || entry->state != LEASE_HELD ? WISH_NOTHING : WISH_DETACHED;
 }
 
 int64_t
@@ -166,8 +166,8 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 {
 	switch (why)
 	{
-		case ENTRY_STAY_IS_OVER:
-			return wish_stay_is_over(entry->wish, entry->idle_until_us, now_us);
+		case ENTRY_IDLE_IS_OVER:
+			return wish_idle_is_over(entry->wish, entry->idle_until_us, now_us);
 		case ENTRY_RECALLED:
 			return entry->wish == WISH_IDLE;
 		case ENTRY_NOBODY_CAME:

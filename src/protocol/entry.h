@@ -8,7 +8,7 @@
  * wake-ups are the caller's.
  *
  *	 WISH_NONE      asks                    -> WISH_HOLD
- *	 WISH_HOLD      entry_stay              -> WISH_IDLE
+ *	 WISH_HOLD      entry_keep_idle         -> WISH_IDLE
  *	                entry_hand_over         -> WISH_HAND_OVER; WISH_IDLE, a permit that is passed;
  *	                                           WISH_NOTHING
  *	                entry_detach            -> WISH_DETACHED, or WISH_NOTHING
@@ -16,7 +16,7 @@
  *	                entry_prolong           -> WISH_HOLD, of a permit's queue
  *	                ENTRY_ORPHANED          -> WISH_NOTHING
  *	 WISH_IDLE      entry_take_over         -> WISH_HOLD
- *	                ENTRY_STAY_IS_OVER, ENTRY_RECALLED, another lock is opened -> WISH_NOTHING
+ *	                ENTRY_IDLE_IS_OVER, ENTRY_RECALLED, another lock is opened -> WISH_NOTHING
  *	 WISH_HAND_OVER entry_take_over         -> WISH_HOLD
  *	                ENTRY_NOBODY_CAME, ENTRY_ORPHANED, another lock is opened -> WISH_NOTHING
  *	 WISH_DETACHED  entry_prolong           -> WISH_DETACHED
@@ -66,7 +66,7 @@ typedef struct Entry
 	bool answered; /* all nodes have answered the present request */
 	bool shared;
 	bool wanted;        /* another host waits */
-	bool may_stay;      /* the nodes know from the request that the lease may stay idle */
+	bool may_idle;      /* the nodes know from the request that the lease may become idle */
 	bool is_queue;      /* of permits: hold_at_most_us bounds a stopped owner only */
 	bool returns;       /* released while sessions of this host wait */
 	int readers;        /* shared: number of sessions that hold the lease */
@@ -108,7 +108,7 @@ typedef struct EntryRequest
 /* the server's state at a release */
 typedef struct EntryRelease
 {
-	bool stays_end;     /* the server stops: no lease stays */
+	bool stopping;      /* the server stops: no lease becomes idle */
 	int waiting;        /* sessions at the gate */
 	int handover_limit; /* hand-overs of a turn */
 	int64_t pass_us;    /* time for the session at the head of the permits' queue to come; 0:
@@ -124,7 +124,7 @@ typedef struct EntryTaken
 /* why an entry without an acting owner ends */
 typedef enum EntryEnd
 {
-	ENTRY_STAY_IS_OVER, /* keep_idle is over */
+	ENTRY_IDLE_IS_OVER, /* keep_idle is over */
 	ENTRY_RECALLED,     /* another host recalls the lease, or the table needs room */
 	ENTRY_NOBODY_CAME,  /* the waiter for which the lease was kept has gone */
 	ENTRY_HOLD_IS_OVER, /* a detached lease has reached the end of its time */
@@ -179,7 +179,7 @@ extern bool entry_leave(Entry *entry);
  * changed wish, returns, idle_until_us, hold_until_us.  The function does not read `waiting` and
  * `pass_us` of the release.
  */
-extern bool entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us);
+extern bool entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us);
 
 /*
  * The lease is not kept idle.  Returns true if the lease is kept for the next session at the
@@ -189,7 +189,7 @@ extern bool entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us
 extern bool entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us);
 
 /* The owner turns the lease into a detached lease of its role.  Returns the new wish. */
-extern Wish entry_detach(const Entry *entry, bool stays_end);
+extern Wish entry_detach(const Entry *entry, bool stopping);
 
 /* Returns the new hold_until_us; 0: the lease has ended, and can't be prolonged. */
 extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_t now_us);

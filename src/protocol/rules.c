@@ -135,7 +135,7 @@ rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handove
 }
 
 bool
-rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
+rules_may_idle(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
 			   int tokens)
 {
 	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);

@@ -97,12 +97,12 @@ extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us,
 								int tokens);
 
 /*
- * Returns true if a lease with this validity may stay idle for the next session of this server.
+ * Returns true if a lease with this validity may become idle for the next session of this server.
  * limited: by its owner's hold_at_least or hold_at_most, which exclude keep_idle.  wanted:
  * another host waits, so rules_may_hand_over decides.  tokens: of the grant; INT_MAX while the
  * broker is asking for more, since the next session waits for them.
  */
-extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
+extern bool rules_may_idle(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
 						   int handovers, int tokens);
 
 /*

@@ -36,7 +36,7 @@ wish_act(Wish wish, core_state state, bool serves, bool answered, bool release_w
 }
 
 bool
-wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
+wish_idle_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
 {
 	return wish == WISH_IDLE && now_us >= idle_until_us;
 }

@@ -65,7 +65,7 @@ wish_has_no_holder(Wish wish)
 }
 
 /* Returns true if the idle time of a lease is over; checked before each timer. */
-extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
+extern bool wish_idle_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 
 /*
  * Returns true if a detached lease has reached the end of its time; checked before each timer,

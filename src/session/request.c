@@ -66,8 +66,8 @@ static void reserve_gates(int count);
 static void return_gates(void);
 static void end_wait_at_gate(void);
 static void give_up_on(const LockRequest *request, int name);
-static void take_left(const LockRequest *request);
-static void leave_idle(void);
+static void take_hand_overs(const LockRequest *request);
+static void release_hand_overs(void);
 static void give_back(int from);
 static void leave_gate(const Asked *at);
 static bool enter_gate(const LockRequest *request, int name, int64 until_us);
@@ -126,7 +126,7 @@ request_give_up(void)
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].lease != NULL)
 			lease_release(request_now.asked[i].lease, NULL);
-	leave_idle();
+	release_hand_overs();
 	request_now.asked_count = 0;
 	parked = false;
 	lease_park(0);
@@ -139,7 +139,7 @@ static void
 end_wait_at_gate(void)
 {
 	if (waiting_at_gate != 0)
-		lease_release_idle(waiting_at_gate);
+		lease_release_hand_over(waiting_at_gate);
 	waiting_at_gate = 0;
 }
 
@@ -450,7 +450,7 @@ give_up_on(const LockRequest *request, int name)
  * Otherwise these leases would go to another host, and this host would be last there.
  */
 static void
-take_left(const LockRequest *request)
+take_hand_overs(const LockRequest *request)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 	{
@@ -462,7 +462,7 @@ take_left(const LockRequest *request)
 						.len = request_make_key(&request->names[i], text)};
 
 		if (at->lease == NULL)
-			at->lease = lease_take_left(&key, &request->terms);
+			at->lease = lease_take_hand_over(&key, &request->terms);
 		if (at->lease == NULL)
 			break;
 	}
@@ -472,18 +472,18 @@ take_left(const LockRequest *request)
  * A lease in hand-over must not wait at a gate of this session if the session does not ask for it.
  */
 static void
-leave_idle(void)
+release_hand_overs(void)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].at_gate && request_now.asked[i].lease == NULL)
-			lease_release_idle(request_now.asked[i].hash);
+			lease_release_hand_over(request_now.asked[i].hash);
 }
 
 /* Releases the leases, and leaves the gates, from this name on. */
 static void
 give_back(int from)
 {
-	leave_idle();
+	release_hand_overs();
 	if (parked && request_now.asked_count >= from)
 	{
 		leave_gate(&request_now.asked[request_now.asked_count]);
@@ -546,7 +546,7 @@ at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
 {
 	if (!request->terms.once)
 		return deadline_us;
-	if (request->terms.permits > 0 && lease_is_idle(request->names[name].hash))
+	if (request->terms.permits > 0 && lease_lacks_holder(request->names[name].hash))
 		return Min(redlock_clock_us() + PERMITS_PASS_US, deadline_us);
 	return GATE_DO_NOT_WAIT;
 }
@@ -562,9 +562,9 @@ prepare_to_wait(void)
 	if (waiting_at_gate != 0)
 	{
 		request_refuse_other_permits(waiting, request_now.waited_for, waiting_at_gate);
-		take_left(waiting);
+		take_hand_overs(waiting);
 	}
-	leave_idle();
+	release_hand_overs();
 	InvalidateCatalogSnapshot(); /* a catalog snapshot would hold back VACUUM */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())

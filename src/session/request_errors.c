@@ -255,7 +255,7 @@ here_text(uint64 hash)
 	Lease *copy = palloc(sizeof(Lease));
 	const char *since;
 
-	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
+	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_is_idle(copy) ||
 		!wish_is_held(pg_atomic_read_u32(&copy->wish)))
 		return "Another session of this server is before this one; see the view redlock_locks.";
 	since = timestamptz_to_str(copy->since);

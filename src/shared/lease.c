@@ -215,7 +215,7 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 }
 
 Lease *
-lease_take_left(const LeaseKey *key, const LeaseTerms *terms)
+lease_take_hand_over(const LeaseKey *key, const LeaseTerms *terms)
 {
 	Lease *lease;
 
@@ -255,7 +255,7 @@ lease_entry(Lease *lease)
 	entry.answered = pg_atomic_read_u32(&lease->silent_nodes) == 0;
 	entry.shared = lease->shared;
 	entry.wanted = lease->wanted;
-	entry.may_stay = lease->may_stay;
+	entry.may_idle = lease->may_idle;
 	entry.is_queue = lease->is_queue;
 	entry.returns = lease->returns;
 	entry.readers = (int) pg_atomic_read_u32(&lease->readers);
@@ -350,7 +350,7 @@ make_room(void)
 	{
 		uint32 entry = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
 
-		if (lease_give_up_stay(lease_at((int) (entry % (uint32) lease_table->entries))))
+		if (lease_release_idle(lease_at((int) (entry % (uint32) lease_table->entries))))
 			return true;
 	}
 	return false;
@@ -393,8 +393,8 @@ lease_ask(Lease *lease)
  * Else, if sessions wait at the gate (`waiting` counts them), the lease is handed over, while the
  * turn of this host lasts.  If `waiting` is NULL, the lease becomes neither idle nor handed over.
  *
- * The gate is looked at under the table lock, which lease_release_idle takes, too.  So a waiter
- * that leaves the gate later finds the lease in hand-over.
+ * The gate is looked at under the table lock, which lease_release_hand_over takes, too.  So a
+ * waiter that leaves the gate later finds the lease in hand-over.
  */
 void
 lease_release(Lease *lease, int (*waiting)(uint64 gate))
@@ -416,8 +416,8 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	release.stays_end = lease_table->stays_end;
-	passed = passed && !release.stays_end;
+	release.stopping = lease_table->stopping;
+	passed = passed && !release.stopping;
 	release.pass_us = passed ? PERMITS_PASS_US : 0;
 	/*
 	 * read the clock under the lock: either the broker sees that the hold is over, or we do
@@ -427,7 +427,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	/* as late as possible, to see a loss */
 	entry = lease_entry(lease);
 	entry.returns = false;
-	if (idle && !entry_stay(&entry, &release, now_us))
+	if (idle && !entry_keep_idle(&entry, &release, now_us))
 	{
 		release.waiting = waiting(lease->gate);
 		idle = entry_hand_over(&entry, &release, now_us);
@@ -447,7 +447,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 				  entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		lease_push(lease);
 	if (idle && passed && !tell_of_permit(queue, permits, permit))
-		(void) lease_give_up_stay(lease);
+		(void) lease_release_idle(lease);
 }
 
 /* Returns the hash of the queue of this permit; 0: not a permit. */
@@ -489,7 +489,7 @@ tell_of_permit(uint64 queue, int permits, int permit)
  * may come for it.  Never fails.
  */
 void
-lease_release_idle(uint64 hash)
+lease_release_hand_over(uint64 hash)
 {
 	Lease *lease;
 	bool idle;
@@ -516,7 +516,7 @@ lease_may_end(Lease *lease, EntryEnd why, int64 now_us)
 }
 
 bool
-lease_stays(Lease *lease)
+lease_is_idle(Lease *lease)
 {
 	return lease_wish(lease) == WISH_IDLE;
 }

@@ -43,7 +43,7 @@
  * gate.  The releasing session may keep the lease at the nodes for the waiter: it writes
  * WISH_HAND_OVER, and the entry keeps its name without an owner.  The next session through the gate
  * takes the lease over under the table lock, without the broker and without the network.  A waiter
- * that cancels at the gate calls lease_release_idle, which releases a lease in hand-over.
+ * that cancels at the gate calls lease_release_hand_over, which releases a lease in hand-over.
  *
  * Limit: each holder has its own limit (hold_until_us), or none; a lease without a holder has no
  * limit.  The broker reads the limit whenever it looks at the lease.  A session wakes the broker
@@ -138,7 +138,7 @@ typedef struct Lease
 	Oid owner_database;
 	int keep_idle_ms; /* how long the lease may be idle after its owner; 0: not at all */
 	bool wanted;      /* another host waits: the lease must not become idle */
-	bool may_stay;    /* the request told the nodes that the lease may become idle */
+	bool may_idle;    /* the request told the nodes that the lease may become idle */
 	bool shared;      /* by readers; the owner is the reader that asked the broker */
 	bool is_awaited;  /* (t) detached or shared: sessions wait in the gate for the end */
 	bool is_queue;    /* the lock is a queue for permits; its holder waits for a permit */
@@ -258,7 +258,7 @@ typedef struct LeaseTable
 	LWLockPadded *locks; /* LEASE_PARTITIONS, and the detaching lock */
 	int *bucket;         /* (t) first entry number of each bucket, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
-	bool stays_end;      /* (t) the server stops: no lease may become idle or detached */
+	bool stopping;       /* (t) the server stops: no lease may become idle or detached */
 	int entries;
 	int max_locks;          /* redlock.max_locks, or less if the lock manager lacks room */
 	pg_atomic_uint32 used;  /* entries in use */
@@ -362,10 +362,10 @@ extern LeaseOpened lease_open(const LeaseKey *key, const LeaseTerms *terms, Leas
  * Take over a lease in hand-over.  The caller is in the gate.  Returns NULL if there is none, or
  * none with these terms.
  */
-extern Lease *lease_take_left(const LeaseKey *key, const LeaseTerms *terms);
+extern Lease *lease_take_hand_over(const LeaseKey *key, const LeaseTerms *terms);
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate));
-extern void lease_release_idle(uint64 hash);
+extern void lease_release_hand_over(uint64 hash);
 
 /*
  * Detached leases
@@ -404,19 +404,19 @@ extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
  * Looks
  */
 
-extern bool lease_is_taken(uint64 hash); /* a session of this server has or awaits the lease */
-extern bool lease_is_idle(uint64 hash);  /* idle, or in hand-over */
-extern int lease_permits(uint64 hash);   /* number of permits in its terms; -1: not taken */
-extern bool lease_stays(Lease *lease);   /* WISH_IDLE; `lease` may be a copy */
+extern bool lease_is_taken(uint64 hash);     /* a session of this server has or awaits the lease */
+extern bool lease_lacks_holder(uint64 hash); /* idle, or in hand-over */
+extern int lease_permits(uint64 hash);       /* number of permits in its terms; -1: not taken */
+extern bool lease_is_idle(Lease *lease);     /* WISH_IDLE; `lease` may be a copy */
 
 /* Ends all idle leases; returns their number. */
-extern int64 lease_give_up_stays(void);
+extern int64 lease_release_all_idle(void);
 
 /*
  * Ends this lease if idle; returns whether it was.  If the entry has another lease by now, then the
  * other lease ends, if idle: harmless.
  */
-extern bool lease_give_up_stay(Lease *lease);
+extern bool lease_release_idle(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* the named lease, even if lost; or NULL */
 extern Lease *lease_at_gate(uint64 gate); /* a lease that is held or asked for; or NULL */
 extern LeaseState lease_state(Lease *lease);
@@ -483,12 +483,12 @@ extern bool lease_is_queued(const Lease *lease);
 
 /* These three end the lease for the given reason; they return false if the reason does not hold. */
 extern bool lease_release_orphan(Lease *lease);                /* the owner has gone */
-extern bool lease_end_stay(Lease *lease, int64 now_us);        /* idle for long enough */
+extern bool lease_end_idle(Lease *lease, int64 now_us);        /* idle for long enough */
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* lease_hold_is_over */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for long enough */
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
-extern void lease_end_all_stays(void);                         /* and all detached leases */
+extern void lease_end_unowned(void);                           /* and all detached leases */
 extern void lease_want(Lease *lease);                          /* another host waits */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
 extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* few tokens are left */

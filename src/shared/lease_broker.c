@@ -87,7 +87,7 @@ lease_broker_attach(Latch *latch)
 	lease_table->queue_number++;
 	lease_table->broker_latch = latch;
 	lease_table->broker_pid = MyProcPid;
-	lease_table->stays_end = false;
+	lease_table->stopping = false;
 	SpinLockRelease(&lease_table->queue_mutex);
 }
 

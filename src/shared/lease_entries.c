@@ -87,7 +87,7 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->keep_idle_ms = terms->keep_idle_ms;
-	lease->may_stay = terms->keep_idle_ms > 0;
+	lease->may_idle = terms->keep_idle_ms > 0;
 	lease->permits = terms->permits;
 	lease->is_queue = terms->is_queue;
 	lease->shared = terms->shared;

@@ -34,7 +34,7 @@ extern WishOwner lease_owner_of(const Lease *lease);
 extern LeaseOpened lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
 extern void lease_await(uint64 hash);
 extern void lease_join_first(Lease *lease);
-extern void lease_leave(Lease *lease, bool may_stay);
+extern void lease_leave(Lease *lease, bool may_idle);
 extern void lease_wake_awaiting(uint64 hash);
 
 /* lease_broker.c */

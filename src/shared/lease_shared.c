@@ -107,16 +107,16 @@ has_room_to_join(void)
 
 /*
  * This session is a reader no more.  The last reader releases the lease, or keeps it idle if
- * may_stay.  It does so under the exclusive lock, so that no reader joins in between.  Never fails.
+ * may_idle.  It does so under the exclusive lock, so that no reader joins in between.  Never fails.
  */
 void
-lease_leave(Lease *lease, bool may_stay)
+lease_leave(Lease *lease, bool may_idle)
 {
 	uint64 hash = lease->hash;
 	EntryRelease release = {0};
 	bool is_awaited;
 	bool is_last;
-	bool stays;
+	bool idle;
 	uint32 readers;
 	int64 now_us;
 	Entry entry;
@@ -144,9 +144,9 @@ lease_leave(Lease *lease, bool may_stay)
 	pg_atomic_write_u32(&lease->readers, entry.readers);
 	lease->returns = entry.returns;
 	is_awaited = lease->is_awaited;
-	release.stays_end = lease_table->stays_end;
-	stays = is_last && may_stay && entry_stay(&entry, &release, now_us);
-	if (stays)
+	release.stopping = lease_table->stopping;
+	idle = is_last && may_idle && entry_keep_idle(&entry, &release, now_us);
+	if (idle)
 	{
 		lease->is_awaited = false;
 		pg_atomic_write_u64(&lease->idle_until_us, entry.idle_until_us);
@@ -158,9 +158,9 @@ lease_leave(Lease *lease, bool may_stay)
 	LWLockRelease(lease_lock_of(hash)); /* also a barrier: see lease_look_at_us */
 	if (!is_last)
 		return;
-	if (!stays || entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
+	if (!idle || entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
 		lease_push(lease);
-	if (!stays || is_awaited)
+	if (!idle || is_awaited)
 		lease_wake_awaiting(hash);
 }
 

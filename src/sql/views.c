@@ -97,7 +97,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 {
 	Datum values[LOCK_COLUMNS] = {0};
 	bool nulls[LOCK_COLUMNS] = {0};
-	bool idle = lease_stays(lease);
+	bool idle = lease_is_idle(lease);
 	int64 until_us =
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
@@ -165,10 +165,10 @@ static TimestampTz
 idle_since(Lease *lease)
 {
 	int64 until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
-	int64 stays_us =
+	int64 idle_us =
 		lease->keep_idle_ms > 0 ? lease->keep_idle_ms * INT64CONST(1000) : PERMITS_PASS_US;
 
-	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - stays_us));
+	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - idle_us));
 }
 
 static const char *
@@ -193,7 +193,7 @@ lease_state_name(Lease *lease)
 {
 	if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 		return "releasing";
-	if (lease_stays(lease))
+	if (lease_is_idle(lease))
 		return "idle";
 	if (lease->is_queue)
 		return "waiting"; /* for any permit */

@@ -396,9 +396,9 @@ end(int h, int s, EntryEnd why, int64_t now_us)
 }
 
 static bool
-end_stay(Driver *driver, int s, int64_t now_us)
+end_idle(Driver *driver, int s, int64_t now_us)
 {
-	if (!end(driver->host, s, ENTRY_STAY_IS_OVER, now_us))
+	if (!end(driver->host, s, ENTRY_IDLE_IS_OVER, now_us))
 		return false;
 	seen.stays_over++;
 	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host),
@@ -419,7 +419,7 @@ end_hold(Driver *driver, int s, int64_t now_us)
 }
 
 static bool
-give_up_stay(Driver *driver, int s)
+release_idle(Driver *driver, int s)
 {
 	if (!end(driver->host, s, ENTRY_RECALLED, 0))
 		return false;
@@ -604,9 +604,9 @@ static const DriverWorld world_of_host = {
 	.wants_tokens = wants_tokens,
 	.expect_tokens = expect_tokens,
 	.turn_end = turn_end,
-	.end_stay = end_stay,
+	.end_idle = end_idle,
 	.end_hold = end_hold,
-	.give_up_stay = give_up_stay,
+	.release_idle = release_idle,
 	.give_up_detached = give_up_detached,
 	.release_orphan = release_orphan,
 	.want = want,

@@ -173,7 +173,7 @@ session_entry(int h, int s)
 	Entry values = {.wish = entry->wish,
 					.shared = entry->shared,
 					.wanted = entry->wanted,
-					.may_stay = entry->may_stay,
+					.may_idle = entry->may_stay,
 					.returns = entry->returns,
 					.readers = entry->joined,
 					.handovers = entry->handovers,
@@ -426,7 +426,7 @@ end_holding(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 	Entry values = session_entry(h, s);
-	EntryRelease release = {.stays_end = w.calm,
+	EntryRelease release = {.stopping = w.calm,
 							.waiting = gate_of(h, entry->resource)->waiting,
 							.handover_limit = entry->span - 1};
 
@@ -436,7 +436,7 @@ end_holding(int h, int s)
 	entry->owner = OWNER_NOBODY;
 	if (entry->wish == WISH_DETACHED)
 		entry->returns = release.waiting > 0;
-	else if (entry_stay(&values, &release, host_now_us(h)))
+	else if (entry_keep_idle(&values, &release, host_now_us(h)))
 	{
 		store_idle(h, s, &values);
 		check_stay(h, s);

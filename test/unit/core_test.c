@@ -253,7 +253,7 @@ static void
 refused_by_stay(const char *nodes)
 {
 	reply_with(nodes,
-			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .may_stay = true});
+			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .may_idle = true});
 }
 
 static void

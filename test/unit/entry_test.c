@@ -22,7 +22,7 @@ entry_with(Wish wish)
 	return (Entry){.wish = wish,
 				   .state = LEASE_HELD,
 				   .answered = true,
-				   .may_stay = true,
+				   .may_idle = true,
 				   .ttl_us = TTL,
 				   .keep_idle_us = 1000,
 				   .granted_until_us = NOW + TTL,
@@ -164,26 +164,26 @@ test_release(void)
 	Entry entry = entry_with(WISH_HOLD);
 
 	entry.hold_until_us = NOW + 5;
-	ok(entry_stay(&entry, &release, NOW) && entry.wish == WISH_IDLE &&
+	ok(entry_keep_idle(&entry, &release, NOW) && entry.wish == WISH_IDLE &&
 		   entry.idle_until_us == NOW + 1000 && entry.hold_until_us == 0,
-	   "a lease stays, without the limit of its owner");
+	   "a lease becomes idle, without the limit of its owner");
 	for (int i = 0; i < 9; i++)
 	{
 		EntryRelease how = release;
-		bool stays;
+		bool idle;
 
 		entry = entry_with(WISH_HOLD);
-		entry.may_stay = i != 0;
+		entry.may_idle = i != 0;
 		entry.keep_idle_us = i == 1 ? 0 : 1000;
-		how.stays_end = i == 2;
+		how.stopping = i == 2;
 		entry.hold_at_least_us = i == 3;
 		entry.hold_at_most_us = i == 4;
 		entry.wanted = i == 5;
 		entry.last_token = i == 6 ? 1 : LUA_SPAN;
 		entry.state = i == 7 ? LEASE_LOST : LEASE_HELD;
 		entry.granted_until_us = i == 8 ? NOW : NOW + TTL;
-		stays = entry_stay(&entry, &how, NOW);
-		ok(!stays && entry.wish == WISH_HOLD, "for each of nine reasons it does not: %d", i);
+		idle = entry_keep_idle(&entry, &how, NOW);
+		ok(!idle && entry.wish == WISH_HOLD, "for each of nine reasons it does not: %d", i);
 	}
 	entry = entry_with(WISH_HOLD);
 	ok(entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_HAND_OVER && entry.returns,
@@ -221,7 +221,7 @@ test_ends(void)
 										  WISH_DETACHED, WISH_DETACHED, WISH_HAND_OVER};
 	Entry entry;
 
-	for (EntryEnd why = ENTRY_STAY_IS_OVER; why < ENTRY_ENDS; why++)
+	for (EntryEnd why = ENTRY_IDLE_IS_OVER; why < ENTRY_ENDS; why++)
 	{
 		bool good = true;
 
@@ -259,7 +259,7 @@ test_ends(void)
 	entry.last_token = entry.first_token;
 	ok(entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
 		   !entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
-	   "tokens are asked for while it stays");
+	   "tokens are asked for while it is idle");
 }
 
 int

@@ -154,18 +154,19 @@ test_turns(void)
 }
 
 static void
-test_stay(void)
+test_may_idle(void)
 {
 	int64_t healthy_us = TTL_US / 2 + 1;
 	int asked = 0;
 
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2), "a lease stays for the next");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
-	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 99, INT_MAX), "or more are under way");
-	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
-	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
-	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 0, 2),
+	   "a lease becomes idle for the next session");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
+	ok(!rules_may_idle(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 99, INT_MAX), "or more are under way");
+	ok(!rules_may_idle(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
+	ok(!rules_may_idle(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
+	ok(!rules_may_idle(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
 	ok(rules_may_join(false, healthy_us, TTL_US) &&
 		   !rules_may_join(false, healthy_us - 1, TTL_US) &&
 		   !rules_may_join(true, healthy_us, TTL_US),
@@ -198,6 +199,6 @@ main(void)
 	test_hand_over();
 	test_hold();
 	test_turns();
-	test_stay();
+	test_may_idle();
 	return tap_done();
 }
