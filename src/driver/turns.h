@@ -22,8 +22,8 @@ extern const Waiters *turns_named(const Driver *driver, int entry);
 extern const Waiters *turns_told(const Driver *driver, int entry);
 
 /*
- * The awaited lease was released, and the release named these hosts.  Returns when this host
- * asks; 0: the release is no reason to ask.
+ * The lease that this host waits for was released, and the release named these hosts.  Returns when
+ * this host asks; 0: the release is no reason to ask.
  */
 extern int64_t turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us);
 

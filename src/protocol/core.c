@@ -188,7 +188,7 @@ core_unpaid(const core_lease *lease)
 }
 
 bool
-core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
+core_awaits_answer(const core_lease *lease, int node, core_op op, uint32_t round)
 {
 	assert(node >= 0 && node < CORE_NODES_MAX);
 
@@ -239,8 +239,8 @@ core_command_to(const core_lease *lease, int node, core_op op)
 bool
 core_may_reconnect(const core_lease *lease, int node)
 {
-	return core_awaits(lease, node, CORE_OP_ACQUIRE, lease->round) ||
-		   core_awaits(lease, node, CORE_OP_RENEW, lease->round);
+	return core_awaits_answer(lease, node, CORE_OP_ACQUIRE, lease->round) ||
+		   core_awaits_answer(lease, node, CORE_OP_RENEW, lease->round);
 }
 
 core_mask

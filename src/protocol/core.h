@@ -23,8 +23,8 @@
  *
  * - When the connection dies, the shell reports one CORE_NODE_LOST for the node in place of the
  *   replies.  There is one exception: every unanswered command is an acquire or a renewal for
- *   which core_awaits returns true, and the shell makes another connection at once.  Then the
- *   shell reports only CORE_NODE_READY, when the new connection is ready.
+ *   which core_awaits_answer returns true, and the shell makes another connection at once.  Then
+ *   the shell reports only CORE_NODE_READY, when the new connection is ready.
  *
  * - One thread of one process uses a lease at a time, without locks.
  */
@@ -321,12 +321,12 @@ typedef struct core_command
 
 /*
  * The arguments of a command to this node.  The last step must have asked for the command, or
- * core_awaits must return true.
+ * core_awaits_answer must return true.
  */
 extern core_command core_command_to(const core_lease *lease, int node, core_op op);
 
 /* Returns true if a reply to this command, of this round, can still count. */
-extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
+extern bool core_awaits_answer(const core_lease *lease, int node, core_op op, uint32_t round);
 
 /*
  * The node's connection broke, and the shell makes another one at once.  Returns true if the

@@ -56,11 +56,11 @@ entry_open(const Entry *entry, const EntryRequest *request, int64_t now_us)
 		if (entry->wish == WISH_DETACHED)
 			return LEASE_DETACHED;
 		/* another reader was faster; or the owner has lost its gate, or has another gate */
-		return entry->shared && request->shared ? LEASE_AWAITED : LEASE_TAKEN;
+		return entry->shared && request->shared ? LEASE_READER_ASKS : LEASE_TAKEN;
 	}
 	if (can_take_over(entry, request, entry_tokens(entry), now_us))
 		return LEASE_HANDED_OVER;
-	if (request->awaits_tokens && entry->wish == WISH_IDLE && more_tokens_come(entry, now_us) &&
+	if (request->waits_for_tokens && entry->wish == WISH_IDLE && more_tokens_come(entry, now_us) &&
 		can_take_over(entry, request, INT_MAX, now_us))
 		return LEASE_MORE_TOKENS;
 	return LEASE_OPENED;
@@ -95,9 +95,10 @@ entry_join(const Entry *entry, const EntryRequest *request, int64_t now_us)
 	if (!entry->shared)
 		return LEASE_OPENED;
 	if (is_being_asked(entry, request))
-		return LEASE_AWAITED;
-	if (!request->same_lock || !rules_may_join(now_us < entry->want_until_us && !request->awaited,
-											   entry_validity_us(entry, now_us), entry->ttl_us))
+		return LEASE_READER_ASKS;
+	if (!request->same_lock ||
+		!rules_may_join(now_us < entry->want_until_us && !request->waited_for_grant,
+						entry_validity_us(entry, now_us), entry->ttl_us))
 		return LEASE_WANTED;
 	return LEASE_JOINED;
 }

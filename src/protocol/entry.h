@@ -49,7 +49,7 @@ typedef enum LeaseOpened
 	LEASE_OPENED,
 	LEASE_HANDED_OVER, /* and granted: no need to ask */
 	LEASE_JOINED,      /* and granted: one reader more */
-	LEASE_AWAITED,     /* another reader asks for the lock: our latch is set at the outcome */
+	LEASE_READER_ASKS, /* another reader asks for the lock: our latch is set at the outcome */
 	LEASE_WANTED,      /* another host waits for exclusive mode: new readers must wait */
 	LEASE_TAKEN,       /* the name is in use in this server */
 	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
@@ -95,9 +95,9 @@ typedef struct EntryRequest
 	bool same_gate; /* the session came through the entry's gate */
 	bool same_lock; /* the key is the same: two names may have one hash */
 	bool shared;
-	bool once;          /* a try */
-	bool awaited;       /* the reader was already waiting at the grant */
-	bool awaits_tokens; /* can wait for LEASE_MORE_TOKENS; else the session asks the nodes */
+	bool once;             /* a try */
+	bool waited_for_grant; /* the reader was already waiting at the grant */
+	bool waits_for_tokens; /* can wait for LEASE_MORE_TOKENS; else the session asks the nodes */
 	int permits;
 	int64_t ttl_us;
 	int64_t hold_at_least_us;

@@ -57,8 +57,9 @@ static void let_others_give_back(int from, int times, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int name);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
-static bool may_await(const LockRequest *request, int name, int64 deadline_us);
-static bool awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us);
+static bool may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us);
+static bool may_wait_for_broker(const LockRequest *request, int name, int64 now_us,
+								int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void note_new_names(const LockRequest *request, int from, const bool *opened);
@@ -309,15 +310,15 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
-		if (how < LEASE_AWAITED)
+		if (how < LEASE_READER_ASKS)
 			continue;
-		if (how == LEASE_AWAITED ? !may_await(request, i, deadline_us)
-								 : request->terms.once || redlock_clock_us() >= deadline_us)
+		if (how == LEASE_READER_ASKS ? !may_wait_for_reader(request, i, deadline_us)
+									 : request->terms.once || redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
 		}
-		request_now.asked[i].awaited = how == LEASE_AWAITED;
+		request_now.asked[i].waited_for_grant = how == LEASE_READER_ASKS;
 		was_taken = was_taken || how == LEASE_TAKEN;
 		give_back(how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
@@ -358,7 +359,7 @@ gives_back_nothing(const LockRequest *request)
  * more patience with silent nodes.
  */
 static bool
-may_await(const LockRequest *request, int name, int64 deadline_us)
+may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us)
 {
 	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
@@ -367,7 +368,7 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	char *nodes;
 
 	if (lease_is_unasked(request->names[name].hash))
-		return awaits_broker(request, name, now_us, deadline_us);
+		return may_wait_for_broker(request, name, now_us, deadline_us);
 	unasked_since_us = 0;
 	if (!patient && (once || !request->terms.patient) &&
 		(nodes = lease_unanswered(request->names[name].hash)) != NULL)
@@ -381,7 +382,7 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
  * something.
  */
 static bool
-awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
+may_wait_for_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
 {
 	if (unasked_since_us == 0)
 		unasked_since_us = now_us;
@@ -522,7 +523,7 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 		waiting_at_gate = 0;
 		next->hash = hash;
 		next->at_gate = true;
-		next->awaited = false;
+		next->waited_for_grant = false;
 		next->lease = NULL;
 		request_now.asked_count++;
 		if (waits_since_us == 0 && request->count > 1)

@@ -63,8 +63,8 @@ extern Lease *request_take(uint64 *gate);
 extern void request_end(void);
 
 /*
- * Raises an error (55000) if a session of this server has or awaits the lock with this hash, with
- * another number of permits.
+ * Raises an error (55000) if a session of this server has or waits for the lock with this hash,
+ * with another number of permits.
  */
 extern void request_refuse_other_permits(const LockRequest *request, int name, uint64 hash);
 

@@ -21,8 +21,8 @@ typedef struct Asked
 	uint64 hash;
 	uint64 gate;
 	bool at_gate;
-	bool awaited; /* see LeaseTerms */
-	Lease *lease; /* NULL: not yet asked for, or taken by the caller */
+	bool waited_for_grant; /* see LeaseTerms */
+	Lease *lease;          /* NULL: not yet asked for, or taken by the caller */
 } Asked;
 
 /*

@@ -33,7 +33,7 @@ request_make_key(const LockName *name, char *key)
 }
 
 /*
- * Opens a lease, and stores it in request_now.  Returns LEASE_AWAITED, or a later value of
+ * Opens a lease, and stores it in request_now.  Returns LEASE_READER_ASKS, or a later value of
  * LeaseOpened, if the name is in use.  Raises an error if there is no room.
  */
 LeaseOpened
@@ -51,8 +51,8 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 	int64 began_us = 0;
 	LeaseOpened opened;
 
-	terms.awaited = request_now.asked[name].awaited;
-	terms.awaits_tokens = true;
+	terms.waited_for_grant = request_now.asked[name].waited_for_grant;
+	terms.waits_for_tokens = true;
 	for (;;)
 	{
 		int64 now_us;
@@ -61,8 +61,8 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 		if (opened == LEASE_MORE_TOKENS)
 		{
 			/* for as long as the nodes may take to answer */
-			terms.awaits_tokens = redlock_clock_us() < deadline_us;
-			if (terms.awaits_tokens)
+			terms.waits_for_tokens = redlock_clock_us() < deadline_us;
+			if (terms.waits_for_tokens)
 				request_wait_at_most(deadline_us, 1);
 			continue;
 		}

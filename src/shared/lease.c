@@ -148,7 +148,7 @@ lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 			return opened;
 		opened = try_open(key, terms, result);
 		/* another reader was faster; a wait here would miss the wake-up */
-	} while (opened == LEASE_AWAITED || (opened == LEASE_TABLE_FULL && make_room()));
+	} while (opened == LEASE_READER_ASKS || (opened == LEASE_TABLE_FULL && make_room()));
 	return opened;
 }
 
@@ -177,9 +177,9 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		opened = entry_open(&entry, &request, now_us);
 		if (opened == LEASE_DETACHED)
 		{
-			idle->is_awaited = idle->is_awaited || !terms->once;
+			idle->waiters_in_gate = idle->waiters_in_gate || !terms->once;
 			/* lease_gate may have been asked for another name since: a call for several locks */
-			lease_await(key->hash);
+			lease_note_waiter_in_gate(key->hash);
 		}
 		else if (opened == LEASE_HANDED_OVER)
 		{
@@ -286,8 +286,8 @@ lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 		.same_lock = lease_is_named(lease, key->text, key->len),
 		.shared = terms->shared,
 		.once = terms->once,
-		.awaited = terms->awaited,
-		.awaits_tokens = terms->awaits_tokens,
+		.waited_for_grant = terms->waited_for_grant,
+		.waits_for_tokens = terms->waits_for_tokens,
 		.permits = terms->permits,
 		.ttl_us = terms->ttl_ms * INT64CONST(1000),
 		.hold_at_least_us = terms->hold_at_least_ms * INT64CONST(1000),

@@ -59,8 +59,8 @@
  * leave the gate.  No process owns a detached lease.  The entry keeps its name until a session
  * releases the lease (lease_release_detached), or the broker ends it: at hold_until_us, after a
  * loss, or when the server stops.  A session that passes the gate finds the name taken, stays in
- * the gate, and is woken by its latch (is_awaited).  The entry of a detached lease may be reused at
- * any time, so DetachedLease names the lease by entry and generation.
+ * the gate, and is woken by its latch (waiters_in_gate).  The entry of a detached lease may be
+ * reused at any time, so DetachedLease names the lease by entry and generation.
  *
  * The life of an entry: a backend takes an entry (lease_open), asks the broker for the lease
  * (lease_ask), and releases the lease (lease_release).  The release removes the name from the
@@ -136,13 +136,13 @@ typedef struct Lease
 	int owner_procno;
 	Oid owner_role;
 	Oid owner_database;
-	int keep_idle_ms; /* how long the lease may be idle after its owner; 0: not at all */
-	bool wanted;      /* another host waits: the lease must not become idle */
-	bool may_idle;    /* the request told the nodes that the lease may become idle */
-	bool shared;      /* by readers; the owner is the reader that asked the broker */
-	bool is_awaited;  /* (t) detached or shared: sessions wait in the gate for the end */
-	bool is_queue;    /* the lock is a queue for permits; its holder waits for a permit */
-	uint16 permits;   /* a permit, or a queue: of a lock with this many permits; else 0 */
+	int keep_idle_ms;     /* how long the lease may be idle after its owner; 0: not at all */
+	bool wanted;          /* another host waits: the lease must not become idle */
+	bool may_idle;        /* the request told the nodes that the lease may become idle */
+	bool shared;          /* by readers; the owner is the reader that asked the broker */
+	bool waiters_in_gate; /* (t) detached or shared: sessions wait in the gate for the end */
+	bool is_queue;        /* the lock is a queue for permits; its holder waits for a permit */
+	uint16 permits;       /* a permit, or a queue: of a lock with this many permits; else 0 */
 
 	int next_named; /* (t) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
@@ -289,7 +289,7 @@ typedef struct LeaseTable
 	char cycle[CYCLES][CYCLE_SIZE];
 	pg_atomic_uint64 *reader_bits; /* lease_reader_words() for each entry: a bit for each
 									* procno; (t) */
-	pg_atomic_uint64 *awaited;     /* by procno: hash of the name whose gate the process asked
+	pg_atomic_uint64 *asked_gate;  /* by procno: hash of the name whose gate the process asked
 									* for last; the complement once the gate has changed */
 	pg_atomic_uint64 *parked;      /* by procno: see lease_park */
 	pg_atomic_uint64 *parked_us;   /* ... the start; redlock_clock_us() time */
@@ -318,10 +318,10 @@ typedef struct LeaseTerms
 	int permits; /* a permit, or a queue: of a lock with this many permits; else 0 */
 	bool is_queue;
 	bool shared;
-	bool awaited;       /* was waiting at the grant (LEASE_AWAITED), so may join */
-	bool awaits_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
-	bool once;          /* a try */
-	bool patient;       /* asks again without a quorum, until the owner cancels */
+	bool waited_for_grant; /* was waiting at the grant (LEASE_READER_ASKS), so may join */
+	bool waits_for_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
+	bool once;             /* a try */
+	bool patient;          /* asks again without a quorum, until the owner cancels */
 } LeaseTerms;
 
 /*
@@ -404,7 +404,7 @@ extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
  * Looks
  */
 
-extern bool lease_is_taken(uint64 hash);     /* a session of this server has or awaits the lease */
+extern bool lease_is_taken(uint64 hash);     /* a session of this server has or waits for it */
 extern bool lease_lacks_holder(uint64 hash); /* idle, or in hand-over */
 extern int lease_permits(uint64 hash);       /* number of permits in its terms; -1: not taken */
 extern bool lease_is_idle(Lease *lease);     /* WISH_IDLE; `lease` may be a copy */

@@ -151,7 +151,7 @@ lease_set_state(Lease *lease, LeaseState state)
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 	if (lease->shared)
-		lease_wake_awaiting(lease->hash);
+		lease_wake_in_gate(lease->hash);
 	if (state == LEASE_LOST)
 		tell_loss(lease);
 }
@@ -169,11 +169,12 @@ tell_loss(Lease *lease)
 	LWLockAcquire(lease_lock_of(lease->hash), lease->shared ? LW_EXCLUSIVE : LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
+		uint64 asked = pg_atomic_read_u64(&lease_table->asked_gate[i]);
 
 		/* the process may just have asked for another gate */
-		if (awaited == lease->hash)
-			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+		if (asked == lease->hash)
+			(void) pg_atomic_compare_exchange_u64(&lease_table->asked_gate[i], &asked,
+												  ~lease->hash);
 	}
 	if (lease->shared)
 	{

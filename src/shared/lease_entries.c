@@ -99,7 +99,7 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	lease->handovers = lease->drive.turn_handovers = 0;
 	lease->goes_on = false;
 	lease->returns = false;
-	lease->is_awaited = false;
+	lease->waiters_in_gate = false;
 	lease_set_owner(lease, key->gate, terms);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);

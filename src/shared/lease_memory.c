@@ -90,11 +90,11 @@ init_table(void)
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
-	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->entries];
-	lease_table->parked = &lease_table->awaited[MaxBackends];
+	lease_table->asked_gate = (pg_atomic_uint64 *) &lease_table->lease[lease_table->entries];
+	lease_table->parked = &lease_table->asked_gate[MaxBackends];
 	lease_table->parked_us = &lease_table->parked[MaxBackends];
 	for (int i = 0; i < 3 * MaxBackends; i++)
-		pg_atomic_init_u64(&lease_table->awaited[i], 0);
+		pg_atomic_init_u64(&lease_table->asked_gate[i], 0);
 	lease_table->reader_bits = &lease_table->parked_us[MaxBackends];
 	reader_words = (Size) lease_table->entries * lease_reader_words();
 	for (Size i = 0; i < reader_words; i++)

@@ -41,13 +41,13 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 
 		if (lease->shared && request.same_gate && !wish_has_no_holder(lease_wish(lease)) &&
 			lease_state(lease) != LEASE_HELD)
-			lease_await(key->hash); /* before we read the state */
+			lease_note_waiter_in_gate(key->hash); /* before we read the state */
 		entry = lease_entry(lease);
 		opened = entry_join(&entry, &request, now_us);
 		if (opened == LEASE_WANTED)
 		{
-			lease_await(key->hash);
-			lease->is_awaited = true; /* under a shared lock: each writer writes the same value */
+			lease_note_waiter_in_gate(key->hash);
+			lease->waiters_in_gate = true; /* under a shared lock: all write the same value */
 		}
 		else if (opened == LEASE_JOINED && !has_room_to_join())
 			opened = LEASE_TOO_MANY_READERS;
@@ -63,16 +63,16 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 }
 
 /*
- * Asks for the next wake-up for this name: see lease_wake_awaiting.  Keeps the mark that the gate
+ * Asks for the next wake-up for this name: see lease_wake_in_gate.  Keeps the mark that the gate
  * has changed.
  */
 void
-lease_await(uint64 hash)
+lease_note_waiter_in_gate(uint64 hash)
 {
-	pg_atomic_uint64 *mine = &lease_table->awaited[REDLOCK_MY_PROCNO];
-	uint64 awaited = pg_atomic_read_u64(mine);
+	pg_atomic_uint64 *mine = &lease_table->asked_gate[REDLOCK_MY_PROCNO];
+	uint64 asked = pg_atomic_read_u64(mine);
 
-	if (awaited != hash && awaited != ~hash)
+	if (asked != hash && asked != ~hash)
 		pg_atomic_write_u64(mine, hash);
 	pg_memory_barrier();
 }
@@ -114,7 +114,7 @@ lease_leave(Lease *lease, bool may_idle)
 {
 	uint64 hash = lease->hash;
 	EntryRelease release = {0};
-	bool is_awaited;
+	bool waiters_in_gate;
 	bool is_last;
 	bool idle;
 	uint32 readers;
@@ -143,12 +143,12 @@ lease_leave(Lease *lease, bool may_idle)
 	is_last = entry_leave(&entry);
 	pg_atomic_write_u32(&lease->readers, entry.readers);
 	lease->returns = entry.returns;
-	is_awaited = lease->is_awaited;
+	waiters_in_gate = lease->waiters_in_gate;
 	release.stopping = lease_table->stopping;
 	idle = is_last && may_idle && entry_keep_idle(&entry, &release, now_us);
 	if (idle)
 	{
-		lease->is_awaited = false;
+		lease->waiters_in_gate = false;
 		pg_atomic_write_u64(&lease->idle_until_us, entry.idle_until_us);
 		pg_write_barrier();
 		pg_atomic_write_u32(&lease->wish, entry.wish);
@@ -160,8 +160,8 @@ lease_leave(Lease *lease, bool may_idle)
 		return;
 	if (!idle || entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us))
 		lease_push(lease);
-	if (!idle || is_awaited)
-		lease_wake_awaiting(hash);
+	if (!idle || waiters_in_gate)
+		lease_wake_in_gate(hash);
 }
 
 /* This session joins or leaves a lease.  The caller has the table lock: see tell_loss. */
@@ -197,14 +197,14 @@ lease_has_reader(const Lease *lease, int procno)
  * is woken after its loss, too: see tell_loss.
  */
 void
-lease_wake_awaiting(uint64 hash)
+lease_wake_in_gate(uint64 hash)
 {
 	pg_memory_barrier(); /* we see the waiter, or the waiter sees the change */
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
+		uint64 asked = pg_atomic_read_u64(&lease_table->asked_gate[i]);
 
-		if (i != REDLOCK_MY_PROCNO && (awaited == hash || awaited == ~hash))
+		if (i != REDLOCK_MY_PROCNO && (asked == hash || asked == ~hash))
 			SetLatch(&GetPGProcByNumber(i)->procLatch);
 	}
 }

@@ -342,8 +342,8 @@ is_same(const DetachedLease *detached)
 static void
 end_detached(Lease *lease)
 {
-	lease->returns = lease->is_awaited;
+	lease->returns = lease->waiters_in_gate;
 	lease_free_name(lease);
-	if (lease->is_awaited)
-		lease_wake_awaiting(lease->hash);
+	if (lease->waiters_in_gate)
+		lease_wake_in_gate(lease->hash);
 }

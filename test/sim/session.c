@@ -603,7 +603,7 @@ request_of(int h, int s, int resource, bool shared)
 	return (EntryRequest){.same_gate = true,
 						  .same_lock = entry_at(h, s)->resource == resource,
 						  .shared = shared,
-						  .awaits_tokens = true,
+						  .waits_for_tokens = true,
 						  .ttl_us = entry_at(h, s)->ttl_us,
 						  .hold_at_most_us = shared ? 0 : hold_at_most_us(),
 						  .keep_idle_us = keep_idle_us()};

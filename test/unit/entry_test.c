@@ -87,7 +87,7 @@ test_open(void)
 	idle = entry_with(WISH_IDLE);
 	idle.last_token = idle.first_token;
 	other = same;
-	other.awaits_tokens = true;
+	other.waits_for_tokens = true;
 	ok(opened(idle, same) == LEASE_OPENED && opened(idle, other) == LEASE_OPENED,
 	   "nor one without a token for the next,");
 	idle.more_tokens_us = NOW + 1;
@@ -133,10 +133,10 @@ test_readers(void)
 	entry.shared = reader.shared = true;
 	entry.readers = 2;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "a reader joins");
-	ok(opened(entry, reader) == LEASE_AWAITED, "or waits, if it comes too late to join");
+	ok(opened(entry, reader) == LEASE_READER_ASKS, "or waits, if it comes too late to join");
 	entry.want_until_us = NOW + 1;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "not while a writer waits,");
-	reader.awaited = true;
+	reader.waited_for_grant = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "unless it was there at the grant");
 	reader.same_lock = false;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "nor a lock with the same hash,");
@@ -145,9 +145,10 @@ test_readers(void)
 	ok(entry_join(&entry, &reader, NOW) == LEASE_TAKEN, "nor at another gate");
 	reader.same_gate = true;
 	entry.state = LEASE_WAITING;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_AWAITED, "it waits while the nodes are asked,");
+	ok(entry_join(&entry, &reader, NOW) == LEASE_READER_ASKS,
+	   "it waits while the nodes are asked,");
 	reader.once = true;
-	ok(entry_join(&entry, &reader, NOW) != LEASE_AWAITED, "a try does not, for another host");
+	ok(entry_join(&entry, &reader, NOW) != LEASE_READER_ASKS, "a try does not, for another host");
 	entry = entry_with(WISH_IDLE);
 	entry.shared = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_OPENED, "an idle lease has no readers to join");
