@@ -448,7 +448,7 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)
-		turns_want(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
+		turns_note_waiter(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
 }
 
 /*

@@ -34,15 +34,15 @@ static void complain_unused(const char *why);
 bool
 lists_file_write(const NodeUrls *now, const NodeUrls *next)
 {
-	static Contents wanted;
+	static Contents updated;
 	FILE *file;
 	bool written;
 
-	wanted.size = sizeof(wanted);
-	wanted.now = *now;
-	wanted.next = *next;
-	wanted.crc = crc_of(&wanted);
-	if (memcmp(&wanted, &contents, sizeof(wanted)) == 0)
+	updated.size = sizeof(updated);
+	updated.now = *now;
+	updated.next = *next;
+	updated.crc = crc_of(&updated);
+	if (memcmp(&updated, &contents, sizeof(updated)) == 0)
 		return true;
 
 	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
@@ -52,7 +52,7 @@ lists_file_write(const NodeUrls *now, const NodeUrls *next)
 		return false;
 	}
 	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
-			  fwrite(&wanted, sizeof(wanted), 1, file) == 1;
+			  fwrite(&updated, sizeof(updated), 1, file) == 1;
 	written = FreeFile(file) == 0 && written;
 	if (!written)
 	{
@@ -62,7 +62,7 @@ lists_file_write(const NodeUrls *now, const NodeUrls *next)
 	}
 	if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) != 0)
 		return false;
-	contents = wanted;
+	contents = updated;
 	return true;
 }
 

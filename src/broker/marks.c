@@ -140,11 +140,11 @@ bool
 is_marked(core_lists to, core_lists asked)
 {
 	const StepMark *latest = steps_latest(known_marks());
-	StepMark wanted;
+	StepMark mark;
 	core_mask those = 0;
 
-	describe_mark(&wanted, to.now);
-	if (latest == NULL || latest->list != wanted.list)
+	describe_mark(&mark, to.now);
+	if (latest == NULL || latest->list != mark.list)
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)

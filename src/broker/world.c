@@ -368,9 +368,9 @@ look_at_us(Driver *of, int entry, int64_t wake_at_us)
 }
 
 static bool
-wants_tokens(const Driver *of, int entry, int64_t now_us)
+needs_tokens(const Driver *of, int entry, int64_t now_us)
 {
-	return lease_wants_tokens(lease_at(entry), now_us);
+	return lease_needs_tokens(lease_at(entry), now_us);
 }
 
 static void
@@ -421,9 +421,9 @@ release_orphan(Driver *of, int entry, int64_t now_us)
 }
 
 static void
-want(Driver *of, int entry)
+note_waiting_host(Driver *of, int entry)
 {
-	lease_want(lease_at(entry));
+	lease_note_waiting_host(lease_at(entry));
 }
 
 static void
@@ -470,7 +470,7 @@ static const DriverWorld world = {
 	.hold_until_us = hold_until_us,
 	.hold_is_over = hold_is_over,
 	.look_at_us = look_at_us,
-	.wants_tokens = wants_tokens,
+	.needs_tokens = needs_tokens,
 	.expect_tokens = expect_tokens,
 	.turn_end = turn_end,
 	.end_idle = end_idle,
@@ -478,7 +478,7 @@ static const DriverWorld world = {
 	.release_idle = release_idle,
 	.give_up_detached = give_up_detached,
 	.release_orphan = release_orphan,
-	.want = want,
+	.note_waiting_host = note_waiting_host,
 	.tell_permit = tell_permit,
 	.count_unsettled = count_unsettled,
 	.free = free_entry,

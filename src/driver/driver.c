@@ -144,7 +144,7 @@ extend(Driver *driver, int entry, int64_t now_us)
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	core_event event = {.type = CORE_EXTEND, .now_us = now_us};
 
-	if (!driver->world->wants_tokens(driver, entry, now_us))
+	if (!driver->world->needs_tokens(driver, entry, now_us))
 		return;
 	event.token = rules_more_tokens(core->bound, driver->world->wall_clock_us(driver));
 	if (event.token > 0)
@@ -601,7 +601,7 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 		if (core->state == CORE_FREE)
 			continue;
 		if (!release_queue_waits(&driver->releases, entry) &&
-			(core->wanted.now != lists.now || core->wanted.next != lists.next))
+			(core->target.now != lists.now || core->target.next != lists.next))
 			step(driver, entry, &event);
 		unsettled += !settling_on_all_lists(driver->settling, core);
 	}

@@ -141,7 +141,7 @@ typedef struct DriverWorld
 	int64_t (*hold_until_us)(const Driver *driver, int entry, int64_t now_us); /* 0: no limit */
 	bool (*hold_is_over)(const Driver *driver, int entry, int64_t now_us);
 	int64_t (*look_at_us)(Driver *driver, int entry, int64_t wake_at_us); /* see wish_look_at_us */
-	bool (*wants_tokens)(const Driver *driver, int entry, int64_t now_us);
+	bool (*needs_tokens)(const Driver *driver, int entry, int64_t now_us);
 	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none */
 	DriverTurnEnd (*turn_end)(const Driver *driver, int entry);
 	bool (*end_idle)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
@@ -150,7 +150,7 @@ typedef struct DriverWorld
 	bool (*release_idle)(Driver *driver, int entry); /* if the lease is idle */
 	bool (*give_up_detached)(Driver *driver, int entry);
 	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
-	void (*want)(Driver *driver, int entry);                           /* another host waits */
+	void (*note_waiting_host)(Driver *driver, int entry);              /* another host waits */
 	void (*tell_permit)(Driver *driver, int entry, int permit); /* queue: the permit may be free */
 	void (*count_unsettled)(Driver *driver, int change);        /* see settling_on_all_lists */
 	void (*free)(Driver *driver, int entry);                    /* the entry has no debt left */

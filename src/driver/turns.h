@@ -11,8 +11,8 @@
 
 #include "driver/driver_world.h"
 
-/* Another host wants the lock of this lease.  shared: in shared mode. */
-extern void turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared);
+/* Another host waits for the lock of this lease.  shared: in shared mode. */
+extern void turns_note_waiter(Driver *driver, int entry, const Waiter *waiter, bool shared);
 
 /*
  * The hosts that a release of this lease names; the hosts that have asked for the lease since.

@@ -82,7 +82,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			core_on_acquire(lease, event, out);
 			break;
 		case CORE_RELIST:
-			lease->wanted = event->lists;
+			lease->target = event->lists;
 			if (lease->state == CORE_HELD)
 				core_relist(lease, event, out);
 			break;

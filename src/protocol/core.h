@@ -107,7 +107,7 @@ typedef struct core_lease
 	core_state state;
 	core_mask members;    /* the nodes that vote on this lease: all nodes of `lists` */
 	core_lists lists;     /* the lease needs a majority of each list */
-	core_lists wanted;    /* HELD: replaces `lists` as soon as core_may_relist allows */
+	core_lists target;    /* HELD: replaces `lists` as soon as core_may_relist allows */
 	core_mask left;       /* nodes of an earlier list that still need a release */
 	core_mask releasing;  /* nodes with an unanswered release */
 	core_mask confirming; /* ASKING: nodes with an unanswered confirm */

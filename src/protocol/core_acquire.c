@@ -48,7 +48,7 @@ core_on_acquire(core_lease *lease, const core_event *event, core_out *out)
 		lease->waiting_at[i] = 0;
 	}
 	lease->attempt = 0; /* no other request has the same value */
-	lease->lists = lease->wanted = event->lists;
+	lease->lists = lease->target = event->lists;
 	lease->members = event->lists.now | event->lists.next;
 	lease->once = event->once;
 	lease->renewing = false;

@@ -41,9 +41,9 @@ entry_tokens(const Entry *entry)
 }
 
 bool
-entry_is_wanted(const Entry *entry, int64_t now_us)
+entry_other_host_waits(const Entry *entry, int64_t now_us)
 {
-	return entry->wanted || now_us < entry->want_until_us;
+	return entry->other_host_waits || now_us < entry->writer_until_us;
 }
 
 LeaseOpened
@@ -97,9 +97,9 @@ entry_join(const Entry *entry, const EntryRequest *request, int64_t now_us)
 	if (is_being_asked(entry, request))
 		return LEASE_READER_ASKS;
 	if (!request->same_lock ||
-		!rules_may_join(now_us < entry->want_until_us && !request->waited_for_grant,
+		!rules_may_join(now_us < entry->writer_until_us && !request->waited_for_grant,
 						entry_validity_us(entry, now_us), entry->ttl_us))
-		return LEASE_WANTED;
+		return LEASE_WRITER_WAITS;
 	return LEASE_JOINED;
 }
 
@@ -114,7 +114,7 @@ bool
 entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us)
 {
 	if (!entry->may_idle || entry->keep_idle_us <= 0 || release->stopping ||
-		!rules_may_idle(is_limited(entry), entry_is_wanted(entry, now_us),
+		!rules_may_idle(is_limited(entry), entry_other_host_waits(entry, now_us),
 						healthy_us(entry, now_us), entry->ttl_us, entry->handovers,
 						more_tokens_come(entry, now_us) ? INT_MAX : entry_tokens(entry)))
 		return false;
@@ -136,7 +136,7 @@ entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us)
 	if (entry->shared ||
 		!rules_may_hand_over(entry->hold_at_least_us > 0, healthy_us(entry, now_us), entry->ttl_us,
 							 turn_us, handovers, release->handover_limit) ||
-		!(passes || rules_turn_lasts(entry->wanted, handovers, release->waiting,
+		!(passes || rules_turn_lasts(entry->other_host_waits, handovers, release->waiting,
 									 turn_us >= entry->long_turn_us)))
 	{
 		entry->wish = WISH_NOTHING;
@@ -186,20 +186,20 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 	return false;
 }
 
-/* A shared lease counts as wanted for as long as the writer holds back new readers at the nodes. */
+/* The writer of a shared lease counts for as long as the nodes hold back new readers for it. */
 void
-entry_want(Entry *entry, int64_t now_us)
+entry_note_waiting_host(Entry *entry, int64_t now_us)
 {
 	if (entry->shared)
-		entry->want_until_us = now_us + LUA_BARRIER_MS * INT64_C(1000);
+		entry->writer_until_us = now_us + LUA_BARRIER_MS * INT64_C(1000);
 	else
-		entry->wanted = true;
+		entry->other_host_waits = true;
 }
 
 bool
-entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
+entry_needs_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
 {
-	return entry->keep_idle_us > 0 && !entry->shared && rules_wants_tokens(tokens_left(entry)) &&
+	return entry->keep_idle_us > 0 && !entry->shared && rules_needs_tokens(tokens_left(entry)) &&
 		   wish_may_renew(entry->wish, owner, entry->idle_until_us, now_us);
 }
 

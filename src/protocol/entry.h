@@ -47,12 +47,12 @@ typedef enum LeaseState
 typedef enum LeaseOpened
 {
 	LEASE_OPENED,
-	LEASE_HANDED_OVER, /* and granted: no need to ask */
-	LEASE_JOINED,      /* and granted: one reader more */
-	LEASE_READER_ASKS, /* another reader asks for the lock: our latch is set at the outcome */
-	LEASE_WANTED,      /* another host waits for exclusive mode: new readers must wait */
-	LEASE_TAKEN,       /* the name is in use in this server */
-	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
+	LEASE_HANDED_OVER,  /* and granted: no need to ask */
+	LEASE_JOINED,       /* and granted: one reader more */
+	LEASE_READER_ASKS,  /* another reader asks for the lock: our latch is set at the outcome */
+	LEASE_WRITER_WAITS, /* another host waits for exclusive mode: new readers must wait */
+	LEASE_TAKEN,        /* the name is in use in this server */
+	LEASE_DETACHED,     /* ... by a detached lease; its end sets our latch */
 	LEASE_TOO_MANY_READERS,
 	LEASE_NO_ENTRY,    /* released leases are in the way: try again in a moment */
 	LEASE_MORE_TOKENS, /* idle, but out of tokens: try again in a moment */
@@ -65,22 +65,22 @@ typedef struct Entry
 	LeaseState state;
 	bool answered; /* all nodes have answered the present request */
 	bool shared;
-	bool wanted;        /* another host waits */
-	bool may_idle;      /* the nodes know from the request that the lease may become idle */
-	bool is_queue;      /* of permits: hold_at_most_us bounds a stopped owner only */
-	bool returns;       /* released while sessions of this host wait */
-	int readers;        /* shared: number of sessions that hold the lease */
-	int permits;        /* number of the lock's permits; 0: none */
-	int handovers;      /* since the nodes granted the lease */
-	int turn_handovers; /* earlier hand-overs of this turn */
+	bool other_host_waits; /* for this lease */
+	bool may_idle;         /* the nodes know from the request that the lease may become idle */
+	bool is_queue;         /* of permits: hold_at_most_us bounds a stopped owner only */
+	bool returns;          /* released while sessions of this host wait */
+	int readers;           /* shared: number of sessions that hold the lease */
+	int permits;           /* number of the lock's permits; 0: none */
+	int handovers;         /* since the nodes granted the lease */
+	int turn_handovers;    /* earlier hand-overs of this turn */
 	int64_t ttl_us;
 	int64_t hold_at_least_us;
 	int64_t hold_at_most_us;
 	int64_t keep_idle_us; /* 0: the lease is not kept idle */
 	int64_t granted_until_us;
-	int64_t hold_until_us; /* 0: no limit */
-	int64_t idle_until_us; /* WISH_IDLE only */
-	int64_t want_until_us; /* shared: a writer of another host waits at least until this time */
+	int64_t hold_until_us;   /* 0: no limit */
+	int64_t idle_until_us;   /* WISH_IDLE only */
+	int64_t writer_until_us; /* shared: a writer of another host waits at least until then */
 	int64_t first_token;
 	int64_t last_token;     /* of the grant, or the bound after renewals */
 	int64_t more_tokens_us; /* the broker has asked for more tokens; they come by this time or
@@ -147,7 +147,7 @@ extern int64_t entry_validity_us(const Entry *entry, int64_t now_us);
 extern int entry_tokens(const Entry *entry);
 
 /* Returns true if another host waits, or a writer of another host. */
-extern bool entry_is_wanted(const Entry *entry, int64_t now_us);
+extern bool entry_other_host_waits(const Entry *entry, int64_t now_us);
 
 /*
  * A session wants the lock whose name this entry has.  Returns LEASE_HANDED_OVER: the caller
@@ -197,10 +197,10 @@ extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_
 /* Returns true if the entry ends for this reason; the caller then sets the wish to WISH_NOTHING. */
 extern bool entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us);
 
-/* Another host waits for the lease.  Changes wanted; of a shared lease: want_until_us. */
-extern void entry_want(Entry *entry, int64_t now_us);
+/* Another host waits for the lease.  Changes other_host_waits, or writer_until_us if shared. */
+extern void entry_note_waiting_host(Entry *entry, int64_t now_us);
 
 /* Returns true if the broker should ask for more tokens. */
-extern bool entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
+extern bool entry_needs_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
 
 #endif /* REDLOCK_ENTRY_H */

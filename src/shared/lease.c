@@ -254,7 +254,7 @@ lease_entry(Lease *lease)
 
 	entry.answered = pg_atomic_read_u32(&lease->silent_nodes) == 0;
 	entry.shared = lease->shared;
-	entry.wanted = lease->wanted;
+	entry.other_host_waits = lease->other_host_waits;
 	entry.may_idle = lease->may_idle;
 	entry.is_queue = lease->is_queue;
 	entry.returns = lease->returns;
@@ -269,7 +269,7 @@ lease_entry(Lease *lease)
 	entry.granted_until_us = (int64) pg_atomic_read_u64(&lease->granted_until_us);
 	entry.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	entry.idle_until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
-	entry.want_until_us = (int64) pg_atomic_read_u64(&lease->want_until_us);
+	entry.writer_until_us = (int64) pg_atomic_read_u64(&lease->writer_until_us);
 	entry.first_token = lease->drive.first_token;
 	entry.last_token = (int64) pg_atomic_read_u64(&lease->last_token);
 	entry.more_tokens_us = (int64) pg_atomic_read_u64(&lease->more_tokens_us);
@@ -321,7 +321,7 @@ static void
 go_on(Lease *from, Lease *to)
 {
 	from->goes_on = true;
-	to->wanted = from->wanted;
+	to->other_host_waits = from->other_host_waits;
 	to->drive.turn_began_us = from->drive.turn_began_us;
 	to->drive.long_turn_us = from->drive.long_turn_us;
 	to->drive.turn_handovers = from->drive.turn_handovers + from->handovers + 1;
@@ -363,14 +363,14 @@ lease_expect_tokens(Lease *lease, int64 until_us)
 }
 
 bool
-lease_wants_tokens(Lease *lease, int64 now_us)
+lease_needs_tokens(Lease *lease, int64 now_us)
 {
 	Entry entry;
 
 	if (lease->keep_idle_ms <= 0)
 		return false;
 	entry = lease_entry(lease);
-	return entry_wants_tokens(&entry, lease_owner_of(lease), now_us);
+	return entry_needs_tokens(&entry, lease_owner_of(lease), now_us);
 }
 
 void

@@ -52,8 +52,8 @@
  * Idle lease: by keep_idle a session may keep the lease without a waiter (WISH_IDLE), until
  * idle_until_us.  The broker renews an idle lease until then, and releases it after.  The session
  * wakes the broker only if idle_until_us comes before the broker would look (looks_at_us).  An idle
- * lease ends early by lease_want, and when a session needs its entry.  A permit is idle for
- * PERMITS_PASS_US if the owner of the permit's queue is a session of this server.
+ * lease ends early by lease_note_waiting_host, and when a session needs its entry.  A permit is
+ * idle for PERMITS_PASS_US if the owner of the permit's queue is a session of this server.
  *
  * Detached lease: after the grant a session may give the lease to its role (WISH_DETACHED), and
  * leave the gate.  No process owns a detached lease.  The entry keeps its name until a session
@@ -136,13 +136,13 @@ typedef struct Lease
 	int owner_procno;
 	Oid owner_role;
 	Oid owner_database;
-	int keep_idle_ms;     /* how long the lease may be idle after its owner; 0: not at all */
-	bool wanted;          /* another host waits: the lease must not become idle */
-	bool may_idle;        /* the request told the nodes that the lease may become idle */
-	bool shared;          /* by readers; the owner is the reader that asked the broker */
-	bool waiters_in_gate; /* (t) detached or shared: sessions wait in the gate for the end */
-	bool is_queue;        /* the lock is a queue for permits; its holder waits for a permit */
-	uint16 permits;       /* a permit, or a queue: of a lock with this many permits; else 0 */
+	int keep_idle_ms;      /* how long the lease may be idle after its owner; 0: not at all */
+	bool other_host_waits; /* another host waits: the lease must not become idle */
+	bool may_idle;         /* the request told the nodes that the lease may become idle */
+	bool shared;           /* by readers; the owner is the reader that asked the broker */
+	bool waiters_in_gate;  /* (t) detached or shared: sessions wait in the gate for the end */
+	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
+	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
 	int next_named; /* (t) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
@@ -188,7 +188,7 @@ typedef struct Lease
 										* LEASE_AMONG_REFUSED */
 	pg_atomic_uint32 readers;          /* count of readers.  Each reader counts itself under the
 										* table lock: exclusive from or to 0, else shared */
-	pg_atomic_uint64 want_until_us;    /* shared: a writer waits at least until then; the lease
+	pg_atomic_uint64 writer_until_us;  /* shared: a writer waits at least until then; the lease
 										* must not become idle, and no session may join */
 
 	/* (m) */
@@ -489,9 +489,9 @@ extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for l
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
 extern void lease_end_unowned(void);                           /* and all detached leases */
-extern void lease_want(Lease *lease);                          /* another host waits */
+extern void lease_note_waiting_host(Lease *lease);             /* another host waits */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
-extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
+extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* next look at a held lease */
 extern void lease_free(Lease *lease);

@@ -143,9 +143,9 @@ lease_set_state(Lease *lease, LeaseState state)
 	if (state == LEASE_LOST)
 		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % LOSSES], 1);
 	if (state == LEASE_HELD && lease->shared &&
-		!rules_want_is_later((int64) pg_atomic_read_u64(&lease->want_until_us),
-							 lease->drive.core.round_began_us))
-		pg_atomic_write_u64(&lease->want_until_us, 0);
+		!rules_writer_asked_later((int64) pg_atomic_read_u64(&lease->writer_until_us),
+								  lease->drive.core.round_began_us))
+		pg_atomic_write_u64(&lease->writer_until_us, 0);
 	pg_write_barrier(); /* first the values that explain the state */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))

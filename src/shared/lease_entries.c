@@ -94,8 +94,8 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	Assert(pg_atomic_read_u32(&lease->readers) == 0);
 	if (terms->shared)
 		lease_join_first(lease);
-	pg_atomic_write_u64(&lease->want_until_us, 0);
-	lease->wanted = false;
+	pg_atomic_write_u64(&lease->writer_until_us, 0);
+	lease->other_host_waits = false;
 	lease->handovers = lease->drive.turn_handovers = 0;
 	lease->goes_on = false;
 	lease->returns = false;

@@ -44,7 +44,7 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 			lease_note_waiter_in_gate(key->hash); /* before we read the state */
 		entry = lease_entry(lease);
 		opened = entry_join(&entry, &request, now_us);
-		if (opened == LEASE_WANTED)
+		if (opened == LEASE_WRITER_WAITS)
 		{
 			lease_note_waiter_in_gate(key->hash);
 			lease->waiters_in_gate = true; /* under a shared lock: all write the same value */

@@ -87,20 +87,20 @@ lease_end_unowned(void)
  * not become idle later: its release is a hand-over or a release at the nodes, as the turn says.
  */
 void
-lease_want(Lease *lease)
+lease_note_waiting_host(Lease *lease)
 {
 	Entry entry = {.shared = lease->shared};
 
-	entry_want(&entry, redlock_clock_us());
+	entry_note_waiting_host(&entry, redlock_clock_us());
 	if (entry.shared)
-		pg_atomic_write_u64(&lease->want_until_us, entry.want_until_us);
+		pg_atomic_write_u64(&lease->writer_until_us, entry.writer_until_us);
 	else
 	{
 		/* each node repeats the message: no lock then */
-		if (lease->wanted)
+		if (lease->other_host_waits)
 			return;
 		LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-		lease->wanted = entry.wanted;
+		lease->other_host_waits = entry.other_host_waits;
 		LWLockRelease(lease_lock_of(lease->hash));
 	}
 	lease_recall(lease);

@@ -172,7 +172,7 @@ session_entry(int h, int s)
 	int most = w.plan.spent + entry->span; /* as many tokens as sessions may have */
 	Entry values = {.wish = entry->wish,
 					.shared = entry->shared,
-					.wanted = entry->wanted,
+					.other_host_waits = entry->wanted,
 					.may_idle = entry->may_stay,
 					.returns = entry->returns,
 					.readers = entry->joined,
@@ -185,7 +185,7 @@ session_entry(int h, int s)
 					.granted_until_us = entry->drive.core.granted_until_us,
 					.hold_until_us = entry->hold_until_us,
 					.idle_until_us = entry->idle_until_us,
-					.want_until_us = entry->want_until_us,
+					.writer_until_us = entry->want_until_us,
 					.first_token = entry->drive.first_token,
 					.last_token = entry->last_token,
 					.turn_began_us = entry->drive.turn_began_us,
@@ -635,9 +635,9 @@ session_want(int h, int s)
 	Entry values = session_entry(h, s);
 
 	entry_at(h, s)->check.wanted = !entry_at(h, s)->shared;
-	entry_want(&values, host_now_us(h));
-	entry_at(h, s)->wanted = values.wanted;
-	entry_at(h, s)->want_until_us = values.want_until_us;
+	entry_note_waiting_host(&values, host_now_us(h));
+	entry_at(h, s)->wanted = values.other_host_waits;
+	entry_at(h, s)->want_until_us = values.writer_until_us;
 	session_recall(h, s);
 }
 
@@ -646,7 +646,7 @@ session_is_wanted(int h, int s)
 {
 	Entry values = session_entry(h, s);
 
-	return entry_is_wanted(&values, host_now_us(h));
+	return entry_other_host_waits(&values, host_now_us(h));
 }
 
 void

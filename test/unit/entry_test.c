@@ -134,12 +134,12 @@ test_readers(void)
 	entry.readers = 2;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "a reader joins");
 	ok(opened(entry, reader) == LEASE_READER_ASKS, "or waits, if it comes too late to join");
-	entry.want_until_us = NOW + 1;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "not while a writer waits,");
+	entry.writer_until_us = NOW + 1;
+	ok(entry_join(&entry, &reader, NOW) == LEASE_WRITER_WAITS, "not while a writer waits,");
 	reader.waited_for_grant = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "unless it was there at the grant");
 	reader.same_lock = false;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "nor a lock with the same hash,");
+	ok(entry_join(&entry, &reader, NOW) == LEASE_WRITER_WAITS, "nor a lock with the same hash,");
 	reader.same_lock = true;
 	reader.same_gate = false;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_TAKEN, "nor at another gate");
@@ -179,7 +179,7 @@ test_release(void)
 		how.stopping = i == 2;
 		entry.hold_at_least_us = i == 3;
 		entry.hold_at_most_us = i == 4;
-		entry.wanted = i == 5;
+		entry.other_host_waits = i == 5;
 		entry.last_token = i == 6 ? 1 : LUA_SPAN;
 		entry.state = i == 7 ? LEASE_LOST : LEASE_HELD;
 		entry.granted_until_us = i == 8 ? NOW : NOW + TTL;
@@ -208,7 +208,7 @@ test_release(void)
 		entry.hold_at_least_us = i == 1;
 		how.handover_limit = i == 2 ? 0 : 1000;
 		entry.turn_began_us = i == 3 ? NOW - TTL : NOW;
-		entry.wanted = i == 4;
+		entry.other_host_waits = i == 4;
 		entry.turn_handovers = i == 4 ? 900 : 0;
 		ok(!entry_hand_over(&entry, &how, NOW) && entry.wish == WISH_NOTHING,
 		   "for each of five reasons it is not: %d", i);
@@ -248,18 +248,19 @@ test_ends(void)
 	ok(entry_prolong(&entry, 100, NOW) == NOW + 100 && entry_prolong(&entry, 10, NOW) == NOW + 50,
 	   "nor is another made shorter");
 	entry = entry_with(WISH_HOLD);
-	entry_want(&entry, NOW);
-	ok(entry.wanted && entry_is_wanted(&entry, NOW), "another host wants it, until it ends");
+	entry_note_waiting_host(&entry, NOW);
+	ok(entry.other_host_waits && entry_other_host_waits(&entry, NOW),
+	   "another host waits for it, until it ends");
 	entry = entry_with(WISH_HOLD);
 	entry.shared = true;
-	entry_want(&entry, NOW);
-	ok(!entry.wanted && entry_is_wanted(&entry, NOW) &&
-		   !entry_is_wanted(&entry, NOW + LUA_BARRIER_MS * INT64_C(1000)),
+	entry_note_waiting_host(&entry, NOW);
+	ok(!entry.other_host_waits && entry_other_host_waits(&entry, NOW) &&
+		   !entry_other_host_waits(&entry, NOW + LUA_BARRIER_MS * INT64_C(1000)),
 	   "or for as long as nodes hold readers back");
 	entry = entry_with(WISH_IDLE);
 	entry.last_token = entry.first_token;
-	ok(entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
-		   !entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
+	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
+		   !entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
 	   "tokens are asked for while it is idle");
 }
 
