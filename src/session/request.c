@@ -54,11 +54,11 @@ static bool watching = false; /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static void let_others_give_back(int from, int times, int64 deadline_us);
-static several_state look_at(const LockRequest *request, int name);
+static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
-static bool may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us);
-static bool may_wait_for_broker(const LockRequest *request, int name, int64 now_us,
+static bool may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us);
+static bool may_wait_for_broker(const LockRequest *request, int index, int64 now_us,
 								int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
@@ -66,16 +66,16 @@ static void note_new_names(const LockRequest *request, int from, const bool *ope
 static void reserve_gates(int count);
 static void return_gates(void);
 static void end_wait_at_gate(void);
-static void give_up_on(const LockRequest *request, int name);
+static void give_up_on(const LockRequest *request, int index);
 static void take_hand_overs(const LockRequest *request);
 static void release_hand_overs(void);
 static void give_back(int from);
 static void leave_gate(const Asked *at);
-static bool enter_gate(const LockRequest *request, int name, int64 until_us);
-static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
+static bool enter_gate(const LockRequest *request, int index, int64 until_us);
+static int64 at_gate_until_us(const LockRequest *request, int index, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
-static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
+static bool wait_for_answer(const LockRequest *request, int index, int64 deadline_us);
 
 bool
 request_acquire(const LockRequest *request)
@@ -241,15 +241,15 @@ let_others_give_back(int from, int times, int64 deadline_us)
 }
 
 static several_state
-look_at(const LockRequest *request, int name)
+look_at(const LockRequest *request, int index)
 {
-	Lease *lease = request_now.asked[name].lease;
+	Lease *lease = request_now.asked[index].lease;
 	LeaseState state = lease_state(lease);
 
 	if (state == LEASE_HELD && lease_validity_us(lease) == 0)
 		state = LEASE_LOST; /* even if the broker has not noticed */
 	if (state == LEASE_WAITING || state == LEASE_REFUSED)
-		request_refuse_granted_permits(request, name);
+		request_refuse_granted_permits(request, index);
 	switch (state)
 	{
 		case LEASE_WAITING:
@@ -263,14 +263,14 @@ look_at(const LockRequest *request, int name)
 			free_permit = PERMITS_NONE_FREE;
 			if (request->terms.once && request->terms.patient)
 				return SEVERAL_REFUSED;
-			request_fail_unreachable(request, name,
-									 lease_missing_nodes(request_now.asked[name].lease));
+			request_fail_unreachable(request, index,
+									 lease_missing_nodes(request_now.asked[index].lease));
 			break;
 		case LEASE_DEADLOCKED:
-			request_fail_deadlock(request, name);
+			request_fail_deadlock(request, index);
 			break;
 		case LEASE_LOST:
-			request_fail_lost(request, name);
+			request_fail_lost(request, index);
 			break;
 	}
 	return pg_atomic_read_u32(&lease->company) == LEASE_AMONG_REFUSED ? SEVERAL_REFUSED
@@ -359,7 +359,7 @@ gives_back_nothing(const LockRequest *request)
  * more patience with silent nodes.
  */
 static bool
-may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us)
+may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us)
 {
 	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
@@ -367,12 +367,12 @@ may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us)
 	bool patient = now_us - request_now.call_began_us < patience_us;
 	char *nodes;
 
-	if (lease_is_unasked(request->names[name].hash))
-		return may_wait_for_broker(request, name, now_us, deadline_us);
+	if (lease_is_unasked(request->names[index].hash))
+		return may_wait_for_broker(request, index, now_us, deadline_us);
 	unasked_since_us = 0;
 	if (!patient && (once || !request->terms.patient) &&
-		(nodes = lease_unanswered(request->names[name].hash)) != NULL)
-		request_fail_unreachable(request, name, nodes);
+		(nodes = lease_unanswered(request->names[index].hash)) != NULL)
+		request_fail_unreachable(request, index, nodes);
 	return now_us < deadline_us && (!once || patient);
 }
 
@@ -382,7 +382,7 @@ may_wait_for_reader(const LockRequest *request, int name, int64 deadline_us)
  * something.
  */
 static bool
-may_wait_for_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
+may_wait_for_broker(const LockRequest *request, int index, int64 now_us, int64 deadline_us)
 {
 	if (unasked_since_us == 0)
 		unasked_since_us = now_us;
@@ -391,7 +391,7 @@ may_wait_for_broker(const LockRequest *request, int name, int64 now_us, int64 de
 	{
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker();
-		request_fail_silent_broker(request, name);
+		request_fail_silent_broker(request, index);
 	}
 	return now_us < deadline_us;
 }
@@ -438,12 +438,12 @@ note_new_names(const LockRequest *request, int from, const bool *opened)
 
 /* Ends a try or a wait: another session of this server has the lock. */
 static void
-give_up_on(const LockRequest *request, int name)
+give_up_on(const LockRequest *request, int index)
 {
 	if (request->terms.once)
-		request_fail_held_at(request, name);
+		request_fail_held_at(request, index);
 	else
-		request_time_out_at(request, name);
+		request_time_out_at(request, index);
 }
 
 /*
@@ -509,15 +509,15 @@ leave_gate(const Asked *at)
 
 /* Returns false if a try finds another session in the gate, or if the time is over. */
 static bool
-enter_gate(const LockRequest *request, int name, int64 until_us)
+enter_gate(const LockRequest *request, int index, int64 until_us)
 {
-	uint64 hash = request->names[name].hash;
-	Asked *next = &request_now.asked[name];
+	uint64 hash = request->names[index].hash;
+	Asked *next = &request_now.asked[index];
 
-	Assert(name == request_now.asked_count);
+	Assert(index == request_now.asked_count);
 	waiting = request;
 	waiting_at_gate = hash;
-	request_now.waited_for = name;
+	request_now.waited_for = index;
 	if (gate_enter(hash, was_taken, request_now.gate_use, until_us, prepare_to_wait, &next->gate))
 	{
 		waiting_at_gate = 0;
@@ -533,8 +533,8 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 	if (until_us != GATE_DO_NOT_WAIT)
 		end_wait_at_gate();
 	waiting_at_gate = 0;
-	request_refuse_other_permits(request, name, hash);
-	give_up_on(request, name);
+	request_refuse_other_permits(request, index, hash);
+	give_up_on(request, index);
 	return false;
 }
 
@@ -543,11 +543,11 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
  * leaves the gate at once.
  */
 static int64
-at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
+at_gate_until_us(const LockRequest *request, int index, int64 deadline_us)
 {
 	if (!request->terms.once)
 		return deadline_us;
-	if (request->terms.permits > 0 && lease_lacks_holder(request->names[name].hash))
+	if (request->terms.permits > 0 && lease_lacks_holder(request->names[index].hash))
 		return Min(redlock_clock_us() + PERMITS_PASS_US, deadline_us);
 	return GATE_DO_NOT_WAIT;
 }
@@ -586,23 +586,23 @@ unwatch_client(void)
 }
 
 /*
- * Waits for a while.  `name`: the first name without a grant.  Returns false if another session
+ * Waits for a while.  `index`: the first name without a grant.  Returns false if another session
  * holds the lock, and the caller has no more time.
  */
 static bool
-wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
+wait_for_answer(const LockRequest *request, int index, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 
-	request_now.waited_for = name;
+	request_now.waited_for = index;
 	if (now_us >= deadline_us)
 	{
 		/* the nodes have refused the lock, and the try waits for a recall */
 		if (request->terms.once &&
-			pg_atomic_read_u32(&request_now.asked[name].lease->silent_nodes) == 0)
-			request_fail_held_at(request, name);
+			pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == 0)
+			request_fail_held_at(request, index);
 		else
-			request_time_out_at(request, name);
+			request_time_out_at(request, index);
 		return false;
 	}
 	if (lease_broker_pid() != 0)
@@ -614,8 +614,8 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 			request_fail_no_broker();
 		if (now_us - request_now.asked_us > BROKER_SILENT_US &&
 			(request->terms.once ||
-			 pg_atomic_read_u32(&request_now.asked[name].lease->silent_nodes) == LEASE_NOT_ASKED))
-			request_fail_silent_broker(request, name);
+			 pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == LEASE_NOT_ASKED))
+			request_fail_silent_broker(request, index);
 	}
 	if (!request->terms.once)
 		prepare_to_wait();
