@@ -327,7 +327,7 @@ tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer
 	{
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
 
-		lease_tell_holder(lease, answer->text, answer->ours, until);
+		lease_set_held_by(lease, answer->text, answer->ours, until);
 		if (answer->free_permit > 0)
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
 	}

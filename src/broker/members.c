@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "broker/lists_file.h"
+#include "broker/joint_file.h"
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
@@ -112,7 +112,7 @@ adopt_file(int64 now_us)
 	Listed listed;
 	int index[URL_NODES_MAX];
 
-	if (!lists_file_read(&now, &next))
+	if (!joint_file_read(&now, &next))
 		return;
 	read_lists(&listed, &now, &next);
 	if (listed.count > URL_NODES_MAX)
@@ -184,8 +184,8 @@ members_configure(int64 now_us,
 	held_up = false;
 	open_nodes(&listed, index, now_us);
 	if (lists.now == 0 || lists.next == 0)
-		lists_file_remove();
-	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
+		joint_file_remove();
+	else if (!joint_file_write(redlock_nodes(), redlock_nodes_next()))
 		due_us = now_us + WRITE_AGAIN_US;
 	return true;
 }

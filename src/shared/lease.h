@@ -463,7 +463,7 @@ extern void lease_wake_broker(void);
  * The broker
  */
 
-extern void lease_tell_holder(Lease *lease, const char *held_by, bool by_host,
+extern void lease_set_held_by(Lease *lease, const char *held_by, bool by_host,
 							  TimestampTz kept_until);
 
 /* Tells the holder of a permit queue that this permit is probably free; 0: some permit. */

@@ -188,7 +188,7 @@ tell_loss(Lease *lease)
 }
 
 void
-lease_tell_holder(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
+lease_set_held_by(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
 {
 	seqlock_begin_write(&lease->holder_version);
 	text_to_utf8(lease_held_by(lease), lease_text_size(lease), held_by, strlen(held_by));

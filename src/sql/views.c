@@ -17,9 +17,9 @@
 #include "utils/tuplestore.h"
 
 #include "protocol/permits.h"
+#include "session/ask_hosts.h"
 #include "session/encoding.h"
 #include "session/gate.h"
-#include "session/list_hosts.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
@@ -345,7 +345,7 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	if (redlock_nodes()->count == 0)
 		return (Datum) 0;
-	list = list_hosts();
+	list = ask_hosts();
 	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
 	for (int i = 0; i < list->count; i++)
 	{
