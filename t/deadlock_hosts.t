@@ -24,7 +24,7 @@ sub waiting
 	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'");
 }
 
-# What becomes of the queries that these sessions run; each rolls back when it is done.
+# Results of the queries of these sessions; each session rolls back when its query is done.
 sub all_results
 {
 	my (@sessions) = @_;
@@ -44,8 +44,8 @@ sub all_results
 	return @results;
 }
 
-# Each session acquires its own lock, and then those of others, with `then`, all at once.
-# Returns what became of each.
+# Each session acquires its own lock, and then the locks of others, with `then`, all at once.
+# Returns the result of each.
 sub deadlock
 {
 	my (@steps) = @_;
@@ -80,7 +80,7 @@ sub publish
 	return;
 }
 
-# One of them is told of the cycle, the others get what they want.
+# One session is told of the cycle, and the others get their locks.
 sub one_victim
 {
 	my ($what, @results) = @_;
@@ -169,9 +169,9 @@ like($victim->{detail}, qr/Process $results[1]{pid} of server b waits for relati
 one_victim('with a bystander', @results);
 is($results[2]{state}, '', 'which is not the bystander');
 
-# One that has waited for long is in the way, at the front of its queue, of a cycle that is closed
-# behind it: its next probe comes home before those of the cycle have left.  Of two hosts one has
-# the larger number, so both ways.
+# A session that has waited for long is in the way of a cycle, at the front of its queue.  Another
+# wait closes the cycle behind this session: its next probe comes home before the cycle's probes
+# have left.  One of two hosts has the larger number, so both ways are tried.
 sub set_deadlock_timeout
 {
 	my ($value) = @_;
@@ -217,7 +217,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 
 set_deadlock_timeout('200ms');
 
-# Those of the cycle are both behind others, who ask for them.
+# Both sessions of the cycle are behind others, which ask for the locks.
 @results = deadlock(
 	{ host => 'a', has => [ lock_of('u') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('v') ], wants => lock_of('x') },
@@ -235,7 +235,7 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 $victim = one_victim('one that is shared', @results);
 like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names the reader');
 
-# One of the readers waits, with others of its server and of another.
+# One of several readers waits, with others of its server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
 $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
@@ -244,8 +244,8 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
-# Others of its server: one at its gate, which is no reader yet, though a reader of many other
-# locks; and a reader that has left its gate.
+# Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
+# other locks; one is a reader and has left its gate.
 my ($early, $keeper, $gone) = map { session($host{a}) } 1 .. 3;
 $keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
 $early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
@@ -263,7 +263,7 @@ $keeper->query("SELECT redlock_release('kept')");
 $early->result;
 $_->quit foreach $early, $keeper, $gone;
 
-# A waiting reader waits for a writer, and the writer for a reader.
+# A reader waits for a writer, and the writer for the readers.
 my $writer = session($host{c});
 my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
@@ -278,7 +278,7 @@ $reader->send(lock_of('y'));
 one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
-# Without the writer there is no cycle, though the nodes hold new readers back for a while yet.
+# Without the writer no session is in a cycle, though the nodes hold readers back for a while.
 $reader = session($host{a});
 my ($leaving, $next) = map { session($host{$_}) } qw(c b);
 $reader->query('BEGIN; ' . shared_lock_of('x'));
@@ -291,7 +291,7 @@ $next->send(shared_lock_of('x'));
 is_deeply([ map { $_->{state} } @results ], [ '', '' ], 'nobody is ended who is in no cycle any more');
 $_->quit foreach $reader, $leaving, $next;
 
-# Several cycles by one wait: all readers wait for the lock of the waiting writer.
+# One wait closes several cycles: all readers wait for the writer's other lock.
 @results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
@@ -313,7 +313,7 @@ one_victim('with another that asks', @results);
 is($results[1]{state}, '', 'which is not that one');
 $_->quit foreach $holder_of_x, @readers;
 
-# A session may not join the readers of its server, since a writer of another host waits.
+# A session may not join the readers of its server, since a writer waits elsewhere.
 my $other_writer = session($host{b});
 @readers = map { session($host{a}) } 1 .. 2;
 $_->query('BEGIN') foreach $other_writer, @readers;
@@ -341,7 +341,7 @@ $waiter->query(lock_of('y'));
 $waiter->send(lock_of('x'));
 $behind->send(lock_of('y'));
 
-# Somebody forges probes meanwhile: of a wait that is not theirs, of strange forms, too long.
+# Meanwhile a stranger forges probes: for another's wait, of strange forms, too long.
 my $channel = "redlock:\0host:" . substr($nodes[0]->cli('GET', 'redlock:x'), 43, 16);
 my $steps = join '', map { sprintf("%016x\0%d\0%d\0%d\0%s\0%s\0", $_, $_, 1, $_, "server $_", 'what') } 1 .. 32;
 foreach my $probe ("probe\0redlock:x\0001\0" . $steps, "probe\0redlock:x\0001\0$steps$steps",
@@ -376,7 +376,7 @@ wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_l
 $has_y->send(lock_of('z'));
 $has_z->send(lock_of('x'));
 
-# The number of the last probe of who waits for this lock; a probe that was passed on has more steps.
+# The number of the waiter's last probe; a probe that was passed on has more steps.
 sub probes
 {
 	my ($lock) = @_;

@@ -20,7 +20,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-# ---- what it adds to the server's names ----
+# ---- names that redlock_pg adds to the server ----
 
 chomp(my $pkglibdir = qx(pg_config --pkglibdir));
 my @names = map { (split)[2] } qx(nm -D --defined-only $pkglibdir/redlock_pg.so);

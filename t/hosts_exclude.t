@@ -19,7 +19,7 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# B gets the lock when A has released it, and gives it back.
+# B gets the lock after A's release, and releases it.
 sub becomes_free
 {
 	my ($name, $description) = @_;

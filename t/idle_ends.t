@@ -14,7 +14,7 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-# The commits of who asks for it wait for a standby that does not exist.
+# Commits of this user wait for a standby that does not exist.
 my $conf = "redlock.ttl = '60s'\nsynchronous_commit = local\nsynchronous_standby_names = 'none'\n"
   . "wal_level = replica\nmax_wal_senders = 1";
 my ($host, $other) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
@@ -60,8 +60,8 @@ foreach my $mode (qw(shared exclusive))
 
 # ---- tokens are at most 32 ms ahead of time ----
 
-# Each turn needs one token more than a grant has, so the bound is raised in each, and most of
-# what it is raised by is not used.
+# Each turn needs one token more than a grant has.  So each turn raises the bound, and uses few of
+# the new tokens.
 $s->query(<<'SQL');
 CREATE FUNCTION turn() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -84,10 +84,10 @@ LUA
 cmp_ok($most_us, '<', 100000, 'many turns do not carry the counter away from the clock');
 note "it was ahead by $most_us us at most";
 
-# ---- sessions that release after all idle leases were ended, as the server stops ----
+# ---- sessions that release after the end of all idle leases, as the server stops ----
 
-# The stop ends their wait, so they go on with the commit; but they are stopped themselves until
-# the broker has ended all idle leases.
+# The stop ends their wait, and they go on with the commit.  The test stops them until the broker
+# has ended all idle leases.
 my %last = map { $_ => session($host) } qw(exclusive shared);
 $s->query('SELECT redlock_release_idle()');
 pair('first', 'exclusive', '10 min');

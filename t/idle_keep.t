@@ -178,7 +178,7 @@ is(state_of('tried'), $idle, 'nor keep the lease from being idle, as nobody wait
 is($b->query("SELECT redlock_try('tried', scope => 'session')"), 't', 'then a try gets it');
 $b->query("SELECT redlock_release('tried')");
 
-# A lease that was asked for without keep_idle does not become idle: tries could not tell.
+# A lease without keep_idle does not become idle: a try could not tell.
 $s->query("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '0')");
 $t->send("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '10 min')");
 wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'unannounced' AND state = 'queued'") == 1 },
@@ -232,8 +232,8 @@ $switches = switches();
 $s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
 cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter keep_idle each time');
 
-# Tokens that the nodes, or the broker, are slow to give are waited for, rather than the lock
-# asked for anew.
+# If the nodes or the broker are slow to give tokens, the session waits for tokens, and does not ask
+# for the lock again.
 my $node_timeout = sub
 {
 	my ($value) = @_;

@@ -59,9 +59,9 @@ sub take_many
 my @many = map { session($host) } 1 .. $sessions;
 take_many(\@many);
 
-# ---- what comes later does not queue after them: a request, and a renewal ----
+# ---- a later request, and a renewal, do not queue behind the releases ----
 
-# What each node executes, in order.
+# The commands of each node, in order.
 my @monitors = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
 $_->syswrite("MONITOR\r\n") foreach @monitors;
 $_->getline foreach @monitors;

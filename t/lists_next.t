@@ -109,7 +109,7 @@ my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port
 put($host, \@old, \@dead);
 wait_until(sub { slurp_file($host->logfile) =~ /redlock.nodes and redlock.nodes_next are not in force/ },
 	'16 nodes together are too many');
-like(slurp_file($host->logfile), qr/They name 16 nodes together, and may name 15\./, 'and it is said how many may be');
+like(slurp_file($host->logfile), qr/The two lists name 16 nodes together; the limit is 15\./, 'and it is said how many may be');
 shown($host, 'now=3 null', 'the former list is in force, and nothing is said to be settled');
 is($s->run("SELECT redlock_try('new')")->{out}, 't', 'locks are asked for there');
 is_held('too many nodes');
@@ -138,7 +138,7 @@ wait_until(sub { 6 == grep { $_->cli('GET', 'redlock:kept') =~ /kept/ } @old, @n
 	'a key that is kept is at the nodes of both lists');
 is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'so nobody has to wait for its end');
 
-# the file is read while there is no broker that could put it into force
+# the file is read while no broker could put the lists into force
 $pid = broker_pid($host);
 my $size = -s $host->logfile;
 kill 'STOP', $pid;
@@ -161,7 +161,7 @@ $t->query("SELECT redlock_acquire('kept', scope => 'session')");
 cmp_ok($t->query("SELECT extract(epoch FROM clock_timestamp())") - $kept_from, '>=', 19.9, 'before its end');
 $t->query('SELECT redlock_release_all()');
 
-# ---- a lock that is kept at one list alone ----
+# ---- a lock that is kept at one list only ----
 
 $_->start foreach @old;
 $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acquire('held', scope => 'session')");
@@ -198,7 +198,7 @@ shown($host, 'now=3 0', 'until it ends');
 is($host->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), '0', 'no lease was lost');
 $_->quit foreach $s, $t;
 
-# ---- a server that starts with lists that can't be in force ----
+# ---- a server that starts with lists that cannot be in force ----
 
 put($other, \@new, \@dead);
 $other->restart;

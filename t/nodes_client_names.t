@@ -20,11 +20,11 @@ my $version = slurp_file('redlock_pg.control') =~ /default_version = '(.*)'/ ? $
 $nodes[1]->cli(qw(ACL SETUSER named on >secret ~* &* +@all -client));
 my $closed = HostileNode->new($nodes[2]);
 
-# what a node that lacks them says
+# errors of a node without the commands
 $closed->obey([ '^CLIENT SET', 'say', '-ERR unknown command\r\n' ]);
 my $host = redlock_cluster('a', nodes => [ $nodes[0], $nodes[1]->url =~ s{//}{//named:secret@}r, $closed ]);
 
-# The connections with a name at a node: name, library, its version.
+# The named connections at a node: name, library, version.
 sub clients
 {
 	my ($node) = @_;
@@ -52,7 +52,7 @@ is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state 
 	'a node that refuses the name is ready, and has no error') or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 unlike(slurp_file($host->logfile), qr/does not let us subscribe|CLIENT|NOPERM/, 'nor is there one in the log');
 
-# ---- a name that can't be one at a node ----
+# ---- a name that a node refuses ----
 
 system_or_bail('pg_ctl', '-w', '-D', $b->data_dir, '-l', $b->logfile, '-o', q{--cluster-name='main site "é"'}, 'restart');
 wait_until(sub { clients($nodes[0]) =~ m{redlock_pg/main_site_"\S+" \Q$library\E} }, 'has no blanks, and no character that a node refuses')

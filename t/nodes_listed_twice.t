@@ -20,7 +20,7 @@ symlink $server->socket, $first or die "$first: $!";
 my $host = redlock_cluster('host',
 	nodes => [ "unix://$first", "unix://$second", $other ],
 	ready => 2,
-	# a round that nobody ends waits for so long
+	# the pause of a round that is not decided
 	conf => "redlock.node_timeout = '6 s'");
 my $holder = session($host);
 
@@ -59,7 +59,7 @@ wait_until(sub { stat_of('lost') == 1 }, 'the lease ends');
 is(stat_of('renewed'), $renewed, 'and was not renewed by one server of three nodes');
 $holder->run("SELECT redlock_release('job')");
 
-# Its first name comes back, and is the one that is refused now.
+# The first name comes back, and is now the refused one.
 $other->resume;
 symlink $server->socket, $first or die "$first: $!";
 wait_until(sub { node_has($first, "state = 'refused' AND last_error ~ 'same server'") },

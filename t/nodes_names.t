@@ -65,7 +65,7 @@ sub wait_for_node
 	return;
 }
 
-# What a file of each thread of the broker says, without its first thread.
+# The contents of a file of each thread of the broker, but the first.
 sub threads
 {
 	my ($file) = @_;
@@ -74,7 +74,7 @@ sub threads
 	return map { eval { slurp_file("$_/$file") } // () } grep { !m{/$pid$} } glob "/proc/$pid/task/*";
 }
 
-# Fast, which must not wait for anything that hangs.
+# Fast calls, which must not wait for a hanging lookup.
 sub stops
 {
 	my ($what) = @_;
@@ -148,7 +148,7 @@ set_nodes(@nodes[ 0, 1 ]);
 $host->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes') or die 'nodes are left';
 set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'), 'redis://no-such-host.invalid:1');
 wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the host name: '", 'a name is unknown');
-# the first of its addresses may be one where the node does not listen
+# the first address may be one without the node
 wait_for_node($by_name, "state = 'ready' AND coalesce(last_error, '') !~ 'resolve'",
 	'another is resolved at once');
 set_fault('quick-threads', 0);
@@ -164,7 +164,7 @@ wait_for_node('no-such-host.invalid:2', 'true', 'it is not lost');
 
 # ---- stop ----
 
-# Names that hang, and names that fail at once, and are asked for again and again.
+# Names that hang, and names that fail at once, looked up again and again.
 foreach my $round (1 .. 9)
 {
 	my $name = $round % 3 == 0 ? 'no-such-host' : 'slow';

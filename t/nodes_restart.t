@@ -104,7 +104,7 @@ sub counters
 	is($on_a->query("SELECT redlock_release('job')"), 't', 'it is released');
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'there as well', 20);
 
-	# ---- nodes that keep all they know are exempt ----
+	# ---- durable nodes are exempt ----
 
 	my @durable = @nodes[ 0, 3, 4 ];
 	my $held = $on_a->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -137,9 +137,9 @@ sub counters
 	$_->kill9 foreach @nodes;
 }
 
-# ---- a host that comes after the loss does not hide it from the others ----
+# ---- a host that comes after the loss does not hide the loss from other hosts ----
 
-# It has not seen what was there, and finds a node like a new one.
+# The host has not seen the lost data, and finds a node like a new one.
 {
 	my @nodes = redis_nodes(5);
 	begin(\@nodes, "redlock.ttl = '60s'\nredlock.max_ttl = '60s'");

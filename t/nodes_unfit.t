@@ -36,7 +36,7 @@ sub has_counted
 	wait_until(sub { $tries->() >= 4 }, 'who waits tries to subscribe again and again');
 	is($told->($_), 1, 'the log says once that it may not') foreach @nodes;
 
-	# it may, and then it may not again
+	# the right is granted, then revoked again
 	$_->cli(qw(ACL SETUSER default +subscribe)) foreach @nodes;
 	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'it subscribes when it may');
 	$_->cli(qw(ACL SETUSER default -subscribe)), $_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @nodes;
@@ -89,7 +89,7 @@ sub has_counted
 		is($result->{state}, '08006', 'there is no quorum for new locks');
 		like($result->{detail}, qr/\Q@{[$_->address]}\E: $reason \(in quarantine until that is changed\)/, 'the detail says why')
 		  foreach @redis[ 0 .. 2 ];
-		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; it votes again redlock\.max_ttl after that\. See the view redlock_nodes\.$/,
+		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; the node votes again after redlock\.max_ttl\. See the view redlock_nodes\.$/,
 			'and the hint what to do');
 	}
 	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
@@ -100,7 +100,7 @@ sub has_counted
 		1, 'the log says once what to do')
 	  foreach @redis[ 0 .. 2 ];
 
-	# mended: by its policy, or by its limit
+	# mended: by the policy, or by the limit
 	$_->cli(qw(CONFIG SET maxmemory-policy noeviction)) foreach @redis[ 0, 1 ];
 	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # and no more
 	my %ends;    # the host looks at each node in its own rhythm
@@ -120,7 +120,7 @@ sub has_counted
 	$_->kill9 foreach @redis;
 }
 
-# ---- nodes that are found to evict keys when they have been asked already ----
+# ---- nodes that turn out to evict keys after a request was sent ----
 
 {
 	my @nodes = redis_nodes(3);
@@ -160,7 +160,7 @@ sub has_counted
 	is($result->{state}, '08006', 'they don\'t grant');
 	cmp_ok(scalar(() = $result->{detail} =~ /127.0.0.1:\d+: OOM [^;]*'maxmemory'/g), '>=', 2, 'the detail says why');
 
-	# a release goes out with a request that is refused, in one call of the script
+	# a release goes out with a refused request, in one call of the script
 	my $calls = sub { return map { $_->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m } @nodes; };
 	my $other = session($host);
 	my $broker = broker_pid($host);
@@ -177,7 +177,7 @@ sub has_counted
 	is($s->result->{state}, '08006', 'the new one is refused');
 	wait_until(sub { key_count('redlock:other', @nodes) == 0 }, 'the other one is released at all nodes', 20);
 	my @after = $calls->();
-	# who answers when the request has failed already is told to undo it
+	# a node that answers after the request has failed is told to undo the key
 	cmp_ok(scalar(grep { $after[$_] == $before[$_] + 1 } 0 .. 2), '>=', 2, 'by that call');
 	$other->quit;
 

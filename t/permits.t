@@ -22,7 +22,7 @@ my @sessions = ($on_a, $also_a, $on_b, $also_b, $on_c);
 
 sub take { return "SELECT redlock_acquire('job', scope => 'session', permits => 2) > 0" }
 
-# What a host's sessions have: "permit state", in order.
+# A host's sessions as "permit state", in order.
 sub locks
 {
 	my ($host) = @_;
@@ -50,15 +50,15 @@ is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a third finds 
 is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'nor one of the same host');
 like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
 	'it waits in vain');
-like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
+like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'who says nothing of permits is told');
-like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
+like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'so is a reader');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
 isnt($on_a->query("SELECT redlock_token('job')"), $on_b->query("SELECT redlock_token('job')"), 'each has its own token');
 
-# ---- who waits is woken by the release of either, in the order in which they came ----
+# ---- each host's release wakes waiters, in the order of their arrival ----
 
 $on_c->send(take());
 wait_until(sub { locks($host_c) eq 'waiting' }, 'a third waits');
@@ -72,15 +72,15 @@ $on_a->query("SELECT redlock_release('job')");
 is($also_b->result->{out}, 't', 'and has that of the first');
 nothing_is_left('after waits');
 
-# ---- a lock that is shared has no permits, but for one who began elsewhere ----
+# ---- a shared lock has no permits, except for a session of another host ----
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
 $on_b->run("SELECT redlock_try('job', scope => 'session', permits => 2)"); # maybe the second
-like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is asked for with 2 permits, and others have it without permits/,
+like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is requested with 2 permits, but held or requested without permits/,
 	'who asks for a permit of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
 
-# ---- whoever says another number is told, whichever of the permits are held ----
+# ---- a call with another number of permits is refused, whichever permits are held ----
 
 {
 	my %call = (
@@ -158,7 +158,7 @@ $_->query(take()) foreach $on_a, $also_a;
 		"SELECT redlock_acquire('job', '1 min', permits => 3)",
 		"SELECT redlock_try('job', permits => 3)")
 	{
-		like($third_a->run($other)->{err}, qr/redlock "job" is asked for with(out| 3) permits, and others have it with 2 permits/, "$other is told");
+		like($third_a->run($other)->{err}, qr/redlock "job" is requested with(out| 3) permits, but held or requested with 2 permits/, "$other is told");
 	}
 	$third_a->quit;
 }
@@ -173,7 +173,7 @@ is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a permit that 
 is($on_b->result->{out}, 't', 'but for that');
 nothing_is_left('after a free permit was left to who waits');
 
-# ---- on one server permits go to who waits there without the nodes ----
+# ---- on one server permits go to local waiters without the nodes ----
 
 sub tokens
 {
@@ -308,7 +308,7 @@ $on_c->query("SELECT redlock_release('job')");
 is($on_b->result->{out}, 't', 'so does the first, when it is not stopped any more');
 nothing_is_left('after a session was stopped');
 
-# ---- permits of a host that is gone are free after the ttl ----
+# ---- permits of a dead host are free after the ttl ----
 
 $_->query(take()) foreach $on_b, $also_b;
 $host_b->stop('immediate');
@@ -327,9 +327,9 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 nothing_is_left("after a plain lock");
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)") ;
 $also_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)");
-like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)")->{err}, qr/^$|is asked for with 3 permits, and others have it with 2 permits/,
+like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)")->{err}, qr/^$|is requested with 3 permits, but held or requested with 2 permits/,
 	'who says a larger number has one more, or is told');
-like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is asked for without permits, and others have it with 2 permits/, 'who says none is told');
+like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is requested without permits, but held or requested with 2 permits/, 'who says none is told');
 like($on_a->run("SELECT redlock_acquire('job', permits => 3)")->{err}, qr/holds redlock "job" with another number of permits/,
 	'so is the session that has it');
 nothing_is_left('after different numbers');

@@ -121,7 +121,7 @@ wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $lost = $session->result;
 is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
-is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. It was held for as long as its hold_at_most of 500 ms allows.), '... as both are told');
+is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. The hold_at_most of 500 ms has ended.), '... as both are told');
 $session->query('RESET redlock.on_loss');
 
 # ---- its session ends without a word ----
@@ -160,7 +160,7 @@ is(last_run('status'), 'skipped', '... and does not undo it');
 $session->query('RESET default_transaction_isolation');
 $other->query('SELECT redlock_release_all()');
 
-# ---- nobody waits for rows that another has locked ----
+# ---- rows that another session has locked delay nobody ----
 
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
@@ -196,7 +196,7 @@ $long->quit;
 
 # ---- which are over without a word ----
 
-# those of other servers, which replication brings, are none of ours; nor is one that runs
+# rows of other servers, which replication brings, are not ours; nor is a row of a live run
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
 SELECT 'elsewhere', '', host, database, role, 1, server + 1, '1', 1, now(), 'running' FROM redlock_runs LIMIT 1;
@@ -245,7 +245,7 @@ $session->query('RESET search_path; RESET ROLE');
 
 # ---- runs that have nothing in common, in SERIALIZABLE ----
 
-# The first sees no later one; the middle one has been passed by the last, which commits first.
+# The first run sees no later run.  The last run has passed the middle run, and commits first.
 $host_a->safe_psql('postgres', <<'SQL');
 CREATE TABLE slow_commits (n int);
 CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(NEW.n); RETURN NULL; END $$;
@@ -282,7 +282,7 @@ $gate->query('SELECT pg_advisory_unlock(11)');
 is($session->result->{state}, '', '... whose row is moved');
 is(last_run('resource, status'), 'moved|succeeded', '... is told to have succeeded');
 
-# the warning is for what sees less than it should
+# the warning is about a session that sees less than it should
 $session->query("SET default_transaction_isolation = 'repeatable read'");
 unlike($session->run("CALL redlock_run('job', 'SELECT 1', record => true)")->{err}, qr/snapshot/, 'recorded work has a snapshot that is younger than the grant');
 like($session->run("CALL redlock_run('job', 'SELECT 1')")->{err}, qr/WARNING:.* the transaction's snapshot is older than the grant/, 'other work has that of the CALL');
@@ -301,7 +301,7 @@ wait_until(sub { slurp_file($host_a->logfile, $log_size) =~ /ERROR:  not this on
 $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 becomes('failed', 'others are written');
 
-# a database that no one may connect to any more
+# a database that refuses new connections
 $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS false');
 $session->run("CALL redlock_run('closed', 'SELECT 1/0', record => true)");
 wait_until(sub { $session->query("SELECT status FROM redlock_runs WHERE resource = 'closed'") eq 'failed' }, 'one in a database that is closed for new connections');
@@ -312,8 +312,8 @@ $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS true'
 $host_a->safe_psql('postgres', 'ALTER TABLE redlock_runs RENAME TO runs');
 my $lacks = $session->run("CALL redlock_run('no table', 'SELECT 1', record => true, hold_at_least => '1 min')");
 is($lacks->{state}, '42P01', 'without its table');
-is($lacks->{detail}, 'It should be in the schema of redlock_run, "public".', '... it tells where that should be');
-like($lacks->{hint}, qr/^Give the table its name and schema again/, '... and what to do');
+is($lacks->{detail}, 'The table belongs in the schema of redlock_run, "public".', '... it tells where that should be');
+like($lacks->{hint}, qr/^Restore the name and the schema of the table/, '... and what to do');
 is($session->query("SELECT redlock_try('no table', scope => 'session'), redlock_release('no table')"), 't|t', '... and does not take the lock');
 $host_a->safe_psql('postgres', 'ALTER TABLE runs RENAME TO redlock_runs');
 is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'one that renames it');
@@ -364,7 +364,7 @@ my @failing = map { session($host_a) } 1 .. $reports;
 my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
 $failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . "\$c\$, record => true, wait => '1 min')") foreach 0 .. $#failing;
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
-# its process waits for this one
+# its process waits for this process
 $session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
 $gate->query('SELECT pg_advisory_unlock(1)');
 is((grep { $_->result->{err} =~ /could not record/ } @failing), 0, 'fail at a time, and each can tell it');
@@ -386,9 +386,9 @@ my $told;
 for (my $runs = 0; $runs < 1000; $runs++)
 {
 	$told = $gate->run("CALL redlock_run('next', 'SELECT 1/0', record => true)");
-	last if $told->{err} =~ /Reports of other runs/;
+	last if $told->{err} =~ /Reports of other failed runs/;
 }
-like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other runs that failed wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
+like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other failed runs wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
 	'when there is no room a warning tells it, and where to look');
 $session->query('COMMIT');
 $gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
@@ -405,7 +405,7 @@ $elsewhere->send("CALL x.redlock_run('elsewhere', 'SELECT pg_advisory_xact_lock(
 wait_until(sub { $locker->query("SELECT count(*) FROM x.redlock_runs WHERE status = 'running'") eq '1' }, 'a run in another database');
 $locker->query('BEGIN; LOCK TABLE x.redlock_runs IN SHARE MODE; SELECT pg_advisory_unlock(1)');
 unlike($elsewhere->result->{err}, qr/could not record/, '... fails, and a process comes');
-like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started that writes it; the next one/, 'there is none for this database');
+like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started to write the report; the next process/, 'there is none for this database');
 $locker->query('COMMIT');
 wait_until(sub { $session->run("CALL redlock_run('later', 'SELECT 1/0', record => true)")->{err} !~ /could not record/ }, 'then there is');
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'which writes what was left, too');
@@ -417,7 +417,7 @@ restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 1');
 $session = session($host_a);
 my $busy = $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 is($busy->{state}, '22012', 'the error is that of the command');
-like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started that writes it; the next one .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
+like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started to write the report; the next process .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
 	'a warning tells that it is not recorded');
 is(last_run('status'), 'running', '... so it seems to run');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");

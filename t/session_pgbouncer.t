@@ -98,8 +98,8 @@ wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(sl
 
 # ---- the clients ----
 
-# Of its own lock each asks for the token; of one that it shares with nine others it asks
-# by a try, which does not wait: who waits would have a server connection meanwhile.
+# Each client asks for its own lock's token.  It asks for a lock shared with nine others by a try: a
+# waiter would keep a server connection.
 append_to_file("$dir/app.sql", <<'SQL');
 SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set shared :client_id % 20

@@ -22,7 +22,7 @@ my $session_a = session($host_a);
 my $session_b = session($host_b);
 my $other_b   = session($host_b);
 
-# What a host's sessions have: "name state", with blanks between.
+# A host's sessions as "name state", separated by blanks.
 sub locks
 {
 	my ($host) = @_;
@@ -40,7 +40,7 @@ sub nothing_is_left
 	wait_until(sub { !grep { $_->cli('KEYS', 'redlock:[a-z]') ne '' } @nodes }, "$after: at no node");
 }
 
-# ---- what is kept, what is given back, and what is waited for ----
+# ---- locks that a call keeps, releases and waits for ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
@@ -69,7 +69,7 @@ $session_a->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and gets all');
 nothing_is_left('after a gate');
 
-# its owner has lost the gate, and is not in the way of the others
+# the owner has lost the gate, and does not block others
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
@@ -81,9 +81,9 @@ $other_b->query("SELECT redlock_release('m'); COMMIT");
 isnt($session_b->result->{out}, '', 'then all are held');
 nothing_is_left('after a lost gate');
 
-# ---- its place among the hosts that wait is that of its first wait ----
+# ---- a call keeps the place of its first wait among the waiting hosts ----
 
-# B waits for one lock of a call, then C for another one, which B comes to later.
+# B waits for one lock of a call, and then for C's lock, later in B's order.
 {
 	my ($b, $c)   = map { host_id($_) } @hosts[ 1, 2 ];
 	my $session_c = session($hosts[2]);
@@ -103,8 +103,7 @@ nothing_is_left('after a lost gate');
 	is_deeply($heard->named, [ $b, $c ], 'the next is B, as it has waited for longer');
 	each_in_turn('SELECT redlock_release_all()', $session_b, $session_c);
 
-	# B waits at a gate, before it asks the nodes for anything.  Then it gives n back, which counts
-	# for nothing here.
+	# B waits at a gate before it asks the nodes.  Then B releases n, which counts for nothing here.
 	$heard->quit;
 	$heard = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:m');
 	$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
@@ -128,7 +127,7 @@ nothing_is_left('after a lost gate');
 	nothing_is_left('after turns');
 }
 
-# what is given back goes to who waits at its gate, without the nodes
+# a released lock goes to the session at its gate, without the nodes
 $host_b->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
 $host_b->reload;
 wait_until(sub { $session_b->query('SHOW redlock.node_timeout') eq '20s' }, 'B has patience with its nodes');
@@ -162,7 +161,7 @@ is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'ses
 my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
 is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
-like($refused->{detail}, qr/^It was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
+like($refused->{detail}, qr/^The lock was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
 # ---- waits that end without the locks ----
@@ -200,7 +199,7 @@ $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
 
-# ---- a lock that is handed over on the way to the others ----
+# ---- a lock that is handed over while the call waits for others ----
 
 $other_b->query("SELECT redlock_acquire('a', scope => 'session')");
 my $third_b = session($host_b);
@@ -233,7 +232,7 @@ $_->query('SELECT redlock_release_all()') foreach $other_b, $third_b;
 $third_b->quit;
 nothing_is_left('after a hand-over');
 
-# ---- one that was held is lost while others are waited for ----
+# ---- a held lock is lost while the call waits for others ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
@@ -274,8 +273,8 @@ wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the othe
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');
-is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'which is told');
-like($lost->{hint}, qr/^What this call had acquired is given back: ask for all again/, 'with what to do');
+is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'which is told');
+like($lost->{hint}, qr/^Call again for all locks: this call has released the locks/, 'with what to do');
 $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
@@ -286,18 +285,18 @@ foreach my $holder ($session_a, $other_b)
 	$holder->query("SELECT redlock_acquire('m', scope => 'session')");
 	if ($holder == $other_b)
 	{
-		# it is behind its gate no more
+		# no longer behind its gate
 		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 	}
 	$lost = $session_b->run("SELECT redlock_acquire_all(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
-	is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'one is held for longer than its hold_at_most, while another is waited for');
-	is($lost->{detail}, 'It was held for as long as its hold_at_most of 300 ms allows.', 'with the reason');
+	is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'one is held for longer than its hold_at_most, while another is waited for');
+	is($lost->{detail}, 'The hold_at_most of 300 ms has ended.', 'with the reason');
 	$holder->query("SELECT redlock_release('m')");
 	$other_b->query('COMMIT') if $holder == $other_b;
 }
 nothing_is_left('after hold_at_most');
 
-# ---- a real deadlock: what is held from before is in no order ----
+# ---- a real deadlock: earlier locks are outside of the order ----
 
 $session_a->query("SELECT redlock_acquire('z', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['c', 'z', 'b'], scope => 'session')");

@@ -65,20 +65,20 @@ sub keys_left
 	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try in shared mode is granted');
 	$other->query("SELECT redlock_release('doc')");
 
-	# a plain client, and one that looks
+	# a plain client, and an observer
 	foreach my $node (@nodes)
 	{
 		is($node->cli('SET', 'redlock:doc', 'plain', 'NX', 'PX', 1000), '', 'a plain client finds it taken');
 		like($node->cli('GET', 'redlock:doc'), qr/^[0-9a-f]{32}:\d{9}:[0-9a-f]{16}= (cluster="\w+" )?host="/, 'the value says that it is shared');
 	}
 
-	# those who leave take nothing along but themselves
+	# a reader that leaves takes nothing with it
 	$_->query("SELECT redlock_release('doc')") foreach @readers[ 0 .. 4 ];
 	is(keys_left('doc'), 3, 'the last one has it yet');
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
 	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
 	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'a writer waits for that one');
-	like($result->{detail}, qr/^It was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
+	like($result->{detail}, qr/^The lock was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
 
 	$other->send(acquire('doc', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');
@@ -121,7 +121,7 @@ sub keys_left
 	$_->quit foreach @readers;
 }
 
-# ---- a loss is told to all readers ----
+# ---- all readers hear of a loss ----
 
 {
 	my @readers = map { session($hosts[0]) } 1 .. 3;
@@ -129,7 +129,7 @@ sub keys_left
 
 	my $end = time + 20; # before their own clocks tell them
 	$_->query(acquire('lost', 'shared', ", ttl => '30 s'")) foreach @readers;
-	# another that they share for a moment, at the same place in what is known of a process
+	# the readers also share another lock for a moment, at the same place of their process's entry
 	my $twin = $bystander->query(
 		"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('lost', 0)) & 63 = 0");
 	$_->query(acquire($twin, 'shared')) foreach @readers;
@@ -222,13 +222,13 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 		$count{$_} += $host->safe_psql('postgres', "SELECT count(*) FROM turns WHERE mode = '$_'") foreach keys %session;
 		$host->safe_psql('postgres', 'DROP TABLE turns, end_repeats');
 	}
-	# its turn has one of each session, that of the other host three
+	# its turn has one grant of each session, the other host's turn three
 	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
 		"$count{shared} readers, $count{exclusive} writers");
 	$_->quit foreach map { @$_ } values %session;
 }
 
-# ---- who was there when it was granted has its part of the turn, however late it runs ----
+# ---- a waiter at the time of the grant has its part of the turn, however late it runs ----
 
 {
 	my ($writer, $next) = map { session($hosts[1]) } 1, 2;
@@ -253,7 +253,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach $writer, $next, $first, $late;
 }
 
-# ---- who waits for another lock is in nobody's way ----
+# ---- a session that waits for another lock blocks nobody ----
 
 {
 	my ($reader, $other, $writer) = map { session($hosts[$_]) } 0, 0, 1;
@@ -289,7 +289,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach $writer, @readers;
 }
 
-# ---- who is gone is not told any more, and not in the way of who is told ----
+# ---- a session that has gone gets no message, and delays none ----
 
 {
 	my ($stays, $writer) = map { session($hosts[$_]) } 0, 1;
@@ -327,7 +327,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$small->stop;
 }
 
-# ---- a writer that asks while the lock is being asked for is not forgotten ----
+# ---- a writer that comes during the request is not forgotten ----
 
 {
 	my $host_id = host_id($hosts[0]);
@@ -361,7 +361,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach @readers;
 }
 
-# ---- a writer is next after the readers: the nodes refuse the lock to others ----
+# ---- after the readers a writer comes next: the nodes refuse the lock to others ----
 
 {
 	my ($a, $b, $c) = map { host_id($_) } @hosts;
@@ -392,8 +392,8 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 
 # ---- neither mode waits for a stream of the other ----
 
-# Sessions of all hosts do it again and again; one of another mode comes in between, after so
-# many others: a reader has the lock some ten thousand times a second.
+# Sessions of all hosts take the lock again and again.  A session of the other mode comes in
+# between, after a number of others: readers may take the lock ten thousand times a second.
 foreach my $mode (qw(shared exclusive))
 {
 	my $one = $mode eq 'shared' ? 'exclusive' : 'shared';
@@ -412,7 +412,7 @@ foreach my $mode (qw(shared exclusive))
 	}
 	foreach my $time (1 .. 5)
 	{
-		# nobody of the other mode has it while this one does, so the count is exact
+		# no session of the other mode holds the lock meanwhile, so the count is exact
 		my ($from, $token, $to) = split /\|/,
 		  $session->query("SELECT clock_timestamp(), redlock_acquire('stream $mode', scope => 'session', mode => '$one'), clock_timestamp()");
 		my $passed = 0;

@@ -67,7 +67,7 @@ sub turns
 	$_->send('CALL take(60)') foreach @sessions;
 	$_->result foreach @sessions;
 
-	# What counts is the time in which sessions of all hosts wait: until the first is done.
+	# Only the time counts in which sessions of all hosts wait: until the first host is done.
 	my @grants = order_of_grants();
 	is(scalar @grants, 12 * 60, 'each session got the lock each time');
 	my (%left, @contended);
@@ -81,8 +81,8 @@ sub turns
 	@turns = @turns[ 8 .. $#turns ]; # as they come, they are not yet known to each other
 	cmp_ok(scalar @turns, '>=', 20, 'there are ' . @turns . ' turns');
 
-	# Between two turns of a host each other should have one.  By chance it would be more than
-	# one for each turn that has not; a machine that is busy makes the next come late.
+	# Between two turns of a host each other host should have one.  By chance a host may have more,
+	# and on a busy machine the next host comes late.
 	my ($skipped, %last) = (0);
 	foreach my $i (0 .. $#turns)
 	{
@@ -191,7 +191,7 @@ foreach my $terms (
 	$_->quit foreach $first, $second;
 }
 
-# ---- the next is who has waited longest, whoever told last ----
+# ---- the longest waiter is next, whoever asked last ----
 
 {
 	my ($on_a, $on_b, $on_c) = map { session($_) } @hosts[ 0 .. 2 ];
@@ -204,7 +204,8 @@ foreach my $terms (
 	$on_c->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
 	wait_until(sub { defined $heard->waited('longest', $c) }, 'another one tells that it waits');
 
-	# that one does not tell again, and the first does: the second time the holder has heard of the first
+	# the second host does not ask again, and the first does: the second time the holder knows of
+	# the first
 	my $broker = broker_pid($hosts[2]);
 	kill 'STOP', $broker;
 	foreach my $time (1 .. 2)
@@ -235,7 +236,7 @@ foreach my $terms (
 	$on_b->send("SELECT redlock_acquire('another', scope => 'session') > 0");
 	wait_until(sub { defined $heard->waited('another', $b) }, 'another host waits');
 
-	# One session has the lock, another of its host waits for it, until their turn is over.
+	# One session holds the lock, and another session of its host waits, until their turn is over.
 	foreach my $round (1 .. 20)
 	{
 		$next->send("SELECT redlock_acquire('another', scope => 'session') > 0");
@@ -255,7 +256,7 @@ foreach my $terms (
 
 # ---- the next does not come ----
 
-# The waiting lists end with a session that holds the lock and knows who waits.
+# The waiting lists end with a session that holds the lock and knows the waiters.
 sub waits_for_it
 {
 	my ($host, $name) = @_;
@@ -303,7 +304,7 @@ foreach my $way (qw(STOP KILL))
 
 # ---- a host does not wait for itself ----
 
-# As where its own key, which it has not yet taken back, refuses it.
+# As when its own key, not yet released, refuses the host.
 {
 	my $on_a = session($hosts[0]);
 	my $stranger = 'f' x 16;

@@ -53,8 +53,8 @@ sub all_subscribers_are
 	return !grep { $_ != $number } subscribers($key);
 }
 
-# The host's waiter has heard that the lock is held, and has joined its channel:
-# from then on it asks only twice a second.
+# The host's waiter has heard that the lock is held, and has joined the channel: from then on it
+# asks only twice a second.
 sub wait_subscribed
 {
 	my ($key, $number) = @_;
@@ -93,7 +93,8 @@ sub queued
 		);
 		my $end = time + 60;
 		sleep 0.01 until all_subscribers_are('redlock:wake', 1) || time > $end;
-		# it asks once more when the nodes confirm that; what that finds free needs no wake-up
+		# it asks once more when the nodes confirm the channel; if the lock is free then, no wake-up
+		# is needed
 		for (my $seen = -1; $seen != calls_of('evalsha') && time < $end; sleep 0.02) { $seen = calls_of('evalsha') }
 		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
 		my ($got, $at) = split /\|/, $on_b->result->{out};
@@ -112,7 +113,7 @@ sub queued
 	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'nobody listens who does not wait');
 }
 
-# ---- one subscription for a host, while somebody waits ----
+# ---- one subscription for a host, while a session waits ----
 
 {
 	my @waiters;
@@ -172,7 +173,7 @@ sub queued
 	is(stat_of($host_b, 'woken'), $before + 1, 'and was woken by the release');
 	$on_b->query("SELECT redlock_release('broken')");
 
-	# released while nobody can hear it
+	# released while nobody can hear the message
 	$on_a->query("SELECT redlock_acquire('broken', scope => 'session')");
 	$on_b->send("SELECT redlock_acquire('broken', scope => 'session') > 0");
 	wait_subscribed('redlock:broken', 1);
@@ -205,7 +206,7 @@ sub queued
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 }
 
-# ---- what is kept after its release has no holder ----
+# ---- a lock that is kept after its release has no holder ----
 
 {
 	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
@@ -214,14 +215,14 @@ sub queued
 	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
 	my $result = $ask->();
 	is($result->{state}, '55P03', 'a lock is held');
-	like($result->{detail}, qr/^It was granted to: $holder\.$/, 'by a session');
-	like($result->{hint}, qr/Another session of that server may have it by now/, 'or another of that server');
+	like($result->{detail}, qr/^The lock was granted to: $holder\.$/, 'by a session');
+	like($result->{hint}, qr/another session there may hold the lock by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
 		'it is released, and its keys say so');
 	$result = $ask->();
 	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
-	like($result->{detail}, qr/^It was granted to: $holder \(its holder has gone; kept until .*\)\.$/,
+	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
 		'the detail says that nobody holds it');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');
@@ -247,8 +248,8 @@ sub queued
 	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
 	$on_b->query("SELECT redlock_release('plain')");
 
-	# One that takes it again and again does not get it all: the broker must not sleep
-	# as if it would be told.
+	# A host that takes the lock again and again must not get it each time: the broker must not
+	# sleep as if a message would come.
 	my @connections = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
 	my $call = sub {
 		my $request = '*' . @_ . "\r\n" . join('', map { '$' . length($_) . "\r\n$_\r\n" } @_);
@@ -424,7 +425,7 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	# a host refuses locks until it has read the new setting of the other host
+	# a host refuses locks until it has read the other host's new setting
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');
@@ -456,7 +457,7 @@ SQL
 
 # ---- a round that was not won ----
 
-# Waiters that were told of it would ask in vain, and their rounds would wake others.
+# Waiters that heard of it would ask in vain, and their rounds would wake others.
 {
 	$_->cli('SET', 'redlock:undone', 'somebody', 'PX', 600000) foreach @nodes[ 0 .. 2 ];
 	my $before = calls_of('publish');
@@ -483,7 +484,7 @@ SQL
 	cmp_ok(time - $granted, '<', 30, 'not much later');
 	$on_b->query("SELECT redlock_release('least')");
 
-	# while it is held, it is renewed as any lock
+	# while held, the lock is renewed like any lock
 	$on_a->query("SELECT redlock_acquire('least', ttl => '1 s', scope => 'session', hold_at_least => '100 ms')");
 	$on_b->send("SELECT redlock_acquire('least', wait => '2500 ms')");
 	is($on_b->result->{state}, '55P03', 'hold_at_least is no limit for a holder that is at work');

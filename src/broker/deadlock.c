@@ -65,7 +65,7 @@ typedef struct Wait
 	Timer timer;     /* of the next probe; 0: does not wait; must be first */
 	dlist_node link; /* in `waiting`, while the timer is set */
 	uint64 held_by;  /* the holder's host; 0: unknown */
-	bool by_readers; /* hosts share it */
+	bool by_readers; /* hosts share the lock */
 	ProbeMemory memory;
 } Wait;
 

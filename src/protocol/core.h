@@ -8,7 +8,8 @@
  * object file.
  *
  * Source of the algorithm: "Distributed Locks with Redis" (the Redlock algorithm), redis.io.
- * core.c lists the differences.  Fencing tokens are an addition; src/README.md has the argument.
+ * core.c lists the differences.  Fencing tokens are an addition; docs/design/tokens.md has the
+ * argument.
  *
  * The contract with the shell around the machine:
  *

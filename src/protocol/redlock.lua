@@ -129,9 +129,10 @@
 -- first change it refuses nothing to this script.  So the first write of each command is a write
 -- that a full node takes, or a write that may fail (try) with nothing done.
 --
--- A full node executes all releases.  It also executes commands for a name whose key or counter
--- exists: such a command deletes a key that never exists, as a change.  A new name would add to
--- the node's data, and is refused, also behind earlier commands.  For this, a call with several
+-- A full node executes all releases.  It also executes commands for a name whose counter exists,
+-- renewals where the key exists, and acquires of readers where readers have the key.  Such a
+-- command first deletes a key that never exists, as a change.  All other acquires would add to
+-- the node's data, and are refused, also behind earlier commands.  For this, a call with several
 -- commands first tests the node, by writing nothing to the marker.
 --
 -- Pieces

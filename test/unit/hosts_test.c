@@ -169,7 +169,7 @@ as_seen(HostConfig ours, HostConfig theirs)
 	return difference.kinds;
 }
 
-/* An entry that was written before nodes restarted; its host may never hear of the restarts. */
+/* An entry from before nodes restarted; its host may never hear of the restarts. */
 static void
 test_restarts(void)
 {
@@ -255,7 +255,7 @@ test_restarts_in_a_change(void)
 							host_in_step("a", changes[change][one], (orders & 1) != 0);
 						HostConfig theirs =
 							host_in_step("b", changes[change][other], (orders & 2) != 0);
-						/* only the former list, or leases by it, against only the next list */
+						/* only the former list, or leases there, against only the next list */
 						bool apart = (one == 0 && other > 1) || (one > 1 && other % 3 == 0);
 
 						for (int i = 0; i < ours.count; i++)
@@ -273,7 +273,7 @@ test_restarts_in_a_change(void)
 	ok(missed == 0, "but between the former list and the next (%d)", missed);
 }
 
-/* May a host leave its former list?  One node is down, and has another name elsewhere. */
+/* May a host leave the former list?  One node is down, and has another name at the other host. */
 static void
 test_leaving(void)
 {
