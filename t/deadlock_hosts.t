@@ -273,60 +273,61 @@ wait_until(sub { waiting('c') == 1 }, 'a writer waits for the reader');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'and another to share it');
+wait_until(sub { waiting('b') == 1 }, 'and another reader');
 $reader->send(lock_of('y'));
-one_victim('behind who wants it alone', all_results($reader, $third, $writer));
+one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
 # Without the writer no session is in a cycle, though the nodes hold readers back for a while.
-my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
-$sharer->query('BEGIN; ' . shared_lock_of('x'));
+$reader = session($host{a});
+my ($leaving, $next) = map { session($host{$_}) } qw(c b);
+$reader->query('BEGIN; ' . shared_lock_of('x'));
 $next->query('BEGIN; ' . lock_of('y'));
-$sharer->send(lock_of('y'));
+$reader->send(lock_of('y'));
 wait_until(sub { waiting('a') == 1 }, 'the reader waits');
-is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'somebody wants it alone for a moment');
+is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'a writer waits for a moment');
 $next->send(shared_lock_of('x'));
-@results = all_results($next, $sharer);
+@results = all_results($next, $reader);
 is_deeply([ map { $_->{state} } @results ], [ '', '' ], 'nobody is ended who is in no cycle any more');
-$_->quit foreach $sharer, $leaving, $next;
+$_->quit foreach $reader, $leaving, $next;
 
 # One wait closes several cycles: all readers wait for the writer's other lock.
 @results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
-# A session waits to share a lock that another session of its server asks for.
+# A reader waits for the request of another reader of its server.
 my $holder_of_x = session($host{b});
 $holder_of_x->query('BEGIN; ' . lock_of('x'));
-my @sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach @sharers;
-$sharers[1]->query(lock_of('y'));
-$sharers[0]->send(shared_lock_of('x'));
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @readers;
+$readers[1]->query(lock_of('y'));
+$readers[0]->send(shared_lock_of('x'));
 wait_until(sub { waiting('a') == 1 }, 'the first reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
-$sharers[1]->send(shared_lock_of('x'));
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
-@results = all_results($holder_of_x, @sharers);
+@results = all_results($holder_of_x, @readers);
 one_victim('with another that asks', @results);
 is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
-$_->quit foreach $holder_of_x, @sharers;
+$_->quit foreach $holder_of_x, @readers;
 
 # A session may not join the readers of its server, since a writer waits elsewhere.
-my $alone = session($host{b});
-@sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach $alone, @sharers;
-$sharers[0]->query(shared_lock_of('x'));
-$sharers[1]->query(lock_of('y'));
-$alone->send(lock_of('x'));
+my $other_writer = session($host{b});
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach $other_writer, @readers;
+$readers[0]->query(shared_lock_of('x'));
+$readers[1]->query(lock_of('y'));
+$other_writer->send(lock_of('x'));
 wait_until(sub { waiting('b') == 1 }, 'a writer waits for the reader of host a');
-$sharers[1]->send(shared_lock_of('x'));
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
-$sharers[0]->send(lock_of('y'));
-@results = all_results($alone, @sharers);
+$readers[0]->send(lock_of('y'));
+@results = all_results($other_writer, @readers);
 one_victim('that wants to join', @results);
 is($results[0]{state}, '40P01', 'the one that waits for another server');
-$_->quit foreach $alone, @sharers;
+$_->quit foreach $other_writer, @readers;
 
 # ---- no cycle ----
 
@@ -358,8 +359,8 @@ $waiter->query('COMMIT');
 ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
-# A session that is to share a lock, and waits for another lock first, is no reader yet, though it
-# shares a lock at the same place of its process's entry.
+# A session waits for another lock first, so it is no reader of this lock yet, though it is a
+# reader of a lock whose hash ends in the same six bits.
 my $twin = $host{a}->safe_psql('postgres',
 	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
 my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);

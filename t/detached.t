@@ -227,10 +227,10 @@ foreach my $round (1 .. 24)
 	$t->send("SELECT (redlock_acquire_all(ARRAY['woken', 'woken, too'], scope => 'session', mode => 'shared'))[1] > $token");
 	$u->send("SELECT redlock_acquire('woken', scope => 'session', mode => 'shared') > $token");
 	wait_until(sub { $s->query("SELECT count(DISTINCT pid) FROM redlock_locks WHERE resource = 'woken' AND state = 'queued'") eq '2' },
-		'two wait to share it');
+		'two readers wait');
 	$began = time;
 	$s->query("SELECT redlock_release('woken', $token)");
-	is($_->result->{out}, 't', 'and share it after the release') foreach $t, $u;
+	is($_->result->{out}, 't', 'and get it after the release') foreach $t, $u;
 	$woken += time - $began;
 	$_->query('SELECT redlock_release_all()') foreach $t, $u;
 }

@@ -146,7 +146,7 @@ is($session->run("SELECT redlock_fence('stale')")->{state},
 
 $publisher->safe_psql('postgres',
 	"INSERT INTO redlock_shared_fences (resource, token, passed_at) SELECT 'shared', 9000000000000000, clock_timestamp()");
-catches_up('the fence of a newer one who shares it');
+catches_up('the fence of a newer reader');
 $session->query("SELECT redlock_acquire('shared', scope => 'session')");
 is($session->run("SELECT redlock_fence('shared')")->{state},
 	'40001', 'a stale exclusive holder on the subscriber is refused');

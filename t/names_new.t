@@ -160,7 +160,7 @@ sub refused
 	is(brought_in(), 5, 'once');
 	$session->query("SELECT redlock_acquire('f5', mode => 'shared', scope => 'session')");
 	$session->query("SELECT redlock_fence('f5')");
-	is(brought_in(), 7, 'also of those who share a lock');
+	is(brought_in(), 7, 'also of readers');
 	$session->query("SELECT redlock_fence('f5')");
 	is(brought_in(), 7, 'once');
 	$session->query("SELECT redlock_fence('f2'), redlock_fence('f3')");

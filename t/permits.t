@@ -210,7 +210,7 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 		cmp_ok($passed, '>', 0, "$how: the nodes are not asked, $passed of 20 times");
 		nothing_is_left("after $how");
 	}
-	is(counted('taken_idle'), 0, 'that is no stay by keep_idle');
+	is(counted('taken_idle'), 0, 'that is not idle by keep_idle');
 
 	my $take = "SELECT redlock_acquire('job', scope => 'session', permits => 2, ttl => '60 s') > 0";
 	my %passed;

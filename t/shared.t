@@ -83,7 +83,7 @@ sub keys_left
 	$other->send(acquire('doc', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');
 	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody else comes in between, on any host');
-	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host that shares it');
+	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host of a reader');
 	$readers[5]->query("SELECT redlock_release('doc')");
 	my $token = $other->result->{out};
 	is(scalar(grep { $token > $_ } @tokens), 6, 'the writer has a larger token than all readers before');
@@ -196,7 +196,7 @@ sub keys_left
 
 	$reader->query(acquire('idle', 'shared', ", keep_idle => '50 s'"));
 	$reader->query("SELECT redlock_release('idle')");
-	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it stays');
+	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it is idle');
 	is($other->query("SELECT redlock_try('idle', scope => 'session')"), 't', 'and is given up for a try of another host');
 	$_->quit foreach $reader, $other;
 }
@@ -224,7 +224,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	}
 	# its turn has one grant of each session, the other host's turn three
 	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
-		"$count{shared} shared it while $count{exclusive} had it alone");
+		"$count{shared} readers, $count{exclusive} writers");
 	$_->quit foreach map { @$_ } values %session;
 }
 
@@ -243,9 +243,9 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$writer->query("SELECT redlock_release('late')");
 	$first->result;
 	$next->send(acquire('late', 'exclusive'));
-	ok(waits_at_nodes($hosts[1], 'late'), 'another host wants it alone');
+	ok(waits_at_nodes($hosts[1], 'late'), 'a writer of another host waits');
 	kill 'CONT', $late->pid;
-	cmp_ok($late->result->{out}, '>', 0, 'who has waited with the first shares it, too');
+	cmp_ok($late->result->{out}, '>', 0, 'a reader that has waited with the first gets it, too');
 	ok(!$next->done, 'before that host');
 	$_->query("SELECT redlock_release('late')") foreach $first, $late;
 	cmp_ok($next->result->{out}, '>', 0, 'the writer of the other host gets the lock after the readers');

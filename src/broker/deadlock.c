@@ -129,7 +129,7 @@ static void visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 n
 static void visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait);
 static void add_visit(Exploration *way, int pid, const ScriptProbe *probe);
 static bool was_told(Lease *const *told, int count, const Lease *request);
-static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
+static void probe_waiting_writers(ScriptProbe *probe, const Lease *lease, int64 now_us);
 static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
 static Lease *wait_of(int pid);
@@ -353,11 +353,11 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	{
 		Lease *request = lease_at(dlist_container(Wait, link, iter.cur) - waits);
 
-		if (lease_is_shared_by(lease, request->owner_procno) && is_asked_for(request))
+		if (lease_has_reader(lease, request->owner_procno) && is_asked_for(request))
 			choose(request->owner_pid, chosen, &count);
 	}
 	for (int i = 0; i < MaxBackends; i++)
-		if (lease_is_shared_by(lease, i) && may_wait(GetPGProcByNumber(i)))
+		if (lease_has_reader(lease, i) && may_wait(GetPGProcByNumber(i)))
 			choose(GetPGProcByNumber(i)->pid, chosen, &count);
 	count = Min(count, VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);
@@ -454,7 +454,7 @@ visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
 		return;
 	if (wait.shared != NULL)
 	{
-		tell_who_wants(&at->probe, wait.shared, now_us);
+		probe_waiting_writers(&at->probe, wait.shared, now_us);
 		return;
 	}
 	if (wait.request != NULL)
@@ -514,7 +514,7 @@ was_told(Lease *const *told, int count, const Lease *request)
  * checks whether it still waits.
  */
 static void
-tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
+probe_waiting_writers(ScriptProbe *probe, const Lease *lease, int64 now_us)
 {
 	const Waiters *hosts = turns_told(driver, lease_index(lease));
 	char text[SCRIPT_PROBE_MAX];

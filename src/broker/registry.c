@@ -9,7 +9,7 @@
 
 #include "utils/memutils.h"
 
-#include "broker/disputes.h"
+#include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/host_pages.h"
 #include "broker/leaving.h"
@@ -25,7 +25,7 @@
 #include "shared/lease.h"
 
 /* Pause between beats during a configuration conflict, or when this host must not take locks, */
-#define BEAT_IN_DISPUTE_US INT64CONST(3000000)
+#define BEAT_IN_CONFLICT_US INT64CONST(3000000)
 
 /* ... or while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
@@ -51,7 +51,7 @@ void
 registry_init(void)
 {
 	told_init();
-	disputes_init();
+	conflicts_init();
 }
 
 /*
@@ -155,7 +155,7 @@ static void
 beat(int64 now_us)
 {
 	beat_us = now_us;
-	beat_begins(now_us + (disputes_any() ? BEAT_IN_DISPUTE_US : BEAT_US));
+	beat_begins(now_us + (conflicts_any() ? BEAT_IN_CONFLICT_US : BEAT_US));
 	if (beat_out != 0 || (nodes_that(node_can_send) & members()) != 0)
 		entry_write();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -309,9 +309,9 @@ static void
 look(int64 now_us)
 {
 	begun = true;
-	find_disputes(now_us);
-	if (registry_is_stopped() || disputes_any() || !registry_may_ask(now_us))
-		beat_by(beat_us + BEAT_IN_DISPUTE_US);
+	find_conflicts(now_us);
+	if (registry_is_stopped() || conflicts_any() || !registry_may_ask(now_us))
+		beat_by(beat_us + BEAT_IN_CONFLICT_US);
 	mark_present_list(now_us);
 	tell_namesake(now_us);
 }

@@ -4,7 +4,7 @@
  *		list's script (hosts.lua), and the time of the next beat.
  *
  * registry.c writes the answers.  marks.c writes the fields `marking` and `marked`, and
- * list_complain the field `complained`.  Only registry.c and disputes.c call set_told.
+ * list_complain the field `complained`.  Only registry.c and conflicts.c call set_told.
  *
  * Used by the parts of the registry only.
  */

@@ -213,7 +213,7 @@ hear_want(int h, const word *word)
 	}
 	tell("host %c receives: lock %d has a waiter on host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
-	turns_want(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
+	turns_note_waiter(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
 }
 
 static void

@@ -85,7 +85,7 @@ static const struct
 	{"a lock that may stay with nobody",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$66\r\n" SECRET ":000000001:" HOST "~host a\r\n:0\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_stay = true, .text = "host a"}},
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_idle = true, .text = "host a"}},
 	{"a lock that is shared",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "= host a\r\n:0\r\n",
@@ -99,7 +99,7 @@ static const struct
 	 {.reply = CORE_REPLY_NO,
 	  .busy_ms = 1500,
 	  .ours = true,
-	  .may_stay = true,
+	  .may_idle = true,
 	  .text = "those who share it, last to join: host a"}},
 	{"one that is kept",
 	 CORE_OP_ACQUIRE,
@@ -327,7 +327,7 @@ same(const ScriptAnswer *a, const ScriptAnswer *b)
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
 		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
 		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
-		   a->may_stay == b->may_stay && a->waiting == b->waiting &&
+		   a->may_idle == b->may_idle && a->waiting == b->waiting &&
 		   a->free_permit == b->free_permit && strcmp(a->text, b->text) == 0;
 }
 
@@ -675,7 +675,7 @@ test_values(void)
 	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$%d\r\n%.*s\r\n:0\r\n", (int) len, (int) len,
 			 written);
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &answer);
-	ok(answer.ours && answer.may_stay && !answer.kept && strcmp(answer.text, holder) == 0,
+	ok(answer.ours && answer.may_idle && !answer.kept && strcmp(answer.text, holder) == 0,
 	   "the longest holder is told");
 	free(written);
 }

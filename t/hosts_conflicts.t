@@ -251,7 +251,7 @@ for _, key in ipairs(redis.call('KEYS', '$HOSTS' .. '*')) do
 end
 LUA
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'and when all was deleted');
-	is(count_in_log($host{a}, 'has other settings'), 0, 'nobody has disagreed');
+	is(count_in_log($host{a}, 'has other settings'), 0, 'no conflict was logged');
 };
 
 subtest 'nodes fail' => sub {
@@ -300,13 +300,13 @@ subtest 'hosts come and go' => sub {
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
 
 	# its entry names processes that end later
-	my $disputes = count_in_log($host{a}, 'has other settings than this one');
+	my $conflicts = count_in_log($host{a}, 'has other settings than this one');
 	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
 	is(names_on($host{a}, 'WHERE NOT agrees'), '', 'all agree');
 	wait_until(sub { names_on($host{a}) eq 'a b' }, 'until its time is over', 70);
 	cmp_ok(time - $killed_at, '<', 60, 'within a minute');
-	is(count_in_log($host{a}, 'has other settings than this one'), $disputes, 'nobody was said to disagree');
+	is(count_in_log($host{a}, 'has other settings than this one'), $conflicts, 'no further conflict was logged');
 	wait_nodes_ready($_, 5) foreach $host{a}, $host{b};
 };
 
@@ -319,7 +319,7 @@ subtest 'another prefix' => sub {
 	wait_until(sub { $beats->() > $before + 6 }, 'three beats of each');
 	is($_->safe_psql('postgres', "SELECT redlock_try('job', ttl => '10 s')"), 't', $_->name . ' acquires')
 	  foreach $host{a}, $host{b};
-	is(count_in_log($_, 'has other settings'), 0, 'nobody has disagreed') foreach $host{a}, $host{b};
+	is(count_in_log($_, 'has other settings'), 0, 'no conflict was logged') foreach $host{a}, $host{b};
 };
 
 subtest 'another max_ttl' => sub {
@@ -373,7 +373,7 @@ subtest 'another max_ttl' => sub {
 	# said to be no reason
 	set($host{a}, "redlock.on_disagreement = warn");
 	wait_agreed($host{a}, $host{b});
-	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'they disagree still');
+	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'the conflict lasts');
 	set($host{a}, "redlock.on_disagreement = refuse");
 	wait_refused($host{a});
 	kill 'TERM', broker_pid($host{a});
