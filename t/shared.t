@@ -53,7 +53,7 @@ sub keys_left
 	my $before = $writer->query(acquire('doc', 'exclusive'));
 	$writer->query("SELECT redlock_release('doc')");
 	my @tokens = map { $_->query(acquire('doc', 'shared')) } @readers;
-	is(scalar(grep { $_ > $before } @tokens), 6, 'six sessions of three hosts share it, each later than the one before');
+	is(scalar(grep { $_ > $before } @tokens), 6, 'six readers of three hosts, each token later than the one before');
 	foreach my $h (0 .. 2)
 	{
 		is($tokens[ 2 * $h ], $tokens[ 2 * $h + 1 ], 'two of one host share a lease, ' . $hosts[$h]->name);

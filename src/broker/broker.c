@@ -65,7 +65,7 @@ static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer
 static void note_round_trip(NodeStatus *status, int64 us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
-static void on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us);
+static void on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
 static void hear_of_host(ScriptMessage *message, int64 now_us);
@@ -73,8 +73,8 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer,     on_lost,   on_change, node_news_of_memory,
-									registry_hear, on_joined, on_hear};
+static const NodeHandler handler = {on_answer,     on_lost,       on_change, node_news_of_memory,
+									registry_hear, on_subscribed, on_hear};
 
 void
 broker_register(void)
@@ -401,12 +401,12 @@ on_change(RedisNode *node, NodeState before)
  */
 
 static void
-on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
+on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us)
 {
-	Lease *lease = subscription_joined(node, channel, len);
+	Lease *lease = subscription_confirmed(node, channel, len);
 
 	if (lease != NULL)
-		driver_on_joined(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, now_us);
+		driver_on_subscribed(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, now_us);
 }
 
 static void

@@ -146,8 +146,8 @@ typedef struct NodeHandler
 	void (*measured)(RedisNode *node);                  /* memory_used and memory_limit were read */
 	/* a node_call was answered; NULL: it never will be */
 	void (*called)(RedisNode *node, int call, const redisReply *reply, int64 now_us);
-	/* subscribers only: a channel was joined */
-	void (*joined)(RedisNode *node, const char *channel, size_t len, int64 now_us);
+	/* subscribers only: a subscription was confirmed */
+	void (*subscribed)(RedisNode *node, const char *channel, size_t len, int64 now_us);
 	/* ... or a message came; text ends in a NUL */
 	void (*heard)(RedisNode *node, const char *channel, size_t len, const char *text,
 				  size_t text_len, int64 now_us);
@@ -245,7 +245,7 @@ extern void node_call(RedisNode *node, int call, int argc, const char **argv, co
 					  int64 now_us);
 
 /* Joins or leaves a channel.  The node must be a READY subscriber. */
-extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);
+extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool begin);
 
 /*
  * Writes as much as the socket takes now.  False: the connection broke, and the handler may have

@@ -638,14 +638,14 @@ hear(Driver *driver, int entry, bool begin)
 }
 
 void
-driver_on_joined(Driver *driver, int entry, int node, int64_t now_us)
+driver_on_subscribed(Driver *driver, int entry, int node, int64_t now_us)
 {
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	Hearing *hearing = &driver->entry[entry].hearing;
 
-	if (!driver->entry[entry].hears || (hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || (hearing->subscribed & CORE_BIT(node)))
 		return;
-	if (!hearing_joined(hearing, core, node))
+	if (!hearing_subscribed(hearing, core, node))
 	{
 		ask_if_missed(driver, entry, now_us);
 		return;
@@ -661,12 +661,12 @@ driver_on_left(Driver *driver, int entry, int node, int64_t now_us)
 {
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	Hearing *hearing = &driver->entry[entry].hearing;
-	bool enough = core_has_quorum(core->lists, hearing->joined);
+	bool enough = core_has_quorum(core->lists, hearing->subscribed);
 
-	if (!driver->entry[entry].hears || !(hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || !(hearing->subscribed & CORE_BIT(node)))
 		return;
 	hearing_left(hearing, node);
-	if (enough && !core_has_quorum(core->lists, hearing->joined))
+	if (enough && !core_has_quorum(core->lists, hearing->subscribed))
 		wake(driver, entry, driver->retry_us, 0, now_us);
 }
 

@@ -87,10 +87,10 @@ extern bool driver_on_lost(Driver *driver, int node, const DriverSent *sent, boo
 extern void driver_on_node_ready(Driver *driver, int node, int64_t now_us);
 
 /*
- * driver_on_joined: a node confirms that this host has joined the lock's channel.
+ * driver_on_subscribed: a node confirms the subscription to the lock's channel.
  * driver_on_left: the connection for the channel is gone.
  */
-extern void driver_on_joined(Driver *driver, int entry, int node, int64_t now_us);
+extern void driver_on_subscribed(Driver *driver, int entry, int node, int64_t now_us);
 extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);
 
 /*

@@ -124,7 +124,7 @@ typedef struct DriverWorld
 	void (*set_timer)(Driver *driver, int entry, int64_t at_us); /* for driver_on_timer; 0: none */
 
 	/* other hosts */
-	void (*hear)(Driver *driver, int entry, bool begin); /* join or leave the lock's channel */
+	void (*hear)(Driver *driver, int entry, bool begin); /* the lock's channel */
 	void (*tell_host)(Driver *driver, uint64_t host, int entry, int64_t now_us); /* of our wait */
 	WaitersKnown *(*make_waiters)(Driver *driver);                               /* zeroed */
 	void (*drop_waiters)(Driver *driver, WaitersKnown *known);

@@ -82,7 +82,7 @@ static const struct
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST " kept host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
-	{"a lock that may stay with nobody",
+	{"a lock that may be idle",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$66\r\n" SECRET ":000000001:" HOST "~host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_idle = true, .text = "host a"}},
@@ -93,7 +93,7 @@ static const struct
 	  .busy_ms = 1500,
 	  .ours = true,
 	  .text = "those who share it, last to join: host a"}},
-	{"one that is shared, and may stay with nobody",
+	{"one that is shared, and may be idle",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "=~host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO,
@@ -783,7 +783,7 @@ test_messages(void)
 		ok(message.word == SCRIPT_WANT && message.waiters.count == 1 &&
 			   message.waiters.waiter[0].host == 10 &&
 			   message.waiters.waiter[0].since_us == 77000000 - 5000 && message.shared == shared,
-		   "a want that this server writes%s", shared ? ", to share it" : "");
+		   "a want that this server writes%s", shared ? ", of a reader" : "");
 	}
 
 	len = sprintf(text, "free%c17%c", 0, 0);
