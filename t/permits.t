@@ -115,6 +115,17 @@ nothing_is_left('after a lock was shared');
 		nothing_is_left("after $plain");
 	}
 
+	# another number is refused beside a waiter of the same server, too
+	$_->query($call{'with 4 permits'}) foreach @holders;
+	$on_b->send($call{'with 4 permits'});
+	wait_until(sub { locks($host_b) =~ /waiting/ }, 'a waiter on a server without a holder');
+	is($also_b->run("SELECT redlock_try('job', permits => 5)")->{state}, '55000', 'a try with another number beside the waiter');
+	is($also_b->run("SELECT redlock_acquire('job', wait => '0', permits => 3)")->{state}, '55000', 'an acquire with another number beside the waiter');
+	$_->query("SELECT redlock_release('job')") foreach @holders;
+	is($on_b->result->{out}, 't', 'the waiter gets a permit');
+	$on_b->query("SELECT redlock_release('job')");
+	nothing_is_left('after a waiter beside other numbers');
+
 	# a plain client of the nodes has the lock, or none of the permits
 	$_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 600000) foreach @nodes;
 	is($on_a->query("SELECT redlock_try('job', permits => 4)"), 'f', 'a plain client keeps out who wants a permit');
