@@ -141,11 +141,18 @@ $newcomer->stop;
 $own[0]->kill9;
 $others[0]->kill9;
 wait_beats($holder_id, $common);
-# the common node stops before the next beat, ten seconds after the last, so the entry with the
-# node that is back can't be written there
-sleep 0.1 while last_beat($holder_id, $common) / 1000 + 9.7 > time + 0.0 - 60;
+# The common node stops before the next beat, ten seconds after the last beat, so the next entry,
+# with the node that is back, waits behind this beat.  The common node's clock is a minute behind.
+my $beat;
+wait_until(
+	sub {
+		$beat = last_beat($holder_id, $common) / 1000 + 60;
+		my $age = time - $beat;
+		return $age > 7 && $age < 9.5;
+	},
+	'soon there is another beat', 60);
 $common->pause;
-sleep 0.6;
+sleep($beat + 10.5 - time);
 $own[0]->start;
 sleep 2.5;
 $common->resume;
