@@ -64,7 +64,7 @@ static const char digits[] = "0123456789abcdef";
 
 size_t
 script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bool shared,
-			 bool may_stay, const char *holder)
+			 bool may_idle, const char *holder)
 {
 	size_t holder_len = strlen(holder);
 	char *out = value;
@@ -80,7 +80,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 	out = words_put_id(out, host) - 1; /* without its NUL */
 	if (shared)
 		*out++ = LUA_SHARED[0];
-	*out++ = may_stay ? LUA_MAY_STAY[0] : ' ';
+	*out++ = may_idle ? LUA_MAY_IDLE[0] : ' ';
 	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
 	memcpy(out, holder, holder_len);
 	return out - value + holder_len;
@@ -272,7 +272,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	value_read(&value, reply->str, reply->len);
 	answer->ours = value.ours;
 	answer->kept = value.kept;
-	answer->may_stay = value.may_idle;
+	answer->may_idle = value.may_idle;
 	answer->by_readers = value.shared;
 	/* the same hash for all attempts of a request, and for all readers */
 	answer->holder = value.shared ? READERS

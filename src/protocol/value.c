@@ -34,7 +34,7 @@ value_read(Value *value, const char *bytes, size_t len)
 		value->shared = true;
 		kind = bytes[value->text++];
 	}
-	if (kind != ' ' && kind != LUA_MAY_STAY[0])
+	if (kind != ' ' && kind != LUA_MAY_IDLE[0])
 	{
 		memset(value, 0, sizeof(*value));
 		return;
@@ -45,7 +45,7 @@ value_read(Value *value, const char *bytes, size_t len)
 				  memcmp(bytes + value->text, LUA_KEPT, strlen(LUA_KEPT)) == 0;
 	if (value->kept)
 		value->text += strlen(LUA_KEPT);
-	value->may_idle = !value->kept && kind == LUA_MAY_STAY[0];
+	value->may_idle = !value->kept && kind == LUA_MAY_IDLE[0];
 	if (!value->shared)
 		value->permits = permits_of(bytes + value->text, bytes + len);
 }

@@ -16,7 +16,7 @@
 /* bytes that identify the request, all of its attempts, in a value of redlock_pg */
 #define VALUE_REQUEST (2 * LOCK_SECRET_BYTES)
 
-/* Layout: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_STAY or LUA_SHARED. */
+/* Layout: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_IDLE or LUA_SHARED. */
 #define VALUE_ATTEMPT_AT (VALUE_REQUEST + 1)
 #define VALUE_HOST_AT (VALUE_ATTEMPT_AT + VALUE_ATTEMPT_DIGITS + 1)
 #define VALUE_HEAD (VALUE_HOST_AT + LOCK_HOST_DIGITS + 1)

@@ -1182,7 +1182,7 @@ write_value(char *text, size_t size, const node_data *of)
 	if (of->permits > 0)
 		snprintf(says, sizeof(says), "permits=%d ", of->permits);
 	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", of->secret, of->attempt,
-			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_stay ? LUA_MAY_STAY : " ",
+			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_stay ? LUA_MAY_IDLE : " ",
 			 of->kept ? LUA_KEPT : "", says);
 }
 
