@@ -32,7 +32,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
 	session/ask_hosts session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
-	session/request_errors session/request_lease session/runs session/session session/session_attach \
+	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
 	sql/arguments sql/fencing sql/inspect sql/intervals sql/locks sql/merge sql/procedure sql/run sql/terms sql/views)
 

@@ -168,6 +168,23 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_holder(text) IS
 'Returns which session of which host holds the lock on a resource, as a majority of the nodes says, without acquiring the lock. It is an error if no majority answers';
 
+CREATE FUNCTION redlock_holders(prefix text DEFAULT '',
+                                OUT resource text, OUT permit integer,
+                                OUT state text, OUT mode text,
+                                OUT host text, OUT cluster_name text,
+                                OUT database text, OUT role text, OUT pid integer,
+                                OUT detached boolean, OUT host_id text,
+                                OUT may_be_idle boolean, OUT kept_until timestamptz,
+                                OUT ttl interval, OUT permits integer,
+                                OUT permits_taken integer, OUT reader_hosts text[],
+                                OUT held_by text, OUT nodes integer, OUT of_nodes integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_holders'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_holders(text) IS
+'Returns the locks whose names begin with "prefix", of all hosts, as redlock_holder does, and locks of a minority of nodes as free. Walks all keys of the nodes, in small steps. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_holders(text) FROM PUBLIC;
+
 CREATE FUNCTION redlock_is_locked(resource text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_is_locked'

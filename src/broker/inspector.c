@@ -15,7 +15,7 @@
 
 /* The calls by which a node tells the hash of a script. */
 #define CALL_LOAD INSPECTOR_CALLS
-#define CALL_FIRST (INSPECTOR_CALLS + 2)
+#define CALL_FIRST (INSPECTOR_CALLS + 4)
 
 /* A call carries the place and this many of its last questions, to know late answers. */
 #define ROUNDS (1 << 20)
@@ -31,19 +31,26 @@ typedef struct Out
 
 static Out out[INSPECT_PLACES];
 
-/* The scripts, [1]: of a forced release.  sha empty: no node has told. */
-static const char *const script[2] = {lua_inspect_script, lua_force_script};
-static char sha[2][SCRIPT_SHA_SIZE];
+/* The scripts, by InspectKind.  sha empty: no node has told. */
+static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
+									 [INSPECT_FORCE] = lua_force_script,
+									 [INSPECT_SCAN] = lua_scan_script};
+static char sha[lengthof(script)][SCRIPT_SHA_SIZE];
 
 static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
+static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
+						 size_t len);
 static void end_if_done(int place, int64 now_us);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
+						 size_t len);
 static void end_if_done(int place, int64 now_us);
 static void tell_holders(int place, int64 now_us);
 static void tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question,
 						int64 now_us);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static bool read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply);
 static bool is_text(const redisReply *reply, size_t most);
 
 void
@@ -77,8 +84,10 @@ static void
 begin(int place, int64 now_us)
 {
 	InspectAnswer *answer = inspect_queue_answer(place);
-	bool force = inspect_queue_question(place)->force;
-	bool by_text = sha[force][0] == '\0';
+	const InspectQuestion *question = inspect_queue_question(place);
+	InspectKind kind = question->kind;
+	core_mask asked = kind == INSPECT_SCAN ? CORE_BIT(question->node) : PG_UINT32_MAX;
+	bool by_text = sha[kind][0] == '\0';
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -87,13 +96,13 @@ begin(int place, int64 now_us)
 	out[place].waiting = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
+		if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			out[place].waiting |= CORE_BIT(i);
 			send_question(place, node_at(i), by_text, now_us);
 			if (by_text && node_can_send(node_at(i)))
-				node_call(node_at(i), CALL_LOAD + force, 3,
-						  (const char *[]){"SCRIPT", "LOAD", script[force]}, NULL, now_us);
+				node_call(node_at(i), CALL_LOAD + kind, 3,
+						  (const char *[]){"SCRIPT", "LOAD", script[kind]}, NULL, now_us);
 		}
 	end_if_done(place, now_us);
 }
@@ -102,19 +111,30 @@ static void
 send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 {
 	const InspectQuestion *question = inspect_queue_question(place);
-	bool force = question->force;
+	InspectKind kind = question->kind;
 	char least[LUA_COUNTER_DIGITS + 8];
-	const char *argv[] = {by_text ? "EVAL" : "EVALSHA",
-						  by_text ? script[force] : sha[force],
-						  "0",
-						  question->key,
-						  least,
-						  question->value};
-	size_t len[] = {strlen(argv[0]), strlen(argv[1]), 1, question->key_len, 0, question->value_len};
+	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA", by_text ? script[kind] : sha[kind], "0"};
+	size_t len[lengthof(argv)] = {strlen(argv[0]), strlen(argv[1]), 1};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
+	int argc = 3;
 
-	len[4] = snprintf(least, sizeof(least), INT64_FORMAT, question->least);
-	node_call(node, call, force ? 6 : 4, argv, len, now_us);
+	if (kind == INSPECT_SCAN)
+		add_argument(argv, len, &argc, question->value, question->value_len);
+	add_argument(argv, len, &argc, question->key, question->key_len);
+	if (kind == INSPECT_FORCE)
+	{
+		snprintf(least, sizeof(least), INT64_FORMAT, question->least);
+		add_argument(argv, len, &argc, least, strlen(least));
+		add_argument(argv, len, &argc, question->value, question->value_len);
+	}
+	node_call(node, call, argc, argv, len, now_us);
+}
+
+static void
+add_argument(const char **argv, size_t *argvlen, int *argc, const char *text, size_t len)
+{
+	argv[*argc] = text;
+	argvlen[(*argc)++] = len;
 }
 
 void
@@ -123,6 +143,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	bool by_text = (call - CALL_FIRST) % 2;
 	int number = (call - CALL_FIRST) / 2;
 	int place = number % INSPECT_PLACES;
+	InspectKind kind;
 	Inspected *at;
 
 	if (call < CALL_FIRST)
@@ -142,12 +163,15 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
 	at = &inspect_queue_answer(place)->node[node->index];
-	if (reply != NULL && !read_answer(at, reply, inspect_queue_question(place)->force))
+	kind = inspect_queue_question(place)->kind;
+	if (reply != NULL && !(kind == INSPECT_SCAN ? read_keys(inspect_queue_answer(place), at, reply)
+												: read_answer(at, reply, kind == INSPECT_FORCE)))
 	{
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
 			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
-		node_explain_refusal(reply, node->lacks_for_locks, at->error);
+		node_explain_refusal(reply, kind == INSPECT_SCAN ? "+scan" : node->lacks_for_locks,
+							 at->error);
 	}
 	/* the node may be another process since the handshake, or have lost its data */
 	at->may_have_forgotten =
@@ -161,7 +185,7 @@ end_if_done(int place, int64 now_us)
 	if (out[place].waiting != 0)
 		return;
 	out[place].in_use = false;
-	if (inspect_queue_question(place)->force)
+	if (inspect_queue_question(place)->kind == INSPECT_FORCE)
 		tell_holders(place, now_us);
 	inspect_queue_finish(place);
 }
@@ -202,6 +226,23 @@ tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *questi
 	told[(*count)++] = host;
 	subscription_say_by_all(host, text, script_write_forced(text, question->key, question->key_len),
 							now_us);
+}
+
+/* Reads the keys of one step.  Returns false if the answer is an error, or malformed. */
+static bool
+read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply)
+{
+	if (reply->type == REDIS_REPLY_ERROR)
+		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		!is_text(reply->element[0], sizeof(answer->cursor) - 1) ||
+		!is_text(reply->element[1], LUA_KEYS_SIZE))
+		return false;
+	at->kind = INSPECTED_NONE;
+	strlcpy(answer->cursor, reply->element[0]->str, sizeof(answer->cursor));
+	answer->keys_len = reply->element[1]->len;
+	memcpy(answer->keys, reply->element[1]->str, answer->keys_len);
+	return true;
 }
 
 /* Reads the answer about one key.  Returns false if it is an error, or malformed. */

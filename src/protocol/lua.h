@@ -152,6 +152,11 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_KEY_STRING 1
 #define LUA_KEY_OTHER 2
 
+/* keys that a step of scan.lua looks at; bytes that it returns; bytes of the longest key */
+#define LUA_SCAN_KEYS 100
+#define LUA_KEYS_SIZE 16000
+#define LUA_KEY_MAX 323
+
 /* what force_release.lua did */
 #define LUA_FORCED_NOT 0
 #define LUA_FORCED 1
@@ -175,5 +180,6 @@ extern const char lua_hosts_script[];
 extern const char lua_readers_script[];
 extern const char lua_inspect_script[];
 extern const char lua_force_script[];
+extern const char lua_scan_script[];
 
 #endif /* REDLOCK_LUA_H */

@@ -1,8 +1,8 @@
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua, inspect.lua and force_release.lua by scripts/lua_text.pl: to be changed
- *		there.
+ *		readers.lua, inspect.lua, force_release.lua and scan.lua by scripts/lua_text.pl: to be
+ *		changed there.
  */
 #include "protocol/lua.h"
 
@@ -887,6 +887,25 @@ const char lua_force_script[] =
 	"end\n"
 	"end\n"
 	"return {marker or '', before, " TEXT(LUA_FORCED) ", raised}\n";
+
+const char lua_scan_script[] =
+	"for _, count in ipairs({" TEXT(LUA_SCAN_KEYS) ", 10, 1}) do\n"
+	"local found = redis.pcall('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', count)\n"
+	"if found.err then\n"
+	"return found\n"
+	"end\n"
+	"local keys, size = {}, 0\n"
+	"for _, key in ipairs(found[2]) do\n"
+	"if not string.find(key, '%z') and string.sub(key, -1) ~= " TEXT(LUA_PERMIT) " and #key <= " TEXT(LUA_KEY_MAX) " then\n"
+	"keys[#keys + 1] = key .. '\\0'\n"
+	"size = size + #key + 1\n"
+	"end\n"
+	"end\n"
+	"if size <= " TEXT(LUA_KEYS_SIZE) " then\n"
+	"return {found[1], table.concat(keys)}\n"
+	"end\n"
+	"end\n"
+	"return redis.error_reply('ERR too many keys in one step of SCAN')\n";
 
 /* clang-format on */
 

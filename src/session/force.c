@@ -78,7 +78,7 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 	if (permit != 0)
 		inspect_key(name, &question, answer);
 	least = force_first_least(answer->lists, answer->node, redlock_wall_clock_us());
-	question.force = true;
+	question.kind = INSPECT_FORCE;
 	for (int round = 1; round <= FORCE_ROUNDS_MAX; round++)
 	{
 		question.least = least;

@@ -34,6 +34,7 @@ typedef struct Place
 typedef struct Shared
 {
 	pg_atomic_uint64 asked;
+	pg_atomic_uint32 scans; /* 1: a session scans */
 	ConditionVariable changed;
 	Place place[INSPECT_PLACES];
 } Shared;
@@ -60,6 +61,7 @@ inspect_queue_set_up(void)
 		return;
 	memset(shared, 0, inspect_queue_size());
 	pg_atomic_init_u64(&shared->asked, 0);
+	pg_atomic_init_u32(&shared->scans, 0);
 	ConditionVariableInit(&shared->changed);
 	for (int i = 0; i < INSPECT_PLACES; i++)
 		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
@@ -108,6 +110,21 @@ inspect_queue_leave(int place)
 {
 	if (!move(place, PLACE_ASKED, PLACE_FREE) && !move(place, PLACE_SENT, PLACE_LEFT))
 		(void) move(place, PLACE_DONE, PLACE_FREE);
+	ConditionVariableBroadcast(&shared->changed);
+}
+
+bool
+inspect_queue_begin_scan(void)
+{
+	uint32 none = 0;
+
+	return pg_atomic_compare_exchange_u32(&shared->scans, &none, 1);
+}
+
+void
+inspect_queue_end_scan(void)
+{
+	pg_atomic_write_u32(&shared->scans, 0);
 	ConditionVariableBroadcast(&shared->changed);
 }
 

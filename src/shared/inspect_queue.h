@@ -18,22 +18,38 @@
 /* Places: the most questions at a time. */
 #define INSPECT_PLACES 8
 
+/* A key, or a pattern in which each character has a backslash. */
+#define INSPECT_KEY_SIZE (2 * LUA_KEY_MAX + 2)
+
 /* What the nodes said. */
 typedef struct InspectAnswer
 {
 	core_lists lists; /* lists of nodes in force */
 	Inspected node[CORE_NODES_MAX];
+
+	/* of INSPECT_SCAN, if the node's answer is INSPECTED_NONE: see scan.lua */
+	char cursor[24];
+	int keys_len;
+	char keys[LUA_KEYS_SIZE];
 } InspectAnswer;
 
-/* The question about one lock; or the order to release it by force. */
+typedef enum InspectKind
+{
+	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
+	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
+	INSPECT_SCAN   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+} InspectKind;
+
+/* A question, or an order. */
 typedef struct InspectQuestion
 {
-	bool force;    /* with the next fields: see force_release.lua */
+	InspectKind kind;
+	int node;
 	int64 least;   /* the least new counter */
-	int value_len; /* 0: any value */
+	int value_len; /* FORCE: 0: any value */
 	char value[LUA_HELD_MAX + 1];
 	int key_len;
-	char key[LOCK_PREFIX_MAX + LOCK_NAME_MAX];
+	char key[INSPECT_KEY_SIZE];
 } InspectQuestion;
 
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
@@ -48,6 +64,15 @@ extern void inspect_queue_set_up(void);
 extern int inspect_queue_enter(const InspectQuestion *question);
 extern bool inspect_queue_copy(int place, InspectAnswer *answer);
 extern void inspect_queue_leave(int place);
+
+/*
+ * One session of the server scans at a time.  inspect_queue_begin_scan returns false if another
+ * session scans; the caller waits as for a place.  A session that has begun calls
+ * inspect_queue_end_scan in any case.
+ */
+extern bool inspect_queue_begin_scan(void);
+extern void inspect_queue_end_scan(void);
+
 extern void inspect_queue_wait(long timeout_ms); /* for an answer, or for a place */
 extern void inspect_queue_end_wait(void);
 

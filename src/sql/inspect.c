@@ -1,7 +1,7 @@
 /*
  * inspect.c
  *		The functions that look at a lock without acquiring it: redlock_holder,
- *		redlock_is_locked and redlock_inspect; and redlock_force_release.
+ *		redlock_holders, redlock_is_locked and redlock_inspect; and redlock_force_release.
  */
 #include "postgres.h"
 
@@ -11,16 +11,20 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "port/pg_bitutils.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "protocol/permits.h"
 #include "protocol/value.h"
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
+#include "session/scan_locks.h"
 #include "session/session.h"
 #include "shared/compat.h"
 #include "shared/holder.h"
@@ -35,6 +39,7 @@ PG_FUNCTION_INFO_V1(redlock_holder);
 PG_FUNCTION_INFO_V1(redlock_is_locked);
 PG_FUNCTION_INFO_V1(redlock_inspect);
 PG_FUNCTION_INFO_V1(redlock_force_release);
+PG_FUNCTION_INFO_V1(redlock_holders);
 #pragma GCC visibility pop
 
 /* Columns of redlock_holder. */
@@ -68,9 +73,19 @@ typedef struct Row
 	bool nulls[COLUMNS];
 } Row;
 
-static void fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection);
+/* Where the rows of redlock_holders go. */
+typedef struct RowWriter
+{
+	ReturnSetInfo *rsinfo;
+	MemoryContext context; /* for one row */
+} RowWriter;
+
+static void fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection,
+					 bool listed, int permit);
 static void fill_holder(Row *row, const Inspection *inspection, const Value *value,
-						const char *text);
+						const char *text, int permit);
+static void add_row(void *to, const char *name, const InspectAnswer *answer,
+					const Inspection *inspection);
 static void set(Row *row, int column, Datum value);
 static void set_text(Row *row, int column, const char *utf8);
 static Datum hosts_array(const Inspection *inspection);
@@ -94,7 +109,7 @@ redlock_holder(PG_FUNCTION_ARGS)
 	Assert(desc->natts == COLUMNS);
 	answer = inspect_lock(&name);
 	inspect_judge(&name, answer, &inspection);
-	fill_row(&row, answer, &inspection);
+	fill_row(&row, answer, &inspection, false, 0);
 	PG_RETURN_DATUM(
 		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row.values, row.nulls)));
 }
@@ -116,14 +131,21 @@ redlock_is_locked(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(inspection.state != INSPECTION_FREE);
 }
 
+/*
+ * listed: also tells of a lock that no majority has.  permit: the number, if the key is a
+ * permit's.
+ */
 static void
-fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
+fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection, bool listed,
+		 int permit)
 {
-	static const char *const states[] = {[INSPECTION_UNKNOWN] = "unknown",
+	static const char *const states[] = {[INSPECTION_NO_QUORUM] = "unknown",
+										 [INSPECTION_UNKNOWN] = "unknown",
 										 [INSPECTION_FREE] = "free",
 										 [INSPECTION_HELD] = "held",
 										 [INSPECTION_KEPT] = "kept"};
 	const Inspected *witness;
+	bool has_majority;
 	Value value;
 	char *text;
 
@@ -131,7 +153,8 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
 	set_text(row, STATE, states[inspection->state]);
 	set(row, NODES, Int32GetDatum(pg_popcount32(inspection->nodes)));
 	set(row, OF_NODES, Int32GetDatum(pg_popcount32(answer->lists.now | answer->lists.next)));
-	if (inspection->state != INSPECTION_HELD && inspection->state != INSPECTION_KEPT)
+	has_majority = inspection->state == INSPECTION_HELD || inspection->state == INSPECTION_KEPT;
+	if (!listed && !has_majority)
 		return;
 
 	witness = &answer->node[inspection->witness];
@@ -141,7 +164,7 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
 	text = shown(witness, value.text);
 	set_text(row, MODE, value.shared ? "shared" : "exclusive");
 	set_text(row, HELD_BY, value.shared ? psprintf("%s%s", LOCK_READERS, text) : text);
-	if (inspection->ttl_ms >= 0)
+	if (inspection->ttl_ms >= (has_majority ? 0 : 1))
 		set(row, TTL, IntervalPGetDatum(make_interval_us(inspection->ttl_ms * INT64CONST(1000))));
 	if (inspection->state == INSPECTION_KEPT && inspection->ttl_ms >= 0)
 		set(row, KEPT_UNTIL,
@@ -149,13 +172,14 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
 	if (value.permits > 0)
 	{
 		set(row, PERMITS, Int32GetDatum(value.permits));
-		set(row, PERMITS_TAKEN, Int32GetDatum(inspection->permits_taken));
+		if (permit == 0)
+			set(row, PERMITS_TAKEN, Int32GetDatum(inspection->permits_taken));
 	}
 	if (value.shared)
 		set(row, READER_HOSTS, hosts_array(inspection));
 	if (value.ours)
 		set(row, MAY_BE_IDLE, BoolGetDatum(value.may_idle));
-	fill_holder(row, inspection, &value, text);
+	fill_holder(row, inspection, &value, text, permit);
 }
 
 /*
@@ -164,11 +188,12 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection)
  * value is that reader's.
  */
 static void
-fill_holder(Row *row, const Inspection *inspection, const Value *value, const char *text)
+fill_holder(Row *row, const Inspection *inspection, const Value *value, const char *text,
+			int permit)
 {
 	HolderParts parts;
 
-	if (!value->ours || value->permits > 0 ||
+	if (!value->ours || (value->permits > 0 && permit == 0) ||
 		(value->shared && (inspection->readers != 1 || inspection->hosts != 1 ||
 						   inspection->host[0] != value->host)))
 		return;
@@ -282,4 +307,64 @@ redlock_force_release(PG_FUNCTION_ARGS)
 	if (holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
+}
+
+/* redlock_holders(prefix) */
+Datum
+redlock_holders(PG_FUNCTION_ARGS)
+{
+	RowWriter writer = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
+	char *prefix;
+
+	require_session();
+	session_check_ready();
+	if (PG_ARGISNULL(0))
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the prefix of names of redlocks must not be null")));
+	prefix = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	prefix = pg_server_to_any(prefix, strlen(prefix), PG_UTF8);
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	writer.context =
+		AllocSetContextCreate(CurrentMemoryContext, "redlock row", ALLOCSET_DEFAULT_SIZES);
+	if (strlen(prefix) <= LOCK_NAME_MAX) /* no lock has a longer name */
+		scan_locks(prefix, add_row, &writer);
+	MemoryContextDelete(writer.context);
+	return (Datum) 0;
+}
+
+/* A lock with permits has a row for each permit. */
+static void
+add_row(void *to, const char *name, const InspectAnswer *answer, const Inspection *inspection)
+{
+	RowWriter *writer = to;
+	MemoryContext context;
+	const Inspected *witness = &answer->node[inspection->witness];
+	size_t name_len = permits_name_len(name, strlen(name));
+	int permit;
+	char shown_name[LUA_KEY_MAX + 1];
+	Value value;
+	Row row;
+	Datum values[COLUMNS + 2];
+	bool nulls[COLUMNS + 2] = {0};
+
+	/* a stranger's key may end in anything */
+	if (name[name_len] != '\0' &&
+		(strspn(name + name_len + 1, "0123456789") != strlen(name + name_len + 1) ||
+		 strlen(name + name_len) > PERMITS_SUFFIX_MAX))
+		return;
+	permit = permits_number(name, strlen(name));
+	value_read(&value, witness->value, witness->value_len);
+	if (value.permits > 0 && permit == 0)
+		return;
+	context = MemoryContextSwitchTo(writer->context);
+	text_to_utf8(shown_name, sizeof(shown_name), name, name_len);
+	fill_row(&row, answer, inspection, true, permit);
+	values[0] = CStringGetTextDatum(encoding_from_utf8(shown_name));
+	values[1] = Int32GetDatum(permit);
+	nulls[1] = permit == 0;
+	memcpy(&values[2], row.values, sizeof(row.values));
+	memcpy(&nulls[2], row.nulls, sizeof(row.nulls));
+	tuplestore_putvalues(writer->rsinfo->setResult, writer->rsinfo->setDesc, values, nulls);
+	MemoryContextSwitchTo(context);
+	MemoryContextReset(writer->context);
 }
