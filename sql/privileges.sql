@@ -36,6 +36,7 @@ SELECT redlock_token('held');
 SELECT redlock_fence('held');
 SELECT state, pid IS NOT NULL AS named FROM redlock_holder('held');
 SELECT redlock_is_locked('held');
+SELECT count(*) FROM redlock_holders('held');
 SELECT count(*) FROM redlock_inspect('held');
 SELECT redlock_force_release('held');
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
@@ -60,8 +61,9 @@ SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
 -- what an administrator may do can be granted
-GRANT EXECUTE ON FUNCTION redlock_inspect, redlock_force_release TO regress_redlock_yes;
+GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_force_release TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
+SELECT count(*) FROM redlock_holders('nothing');
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
 RESET ROLE;
 
