@@ -708,6 +708,15 @@ renew_if_forced(Driver *driver, int entry, int64_t now_us)
 	if (!driver->entry[entry].forced || (core->state == CORE_HELD && core->renewing))
 		return;
 	driver->entry[entry].forced = false;
-	if (core->state == CORE_HELD)
-		step(driver, entry, &event);
+	/* nothing is renewed without a holder, whatever a message says */
+	if (core->state != CORE_HELD || release_queue_waits(&driver->releases, entry) ||
+		driver->world->wish(driver, entry) == WISH_NOTHING)
+		return;
+	if (driver->world->release_orphan(driver, entry, now_us))
+	{
+		driver_act(driver, entry, now_us);
+		set_timer(driver, entry);
+		return;
+	}
+	step(driver, entry, &event);
 }
