@@ -147,6 +147,17 @@ $_->cli('ACL', 'SETUSER', 'default', '+del') foreach @nodes[ 0 .. 2 ];
 force('stays');
 is(key_count('redlock:stays', @nodes), 0, 'later it succeeds');
 
+# ---- the broker ends while it looks at the lock ----
+
+$on_a->query("SELECT redlock_acquire('twice', scope => 'session')");
+$_->pause foreach @nodes;
+$on_b->send("SELECT redlock_force_release('twice')");
+wait_until(sub { $host_b->safe_psql('postgres', "SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $on_b->pid) eq 'Extension' }, 'a session waits');
+replace_broker($host_b);
+$_->resume foreach @nodes;
+like($on_b->result->{out}, qr/^cluster="a"/, 'the next broker asks again');
+wait_until(sub { states($host_a, 'twice') eq 'lost' }, 'and the lock is released');
+
 # ---- rights ----
 
 $on_b->query('CREATE ROLE weak; SET ROLE weak');

@@ -145,8 +145,19 @@ void
 inspect_queue_adopt(void)
 {
 	for (int i = 0; i < INSPECT_PLACES; i++)
-		if (!move(i, PLACE_SENT, PLACE_ASKED))
+	{
+		uint32 state = pg_atomic_read_u32(&shared->place[i].state);
+
+		if (state == PLACE_LEFT)
 			(void) move(i, PLACE_LEFT, PLACE_FREE);
+		else if (state == PLACE_SENT && shared->place[i].question.kind == INSPECT_FORCE)
+		{
+			memset(shared->place[i].answer.node, 0, sizeof(shared->place[i].answer.node));
+			inspect_queue_finish(i);
+		}
+		else if (state == PLACE_SENT && !move(i, PLACE_SENT, PLACE_ASKED))
+			(void) move(i, PLACE_LEFT, PLACE_FREE);
+	}
 }
 
 int

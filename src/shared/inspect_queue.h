@@ -78,8 +78,9 @@ extern void inspect_queue_end_wait(void);
 
 /*
  * The broker.  inspect_queue_adopt comes first: the questions of an earlier broker are asked
- * again.  inspect_queue_take returns the next place with a question, or -1.  The broker then
- * fills in inspect_queue_answer, and calls inspect_queue_finish.
+ * again.  An order of a forced release has no answer then: a second execution might delete the
+ * key of the next holder.  inspect_queue_take returns the next place with a question, or -1.  The
+ * broker then fills in inspect_queue_answer, and calls inspect_queue_finish.
  */
 extern void inspect_queue_adopt(void);
 extern int inspect_queue_take(void);
