@@ -430,7 +430,7 @@ subtest 'other nodes' => sub {
 	my @address = map { $_->address } @nodes;
 	my $result = wait_refused($host{a},
 		qr/Only that host has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
-	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
+	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both hosts\./, 'and what to do');
 	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
 		'the view has it, by the one node that both have', 60);
 	my %times;
