@@ -85,6 +85,7 @@ start(PGconn *conn, const Options *options, const Grant *grant)
 	int go[2];
 	int pair[2];
 	pid_t front_pid = getpid();
+	pid_t command;
 
 	if (access("/proc/self/stat", R_OK) != 0)
 		fail(EXIT_FAILED, "could not read /proc: %s", strerror(errno));
@@ -94,14 +95,15 @@ start(PGconn *conn, const Options *options, const Grant *grant)
 	block_signals();
 	if (pipe2(go, O_CLOEXEC) != 0)
 		fail(EXIT_FAILED, "could not create a pipe: %s", strerror(errno));
-	watch->group = fork();
-	if (watch->group < 0)
+	command = fork();
+	if (command < 0)
 		fail(EXIT_FAILED, "could not start a process: %s", strerror(errno));
-	if (watch->group == 0)
+	if (command == 0)
 	{
 		(void) close(go[1]);
 		become_command(options, grant, go[0], front_pid);
 	}
+	watch->group = command;                     /* not before: both have the Watch */
 	(void) setpgid(watch->group, watch->group); /* both do it: neither may come too late */
 	(void) close(go[0]);
 
@@ -181,7 +183,7 @@ command_stopped(int number)
 	}
 	if (wants_terminal || had_terminal)
 		give_terminal(getpgrp(), watch->group);
-	(void) kill(-watch->group, SIGCONT);
+	watch_signal(watch, SIGCONT);
 }
 
 /* ---- the loop ---- */
@@ -194,7 +196,7 @@ pass_signals_on(void)
 	while (read(signals, &info, sizeof(info)) == (ssize_t) sizeof(info))
 	{
 		if (info.ssi_signo != SIGCHLD)
-			(void) kill(-watch->group, (int) info.ssi_signo);
+			watch_signal(watch, (int) info.ssi_signo);
 	}
 }
 

@@ -143,6 +143,8 @@ extern void watch_end(Watch *watch, EndReason reason, const char *message);
 /* Does what is due, and returns when to call again. */
 extern int64_t watch_act(Watch *watch);
 
+extern void watch_signal(const Watch *watch, int number);
+
 /* Is there a process in the group that has not ended? */
 extern bool watch_group_lives(const Watch *watch);
 

@@ -115,6 +115,14 @@ watch_extend(Watch *watch, int64_t kill_at_us)
 	__atomic_store_n(&watch->kill_at_us, kill_at_us, __ATOMIC_SEQ_CST);
 }
 
+/* kill(-1) would reach every process of the user. */
+void
+watch_signal(const Watch *watch, int number)
+{
+	if (watch->group > 1)
+		(void) kill(-watch->group, number);
+}
+
 void
 watch_end(Watch *watch, EndReason reason, const char *message)
 {
@@ -130,11 +138,11 @@ watch_end(Watch *watch, EndReason reason, const char *message)
 	if (by_us < kill_at(watch))
 		watch_extend(watch, by_us);
 	if (at_once)
-		(void) kill(-watch->group, SIGKILL);
+		watch_signal(watch, SIGKILL);
 	else
 	{
-		(void) kill(-watch->group, SIGTERM);
-		(void) kill(-watch->group, SIGCONT); /* a stopped process does not see TERM */
+		watch_signal(watch, SIGTERM);
+		watch_signal(watch, SIGCONT); /* a stopped process does not see TERM */
 	}
 }
 
@@ -153,7 +161,7 @@ watch_act(Watch *watch)
 	}
 	if (now_us < kill_at(watch))
 		return kill_at(watch);
-	(void) kill(-watch->group, SIGKILL);
+	watch_signal(watch, SIGKILL);
 	return now_us + KILL_AGAIN_US;
 }
 
