@@ -100,6 +100,7 @@ sub exec_start
 		open STDOUT, '>', "$base.out";
 		open STDERR, '>', "$base.err";
 		$SIG{PIPE} = 'DEFAULT';
+		delete $ENV{PGAPPNAME};
 		exec @words or POSIX::_exit(99);
 	}
 	push @all, $self;

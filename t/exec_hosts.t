@@ -1,0 +1,108 @@
+# redlock-exec on two hosts: a scheduled command runs once, and of 100 runs no two overlap, though
+# some of their processes are killed.
+#
+# Protects from: a command that runs on both hosts, or on none; two commands at a time; a command
+# that begins before one of an earlier run has ended, or with a smaller token; sessions, keepers,
+# locks, keys or commands that stay behind.
+
+use strict;
+use warnings;
+
+use ExecTest;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my @nodes = redis_nodes(3);
+my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => "redlock.ttl = '5s'\ncluster_name = '$_'") } qw(a b);
+
+# ---- once, as by cron ----
+
+foreach my $tick (1 .. 5)
+{
+	my $file = beat_path("tick$tick");
+	my @runs = map { exec_start($_, [ '--wait=200ms', '--hold-at-least=1h', "tick$tick" ], [ 'sh', '-c', "echo ran >>$file" ]) } @hosts;
+
+	is(join(' ', sort map { $_->code } @runs), '0 121', 'one of two hosts runs the command, the other skips it');
+	is(slurp_file($file), "ran\n", 'so it runs once');
+}
+
+# ---- 100 runs ----
+
+# Takes a lock of the operating system, which ends with the process.
+my $file = beat_path('alone');
+my $alone = <<'PERL';
+use strict;
+use Fcntl qw(:flock);
+use Time::HiRes qw(sleep);
+open my $lock, '>>', $ARGV[0] or die;
+open my $log, '>>', "$ARGV[0].log" or die;
+syswrite $log, flock($lock, LOCK_EX | LOCK_NB) ? "$ENV{REDLOCK_TOKEN} $$\n" : "overlap\n";
+sleep 0.1 * rand;
+exit 17;
+PERL
+
+my ($started, $victims, %codes) = (0, 0);
+my @running;
+
+append_to_file("$file.log", '');
+while ($started < 100 || @running)
+{
+	while ($started < 100 && @running < 6)
+	{
+		push @running, exec_start($hosts[ $started++ % 2 ], [ '--wait=1h', 'alone' ], [ $^X, '-e', $alone, $file ]);
+	}
+	# every tenth run loses a process while its command runs
+	if ($victims < $started / 10 && (my ($pid) = slurp_file("$file.log") =~ / (\d+)\n\z/))
+	{
+		my ($run) = grep { !$_->done && ($_->keeper // 0) && is_of($_->pid, $pid) } @running;
+
+		if ($run)
+		{
+			my $what = $victims++ % 3;
+			note "kill ", (qw(front keeper command))[$what];
+			kill 'KILL', ($run->pid, $run->keeper // 0, $pid)[$what] || $pid;
+		}
+	}
+	foreach my $run (@running)
+	{
+		$codes{ $run->code }++ if $run->done;
+	}
+	@running = grep { !$_->done } @running;
+	sleep 0.01;
+}
+
+# Is the process a child of this front?
+sub is_of
+{
+	my ($front, $pid) = @_;
+	my $stat = eval { slurp_file("/proc/$pid/stat") } // '';
+
+	return $stat =~ /\) [^Z] $front /;
+}
+
+my @log = split /\n/, slurp_file("$file.log");
+my @tokens = map { /^(\d+) / } @log;
+is(scalar(grep { $_ eq 'overlap' } @log), 0, 'no two commands run at a time');
+cmp_ok(scalar @log, '>', 90, 'nearly all runs have run their command');
+is(join(' ', sort { $a <=> $b } @tokens), "@tokens", 'in the order of their tokens');
+my $killed = ($codes{'signal 9'} // 0) + ($codes{123} // 0) + ($codes{137} // 0);
+is(($codes{17} // 0) + $killed, 100, 'each ends with the code of its command, but for those that were killed')
+  or diag(explain(\%codes));
+cmp_ok($killed, '>', 0, 'some were killed');
+cmp_ok($killed, '<=', $victims, 'and no others');
+
+foreach my $host (@hosts)
+{
+	ok($host->poll_query_until('postgres',
+			"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'redlock-exec'"), 'no session is left');
+	ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks"), 'no lock is left');
+}
+wait_until(sub { key_count('redlock:alone', @nodes) == 0 }, 'no key is left');
+wait_until(sub { !grep { ((eval { slurp_file("$_/environ") } // '') =~ /^REDLOCK_TOKEN=/m
+					|| (eval { slurp_file("$_/comm") } // '') eq "redlock-keeper\n")
+				&& index(eval { slurp_file("$_/cmdline") } // '', $file) >= 0 } glob '/proc/[0-9]*' },
+	'no process is left');
+
+done_testing();
