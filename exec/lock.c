@@ -91,8 +91,6 @@ fail_by_result(const PGresult *result, const PGconn *conn, const Options *option
 		code = options->skipped_code;
 	else if (strcmp(state, "08006") == 0)
 		code = EXIT_NO_QUORUM;
-	else if (strcmp(state, "40001") == 0)
-		code = EXIT_LOST;
 	else if (strncmp(state, "22", 2) == 0 || strcmp(state, "42622") == 0 ||
 			 strcmp(state, "0A000") == 0)
 		code = EXIT_USAGE;
