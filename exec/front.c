@@ -3,9 +3,9 @@
  *		The front: starts the command and the keeper, passes signals on, hands the terminal over,
  *		and returns the exit code.
  *
- * The group of the command is in the background at first.  A member that wants the terminal is
- * stopped by the kernel, and then gets the terminal, as far as the front has it.  So a command that
- * reads nothing leaves the terminal to the other members of its pipeline.
+ * The group begins in the background.  The kernel stops a member that reads from the terminal; then
+ * the front hands the terminal over.  A command without such reads leaves the terminal to the other
+ * members of its pipeline.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -146,8 +146,8 @@ give_terminal(pid_t from, pid_t to)
 }
 
 /*
- * Stops the front's own group, as the shell expects of a stopped job.  Returns true when the front
- * has been continued, and false if the system does not stop it, having no shell to continue it.
+ * Stops the front's own group, as a shell expects of a stopped job.  Returns true after the front
+ * was continued.  Returns false if the front was not stopped: no shell could continue it.
  */
 static bool
 stop_self(int number)
@@ -238,7 +238,7 @@ wait_for_event(int64_t at_us)
 	}
 }
 
-/* Tells the keeper to release the lock, and waits for its end: by force where it does not end. */
+/* Lets the keeper release the lock, and waits for its end.  Kills a keeper that is late. */
 static void
 end_keeper(void)
 {

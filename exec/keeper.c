@@ -2,8 +2,8 @@
  * keeper.c
  *		The keeper: the process that asks for the validity of the lease, and releases the lock.
  *
- * The keeper is in a session of its own, where no terminal reaches it, and ignores the signals by
- * which users end programs.  It ends when the front says so, or has died.
+ * The keeper has a session of its own, out of reach of terminals, and ignores the signals by which
+ * users end programs.  The keeper ends after the front has said so, or has died.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -4,15 +4,15 @@
  *
  * Three processes:
  *
- *	front	started by the user.  Acquires the lock, starts the other two, passes signals on, and
- *			returns the exit code (front.c).
- *	keeper	asks the server again and again how long the lease is valid, and releases the lock at
- *			the end (keeper.c).
+ *	front	the process that the user starts.  Acquires the lock, starts keeper and command, passes
+ *			signals on, and returns the exit code (front.c).
+ *	keeper	asks the server again and again for the validity of the lease, and releases the lock
+ *			(keeper.c).
  *	command	leads a process group of its own.
  *
- * Front and keeper share a Watch, which has the instant at which the group must be dead.  Each of
- * the two ends the group at that instant, so it is enough if one of them runs.  Both have the
- * socket of the session open: the death of one does not end the session.
+ * Front and keeper share a Watch with the instant by which the group must be dead.  Both watch the
+ * clock, and either ends the group in time.  Both keep the socket of the session open: the death of
+ * one does not end the session.
  */
 #ifndef REDLOCK_EXEC_H
 #define REDLOCK_EXEC_H
@@ -24,7 +24,7 @@
 
 #include <libpq-fe.h>
 
-/* The exit code is the command's own, or 128 + the number of the signal that ended it, or: */
+/* Exit codes beside the command's own, and 128 + N after signal N. */
 typedef enum ExitCode
 {
 	EXIT_USAGE = 120,      /* wrong options, or terms that the server refuses */
@@ -113,7 +113,7 @@ typedef struct Watch
 	/* atomic: both processes read and write these */
 	int64_t kill_at_us;
 	int reason; /* EndReason: the first one counts */
-	/* by the keeper only; the front reads them when the keeper has told so, or is dead */
+	/* written by the keeper, read by the front after the keeper's death */
 	bool released;     /* the server has released the lock */
 	bool lost_at_end;  /* and said that the lease had been lost before */
 	char message[500]; /* behind its reason */
@@ -127,7 +127,7 @@ extern int timer_open(void);
 extern void timer_set(int timer, int64_t at_us);
 extern void timer_read(int timer);
 
-/* The instant at which the group must be dead, after a check that began at `asked_us`. */
+/* Returns the instant by which the group must be dead, after a check that began at `asked_us`. */
 extern int64_t watch_kill_at(int64_t asked_us, int64_t validity_us);
 
 extern Watch *watch_create(const Grant *grant);
@@ -151,7 +151,7 @@ extern bool watch_group_lives(const Watch *watch);
 
 /* ---- keeper.c, front.c ---- */
 
-/* What the front tells the keeper; the end of the front is an end of file. */
+/* From the front to the keeper.  An end of file means the death of the front. */
 #define FRONT_DONE 'd' /* the group has ended: release the lock */
 
 extern void keeper_run(PGconn *conn, const char *name, Watch *watch, int64_t ttl_us, int front)

@@ -6,8 +6,8 @@
  * no lock in it: each field is written atomically, and no order of the writes makes the group live
  * longer than the latest kill_at_us.  Each kill_at_us is safe by itself.
  *
- * The leader of the group stays unreaped until the keeper has ended, so the number of the group
- * belongs to no other group meanwhile.
+ * The front reaps the leader of the group after the end of the keeper.  Until then no other group
+ * can have the number.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -24,7 +24,7 @@
 /* KILL is repeated until the group has ended. */
 #define KILL_AGAIN_US 50000
 
-/* A process needs some time to run when it is due, and the kernel to end another one. */
+/* Time for the front or the keeper to wake up, and for the kernel to end the group. */
 #define LATENESS_SHARE 20
 #define LATENESS_MAX_US 200000
 
