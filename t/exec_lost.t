@@ -8,6 +8,8 @@
 #
 # Another host waits for the lock with a command of its own, which notes when it begins. The
 # command of the first host notes when it was last alive.
+#
+# Takes over a minute.
 
 use strict;
 use warnings;
