@@ -18,7 +18,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('late_poll') // die 'no late poll';
 my $file = "$directory/who";
 
-# The process that is to be late, and by how many microseconds; it clears the first.
+# The process to delay, and by how many microseconds; the delayed process clears the first.
 sub was_late
 {
 	open my $in, '<', $file or die "$file: $!";

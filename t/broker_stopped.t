@@ -26,7 +26,7 @@ sub fails_by_the_broker
 	return;
 }
 
-# who shares the question of another session says the same as that one
+# a session that shares another session's request reports the same as that session
 kill 'STOP', $broker;
 foreach my $wait (0, 1)
 {
@@ -41,7 +41,7 @@ foreach my $wait (0, 1)
 	fails_by_the_broker($result, 'as that one') unless $wait;
 }
 
-# that it was not asked means little at the end of a wait that was for something else
+# at the end of a wait for something else, a missing request means little
 {
 	my ($holder, $first) = map { session($host) } 1, 2;
 
@@ -67,7 +67,7 @@ foreach my $wait (0, 1)
 	$_->quit foreach $holder, $first;
 }
 
-# what was given up keeps its entry until the broker frees it
+# a cancelled request keeps its entry until the broker frees the entry
 $s->query("SET statement_timeout = '20ms'");
 $s->run("SELECT redlock_try('entry $_')") foreach 1 .. 100;
 is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'entry 100'"),
@@ -80,7 +80,7 @@ kill 'CONT', $broker;
 ok(wait_until(sub { $s->run("SELECT redlock_try('one')")->{out} eq 't' }, 'a lock'), 'and it goes on with the broker');
 $_->quit foreach $s, $t;
 
-# a copy that is preloaded is not what the broker's process loads
+# the broker's process does not load the preloaded copy
 my $dir = PostgreSQL::Test::Utils::tempdir();
 chomp(my $libdir = qx(pg_config --pkglibdir));
 copy("$libdir/redlock_pg.so", "$dir/redlock_pg.so") or die "copy: $!";

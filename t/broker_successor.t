@@ -83,11 +83,10 @@ foreach my $round (1 .. 3)
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
 
-# ---- a release while the nodes settle ----
+# ---- a release before each node was probed once ----
 
-# A new broker serves no request before each node is ready or has failed, here for as
-# long as redlock.node_timeout, since one hangs.  What is given back meanwhile is
-# released, not renewed.
+# A new broker serves no request before each node is probed once.  One node hangs, so this takes
+# redlock.node_timeout.  A lock released meanwhile is released, not renewed.
 $session_a->query("SELECT redlock_acquire(name, ttl => '60 s', scope => 'session') FROM unnest('{job,gap}'::text[]) name");
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '60s'");
 $host_a->reload;
@@ -168,7 +167,7 @@ foreach my $round (1 .. 3)
 
 $watch->quit;
 
-# Requests one after another, so that most often one is out.
+# Requests in a row, so that most often one request is under way.
 my @busy = map { session($host_a) } 1 .. 3;
 my $kills = 3;
 foreach my $i (0 .. $#busy)

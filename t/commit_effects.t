@@ -97,7 +97,7 @@ isnt(traces(), ' 0 no file', 'has its effect');
 $remote->safe_psql('postgres', 'DELETE FROM work');
 $session->quit;
 
-# What a rollback undoes is refused at the commit, all else at the statement.
+# Effects that a rollback undoes are refused at the commit, all others at the statement.
 lose($session, 'where');
 foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table')
 {
@@ -157,7 +157,7 @@ foreach my $release ("redlock_release('gone')", 'redlock_release_all()', "redloc
 	{
 		my $s = session($host);
 
-		# the first transaction of a session that acquires counts as one with effects
+		# the first transaction of a session with an acquire counts as one with effects
 		$s->query("SELECT redlock_try('any', scope => 'session'), redlock_release('any')");
 		$s->query("BEGIN; SELECT redlock_acquire('gone', scope => 'session', hold_at_most => '100 ms')");
 		$s->query($work);
@@ -182,7 +182,7 @@ foreach my $options ('', ', fence => true')
 	is($session->run("CALL redlock_run('own', 'SELECT redlock_acquire(''own'', scope => ''session''), redlock_release(''own'')'$options)")->{state}, '',
 		'another acquisition may be released');
 	is($session->run("CALL redlock_run('own', 'CALL redlock_run(''own'', ''SELECT 1''); SELECT redlock_release(''own'')'$options)")->{state}, '',
-		'so may that of a run that has ended');
+		'the acquisition of an inner run that has ended may be released');
 	is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'own' AND state = 'held'"), '0', 'all end with the run');
 }
 $session->run("DO \$\$ BEGIN BEGIN CALL redlock_run('own', 'SELECT 1 / 0'); EXCEPTION WHEN division_by_zero THEN NULL; END; PERFORM redlock_release('own'); END \$\$");

@@ -37,7 +37,7 @@ sub set_nodes
 	  or die 'the new nodes do not show up';
 }
 
-# Waits until the node of that address is refused for a reason.
+# Waits until the node of this address is refused for this reason.
 sub is_refused
 {
 	my ($host, $address, $reason, $description) = @_;
@@ -177,7 +177,7 @@ wait_until(sub { key_count('redlock:job', $plain, $guarded, $unix, $by_name, $us
 my $master  = redis_node();
 my $replica = redis_node(conf => [ '--replicaof', '127.0.0.1 ' . $master->port ]);
 
-# Its bus would listen on its port plus 10000, which may be taken.
+# A cluster bus listens on the port plus 10000, which may be taken.
 my ($major) = `redis-server --version` =~ /v=(\d+)/;
 my @bus     = $major >= 7 ? ('--cluster-port', PostgreSQL::Test::Cluster::get_free_port()) : ();
 my $cluster = redis_node(conf => [ '--cluster-enabled', 'yes', @bus ]);
@@ -244,7 +244,7 @@ $by_name->start;
 	my ($one, $other) = redis_nodes(2, unix => 1);
 
 	symlink $one->socket, $link or die "$link: $!";
-	# that other one is in quarantine for so long: under this name data was lost
+	# the other node is in quarantine for this long: data was lost under its name
 	$host->append_conf('postgresql.conf', "redlock.max_ttl = '3s'");
 	set_nodes($host, $plain, $one);
 	wait_nodes_ready($host, 2);
@@ -277,10 +277,10 @@ wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3
 set_nodes($host, $plain, $by_name, $master);
 wait_nodes_ready($host, 3);
 
-# ---- a node that is gone is replaced while somebody waits ----
+# ---- a node that is gone is replaced while a session waits ----
 
-# The waiter owes the lost node the release of what it last asked there, for longer
-# than its ttl.  It asks the new nodes at once all the same.
+# The waiter owes the lost node a release, for longer than its ttl.  The waiter asks the new nodes
+# at once all the same.
 my $gone = redis_node();
 my $log_end = -s $host->logfile;
 set_nodes($host, $plain, $by_name, $master, $unix);
@@ -328,7 +328,7 @@ wait_nodes_ready($host, 3);
 
 # ---- texts of others ----
 
-# Statements are in the log as they were sent, so these have no such characters.
+# The log has statements as they were sent, so these have no such characters.
 my $control = qr/[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]/;
 my $eve     = session($host);
 # since 19 no name of a role ends a line
@@ -345,7 +345,7 @@ $eve->quit;
 $_->cli('SET', 'redlock:forged', "x\nLOG:  forged \e[31m\xc2\x9b", 'PX', 600000) for $plain, $by_name;
 $result = $s->run("SELECT redlock_acquire('forged', wait => '0')");
 is($result->{state}, '55P03', 'a key with anything as its value is in the way');
-like($result->{detail}, qr/^It was granted to: [ -~]*forged[ -~]*\z/, 'no control character of it is in the message');
+like($result->{detail}, qr/^The lock was granted to: [ -~]*forged[ -~]*\z/, 'no control character of it is in the message');
 my $waiter = session($host);
 $waiter->send("SELECT redlock_acquire('forged')");
 wait_until(
@@ -395,7 +395,7 @@ wait_until(
 	},
 	'and is used');
 
-# The table of locks is bounded; its smallest size is what the setting allows.
+# The lock table is bounded, and this is its smallest size.
 my $small = redlock_cluster('small',
 	nodes => [ $plain, $by_name, $master ],
 	conf  => "redlock.max_locks = 16");

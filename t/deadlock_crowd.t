@@ -112,7 +112,7 @@ $_->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activit
 $_->finish foreach @crowds;
 $_->quit foreach @holders;
 
-# ---- many wait for those who wait themselves ----
+# ---- many wait for sessions that wait themselves ----
 
 my @queues = map { session($host{$_}) } qw(a b);
 $_->query('SELECT pg_advisory_lock(1)') foreach @queues;

@@ -24,7 +24,7 @@ sub waiting
 	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'");
 }
 
-# What becomes of the queries that these sessions run; each rolls back when it is done.
+# Results of the queries of these sessions; each session rolls back when its query is done.
 sub all_results
 {
 	my (@sessions) = @_;
@@ -44,8 +44,8 @@ sub all_results
 	return @results;
 }
 
-# Each session acquires its own lock, and then those of others, with `then`, all at once.
-# Returns what became of each.
+# Each session acquires its own lock, and then the locks of others, with `then`, all at once.
+# Returns the result of each.
 sub deadlock
 {
 	my (@steps) = @_;
@@ -80,7 +80,7 @@ sub publish
 	return;
 }
 
-# One of them is told of the cycle, the others get what they want.
+# One session is told of the cycle, and the others get their locks.
 sub one_victim
 {
 	my ($what, @results) = @_;
@@ -169,9 +169,9 @@ like($victim->{detail}, qr/Process $results[1]{pid} of server b waits for relati
 one_victim('with a bystander', @results);
 is($results[2]{state}, '', 'which is not the bystander');
 
-# One that has waited for long is in the way, at the front of its queue, of a cycle that is closed
-# behind it: its next probe comes home before those of the cycle have left.  Of two hosts one has
-# the larger number, so both ways.
+# A session that has waited for long is in the way of a cycle, at the front of its queue.  Another
+# wait closes the cycle behind this session: its next probe comes home before the cycle's probes
+# have left.  One of two hosts has the larger number, so both ways are tried.
 sub set_deadlock_timeout
 {
 	my ($value) = @_;
@@ -209,7 +209,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 	@results = all_results(@all);
 	$results[$_]{pid} = $all[$_]->pid foreach 0 .. 2;
 	$victim = one_victim("behind who has waited for long on $here", @results);
-	is($results[0]{state}, '', 'which is not that one');
+	is($results[0]{state}, '', 'the session with the long wait is not the victim');
 	my $pid = $results[1]{pid};
 	like($victim->{detail}, qr/^Process $pid of server $here waits for redlock "y$here"/m, 'what is waited for at a gate is known');
 	$_->quit foreach @all;
@@ -217,7 +217,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 
 set_deadlock_timeout('200ms');
 
-# Those of the cycle are both behind others, who ask for them.
+# Both sessions of the cycle are behind others, which ask for the locks.
 @results = deadlock(
 	{ host => 'a', has => [ lock_of('u') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('v') ], wants => lock_of('x') },
@@ -233,19 +233,19 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 $victim = one_victim('one that is shared', @results);
-like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names who shares it');
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'the detail names the reader');
 
-# Of those that share it one waits, with others of its server and of another.
+# One of several readers waits, with others of its server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
 $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'a reader among several readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
-# Others of its server, one that is at its gate and does not share it yet, though it shares many
-# others, and one that shares it and has left its gate.
+# Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
+# other locks; one is a reader and has left its gate.
 my ($early, $keeper, $gone) = map { session($host{a}) } 1 .. 3;
 $keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
 $early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
@@ -263,70 +263,71 @@ $keeper->query("SELECT redlock_release('kept')");
 $early->result;
 $_->quit foreach $early, $keeper, $gone;
 
-# Who wants to share it waits for who wants it alone, and that one for who shares it.
+# A reader waits for a writer, and the writer for the readers.
 my $writer = session($host{c});
 my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
 $writer->query('BEGIN');
 $writer->send(lock_of('x'));
-wait_until(sub { waiting('c') == 1 }, 'somebody wants it alone');
+wait_until(sub { waiting('c') == 1 }, 'a writer waits for the reader');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'and another to share it');
+wait_until(sub { waiting('b') == 1 }, 'and another reader');
 $reader->send(lock_of('y'));
-one_victim('behind who wants it alone', all_results($reader, $third, $writer));
+one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
-# If that one goes, nobody is in a cycle, though the nodes hold others back for a while yet.
-my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
-$sharer->query('BEGIN; ' . shared_lock_of('x'));
+# Without the writer no session is in a cycle, though the nodes hold readers back for a while.
+$reader = session($host{a});
+my ($leaving, $next) = map { session($host{$_}) } qw(c b);
+$reader->query('BEGIN; ' . shared_lock_of('x'));
 $next->query('BEGIN; ' . lock_of('y'));
-$sharer->send(lock_of('y'));
-wait_until(sub { waiting('a') == 1 }, 'who shares it waits');
-is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'somebody wants it alone for a moment');
+$reader->send(lock_of('y'));
+wait_until(sub { waiting('a') == 1 }, 'the reader waits');
+is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'a writer waits for a moment');
 $next->send(shared_lock_of('x'));
-@results = all_results($next, $sharer);
+@results = all_results($next, $reader);
 is_deeply([ map { $_->{state} } @results ], [ '', '' ], 'nobody is ended who is in no cycle any more');
-$_->quit foreach $sharer, $leaving, $next;
+$_->quit foreach $reader, $leaving, $next;
 
-# Several cycles by one wait: all who share it want what the one has who wants it alone.
+# One wait closes several cycles: all readers wait for the writer's other lock.
 @results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
-# Who waits to share what another session of its server asks for.
+# A reader waits for the request of another reader of its server.
 my $holder_of_x = session($host{b});
 $holder_of_x->query('BEGIN; ' . lock_of('x'));
-my @sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach @sharers;
-$sharers[1]->query(lock_of('y'));
-$sharers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @readers;
+$readers[1]->query(lock_of('y'));
+$readers[0]->send(shared_lock_of('x'));
+wait_until(sub { waiting('a') == 1 }, 'the first reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
-$sharers[1]->send(shared_lock_of('x'));
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
-@results = all_results($holder_of_x, @sharers);
+@results = all_results($holder_of_x, @readers);
 one_victim('with another that asks', @results);
-is($results[1]{state}, '', 'which is not that one');
-$_->quit foreach $holder_of_x, @sharers;
+is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
+$_->quit foreach $holder_of_x, @readers;
 
-# Who may not join others of its server, since somebody elsewhere wants the lock alone.
-my $alone = session($host{b});
-@sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach $alone, @sharers;
-$sharers[0]->query(shared_lock_of('x'));
-$sharers[1]->query(lock_of('y'));
-$alone->send(lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'somebody wants it alone');
-$sharers[1]->send(shared_lock_of('x'));
+# A session may not join the readers of its server, since a writer waits elsewhere.
+my $other_writer = session($host{b});
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach $other_writer, @readers;
+$readers[0]->query(shared_lock_of('x'));
+$readers[1]->query(lock_of('y'));
+$other_writer->send(lock_of('x'));
+wait_until(sub { waiting('b') == 1 }, 'a writer waits for the reader of host a');
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
-$sharers[0]->send(lock_of('y'));
-@results = all_results($alone, @sharers);
+$readers[0]->send(lock_of('y'));
+@results = all_results($other_writer, @readers);
 one_victim('that wants to join', @results);
 is($results[0]{state}, '40P01', 'the one that waits for another server');
-$_->quit foreach $alone, @sharers;
+$_->quit foreach $other_writer, @readers;
 
 # ---- no cycle ----
 
@@ -340,7 +341,7 @@ $waiter->query(lock_of('y'));
 $waiter->send(lock_of('x'));
 $behind->send(lock_of('y'));
 
-# Somebody forges probes meanwhile: of a wait that is not theirs, of strange forms, too long.
+# Meanwhile a stranger forges probes: for another's wait, of strange forms, too long.
 my $channel = "redlock:\0host:" . substr($nodes[0]->cli('GET', 'redlock:x'), 43, 16);
 my $steps = join '', map { sprintf("%016x\0%d\0%d\0%d\0%s\0%s\0", $_, $_, 1, $_, "server $_", 'what') } 1 .. 32;
 foreach my $probe ("probe\0redlock:x\0001\0" . $steps, "probe\0redlock:x\0001\0$steps$steps",
@@ -355,11 +356,11 @@ ok(!$waiter->done && !$behind->done, 'nobody is told of a deadlock where there i
 $holder->query('COMMIT');
 ok(!$waiter->result->{state}, 'who waited gets the lock');
 $waiter->query('COMMIT');
-ok(!$behind->result->{state}, 'and who waited for that one');
+ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
-# Who is to share a lock, and waits for another before, does not share it yet, though it shares
-# one at the same place in what is known of a process.
+# A session waits for another lock first, so it is no reader of this lock yet, though it is a
+# reader of a lock whose hash ends in the same six bits.
 my $twin = $host{a}->safe_psql('postgres',
 	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
 my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);
@@ -375,7 +376,7 @@ wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_l
 $has_y->send(lock_of('z'));
 $has_z->send(lock_of('x'));
 
-# The number of the last probe of who waits for this lock; a probe that was passed on has more steps.
+# The number of the waiter's last probe; a probe that was passed on has more steps.
 sub probes
 {
 	my ($lock) = @_;

@@ -37,7 +37,7 @@ sub stalls
 	return (unpack 'l!2', $numbers)[1] == 1;
 }
 
-# The session waits for a lock that the other host holds, and stalls at its grant.
+# The session waits for a lock of the other host, and stalls at the grant.
 sub stall_at_grant
 {
 	my ($name, $call) = @_;
@@ -65,7 +65,8 @@ $session->quit;
 # ---- the server stops ----
 
 $host->safe_psql('postgres', "SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min')");
-# A call for several would stall as it asks for the second one, under a lock of the lease table.
+# A call for several locks would stall when it asks for the second one, under a lock of the lease
+# table.
 stall_at_grant('stop', "redlock_acquire('stop', scope => 'detached', hold_at_most => '10 min')");
 my $broker = broker_pid($host);
 kill 'TERM', $host->{_pid};

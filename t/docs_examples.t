@@ -23,7 +23,7 @@ my %host = map {
 	$_ => redlock_cluster($_, nodes => \@nodes, conf => "cluster_name = '$_'\nredlock.ttl = '2s'")
 } qw(a b);
 
-# Runs it to its first error.  What it wrote to standard error, 'status N' if psql failed.
+# Runs an example to its first error.  Returns its standard error, or 'status N' if psql failed.
 sub run_example
 {
 	my ($sql) = @_;
@@ -40,7 +40,7 @@ sub run_example
 	return $err;
 }
 
-# Locks that examples keep by hold_at_least must not keep later ones from running.
+# A lock that an example keeps by hold_at_least must not delay later examples.
 sub free_locks
 {
 	foreach my $node (@nodes)
@@ -56,7 +56,7 @@ LUA
 
 # ---- all examples ----
 
-# The schema stands in for pg_cron, with which t/guest_cron.t runs such a job.
+# The schema stands in for pg_cron; t/guest_cron.t runs such a job with pg_cron.
 $host{a}->safe_psql('postgres', 'CREATE DATABASE mydb');
 $host{a}->safe_psql('mydb', <<'SQL');
 CREATE SCHEMA cron;
@@ -143,7 +143,7 @@ sub has_led
 	return $host{$name}->safe_psql('postgres', 'SELECT count(*) > 0 FROM leadership') eq 't';
 }
 
-# The tokens of the rounds of both, by time.  The clock is that of one machine.
+# The tokens of both hosts' rounds, by time.  Both use the clock of this machine.
 sub tokens
 {
 	my %round;

@@ -31,7 +31,7 @@ sub comparable
 	return join "\n", sort grep { /\S/ } split /\n/, $output;
 }
 
-# Each block of commands, with the output that the document shows after it.
+# Each block of commands, with the output in the document.
 my @step;
 while ($document =~ /^```sh\n(.*?)^```\n(?:\n```\n(.*?)^```\n)?/msg)
 {

@@ -44,7 +44,7 @@ SQL
 	return $host;
 }
 
-# one calls its jobs by connections, the other in background workers
+# one host's pg_cron uses connections, the other's background workers
 my $host_a = cron_host('a', '');
 $host_a->append_conf('postgresql.conf', "cron.host = '" . $host_a->host . "'");
 $host_a->restart;
@@ -54,7 +54,7 @@ my @hosts = ($host_a, $host_b);
 note 'pg_cron ' . $host_a->safe_psql('postgres',
 	"SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'");
 
-# The same on both.  "alive" is not locked: it shows when a host has its tick.
+# The same jobs on both hosts.  "alive" takes no lock, and shows when a host has a tick.
 foreach my $host (@hosts)
 {
 	$host->safe_psql('postgres', <<'SQL');
@@ -86,7 +86,7 @@ sub rows
 	return split /\n/, $host->safe_psql('postgres', $sql);
 }
 
-# Ticks at which both hosts ran all they have.
+# Ticks at which both hosts ran all their jobs.
 sub full_ticks
 {
 	my %hosts;

@@ -12,7 +12,7 @@ use Test::More;
 my @nodes = redis_nodes(3);
 my $host;
 {
-	# SIGRTMAX - 4: who is started with it ignored, has it ignored
+	# SIGRTMAX - 4: a program started with this signal ignored keeps it ignored
 	local $SIG{NUM60} = 'IGNORE';
 	$host = redlock_cluster('a', nodes => \@nodes);
 }

@@ -57,7 +57,7 @@ sub catches_up
 	return;
 }
 
-# Runs that are recorded on both; all of them stand on the subscriber.
+# Runs that both servers record; the subscriber has all of them.
 sub record
 {
 	my ($what, $count) = @_;
@@ -146,12 +146,12 @@ is($session->run("SELECT redlock_fence('stale')")->{state},
 
 $publisher->safe_psql('postgres',
 	"INSERT INTO redlock_shared_fences (resource, token, passed_at) SELECT 'shared', 9000000000000000, clock_timestamp()");
-catches_up('the fence of a newer one who shares it');
+catches_up('the fence of a newer reader');
 $session->query("SELECT redlock_acquire('shared', scope => 'session')");
 is($session->run("SELECT redlock_fence('shared')")->{state},
 	'40001', 'a stale exclusive holder on the subscriber is refused');
 
-# It waits, as for any row that both write, and is not stopped.
+# The subscription waits, as for any row that both sides write, and is not stopped.
 $session->query("SELECT redlock_acquire('busy', scope => 'session')");
 $session->query("BEGIN; SELECT redlock_fence('busy')");
 $publisher->safe_psql('postgres',
@@ -186,7 +186,7 @@ my $dump = $subscriber->backup_dir . '.sql';
 command_ok([ 'pg_dump', '-d', $subscriber->connstr('postgres'), '--no-subscriptions', '-f', $dump ], 'pg_dump');
 $subscriber->safe_psql('postgres', 'CREATE DATABASE restored');
 command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $subscriber->connstr('restored'), '-f', $dump ],
-	'what it dumped is restored');
+	'psql restores the dump');
 is( $subscriber->safe_psql('restored',
 		"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass"),
 	'redlock_fence_merge|R', 'with the trigger');
@@ -194,7 +194,7 @@ is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0
 
 # ---- in both directions ----
 
-# Each server sends on what came from the other: version 15 can't tell it not to.
+# Each server sends on the other's rows, as version 15 has no way to forbid this.
 $subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences, redlock_shared_fences, redlock_runs');
 $publisher->safe_psql('postgres',
 	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
@@ -245,7 +245,7 @@ my @versions = rows('ctid, xmin');
 go_round() foreach 1 .. 2;
 is_deeply([ rows('ctid, xmin') ], \@versions, 'which have come to rest');
 
-# those of who shares a lock, too, who is forgotten when a newer one comes
+# also rows of readers, which newer rows replace
 sub shared_rows
 {
 	my ($columns) = @_;

@@ -36,8 +36,8 @@ sub text
 	return "\$$length\\r\\n" . ($bytes =~ s/\0/\\0/gr) . '\r\n';
 }
 
-# A page of hosts with these ids, each with the longest settings that may be; the next page begins
-# behind a later id.
+# A page of hosts with these ids, each with the longest settings; the next page begins after a later
+# id.
 sub page
 {
 	my (@ids) = @_;

@@ -65,7 +65,7 @@ sub state_of_try { return psql_result($host, "SELECT redlock_try('tried')")->{st
 
 wait_until(sub { (psql_result($host, 'SELECT nodes FROM redlock_hosts')->{out} // '') eq '3' }, 'the host is there');
 
-# Before the nodes started, one host was seen; another one, with the same settings, lives on.
+# Before the nodes started, one host was seen; another host with the same settings lives on.
 my $dead = 'd' x 16;
 my $alive = 'e' x 16;
 my $entered = 0;
@@ -81,7 +81,7 @@ local time = redis.call('TIME')
 return redis.call('ZCOUNT', '$HOSTS', time[1] * 1000 - 44000, time[1] * 1000 - 15000)
 LUA
 
-# The node has more configurations to tell of than it may, all of which agree, and one that does not.
+# The node has too many configurations to tell: all of them agree but one.
 my $crowd = <<'LUA';
 for i = 1, 20 do
 	local words = {unpack(own)}
@@ -109,7 +109,7 @@ wait_until(
 		return $beats > 3 || keys %states > 1;
 	},
 	'the host has been told several times of the others');
-is(join(' ', keys %states), '55000', 'which does not end the disagreement');
+is(join(' ', keys %states), '55000', 'which does not end the conflict');
 
 write_at(<<LUA, $nodes[2]);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS\\0users:*')) do

@@ -19,7 +19,7 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# B gets the lock when A has released it, and gives it back.
+# B gets the lock after A's release, and releases it.
 sub becomes_free
 {
 	my ($name, $description) = @_;
@@ -154,7 +154,7 @@ becomes_free('job', 'the end of a session releases its locks');
 $short = session($host_a);
 $short->query("SELECT redlock_acquire('job', scope => 'session')");
 $short->vanish;
-becomes_free('job', 'so does the death of its client');
+becomes_free('job', 'a lock is free after the death of the client');
 
 # ---- prepared transactions can't take their locks with them ----
 

@@ -20,7 +20,7 @@ my %host = (
 
 sub state_on { my ($host) = @_; return psql_result($host, "SELECT redlock_try('refused')")->{state} }
 
-# Until it has told its nodes of itself twice, and so has looked for others.
+# Waits until the host has written two entries, and so has looked for other hosts.
 sub refuses_on
 {
 	my ($host, $id, $node, $what) = @_;
@@ -40,7 +40,7 @@ wait_until(sub { state_on($host{a}) eq '55000' }, 'a refuses', 40);
 my $id_of_a = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
 my $log_end = -s $host{a}->logfile;
 
-# ---- another broker, while one, or two, of the nodes of this host are away, or of the other ----
+# ---- another broker, while one or two nodes of this host, or of the other host, are away ----
 
 foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 {
@@ -50,15 +50,15 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 	wait_nodes_ready($host{a}, scalar @there);
 	is(state_on($host{a}), '55000', "without nodes @$away it refuses");
 	replace_broker($host{a});
-	refuses_on($host{a}, $id_of_a, $nodes[ $there[0] ], 'so does its next broker');
+	refuses_on($host{a}, $id_of_a, $nodes[ $there[0] ], 'the next broker refuses, too');
 	$_->resume foreach @nodes[@$away];
 	wait_nodes_ready($host{a}, 3);
 	is(state_on($host{a}), '55000', 'and when they are back');
 	wait_nodes_ready($host{b}, 3);
-	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'they know each other');
+	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'host a sees the conflict');
 }
 
-# ---- another broker, and nodes that name a third host, which is as the second ----
+# ---- another broker, and nodes that name a third host, with the second one's settings ----
 
 $host{c} = redlock_cluster('c', nodes => [ @nodes[ 2, 3, 4 ] ], conf => $warns);
 wait_until(sub { $host{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE NOT agrees') eq '2' }, 'a third host is there', 40);
@@ -67,7 +67,7 @@ foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 	my ($told, $named, @away) = @$case;
 	my %id = map { $_ => $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$_'") } $told, $named;
 
-	# sessions have heard of the one, and the last that uses these nodes is the other
+	# sessions have heard of the second host; the last host with these nodes is the third
 	wait_until(sub {
 		kill STOP => broker_pid($host{$named});
 		wait_beats($id{$told}, $nodes[2]);
@@ -95,7 +95,7 @@ $host{a}->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { 
 $host{a}->reload;
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") eq '1' },
 	'only the node that both have answers');
-refuses_on($host{a}, $id_of_a, $nodes[2], 'it refuses while they are away');
+refuses_on($host{a}, $id_of_a, $nodes[2], 'host a refuses while its nodes are away');
 $_->resume foreach @nodes[ 5, 6 ];
 wait_nodes_ready($host{a}, 3);
 is(state_on($host{a}), '55000', 'and when they are there');

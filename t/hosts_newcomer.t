@@ -36,7 +36,7 @@ sub standing_of
 	return psql_result($host, "SELECT standing FROM redlock_hosts WHERE name = '$name'")->{out} // '';
 }
 
-# What do these hosts answer while each of the others writes itself into the lists twice?
+# The answers of these hosts while each of the others writes two entries.
 sub states_during_beats
 {
 	my ($on, $beating) = @_;
@@ -57,7 +57,7 @@ sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 my %id = map { $_ => host_id($host{$_}) } sort keys %host;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
 
-# ---- one of its nodes is another one, which has just started ----
+# ---- one of its nodes is another node, which has just started ----
 
 # The newcomer can't tell its young node from a node of a and b after a restart, until a and b have written again.
 my $own = redis_node();
@@ -74,13 +74,13 @@ wait_until(
 	},
 	'a newcomer with a young node of its own is refused', 90);
 is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
-like($answers{'08006'}, qr/^This host takes no locks before the nodes have told it whether other hosts have the same settings\. Try again/,
+like($answers{'08006'}, qr/^Try again: this host is still asking the nodes whether other hosts have the same settings\./,
 	'which the hint explains');
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;
 
-# ---- its own node is down when it begins ----
+# ---- its own node is down at its start ----
 
 # Without its own node, the host agrees with a and b.  When the own node votes and a common node is out of reach,
 # the host could get a lock beside a and b.
@@ -89,7 +89,7 @@ $own->kill9;
 my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready => 2);
 wait_until(sub { state_on($early) eq '' }, 'a host whose own node is down takes locks');
 $way->stop;
-wait_until(sub { state_on($early) eq '08006' }, 'it has no majority without a node of the others');
+wait_until(sub { state_on($early) eq '08006' }, 'without a node of the other hosts, the newcomer has no majority');
 $own->start;
 my %early;
 wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when its own node has started', 90);
@@ -133,7 +133,7 @@ my $result = psql_result($laptop, "SELECT redlock_try('tried')");
 is($result->{state}, '55000', 'the newcomer still gets no lock');
 like($result->{message}, qr/^redlock "tried" is not acquired, since host "[ab]" has other settings and might get it too$/,
 	'the error');
-like($result->{detail}, qr/Its redlock\.max_ttl is 60000 ms, here it is 30000 ms\./, 'and in what they differ');
+like($result->{detail}, qr/redlock\.max_ttl is 60000 ms at that host, and 30000 ms at this host\./, 'and in what they differ');
 wait_until(sub { log_of($laptop) =~ /WARNING:  redlock host "[ab]" has other settings than this one, so this host takes no locks/ },
 	'the log of the newcomer');
 foreach my $host (@host{qw(a b)})
@@ -169,15 +169,15 @@ set($host{a}, $other_ttl);
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when all agree') foreach values %host, $laptop, $second;
 wait_until(sub { log_of($laptop) =~ /redlock host "\w+" agrees with this one again, or is gone/ }, 'the log says so');
 
-# ---- one that holds locks, and one that can't be relied upon ----
+# ---- a newcomer with locks, and a newcomer that cannot be relied upon ----
 
 my $held = session($host{b});
 $held->query("SELECT redlock_acquire('held', scope => 'session')");
 set($laptop, "redlock.max_ttl = '50s'", 'redlock.on_disagreement = warn');
 wait_until(sub { state_on($host{$_}) eq '55000' }, "$_ is stopped by a host that takes locks all the same", 60) foreach qw(a b);
 $result = psql_result($host{a}, "SELECT redlock_try('tried')");
-like($result->{hint}, qr/It takes locks all the same, since its redlock\.on_disagreement is warn\. Set that to refuse there, or stop that host\./,
-	'who is told what to do');
+like($result->{hint}, qr/Set redlock\.on_disagreement to refuse on that host, or stop that host: with warn, that host goes on to take locks\./,
+	'the hint says what to do about the other host');
 is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 is(standing_of($host{a}, 'laptop'), 'warns', 'the view');
 
@@ -185,8 +185,8 @@ my $by_laptop = session($laptop);
 $by_laptop->query("SELECT redlock_acquire('of the laptop', scope => 'session')");
 set($laptop, 'redlock.on_disagreement = refuse');
 wait_until(sub { standing_of($host{a}, 'laptop') eq 'holds' }, 'it refuses, and still has a lock', 60);
-is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'so the others wait');
-like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Locks that it holds must end first/, 'as they say');
+is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'the other hosts take no locks');
+like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Wait until that host has released its locks/, 'as they say');
 $by_laptop->quit;
 wait_until(sub { state_on($host{$_}) eq '' }, "$_ goes on when the lock is released", 60) foreach qw(a b);
 is(state_on($laptop), '55000', 'and the laptop does not');

@@ -14,7 +14,7 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-# The commits of who asks for it wait for a standby that does not exist.
+# Commits of this user wait for a standby that does not exist.
 my $conf = "redlock.ttl = '60s'\nsynchronous_commit = local\nsynchronous_standby_names = 'none'\n"
   . "wal_level = replica\nmax_wal_senders = 1";
 my ($host, $other) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
@@ -41,17 +41,17 @@ sub is_idle
 # ---- wanted alone, by another host ----
 
 pair('wanted', 'shared', '10 min');
-is_idle('wanted', 'shared', 'a shared lock stays');
+is_idle('wanted', 'shared', 'a shared lock becomes idle');
 like($b->run("SELECT redlock_acquire('wanted', scope => 'session', wait => '20 s')")->{out}, qr/^\d+$/,
 	'another host that waits for it gets it alone');
 $b->query("SELECT redlock_release('wanted')");
 
-# ---- a shorter stay than the one before ----
+# ---- a shorter idle time than the one before ----
 
 foreach my $mode (qw(shared exclusive))
 {
 	pair("short $mode", $mode, '10 min');
-	is_idle("short $mode", $mode, "$mode: a lease stays");
+	is_idle("short $mode", $mode, "$mode: a lease becomes idle");
 	pair("after $mode", $mode, '10 min');    # the broker has seen the one before by then
 	pair("short $mode", $mode, '200 ms');
 	wait_until(sub { key_count("redlock:short $mode", @nodes) == 0 },
@@ -60,8 +60,8 @@ foreach my $mode (qw(shared exclusive))
 
 # ---- tokens are at most 32 ms ahead of time ----
 
-# Each turn needs one token more than a grant has, so the bound is raised in each, and most of
-# what it is raised by is not used.
+# Each turn needs one token more than a grant has.  So each turn raises the bound, and uses few of
+# the new tokens.
 $s->query(<<'SQL');
 CREATE FUNCTION turn() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -84,14 +84,14 @@ LUA
 cmp_ok($most_us, '<', 100000, 'many turns do not carry the counter away from the clock');
 note "it was ahead by $most_us us at most";
 
-# ---- sessions that release after all stays were ended, as the server stops ----
+# ---- sessions that release after the end of all idle leases, as the server stops ----
 
-# The stop ends their wait, so they go on with the commit; but they are stopped themselves until
-# the broker has ended all stays.
+# The stop ends their wait, and they go on with the commit.  The test stops them until the broker
+# has ended all idle leases.
 my %last = map { $_ => session($host) } qw(exclusive shared);
 $s->query('SELECT redlock_release_idle()');
 pair('first', 'exclusive', '10 min');
-is_idle('first', 'exclusive', 'a lease stays');
+is_idle('first', 'exclusive', 'a lease is idle');
 foreach my $mode (sort keys %last)
 {
 	my $pid = $last{$mode}->pid;
@@ -106,10 +106,10 @@ foreach my $mode (sort keys %last)
 my $pid_file = $host->data_dir . '/postmaster.pid';
 my ($postmaster) = split /\n/, slurp_file($pid_file);
 kill 'INT', $postmaster;
-wait_until(sub { key_count('redlock:first', @nodes) == 0 }, 'the server stops, and no lease stays');
+wait_until(sub { key_count('redlock:first', @nodes) == 0 }, 'the server stops, and no lease is idle');
 is(key_count("redlock:last $_", @nodes), 3, "$_: the session has its lease yet") foreach sort keys %last;
 kill 'CONT', $_->pid foreach values %last;
-wait_until(sub { key_count("redlock:last $_", @nodes) == 0 }, "$_: it does not stay when the session releases it", 20)
+wait_until(sub { key_count("redlock:last $_", @nodes) == 0 }, "$_: it does not become idle when the session releases it", 20)
   foreach sort keys %last;
 wait_until(sub { !-e $pid_file }, 'the server has stopped', 20);
 $host->restart;    # the test's modules must not stop it again

@@ -60,7 +60,7 @@ $_->resume foreach @nodes;
 $_->quit foreach @sessions;
 wait_nodes_ready($host, 3);
 
-# ---- nobody tells it but its own alarm, which has rung for nothing before ----
+# ---- only its own alarm tells, after an alarm that rang in vain ----
 
 {
 	my $s = session($host);
@@ -129,7 +129,7 @@ is($admin->query("SELECT state FROM redlock_locks WHERE resource = 'early'"), 'l
 $s->quit;
 $_->cli('DEL', 'redlock:early') foreach @nodes;
 
-# The session asks for the lock, and is stopped before the nodes answer, which they do then.
+# The session asks for the lock, and is stopped before the nodes answer; then they answer.
 sub ask_and_stop
 {
 	my ($s, $name, $sql) = @_;
@@ -144,7 +144,7 @@ sub ask_and_stop
 	return;
 }
 
-# ---- a lease that has ended before its session sees that it was granted ----
+# ---- a lease that has ended before its session sees the grant ----
 
 $s = session($host);
 my $pid = $s->pid;
@@ -167,7 +167,7 @@ $s->quit;
 
 # ---- a lease that is nearly over is not handed over ----
 
-# Its session saw late that it was granted; the broker is stopped, so nothing renews it.
+# The session saw the grant late.  The broker is stopped, so no renewal comes.
 $s = session($host);
 my $next = session($host);
 $pid = $s->pid;
@@ -178,16 +178,16 @@ $next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '10 s') >
 wait_until(sub { $admin->query("SELECT valid_for < '4.5 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
 	'it is nearly over');
 kill 'CONT', $pid;
-is($s->result->{out}, "t\nt", 'its session has it, and releases it');
+is($s->result->{out}, "t\nt", 'the session gets and releases the lock');
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over' AND pid = " . $next->pid) eq 'waiting' },
 	'the next one asks the nodes');
 kill 'CONT', $broker;
 is($next->result->{out}, 't', 'and has a lease of its own');
 $_->quit foreach $s, $next;
 
-# ---- a request that is cancelled when it was granted, and did not see it ----
+# ---- a request that is cancelled after the grant, before its session saw the grant ----
 
-# Nobody holds it, so nothing keeps it, whatever hold_at_least says.
+# No session ever held the lock, so hold_at_least does not keep it.
 $s = session($host);
 $pid = $s->pid;
 ask_and_stop($s, 'kept', "SELECT redlock_acquire('kept', scope => 'session', ttl => '60 s', hold_at_least => '10 min')");
@@ -242,7 +242,7 @@ fail_with('the redlock broker has not asked for "%s" in time', '%s ends, and is 
 kill 'CONT', $broker;
 is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'the lock is free when it goes on');
 is($s->query("SELECT redlock_try('call ' || n, scope => 'session') FROM generate_series(0, 4) n"), join("\n", ('t') x 5),
-	'so are the others');
+	'the locks of the failed calls are free, too');
 $s->quit;
 
 # the same where there is none at all
@@ -252,7 +252,7 @@ $host->restart;
 fail_with('the redlock broker is not running', 'without a broker, %s says so',
 	@calls[ 0 .. 3 ], "SELECT redlock_acquire('%s', wait => '1 s')", "CALL redlock_run('%s', 'SELECT 1', wait => '1 s')");
 $s = session($host);
-# also when there is no entry left, since nobody frees them
+# also without a free entry, as no entry is freed
 is($s->query(<<'SQL'), '2000', 'which is said any number of times');
 CREATE FUNCTION without_broker(times int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE

@@ -48,7 +48,7 @@ sub blockers
 	return $admin->query('SELECT pg_blocking_pids(' . $session->pid . ')');
 }
 
-# ---- who comes, and who waited already, whatever the loser does about it ----
+# ---- new and waiting sessions, whatever the loser does ----
 
 foreach my $name ('cancel transaction', 'error transaction', 'cancel session', 'error call')
 {
@@ -99,7 +99,7 @@ foreach my $name ('cancel transaction', 'error transaction', 'cancel session', '
 	wait_until(sub { $admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") eq '0' }, "$name: no gate is left");
 }
 
-# ---- several losers of one name, that end in any order ----
+# ---- several losers of one name, which end in any order ----
 
 my @losers = map { session($host) } 1 .. 3;
 foreach my $loser (@losers)
@@ -115,7 +115,7 @@ wait_states('again', 'held', 'they end');
 is($holder->query("SELECT redlock_token('again') = $token AND redlock_check('again') > '0'"), 't', 'the holder has lost nothing');
 is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out');
 
-# also by its name, not only at the gate, which it loses for a moment, and at the nodes
+# also by its name, not only at the gate, which the session loses for a moment, and at the nodes
 $holder->query('BEGIN; SELECT pg_advisory_unlock_all()');
 my $refused = $admin->query('SELECT refused FROM redlock_stats');
 is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out without a gate');
@@ -125,7 +125,7 @@ is($admin->query('SELECT locks FROM redlock_stats'), '1', 'one lock is counted')
 $holder->query("SELECT redlock_release('again')");
 $_->quit foreach @losers, $holder;
 
-# ---- losses under another name, which is counted with that of the waiter ----
+# ---- losses under another name with the waiter's hash bucket ----
 
 {
 	my ($first, $waiter, $loser) = map { session($host) } 1 .. 3;

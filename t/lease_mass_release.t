@@ -59,9 +59,9 @@ sub take_many
 my @many = map { session($host) } 1 .. $sessions;
 take_many(\@many);
 
-# ---- what comes later does not queue after them: a request, and a renewal ----
+# ---- a later request, and a renewal, do not queue behind the releases ----
 
-# What each node executes, in order.
+# The commands of each node, in order.
 my @monitors = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
 $_->syswrite("MONITOR\r\n") foreach @monitors;
 $_->getline foreach @monitors;
@@ -133,9 +133,9 @@ take_many(\@many);
 $nodes[2]->pause;
 $_->query('COMMIT') foreach @many;
 wait_until(sub { keys_left(@nodes[ 0, 1 ]) eq '0 0' }, 'a hanging node does not hold up the others');
-is(stats('locks <= 1, releasing > 0'), 't|t', 'what it is owed does not count as locks');
+is(stats('locks <= 1, releasing > 0'), 't|t', 'releases that a node still owes do not count as locks');
 $nodes[2]->resume;
-wait_until(sub { all_paid() }, 'it is told when it is back');
+wait_until(sub { all_paid() }, 'the node gets the releases when it is back');
 is(stats('releasing'), 0, 'then nothing is left of them');
 is(keys_left(@nodes), '0 0 0', 'all keys are gone');
 is(stats('lost, unreachable'), '0|0', 'no lease was lost, and no quorum missed');

@@ -76,7 +76,7 @@ sub go_on
 # stopped servers could not be shut down
 END { go_on(); }
 
-# The postmaster first, so that it can't start others meanwhile.
+# Stops the postmaster first, so that no new process starts meanwhile.
 sub stop_server
 {
 	my ($host) = @_;
@@ -99,7 +99,7 @@ my $committed = 0;
 
 sub amount { return $data_b->query('SELECT amount FROM account'); }
 
-# B's job, which adds one: takes the lock as soon as it can, and keeps it.
+# B's job adds one: it takes the lock as soon as possible, and keeps it.
 sub do_job_of_b
 {
 	my (%options) = @_;
@@ -125,10 +125,10 @@ sub outcome
 	return { refused => !$committed_a, lost => $lost, result => $result };
 }
 
-# A's job reads, is stopped, and adds one when B has done the same.  In odd rounds
-# its commands are sent already while it is stopped.
+# A's job reads, is stopped, and adds one after B has done the same.  In odd rounds its commands are
+# sent while it is stopped.
 
-# The lock is held by the session that writes, so its commit is guarded.
+# The writing session holds the lock, so its commit is guarded.
 sub round_guarded
 {
 	my ($round) = @_;
@@ -149,8 +149,8 @@ sub round_guarded
 	return $told;
 }
 
-# The lock is held by another session than the one that writes, as by a client of
-# any lock service; it was valid when it was looked at.
+# Another session than the writer holds the lock, as with any lock service.  Its lease was valid at
+# the last look.
 sub round_elsewhere
 {
 	my ($round, $fence) = @_;
@@ -220,7 +220,8 @@ foreach my $kind (
 		"$what: refused commits and lost updates of $number rounds");
 }
 
-# ---- data elsewhere: what docs/how-to/one-database-or-several.md tells to do with the token, in which order ----
+# ---- data elsewhere: the steps of docs/how-to/one-database-or-several.md with the token, in each
+# order ----
 
 my %recipe = (
 	'token with the write' => {
@@ -232,9 +233,8 @@ my %recipe = (
 		write => 'UPDATE account SET amount = $amount + 1 WHERE token = $token RETURNING 1',
 	});
 
-# A holder reads and writes (A1, A2), and the next one does so, too (B1, B2).  What A
-# did not do before B comes, it does when its lease has ended.  Returns how many
-# updates were lost.
+# A holder reads and writes (A1, A2), and so does the next holder (B1, B2).  The steps that A has
+# not done before B comes, A does after its lease has ended.  Returns the number of lost updates.
 sub lost_in_order
 {
 	my ($recipe, $order) = @_;
@@ -249,7 +249,7 @@ sub lost_in_order
 		{
 			my ($who, $what) = split //, $step;
 
-			# who finds no row has been told that it is stale
+			# no row: the holder is stale
 			next if $what == 2 && $amount{$who} eq '';
 			my $sql = $recipe->{ $what == 1 ? 'read' : 'write' };
 			$sql =~ s/\$token/$token{$who}/g;
@@ -301,7 +301,7 @@ stop($session_a->pid);
 my $renewed = $data_b->query('SELECT renewed FROM redlock_stats');
 ok( $host_a->poll_query_until('postgres', "SELECT renewed >= $renewed + 6 FROM redlock_stats"),
 	'the lease of a stopped backend is renewed');
-is($session_b->query("SELECT redlock_try('job')"), 'f', 'so nobody else gets it');
+is($session_b->query("SELECT redlock_try('job')"), 'f', 'another host does not get the lock of the stopped backend');
 go_on();
 is($session_a->run('COMMIT')->{state}, '', 'and it may commit');
 $data_b->query('DELETE FROM work');
@@ -343,7 +343,7 @@ foreach my $round (1 .. 3)
 
 # ---- the real fence, when the holder was paused inside of its transaction ----
 
-# A holder that has passed the fence holds its row until the end: a newer one waits there.
+# A holder that has passed the fence holds its row until the end; a newer holder waits for the row.
 $session_a->query("BEGIN; SELECT redlock_acquire('job', $short)");
 my $amount = $session_a->query("SELECT redlock_fence('job') * 0 + amount FROM account");
 stop($session_a->pid);
@@ -363,7 +363,7 @@ $session_b->query('COMMIT');
 
 # ---- all nodes restart empty at once ----
 
-# Tries B until a condition holds; returns what it was told, and how often.
+# Tries B until a condition holds; returns the last result, and the number of tries.
 sub try_until
 {
 	my ($condition) = @_;

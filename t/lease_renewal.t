@@ -75,8 +75,8 @@ is($session_a->query('SELECT redlock_release_all()'), $many, 'they are given bac
 
 $host_a->safe_psql('postgres', 'CREATE TABLE work (what text)');
 
-# Sessions that lose their locks at once: by their names, what each has as on_loss, and what
-# it runs meanwhile.  Each takes a lock at both scopes, and writes a row.
+# Sessions that lose their locks at once: by name, the on_loss and the command of each.  Each
+# session takes a lock at both scopes, and writes a row.
 my %loser = (
 	'cancel, busy'    => { on_loss => 'cancel', busy => 'SELECT pg_sleep(120)' },
 	'cancel, idle'    => { on_loss => 'cancel' },
@@ -152,15 +152,13 @@ is_lost($s->run("SELECT redlock_acquire('t, error, busy')"), 't, error, busy', '
 $s->query('ROLLBACK TO p');
 is_lost($s->run('COMMIT'), '[st], error, busy', 'error: and the commit');
 
-# a lease that is lost and a session that does not care: at session scope, with
-# no transaction open, nothing that it does later is disturbed
+# a loss at session scope without an open transaction disturbs nothing later
 $s = $loser{'error, idle'}{session};
 $s->query('ROLLBACK');
 is($s->run('SELECT 1')->{out}, '1', 'a session without the lock can work');
 is($s->query("SELECT redlock_release('s, error, idle')"), 'f', 'it releases nothing');
 
-# What interrupts a session by the loss of one lock makes it give up the other, which
-# then can't be lost.
+# An error by the loss of one lock makes the session release the other, which then cannot be lost.
 $lost = $host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats') - $lost;
 cmp_ok($lost, '>=', 9, 'the losses are counted');
 cmp_ok($lost, '<=', 12, 'each once');
@@ -180,9 +178,8 @@ foreach my $name (sort keys %loser)
 $session_b->query('COMMIT');
 is($host_a->safe_psql('postgres', 'SELECT count(*) FROM work'), '0', 'nothing was committed');
 
-# A majority has another's key: not by this algorithm, but nobody keeps a stranger
-# from it.  The lock is lost at the next renewal, a third of its ttl later, and the
-# strange keys stay.
+# A majority has another's key.  The algorithm never does this, but a stranger may.  The next
+# renewal, a third of the ttl later, loses the lock, and the strange keys stay.
 $s = session($host_a);
 $s->query("SELECT redlock_acquire('t', scope => 'session', ttl => '9 s')");
 wait_until(sub { key_count('redlock:t', @nodes) == 5 }, 'the key is on all nodes');
@@ -198,7 +195,7 @@ $result = $s->result;
 cmp_ok(time - $set, '<', 6, 'strange keys on a majority: it is lost before its ttl is over');
 is($result->{state}, '57014', 'strange keys on a majority: the statement is cancelled');
 like($result->{message}, qr/the lease on redlock "t" was lost/, 'the message says why');
-is( join(' ', sort $result->{detail} =~ /(\S+): another session holds it there, or has held it since/g),
+is( join(' ', sort $result->{detail} =~ /(\S+): another session holds the lock there, or has held the lock since/g),
 	join(' ', sort map { $_->address } @nodes[ 0 .. 2 ]),
 	'the detail names these nodes');
 is_lost($s->run("SELECT redlock_check('t')"), 't', 'strange keys: a check fails');
@@ -272,7 +269,7 @@ ok( $host_a->poll_query_until(
 $_->resume foreach @nodes[ 0 .. 2 ];
 # Up to ten seconds later the log sums up; see below.
 
-# ---- what is said of a node that failed long before ----
+# ---- messages about a node that failed long before ----
 
 my $host_c = redlock_cluster('c', nodes => [ @nodes[ 0 .. 2 ] ], conf => "redlock.node_timeout = '8s'\nredlock.on_disagreement = warn");
 $nodes[1]->kill9;

@@ -61,7 +61,7 @@ foreach my $round (1 .. $ROUNDS)
 	$_->reload foreach values %host;
 	wait_until(sub { is_settled($_) }, "round $round: $_ has both lists") foreach sort keys %host;
 
-	# one goes on, and the other goes back
+	# one host goes on, and the other goes back
 	my ($on, $back) = $round % 2 ? qw(a b) : qw(b a);
 	give($on, \@new, []);
 	give($back, \@old, []);
@@ -77,7 +77,7 @@ foreach my $round (1 .. $ROUNDS)
 	ok(!($lists{$on} eq 'now now now' && $lists{$back} eq 'now now now'), "round $round: not both take their steps")
 	  or diag(explain(\%lists));
 
-	# the one that did not take its step follows the other
+	# the host that did not take its step follows the other
 	my $went_on = wait_until(sub { $lists{$_} = lists_of($_) foreach $on, $back;
 			return $lists{$on} eq 'now now now' || $lists{$back} eq 'now now now' }, "round $round: one of them does", 90)
 	  && $lists{$on} eq 'now now now';
@@ -96,6 +96,6 @@ foreach my $round (1 .. $ROUNDS)
 }
 is($total, 0, 'no lock had two holders');
 like(join('', map { slurp_file($_->logfile) } values %host), qr/redlock\.nodes is not yet in force\n.*Host "[ab]" is about to/,
-	'who withdrew says so');
+	'the log of the host that withdrew names the other host');
 
 done_testing();

@@ -63,7 +63,7 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
-# not either when it can't send to most of the new nodes, and so does not know whose they are
+# nor when the host cannot send to most of the new nodes, and so does not know their hosts
 my $id = host_id($host{a});
 $_->pause foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 4);
@@ -77,7 +77,7 @@ wait_nodes_ready($host{a}, 6);
 
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
 like(slurp_file($host{a}->logfile),
-	qr/DETAIL:  Host "b" \(id [0-9a-f]{16}\) lists only nodes that are to be left\..*\n.*HINT:  Set redlock\.nodes and redlock\.nodes_next to both lists on that host/,
+	qr/DETAIL:  Host "b" \(id [0-9a-f]{16}\) uses only the list of nodes that this host is about to leave\..*\n.*HINT:  On that host, set redlock\.nodes to the old list/,
 	'its log says that b has the old list alone, and what to do');
 excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');
@@ -90,7 +90,7 @@ wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broke
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
 excludes('the next broker');
 
-# so does the server when it comes back; the file is for nobody else
+# the server does so after a restart, too; only its user may read the file
 foreach my $mode ('fast', 'immediate')
 {
 	$host{a}->stop($mode);
@@ -100,7 +100,7 @@ foreach my $mode ('fast', 'immediate')
 	ok(!is_so('a', $is_new), 'a has not left the old nodes');
 }
 
-# one that is damaged is not used, and the log says what to do
+# a damaged file is not used, and the log has a hint
 my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
 is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
 $host{a}->stop;
@@ -110,13 +110,13 @@ PostgreSQL::Test::Utils::append_to_file("$file.new", $damaged);
 rename "$file.new", $file or die;
 $host{a}->start;
 wait_until(sub { is_so('a', $is_new) }, 'a has what its configuration says');
-like(slurp_file($host{a}->logfile), qr/WARNING:  redlock file ".*" is not used\n.*damaged.*\n.*HINT:  It tells which two lists/,
+like(slurp_file($host{a}->logfile), qr/WARNING:  redlock file ".*" is not used\n.*damaged.*\n.*HINT:  If any host still uses only the first of the two lists/,
 	'after a file that is damaged');
 give('a', \@old, \@new);
 wait_until(sub { is_so('a', $is_settled) }, 'a has both lists again');
 give('a', \@new, []);
 
-# nor do other lists, or none, take it out of the two
+# nor do other lists, or no list, take the place of the two
 my @other = ([ [ @new[ 0, 1 ] ], [] ], [ [], [] ], [ [], \@new ], [ \@old, ['redis://127.0.0.1:1'] ],
 	[ \@new, \@old ], [ \@new, ['redis://127.0.0.1:1'] ], [ ['redis://127.0.0.1:1'], \@old ]);
 foreach my $other (@other)
@@ -126,7 +126,7 @@ foreach my $other (@other)
 	both_in_force();
 }
 give('a', \@new, []);
-wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since two lists are/ }, 'as the log tells');
+wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since a change between two lists is under way/ }, 'as the log tells');
 excludes('after another list, and none');
 
 give('b', \@old, \@new);
@@ -165,7 +165,7 @@ wait_until(
 my @address = map { $_->address } @old[ 0, 1 ], @new[ 1, 2 ];
 like(
 	$told->{detail},
-	qr/Only it has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
+	qr/Only that host has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
 	'nodes that b has left, but for a lock, are none of its list');
 $kept->query("SELECT redlock_release('kept')");
 give('b', \@new, []);
@@ -174,11 +174,11 @@ wait_until(
 	sub {
 		$result = psql_result($host{a}, "SELECT redlock_try('held')");
 		$both++ if $result->{out} eq 't';
-		return $both || $result->{detail} =~ /It holds locks by other lists of nodes/;
+		return $both || $result->{detail} =~ /That host holds locks by another list of nodes/;
 	},
 	'b has the right nodes', 60);
 is($both, 0, 'a does not get what b has by its former nodes');
-like($result->{hint}, qr/^Wait until these locks are released; or set redlock\.nodes of that host back/, 'and is told what to do');
+like($result->{hint}, qr/^Wait until that host has released these locks\. Or, on that host, set redlock\.nodes/, 'and is told what to do');
 is(psql_result($host{a}, "SELECT name FROM redlock_hosts WHERE NOT agrees")->{out}, 'b', 'the view has it');
 is($s->query("SELECT redlock_check('held') > '0', redlock_release('held')"), 't|t', 'b had it all the time');
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('held')")->{out} eq 't' }, 'then a gets it', 60);

@@ -45,7 +45,7 @@ sub nodes_are
 	return $host->poll_query_until('postgres', "SELECT $query FROM redlock_nodes");
 }
 
-# Puts nodes into force and waits until none is on its way.
+# Puts nodes into force, and waits until no change is under way.
 sub set_nodes
 {
 	my ($condition, @nodes) = @_;
@@ -89,7 +89,7 @@ sub lives_on
 		$ways{$way}->($pid);
 		replaced($pid, "$what, $way");
 		ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 2 FROM redlock_stats"),
-			"$what, $way: it renews the lease")
+			"$what, $way: the new broker renews the lease")
 		  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 		is($s->run("SELECT redlock_check('held') > '0'")->{out}, 't', "$what, $way: which is valid");
 	}
@@ -111,7 +111,7 @@ sub is_given_back
 		},
 		"$what: no key is left", 4);
 	ok(nodes_are("count(*) FILTER (WHERE state = 'leaving') = 0"),
-		"$what: then nobody stays connected to what is not listed");
+		"$what: then no host stays connected to unlisted nodes");
 	return;
 }
 
@@ -171,7 +171,7 @@ is_given_back('a password');
 
 # ---- a list that has to wait for room ----
 
-# nine that are used, and nine others
+# nine nodes in use, and nine others
 my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port() } 1 .. 13;
 my @nine = ($plain, $guarded, $unix, @old[ 3, 4 ], @dead[ 0 .. 3 ]);
 set_nodes("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 5", @nine);
@@ -185,7 +185,7 @@ is($s->query("SELECT redlock_try('new')"), 't', 'meanwhile the old list is in fo
 $s->query("SELECT redlock_release('held')");
 ok(nodes_are("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 0"), 'then it is put into force');
 
-# ---- a node that leaves while it is asked ----
+# ---- a node that leaves during a request ----
 
 # Another holds the lock on two nodes, and two are silent: one alone has said yes.
 set_nodes("count(*) = 5 AND bool_and(state = 'ready')", @old);

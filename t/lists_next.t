@@ -93,7 +93,7 @@ foreach (1 .. 5)
 	shown($host, 'now=3 0', 'and goes');
 }
 end_repeats($host);
-is($_->result->{message}, '', 'who asks meanwhile notices nothing') foreach $tries, $waits;
+is($_->result->{message}, '', 'waiters and tries notice nothing of the change') foreach $tries, $waits;
 $host->safe_psql('postgres', 'DROP TABLE end_repeats');
 $_->quit foreach $tries, $waits;
 
@@ -109,7 +109,7 @@ my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port
 put($host, \@old, \@dead);
 wait_until(sub { slurp_file($host->logfile) =~ /redlock.nodes and redlock.nodes_next are not in force/ },
 	'16 nodes together are too many');
-like(slurp_file($host->logfile), qr/They name 16 nodes together, and may name 15\./, 'and it is said how many may be');
+like(slurp_file($host->logfile), qr/The two lists name 16 nodes together; the limit is 15\./, 'and it is said how many may be');
 shown($host, 'now=3 null', 'the former list is in force, and nothing is said to be settled');
 is($s->run("SELECT redlock_try('new')")->{out}, 't', 'locks are asked for there');
 is_held('too many nodes');
@@ -136,9 +136,9 @@ $s->query("SELECT redlock_acquire('kept', hold_at_least => '20 s', scope => 'ses
 $s->query("SELECT redlock_release('kept')");
 wait_until(sub { 6 == grep { $_->cli('GET', 'redlock:kept') =~ /kept/ } @old, @new },
 	'a key that is kept is at the nodes of both lists');
-is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'so nobody has to wait for its end');
+is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'redlock_stats.kept_until is null');
 
-# the file is read while there is no broker that could put it into force
+# the file is read while no broker could put the lists into force
 $pid = broker_pid($host);
 my $size = -s $host->logfile;
 kill 'STOP', $pid;
@@ -161,14 +161,14 @@ $t->query("SELECT redlock_acquire('kept', scope => 'session')");
 cmp_ok($t->query("SELECT extract(epoch FROM clock_timestamp())") - $kept_from, '>=', 19.9, 'before its end');
 $t->query('SELECT redlock_release_all()');
 
-# ---- a lock that is kept at one list alone ----
+# ---- a lock that is kept at one list only ----
 
 $_->start foreach @old;
 $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acquire('held', scope => 'session')");
 put($host, \@new, \@old);
 wait_until(sub { $host->safe_psql('postgres',
 		"SELECT kept_until > now() AND kept_until < now() + interval '7 s' FROM redlock_stats") eq 't' },
-	'what was kept before the other list came is told');
+	'redlock_stats has the end of the key kept before the change');
 shown($host, 'next=3 now=3 0', 'while all leases are settled');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats') eq 't' }, 'until its end');
 
@@ -198,7 +198,7 @@ shown($host, 'now=3 0', 'until it ends');
 is($host->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), '0', 'no lease was lost');
 $_->quit foreach $s, $t;
 
-# ---- a server that starts with lists that can't be in force ----
+# ---- a server that starts with lists that cannot be in force ----
 
 put($other, \@new, \@dead);
 $other->restart;
@@ -208,7 +208,7 @@ like($none->{message}, qr/no list of nodes is in force/, 'which the error says')
 put($other, [], []);
 $other->restart;
 like(psql_result($other, "SELECT redlock_try('new')")->{message}, qr/redlock\.nodes is not set/,
-	'it stops, though it has nobody to tell of that; nor has one without nodes');
+	'a server with unusable lists stops, and so does a server without nodes');
 $other->restart;
 $_->stop foreach $host, $other;
 unlike(slurp_file($_->logfile), qr/$secret/, 'no password in the log') foreach $host, $other;

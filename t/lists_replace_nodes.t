@@ -43,7 +43,7 @@ sub shows
 	return;
 }
 
-# What the page tells the operator to look at.
+# The values that the page tells the operator to look at.
 my $state = q{
 	SELECT concat_ws(', ', (SELECT string_agg(n || ' ' || list, ', ' ORDER BY list)
 		FROM (SELECT list, count(*) AS n FROM redlock_nodes GROUP BY list) l),
@@ -77,8 +77,8 @@ sub give
 
 # ---- the load ----
 
-# Instants are those of one machine.  A session surely has the lock from when it got the
-# token until it last found the lease valid.
+# All instants are of one machine.  A session surely holds the lock from its grant until its last
+# look at a valid lease.
 my $schema = q{
 	CREATE TABLE grants (lock text, token bigint, began timestamptz, ended timestamptz);
 	CREATE TABLE failures (at timestamptz, state text, message text);
@@ -162,13 +162,13 @@ work($_) foreach sort keys %host;
 goes_on('on the old nodes', sort keys %host);
 told("three sessions on each of three hosts take turns at three locks; on each host one session holds $held");
 
-# a key that outlives its lease: nobody has it, and nobody may get it
+# a key that outlives its lease: no host holds the lock, and none may get it
 my $kept_for = 12;
 my $kept_at = time;
 $host{a}->safe_psql('postgres', "SELECT redlock_acquire('kept', hold_at_least => '$kept_for s')");
 told("host a releases a lock that is kept for $kept_for s");
 
-# ---- step 1: both lists, one host after the other ----
+# ---- step 1: both lists, on one host after the other ----
 
 give(\@old, \@new, qw(a b));
 wait_until(sub { is_so("count(*) FILTER (WHERE list = 'next') = $count FROM redlock_nodes", qw(a b)) },
@@ -216,7 +216,7 @@ cmp_ok(time - $kept_at, '>=', $kept_for - 0.1, 'not before the end of the key th
 shows($state);
 still_holds($_, 'settled') foreach sort keys %host;
 
-# ---- step 2: the new list alone, one host after the other ----
+# ---- step 2: only the new list, on one host after the other ----
 
 give(\@new, [], 'a');
 wait_until(sub { is_so($is_done, 'a') }, 'the first host has left the old nodes');

@@ -27,8 +27,8 @@ my $is_new = "SELECT count(*) = 3 AND bool_and(list = 'now') FROM redlock_nodes 
 my $is_settled =
   "SELECT unsettled = 0 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats";
 
-# Two hosts with three old nodes, and the new ones.  The first host has a proxy before each old
-# node if "cut" is given, so that these can be cut off.
+# Two hosts with three old nodes, and the new nodes.  With "cut", the first host has a proxy before
+# each old node, which can cut the node off.
 sub two_hosts
 {
 	my ($name, $cut, $conf) = @_;
@@ -65,19 +65,20 @@ sub waits_for
 
 sub tries { return psql_result($_[0], "SELECT redlock_try('job')")->{out}; }
 
-# The session has the lock.  Has the other host not left the old nodes, and not got it?
+# The session holds the lock.  Has the other host kept the old nodes, and not got the lock?
 sub excludes
 {
 	my ($session, $other, $what) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	isnt(tries($other), 't', "$what: there are no two holders");
-	is($session->query("SELECT redlock_check('job') > '0'"), 't', "$what: one holds it");
-	ok(!is_so($other, $is_new), "$what: the other one has not left the old nodes");
+	is($session->query("SELECT redlock_check('job') > '0'"), 't', "$what: one session holds the lock");
+	ok(!is_so($other, $is_new), "$what: the other host has not left the old nodes");
 	return;
 }
 
-# A host, a, that has both lists and is to leave the old nodes, which b alone has; b has the lock.
+# Host a has both lists, and is to leave the old nodes.  Host b has only the old nodes, and holds
+# the lock.
 sub held_up
 {
 	my ($change) = @_;
@@ -145,8 +146,8 @@ sub finish
 	return;
 }
 
-# Writes at the old nodes by a script that has "now", "facts" and "own": what a says of itself,
-# and the words of its settings.
+# Runs a script at the old nodes, with "now", "facts" and "own": a's facts, and the words of its
+# settings.
 sub write_at_old
 {
 	my ($change, $script) = @_;
@@ -169,10 +170,10 @@ LUA
 	return;
 }
 
-# Whose nodes are old enough, when their turn comes, to know of all hosts.
+# Pairs of hosts whose nodes are old enough at their turn to know all hosts.
 my %told = map { $_ => two_hosts($_) } qw(agree garbage);
 
-# ---- the old nodes are cut off, for longer than what they told counts: see the end ----
+# ---- the old nodes are cut off until their answers no longer count: see the end ----
 
 my $cut = two_hosts('cut', 1);
 held_up($cut);
@@ -185,7 +186,7 @@ held_up($late);
 $_->stop foreach @{ $late->{via} };
 stops($late);
 
-# ---- the other host stands still, and has a lease for as long as that may be ----
+# ---- the other host hangs, with a lease of the longest validity ----
 
 my $still = two_hosts('still', 0, "redlock.max_ttl = '150s'\nredlock.ttl = '150s'");
 held_up($still);
@@ -220,7 +221,7 @@ give($unsettled->{b}, $unsettled->{new}, []);
 wait_until(sub { waits_for($unsettled->{b}, 'a_unsettled') || is_so($unsettled->{b}, $is_new) },
 	'unsettled: b is to leave the old nodes');
 like(slurp_file($unsettled->{b}->logfile),
-	qr/DETAIL:  Host "a_unsettled" \(id [0-9a-f]{16}\) lists nodes that stay, but holds or keeps locks only at nodes that are to be left\..*\n.*HINT:  Wait until that host is settled, see redlock_hosts\.settled\./,
+	qr/DETAIL:  Host "a_unsettled" \(id [0-9a-f]{16}\) holds or keeps locks only at nodes of the list that this host is about to leave\..*\n.*HINT:  Wait until redlock_hosts\.settled of that host is true\./,
 	'unsettled: the log says that a has both lists, and what to do');
 excludes($unsettled->{session}, $unsettled->{b}, 'unsettled');
 
@@ -242,7 +243,7 @@ $kept->{$_}->stop foreach qw(a b);
 
 # ---- one step follows the other at once ----
 
-# What was told before a had another list than b tells of no difference.
+# Answers from before a had another list than b show no difference.
 my $fast = two_hosts('fast');
 my $looks = session($fast->{a});
 $fast->{session} = session($fast->{b});
@@ -258,9 +259,9 @@ wait_until(sub { waits_for($fast->{a}, 'b_fast') || is_so($fast->{a}, $is_new) }
 excludes($fast->{session}, $fast->{a}, 'fast');
 $looks->quit;
 
-# ---- the old nodes have more to tell than they may, and so not of b ----
+# ---- the old nodes have too many entries to tell, and leave b out ----
 
-# configurations that nobody has; hosts that agree with a, under other addresses of a node
+# configurations without a host; hosts that agree with a, under other addresses of a node
 my %more = (garbage => <<"LUA", agree => <<"LUA");
 for i = 1, 40 do
 	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now + 5000, 'garbage' .. i)
@@ -308,7 +309,7 @@ comes_back($cut);
 my @gone = map { "SELECT NOT EXISTS (SELECT FROM redlock_hosts WHERE name = 'b_$_')" } 'still', 'late';
 wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
 wait_beats($still->{id}, $still->{old}[0]);
-# nodes name but one of two hosts with the same lists, which now follows
+# nodes name only one of two hosts with the same lists; this now follows
 give($c, $still->{old}, $still->{new});
 wait_until(sub { is_so($c, $is_settled) }, 'still: c follows');
 wait_until(sub { is_so($still->{a}, "SELECT settled FROM redlock_hosts WHERE name = 'c_still'") }, 'still: as a knows');
@@ -337,7 +338,7 @@ ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes, which b has
 
 # ---- with nothing in the way any more ----
 
-# What "agree" has written says that there may be more, until it is over.
+# The entries of "agree" say that there may be more, until they end.
 finish($told{agree});
 goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
 give($unsettled->{a}, $unsettled->{old}, $unsettled->{new});

@@ -56,7 +56,7 @@ foreach my $letter ('e', 'go')
 		foreach my $reader (sort keys %db)
 		{
 			my $here = $db{$reader}{$letter};
-			# "n" and, where it can't be said, its bytes in UTF-8, escaped
+			# "n", and outside of the encoding its bytes in UTF-8, escaped
 			my $expected = '6e' . ($here // unpack('H*', $utf8 =~ s/(..)/\\x$1/gr));
 
 			is(shown($reader), $expected, "$letter: taken in $taker, shown in $reader");
@@ -72,7 +72,7 @@ foreach my $letter ('e', 'go')
 	}
 }
 
-# What can be said stands beside what can't, up to the longest name.
+# Names of the encoding stand beside other names, up to the longest name.
 my $mixed = '6e' . ('c3a9' x 60) . ('f09f9492' x 30) . 'c3a9' . '78';
 my $s = $db{utf8}{session};
 $s->query("SELECT redlock_try(bytes('$mixed'), scope => 'session')");
@@ -87,8 +87,8 @@ $s->query("SELECT redlock_try(bytes('6ee3818be3829a'), scope => 'session')");
 is(shown('jis04'), '6ea4f7', 'two code points that are one letter');
 $s->query('SELECT redlock_release_all()');
 
-# SQL_ASCII knows no letters, but names are the same locks elsewhere, so they
-# are taken for UTF-8, and must be.
+# SQL_ASCII has no letters.  Names are the same locks elsewhere, so they count as UTF-8, and must be
+# valid.
 my $result = $db{ascii}{session}->run("SELECT redlock_try(bytes('e9'))");
 is($result->{state}, '22021', 'bytes that are no UTF-8 are no name');
 

@@ -66,7 +66,7 @@ sub wait_for_node
 
 sub clock { return $host->safe_psql('postgres', 'SELECT clock_timestamp()'); }
 
-# Does the broker have connections there?  One is that of the question.
+# Has the broker connections there?  One of them is the question's own.
 sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/; }
 
 # ---- IPv6 and Unix sockets ----
@@ -92,12 +92,12 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 		wait_for_node($node->address, "state = 'backing off' AND last_error ~ '^could not connect: '", 'it is down');
 		$node->start;
 		wait_for_node($node->address, "state = 'ready' AND since > '$before'", 'and up again');
-		wait_until(sub { key_count('redlock:job', $node) == 1 }, 'with what it granted');
+		wait_until(sub { key_count('redlock:job', $node) == 1 }, 'the restarted node has the key again');
 	}
 	$s->query("SELECT redlock_release('job')");
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'all release');
 
-	# what there is not, and what the server's user must not open
+	# a missing file, and a file that the server's user must not open
 	my $nowhere = $unix->socket =~ s/redis\.sock/none.sock/r;
 	set_nodes($plain, "unix://$nowhere");
 	wait_for_node($nowhere, "last_error = 'could not connect: No such file or directory'", 'a socket that is not there');
@@ -129,7 +129,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 	set_nodes(@nodes, $by->('more.invalid'));
 	wait_for_node("more.invalid:$port", "last_error = 'the host name has more than 16 addresses'", 'more are an error');
 
-	# the one that is good is tried first when the connection breaks
+	# the good address is tried first when the connection breaks
 	set_name('good.invalid', '127.0.0.11', '127.0.0.1', '127.0.0.12');
 	set_nodes(@nodes, $by->('good.invalid'));
 	wait_for_node("good.invalid:$port", "state = 'ready'", 'one of three is good');
@@ -198,7 +198,7 @@ sub take_over
 	my %gone = (
 		dies => sub { $_[0]->kill9 },
 		hangs => sub { $_[0]->pause },
-		# a clean failover: it lives on, and keeps its connections
+		# a clean failover: the server lives on, and keeps its connections
 		demoted => sub { $_[0]->cli('REPLICAOF', '127.0.0.3', $_[0]->port) },
 	);
 
@@ -244,7 +244,7 @@ sub take_over
 		$_->kill9 foreach $first, $second;
 	}
 
-	# a replica may lack what was granted last: where nobody vouches for it, it does not vote
+	# a replica may lack the latest grants: without durable=yes it does not vote
 	my ($first, $second) = pair(persist => 0);
 	my $address = 'forgets.invalid:' . $first->port;
 

@@ -20,11 +20,11 @@ my $version = slurp_file('redlock_pg.control') =~ /default_version = '(.*)'/ ? $
 $nodes[1]->cli(qw(ACL SETUSER named on >secret ~* &* +@all -client));
 my $closed = HostileNode->new($nodes[2]);
 
-# what a node that lacks them says
+# errors of a node without the commands
 $closed->obey([ '^CLIENT SET', 'say', '-ERR unknown command\r\n' ]);
 my $host = redlock_cluster('a', nodes => [ $nodes[0], $nodes[1]->url =~ s{//}{//named:secret@}r, $closed ]);
 
-# The connections with a name at a node: name, library, its version.
+# The named connections at a node: name, library, version.
 sub clients
 {
 	my ($node) = @_;
@@ -43,7 +43,7 @@ my $b = redlock_cluster('b', nodes => [ @nodes ]);
 my $there = session($b);
 $there->query("SELECT redlock_acquire('job', scope => 'session')");
 $waiter->send("SELECT redlock_acquire('job', scope => 'session')");
-wait_until(sub { clients($nodes[0]) =~ /\Q$one, $one\E|\Q$one\E.*\Q$one\E/ }, 'so has the one that hears of releases');
+wait_until(sub { clients($nodes[0]) =~ /\Q$one, $one\E|\Q$one\E.*\Q$one\E/ }, 'the connection for messages has the name, too');
 like(clients($nodes[0]), qr{redlock_pg/b }, 'and those of another host, whose name is its own');
 $there->query('SELECT redlock_release_all()');
 is($waiter->result->{state}, '', 'the waiter is woken');
@@ -52,7 +52,7 @@ is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state 
 	'a node that refuses the name is ready, and has no error') or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 unlike(slurp_file($host->logfile), qr/does not let us subscribe|CLIENT|NOPERM/, 'nor is there one in the log');
 
-# ---- a name that can't be one at a node ----
+# ---- a name that a node refuses ----
 
 system_or_bail('pg_ctl', '-w', '-D', $b->data_dir, '-l', $b->logfile, '-o', q{--cluster-name='main site "é"'}, 'restart');
 wait_until(sub { clients($nodes[0]) =~ m{redlock_pg/main_site_"\S+" \Q$library\E} }, 'has no blanks, and no character that a node refuses')

@@ -16,7 +16,7 @@ use RedlockTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-# A host's checks of its connections are sent when its clock can be divided by 5 s.
+# A host checks its connections when its clock is a multiple of 5 s.
 sub phase
 {
 	my ($up) = split ' ', slurp_file('/proc/uptime');
@@ -32,7 +32,7 @@ sub logged
 	return scalar(() = slurp_file($host->logfile) =~ /redlock node \Q$address: $text\E$/mg);
 }
 
-# ---- connections that break while they are written to ----
+# ---- connections that break during a write ----
 
 SKIP:
 {
@@ -67,7 +67,7 @@ SKIP:
 	my $s = session($host);
 	my $stats = sub { return $host->safe_psql('postgres', "SELECT $_[0] FROM redlock_stats"); };
 
-	# it is due 4.5 s later, and its answer a second after that, both between the same two checks
+	# due 4.5 s later, with the answer a second after that: both between the same two checks
 	wait_until(sub { phase() > 1 && phase() < 1.5 }, 'it is some time before the next check');
 	$s->query("SELECT redlock_acquire('a', scope => 'session')");
 	wait_until(sub { phase() < 0.3 }, 'that has come');
@@ -82,7 +82,7 @@ SKIP:
 	$_->kill9 foreach @redis;
 }
 
-# ---- one node of three that is slow, or silent ----
+# ---- one node of three is slow, or silent ----
 
 {
 	my @redis = redis_nodes(3);
@@ -109,7 +109,7 @@ SKIP:
 	$node->obey;
 	wait_until(sub { $s->query("SELECT redlock_acquire('b')"); $rtt->() < 0.5 }, 'it is quick again');
 
-	# it answers nothing any more, and no command on other connections
+	# the node answers nothing any more, and no command on other connections
 	$node->obey([ '^NOW', 'hang' ], [ '^EVALSHA', 'hang' ]);
 	wait_until(sub { $node->hung >= 1 }, 'its connection is dead');
 	$s->query('DROP TABLE end_repeats');
@@ -119,7 +119,7 @@ SKIP:
 	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) >= 3 }, 'it goes on');
 	is(logged($host, $node, $anew), 1, 'once');
 
-	# a new broker has not doubted it, but learns that there is no time to connect anew
+	# a new broker has not doubted the node, but learns that the time is too short to connect again
 	$node->obey([ '^EVALSHA', 'hang' ], [ '^SCRIPT', 'delay', 1.6 ]);
 	my $before = logged($host, $node, $failed);
 	replace_broker($host);
@@ -146,7 +146,7 @@ SKIP:
 	$host->stop;
 }
 
-# ---- one error for the commands of several locks, some of which were executed ----
+# ---- one error for the commands of several locks, some of them executed ----
 
 {
 	my @redis = redis_nodes(3);
@@ -160,7 +160,7 @@ SKIP:
 	$s[$_]->send("SELECT redlock_try('lock $_', scope => 'session')") foreach 0, 1;
 	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") eq '2' }, 'two ask for a lock');
 	kill 'CONT', $broker;
-	is($_->result->{out}, 't', 'who gets it from the other nodes') foreach @s;
+	is($_->result->{out}, 't', 'the other nodes grant the lock') foreach @s;
 	wait_until(sub { key_count("redlock:lock $_", $redis[2]) == 1 }, 'the key is there') foreach 0, 1;
 	$node->obey;
 	$s[$_]->query("SELECT redlock_release('lock $_')") foreach 0, 1;

@@ -26,7 +26,7 @@ sub no_key_left
 	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, $description, 30);
 }
 
-# That A and B exclude each other by the nodes that are there.
+# Checks that A and B exclude each other by the nodes that are up.
 sub works
 {
 	my ($when) = @_;
@@ -41,7 +41,7 @@ sub works
 	no_key_left('job', "$when: no key is left");
 }
 
-# That the error names exactly these nodes.
+# Checks that the error names exactly these nodes.
 sub no_quorum
 {
 	my ($session, $sql, $when, @dead) = @_;
@@ -93,16 +93,15 @@ works('two nodes hang');
 $_->resume for @nodes[ 1, 3 ];
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 
-# How much it costs is the benchmark's; here, that nobody waits for those that hang, which
-# would take redlock.node_timeout.
+# The benchmark measures the cost.  Here: no session waits for hanging nodes, which would take
+# redlock.node_timeout.
 $_->pause for @nodes[ 1, 3 ];
 my $median = median_ms($session_a, 300, '1 s') // die 'no locks';
 $_->resume for @nodes[ 1, 3 ];
 wait_nodes_ready($host_a, 5);
 cmp_ok($median, '<', 500 / 4, 'acquire does not wait for two of five nodes that are stopped');
 
-# What these nodes are owed must not stand in the way of new locks, not even
-# before they are given up.
+# Debts to these nodes must not delay new locks, not even before the nodes count as failed.
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '10s'");
 $host_a->reload;
 $host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '10s') or die 'no reload';
@@ -141,8 +140,8 @@ is($session_b->query("SELECT redlock_try('job')"), 'f', 'nor when it votes again
 $session_a->query('COMMIT');
 no_key_left('job', 'it is released as ever');
 
-# Without its data it does not vote for as long as redlock.max_ttl, so that is
-# short here; all other times are as above.
+# Without its data the node does not vote for redlock.max_ttl, so this is short here; all other
+# times are as above.
 sub set_max_ttl
 {
 	my ($max_ttl) = @_;
@@ -153,7 +152,7 @@ sub set_max_ttl
 		$host->reload;
 		$host->poll_query_until('postgres', 'SHOW redlock.max_ttl', $max_ttl) or die 'no reload';
 	}
-	# the host that is reloaded first refuses locks until the other has told its setting
+	# the host that reloads first refuses locks until the other host's entry has its setting
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '3 s')")->{out} eq 't' }, "both have a max_ttl of $max_ttl");
@@ -205,7 +204,7 @@ wait_until(sub { key_count('redlock:half', @nodes[ 1, 4 ]) == 0 },
 
 $_->resume for @hang;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
-no_key_left('half', 'nor do those that hung');
+no_key_left('half', 'no key is left at the nodes that hung');
 works('after they went on');
 
 # ---- a majority is dead ----
@@ -221,7 +220,7 @@ wait_until(sub { key_count('redlock:half', @nodes[ 0, 3 ]) == 0 },
 $_->kill9 for @nodes[ 0, 3 ];
 no_quorum($session_a, "SELECT redlock_try('half')", 'all nodes are dead', @nodes);
 
-# a skipped job is one that another does
+# a skipped job runs on another host
 foreach my $wait ('0', '300 ms', '2 s')
 {
 	no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => '$wait')", "redlock_run, wait $wait", @nodes);
@@ -242,11 +241,11 @@ $_->start for @nodes;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 is($session_a->result->{out}, 't', 'and gets the lock when the nodes are there');
 $session_a->query('COMMIT');
-is($patient->result->{out}, 't', 'so does the one behind it');
+is($patient->result->{out}, 't', 'the next waiter gets the lock, too');
 $patient->quit;
 works('after all came back');
 
-# ---- nodes that forgot the script are sent it again ----
+# ---- nodes without the script are sent its text again ----
 
 my $locks = 40;    # of one turn: more than one call of the script has room for
 my $failed = "SELECT string_agg(votes_error || last_error, ' ' ORDER BY node) FROM redlock_nodes";
@@ -262,8 +261,8 @@ $_->cli('SCRIPT', 'FLUSH') for @nodes;
 works('without the script');
 is($host_a->safe_psql('postgres', $failed), $failed_before, 'no node is said to have failed');
 
-# Two of them say so when the others have decided.  They are stopped meanwhile, for
-# less than node_timeout.
+# Two nodes answer so after the others have decided.  They are stopped meanwhile, for less than
+# node_timeout.
 my @late = @nodes[ 1, 3 ];
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '59s'");
 $host_a->reload;
@@ -278,7 +277,7 @@ foreach my $what ('granted', 'refused')
 	is($session_a->query("BEGIN; SELECT redlock_try('late')"),
 		$what eq 'granted' ? 't' : 'f', "a lock is $what by a majority");
 	$_->resume for @late;
-	# who has this script again was sent its text after the answer to the one before
+	# these nodes received the text after the answer to the command before
 	my ($next, $there) = (0, 0);
 	wait_until(
 		sub {

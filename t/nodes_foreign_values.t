@@ -17,7 +17,7 @@ my @nodes = redis_nodes(3);
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '20s'\nredlock.node_timeout = '10s'\nredlock.on_loss = 'error'");
 my ($admin, $s) = map { session($host) } 1, 2;
 
-# Runs a script with these arguments on each node; what each node says.
+# Runs a script with these arguments on each node; returns the answers.
 sub on_nodes
 {
 	my ($script, @arguments) = @_;
@@ -51,7 +51,7 @@ my $since = connected_since();
 
 # ---- long values ----
 
-# each character has its own length in UTF-8, and no limit is a multiple of all of them
+# each character has another length in UTF-8, and no limit is a multiple of all lengths
 my %character = (2 => 'ä', 3 => '€', 4 => '😀');
 
 foreach my $size (100_000, 5_000_000)
@@ -88,11 +88,11 @@ foreach my $size (100_000, 5_000_000)
 	$holder->quit;
 	$s->query('SELECT redlock_release_all()');
 
-	# those who wait are told what it is, as far as there is room
+	# waiters see what the value is, as far as there is room
 	my $result = $s->run("SELECT redlock_acquire('big $size', wait => '200 ms')");
 	utf8::decode($result->{detail});
 	is($result->{state}, '55P03', "$size bytes: a wait ends");
-	like($result->{detail}, qr/^It was granted to: $letter{30,}\.$/, "$size bytes: its error shows whole characters");
+	like($result->{detail}, qr/^The lock was granted to: $letter{30,}\.$/, "$size bytes: its error shows whole characters");
 	$s->send("SELECT redlock_acquire('big $size', scope => 'session')");
 	my $waits = "FROM redlock_locks WHERE resource = 'big $size' AND state = 'waiting'";
 	wait_until(sub { $admin->query("SELECT count(held_by) $waits") == 1 }, "$size bytes: a session waits");
@@ -108,7 +108,7 @@ foreach my $size (100_000, 5_000_000)
 # ---- a text that is not UTF-8 ----
 
 on_nodes(q{redis.call('SET', ARGV[1], string.rep('\255\1a', 40000))}, 'redlock:raw');
-like($s->run("SELECT redlock_acquire('raw', wait => '100 ms')")->{detail}, qr/^It was granted to: .*a.*\.$/, 'bytes that are no text are shown somehow');
+like($s->run("SELECT redlock_acquire('raw', wait => '100 ms')")->{detail}, qr/^The lock was granted to: .*a.*\.$/, 'bytes that are no text are shown somehow');
 is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND last_error IS NULL"), 3, 'and are no error of a node');
 
 # ---- long counters and barriers ----
@@ -118,7 +118,7 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 	my ($holder, $kept) = map { session($host) } 1, 2;
 	my $enough = renewals() + 4;
 
-	# A lease that was renewed does not depend on its counter any more.
+	# A renewed lease does not depend on its counter any more.
 	$holder->query("SELECT redlock_acquire('beside', scope => 'session', ttl => '3 s')");
 	$kept->query("SELECT redlock_acquire('grown', scope => 'session', ttl => '3 s')");
 	wait_until(sub { renewals() >= $enough }, 'leases are renewed');
@@ -137,7 +137,7 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 		'redlock:barred', $digits);
 	is($s->query("SELECT redlock_try('barred', mode => 'shared')"), 'f', "a barrier of $digits bytes holds readers back");
 	is($s->run("SELECT redlock_acquire('barred', mode => 'shared', wait => '1 s')")->{state}, '55P03', 'they wait in vain');
-	is($s->query("SELECT redlock_try('barred')"), 't', 'it bars nobody else');
+	is($s->query("SELECT redlock_try('barred')"), 't', 'the forged barrier does not hold a writer back');
 
 	$enough = renewals() + 6;
 	wait_until(sub { renewals() >= $enough }, 'leases are renewed beside it');
@@ -153,7 +153,7 @@ is(connected_since(), $since, 'the host stays connected to each node');
 my $like = '0123456789abcdef0123456789abcdef:000000008:0000000000000001= host=stranger';
 my @values;
 
-# another character at each place: a capital letter, and one that no number has
+# another character at each place: a capital letter, and a non-digit
 foreach my $at (0 .. 60)
 {
 	my $was = substr $like, $at, 1;
@@ -163,7 +163,7 @@ foreach my $at (0 .. 60)
 		push @values, substr($like, 0, $at) . $wrong . substr($like, $at + 1);
 	}
 }
-# one that is ours, with more or less in front, and cut at each place
+# a value of ours with a longer or shorter head, and cut at each place
 push @values, "0$like", substr($like, 1), map { substr $like, 0, $_ } 1 .. 60;
 # with the right separators only
 push @values, ('.' x 42) . ':' . ('.' x 16) . '= stranger', ('.' x 32) . ':' . ('.' x 9) . ':' . ('.' x 16) . '= stranger', uc $like,

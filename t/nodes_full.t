@@ -50,7 +50,7 @@ sub told
 
 my $app = session_of('app');
 
-# ---- one role, three sessions, arrays of names that nobody has used ----
+# ---- one role, three sessions, arrays of unused names ----
 
 {
 	my $before = used($nodes[0]);
@@ -75,7 +75,7 @@ my $app = session_of('app');
 		like($result->{message}, qr/^role "mallory" brings in too many new redlock names$/, 'which is told');
 		like(
 			$result->{detail},
-			qr/^It has brought in (99\d\d|10000) names .* and redlock\.max_new_names_per_hour is 10000\.$/,
+			qr/^The role has brought in (99\d\d|10000) names .* and redlock\.max_new_names_per_hour is 10000\.$/,
 			'with how many they are');
 	}
 	cmp_ok(max_counters(), '<=', LIMIT, 'no node has more counters than that');
@@ -89,7 +89,7 @@ my $app = session_of('app');
 	is($host->safe_psql('postgres', "SELECT new_names BETWEEN 9900 AND 10000, refused FROM redlock_roles WHERE role = 'mallory'"),
 		't|3', 'redlock_roles tells which role it is');
 	is($host->safe_psql('postgres', 'SELECT role FROM redlock_roles ORDER BY new_names DESC LIMIT 1'), 'mallory', 'and it brought in most');
-	is(told(qr/LOG:  role "mallory" gets no more new redlock names for now\n.*DETAIL:  It has brought in (99\d\d|10000) within an hour\./),
+	is(told(qr/LOG:  role "mallory" gets no more new redlock names for now\n.*DETAIL:  The role has brought in (99\d\d|10000) within an hour\./),
 		1, 'the log tells it once');
 
 	my $old = $mallory[0];
@@ -157,18 +157,18 @@ sub fails_with_oom
 }
 
 fails_with_oom($app->run("SELECT redlock_try('unheard of', scope => 'session')"), 'a full node grants no new name');
-fails_with_oom($app->run("SELECT redlock_try_all(ARRAY['known', 'unheard of, too'], scope => 'session')"), 'nor one beside one that it knows');
-is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'it grants one that it knows');
+fails_with_oom($app->run("SELECT redlock_try_all(ARRAY['known', 'unheard of, too'], scope => 'session')"), 'a full node refuses a call for a known and a new name');
+is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'a full node grants a known name');
 is($on_b->query("SELECT redlock_try('known', scope => 'session')"), 'f', 'to one session');
 is($app->query("SELECT redlock_try_all(ARRAY['one', 'two'], scope => 'session')"), 't', 'several');
 is($app->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a shared one');
-is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'to hosts that share it');
+is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a full node lets hosts share a known name');
 is($app->query("SELECT redlock_try('permit', permits => 2, scope => 'session')"), 't', 'a permit');
 $on_b->send("SELECT redlock_acquire('known', wait => '1 min', scope => 'session')");
 wait_until(sub { $known_host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'known' AND state = 'waiting'") == 1 },
 	'a session of another host waits');
 is($app->query("SELECT redlock_release('known')"), 't', 'a lock is released there');
-is($on_b->result->{state}, '', 'and the one that waits gets it');
+is($on_b->result->{state}, '', 'the waiter of the other host gets the lock');
 is($on_b->query('SELECT redlock_release_all()'), 2, 'which releases it');
 is($app->query('SELECT redlock_release_all()'), 4, 'all others are released');
 is($renewed->query("SELECT redlock_release('given back')"), 't', 'and what was acquired before');
@@ -183,11 +183,11 @@ is($on_b->query("SELECT redlock_acquire('given back', scope => 'session') > $tok
 	is($renewed->query(q{SELECT count(redlock_extend(resource, token, '2 h')) FROM redlock_locks WHERE scope = 'detached'}), 1, 'a detached lock is prolonged');
 }
 
-# ---- what tells that they are full ----
+# ---- messages about full nodes ----
 
 wait_until(sub { told(qr/WARNING:  redlock node \S+ has little memory left/) == 3 }, 'the log warns of each node')
   or diag(slurp_file($host->logfile));
-like(slurp_file($host->logfile), qr/DETAIL:  It uses \d+ of 31457280 bytes, \d+ %\. Of the roles of this server, the one with OID \d+ has brought in most new names within an hour: 99\d\d\./,
+like(slurp_file($host->logfile), qr/DETAIL:  The node uses \d+ of 31457280 bytes, \d+ %\. Of the roles of this server, the role with OID \d+ has brought in most new names within an hour: 99\d\d\./,
 	'with the role that brought in most new names');
 is($host->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes WHERE memory_used > 0.8 * memory_limit AND memory_limit = 31457280'),
 	3, 'redlock_nodes tells how full they are');
@@ -196,7 +196,7 @@ $renewed->query("SELECT redlock_release('renewed')");
 replace_broker($host);
 wait_nodes_ready($host, 3);
 is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'a host that connects to full nodes uses them');
-is($renewed->query(q{SELECT count(redlock_check(resource, token)) FROM redlock_locks WHERE scope = 'detached'}), 1, 'and has what it had');
+is($renewed->query(q{SELECT count(redlock_check(resource, token)) FROM redlock_locks WHERE scope = 'detached'}), 1, 'the host still knows the detached lock');
 is(told(qr/WARNING:  redlock node \S+ has little memory left/), 6, 'each broker warns once');
 
 empty($_) foreach @nodes;
@@ -204,7 +204,7 @@ is($app->query("SELECT redlock_try('unheard of', scope => 'session')"), 't', 'ne
 wait_until(sub { told(qr/LOG:  redlock node \S+ has enough memory again/) == 3 }, 'which the log tells');
 is(told(qr/WARNING:  redlock node \S+ has little memory left/), 6, 'and nothing more');
 
-# A node that does not tell its memory, or has no limit.
+# A node that hides its memory, or has no limit.
 {
 	my $unlimited = redis_node();
 

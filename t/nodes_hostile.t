@@ -48,8 +48,7 @@ hostile_round('closes when asked',
 hostile_round('garbage', { rules => [ [ '.', 'say', $garbage ] ], reason => $no_redis });
 hostile_round('garbage after the greeting',
 	{ rules => [ [ $script, 'say', $garbage ] ], reason => $no_redis });
-# hiredis 1.0 and later also know RESP3, which nobody asked for: a map whose length never
-# ends, a whole map, a push.
+# hiredis 1.0 and later also accept RESP3 unasked: a map of endless length, a whole map, a push.
 hostile_round('garbage of RESP3',
 	{ rules => [ [ '.',     'say', "%$garbage" ] ],           reason => qr/$no_redis|$no_answer/ },
 	{ rules => [ [ $script, 'say', '%1\r\n+a\r\n:1\r\n' ] ], reason => qr/$no_redis|$strange/ },

@@ -20,7 +20,7 @@ symlink $server->socket, $first or die "$first: $!";
 my $host = redlock_cluster('host',
 	nodes => [ "unix://$first", "unix://$second", $other ],
 	ready => 2,
-	# a round that nobody ends waits for so long
+	# the pause of a round that is not decided
 	conf => "redlock.node_timeout = '6 s'");
 my $holder = session($host);
 
@@ -53,17 +53,17 @@ unlink $first or die "$first: $!";
 symlink $server->socket, $second or die "$second: $!";
 $server->restart;
 wait_until(sub { node_has($second, "state = 'ready' AND votes_yes > 0") },
-	'it restarts, and renews it by its second name');
+	'after a restart, the second name of the node takes the renewal');
 
 wait_until(sub { stat_of('lost') == 1 }, 'the lease ends');
 is(stat_of('renewed'), $renewed, 'and was not renewed by one server of three nodes');
 $holder->run("SELECT redlock_release('job')");
 
-# Its first name comes back, and is the one that is refused now.
+# The first name comes back, and is now the refused one.
 $other->resume;
 symlink $server->socket, $first or die "$first: $!";
 wait_until(sub { node_has($first, "state = 'refused' AND last_error ~ 'same server'") },
-	'it is used by one name');
+	'one of the two names of the server is used');
 wait_nodes_ready($host, 2);
 wait_until(sub { $holder->run("SELECT redlock_try('job')")->{out} eq 't' },
 	'two servers are a quorum');

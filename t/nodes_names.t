@@ -65,7 +65,7 @@ sub wait_for_node
 	return;
 }
 
-# What a file of each thread of the broker says, without its first thread.
+# The contents of a file of each thread of the broker, but the first.
 sub threads
 {
 	my ($file) = @_;
@@ -74,7 +74,7 @@ sub threads
 	return map { eval { slurp_file("$_/$file") } // () } grep { !m{/$pid$} } glob "/proc/$pid/task/*";
 }
 
-# Fast, which must not wait for anything that hangs.
+# Fast calls, which must not wait for a hanging lookup.
 sub stops
 {
 	my ($what) = @_;
@@ -100,13 +100,13 @@ wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'a name hangs');
 is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'the other nodes are a quorum');
 
 my @status = threads('status');
-is(scalar @status, 1, 'it hangs in a thread of its own');
+is(scalar @status, 1, 'the resolver hangs in one thread of its own');
 my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
 # all but KILL and STOP, and the two that glibc has for itself
 is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
 
 replace_broker($host);
-wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'its successor asks anew');
+wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'the next broker resolves the name again');
 is($s->query("SELECT redlock_check('job') > '0'"), 't', 'the lease is valid');
 
 # ---- many that hang ----
@@ -148,7 +148,7 @@ set_nodes(@nodes[ 0, 1 ]);
 $host->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes') or die 'nodes are left';
 set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'), 'redis://no-such-host.invalid:1');
 wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the host name: '", 'a name is unknown');
-# the first of its addresses may be one where the node does not listen
+# the first address may be one without the node
 wait_for_node($by_name, "state = 'ready' AND coalesce(last_error, '') !~ 'resolve'",
 	'another is resolved at once');
 set_fault('quick-threads', 0);
@@ -160,11 +160,11 @@ set_fault('late-workers', 1);
 with_faults(sub { $host->start });
 set_nodes(@nodes[ 0, 1 ], 'redis://no-such-host.invalid:2');
 set_fault('late-workers', 0);
-wait_for_node('no-such-host.invalid:2', 'true', 'it is not lost');
+wait_for_node('no-such-host.invalid:2', 'true', 'the change of the list is not lost');
 
 # ---- stop ----
 
-# Names that hang, and names that fail at once, and are asked for again and again.
+# Names that hang, and names that fail at once, looked up again and again.
 foreach my $round (1 .. 9)
 {
 	my $name = $round % 3 == 0 ? 'no-such-host' : 'slow';

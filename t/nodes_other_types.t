@@ -13,7 +13,7 @@ use RedlockTest;
 use Test::More;
 
 my $redisson = '8743c9c0-0795-4907-87fd-6c719a6b4586:58';
-# the commands that make a key, and what people are told of it
+# commands that make a key, and the texts about the key
 my %kinds = (
 	'a lock of Redisson' => [ qq{redis.call('HINCRBY', KEY, '$redisson', 1)}, "a Redisson lock of $redisson" ],
 	'a read lock of Redisson' =>
@@ -28,7 +28,8 @@ my %kinds = (
 	'a stream' => [ q{redis.call('XADD', KEY, '*', 'a', 'b')}, 'a key of type stream' ],
 );
 
-# A user who has what docs/how-to/permissions.md lists, but the two commands that tell the type.
+# A user with the rights of docs/how-to/permissions.md, but without the two commands that tell the
+# type.
 my @rights = slurp_file('docs/how-to/permissions.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
 my @nodes = redis_nodes(3);
 # a busy machine is no error of the nodes
@@ -40,7 +41,7 @@ my $limited = redlock_cluster('b', nodes => [ map { $_->url(user => 'limited', p
 my $untyped = redlock_cluster('c', nodes => [ map { $_->url(user => 'untyped', password => 'secret') } @nodes ], conf => $conf);
 my ($admin, $s) = map { session($host) } 1, 2;
 
-# Makes the key of a lock, in place of what is there; in seconds, how long it lives.
+# Replaces the key of a lock, with a ttl in seconds.
 sub make
 {
 	my ($kind, $name, $life, @at) = @_;
@@ -69,7 +70,7 @@ sub no_node_has_an_error
 	return;
 }
 
-# A session of the host waits for the lock, and is told that it has to.
+# A session of the host waits for the lock, and hears that it must wait.
 sub told_while_waiting
 {
 	my ($at, $name) = @_;
@@ -105,10 +106,10 @@ foreach my $kind (sort keys %kinds)
 		my $result = $s->run("SELECT redlock_acquire('$name', wait => '150 ms'$more)");
 
 		is($result->{state}, '55P03', "$kind: a wait ends$more");
-		is($result->{detail}, "It was granted to: $said.", "$kind: it says what holds the lock$more");
+		is($result->{detail}, "The lock was granted to: $said.", "$kind: it says what holds the lock$more");
 	}
 	is($s->run("SELECT redlock_acquire('$name', wait => '150 ms', permits => 3)")->{state}, '55P03', "$kind: a wait for a permit ends");
-	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: so does one for several");
+	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: a wait for several locks ends, too");
 	my $result = $s->run("CALL redlock_run('$name', 'SELECT 1/0', record => true)");
 	is($result->{state}, '', "$kind: a run is skipped");
 	like($result->{err}, qr/NOTICE/, "$kind: with a notice");
@@ -116,7 +117,7 @@ foreach my $kind (sort keys %kinds)
 	is(what_is_there($name), $before, "$kind: nothing has changed the key");
 	no_node_has_an_error($kind);
 
-	# those who wait have it when the other program gives it up
+	# waiters get the lock when the other program releases it
 	foreach my $more ('', ", mode => 'shared'", ', permits => 3')
 	{
 		make($kind, $name);
@@ -165,7 +166,7 @@ foreach my $at ([ $limited, sub { 'a key that is not a string' } ], [ $untyped, 
 		make($kind, $name);
 		is($session->query("SELECT redlock_try('$name', $_)"), 'f', "without rights: $kind refuses a try, $_")
 		  foreach "mode => 'exclusive'", "mode => 'shared'", 'permits => 2';
-		is($session->run("SELECT redlock_acquire('$name', wait => '100 ms')")->{detail}, 'It was granted to: ' . $says->($kind) . '.',
+		is($session->run("SELECT redlock_acquire('$name', wait => '100 ms')")->{detail}, 'The lock was granted to: ' . $says->($kind) . '.',
 			"without rights: $kind is told as well as may be");
 		$session->send("SELECT redlock_acquire('$name', scope => 'session')");
 		is(told_while_waiting($other, $name), $says->($kind), 'also by the view');
@@ -215,8 +216,8 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			my ($of_hash, $of_string) =
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
 			# how many nodes have told by then may differ
-			is(join(' ', map { /another session holds it there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
-			cmp_ok(scalar(() = $of_hash =~ /another session holds it there, or has held it since/g), '>=', 2, 'which says so of a majority');
+			is(join(' ', map { /another session holds the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
+			cmp_ok(scalar(() = $of_hash =~ /another session holds the lock there, or has held the lock since/g), '>=', 2, 'a majority of the nodes reports another holder');
 		}
 		$_->quit foreach @holders;
 		wait_until(sub { $admin->query('SELECT releasing FROM redlock_stats') == 0 }, "all is released: $hash");
@@ -227,7 +228,7 @@ no_node_has_an_error('in place of a lock');
 
 # ---- in place of a lock's other keys ----
 
-# by the command that needs it, at one node
+# by the command that needs the key, at one node
 my %companions = (
 	'token' => [ '\0token', "SELECT redlock_try('NAME')" ],
 	'readers' => [ '\0readers', "SELECT redlock_try('NAME', mode => 'shared')", "SELECT redlock_acquire('NAME', scope => 'session', mode => 'shared')" ],
@@ -248,7 +249,7 @@ foreach my $which (sort keys %companions)
 	is($s->query($sql =~ s/NAME/$name/r), 't', "$which: the other nodes grant the lock");
 	wait_until(sub { $errors->() eq $nodes[1]->address }, "$which: that node alone has an error")
 	  or diag($admin->query('SELECT node, state, last_error FROM redlock_nodes'));
-	is($s->query("SELECT redlock_try('another $which')"), 't', "$which: other locks fare well");
+	is($s->query("SELECT redlock_try('another $which')"), 't', "$which: the nodes grant other locks");
 
 	# at all nodes it is an error of the call
 	$name = "with each $which of another type";
@@ -267,7 +268,7 @@ foreach my $which (sort keys %companions)
 		$_->cli('EVAL', "redis.call('DEL', ARGV[1] .. '$suffix')", 0, "redlock:$kept") foreach @nodes;
 	}
 
-	# a reload with another user is another node: so its error is forgotten
+	# with another user the node is another node, so its error is forgotten
 	$host->append_conf('postgresql.conf', redlock_conf(nodes => [ map { $_->url(user => $which, password => 'secret') } @nodes ]));
 	$_->cli(qw(ACL SETUSER), $which, qw(on >secret ~* &* +@all)) foreach @nodes;
 	$host->reload;

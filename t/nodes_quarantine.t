@@ -19,7 +19,7 @@ use Time::HiRes qw(sleep time);
 
 my ($host_a, $host_b);
 
-# What the host's broker says of a node.
+# The state of a node by the host's broker.
 sub node_is
 {
 	my ($host, $node, $columns) = @_;
@@ -53,7 +53,7 @@ sub is_free_for
 		redis_node(), redis_node());
 	my $max_ttl = 8;
 	my $conf = "redlock.ttl = '2s'\nredlock.max_ttl = '${max_ttl}s'";
-	# which waits: they are young, so those that may have forgotten are in quarantine at first
+	# waits: the nodes are young, so those that may have forgotten begin in quarantine
 	($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
 	my ($on_a, $on_b) = map { session($_) } $host_a, $host_b;
 	my @forget = @nodes[ 0 .. 2 ];
@@ -66,7 +66,7 @@ sub is_free_for
 	$nodes[0]->start;
 	my $restarted = time;
 	wait_quarantined($_, 'restarted at [-0-9]+ [:0-9]+ \S+', $nodes[0]) foreach $host_a, $host_b;
-	# also later: it is read by whoever looks, and stands in the messages
+	# also later, as people read the view at any time, and messages quote the text
 	wait_until(sub { time > $restarted + 3 }, 'some time passes');
 	my $near = "substring(%s FROM 'restarted at (.*) and may')::timestamptz BETWEEN"
 	  . " to_timestamp($began) - interval '2 s' AND to_timestamp($restarted) + interval '2 s'";
@@ -91,7 +91,7 @@ sub is_free_for
 	is(node_is($host_a, $nodes[0], 'quarantine IS NULL AND quarantined_for IS NULL'), 't', 'the view does not tell of it any more');
 	is(node_is($host_a, $nodes[0], 'last_error IS NULL AND last_error_at IS NULL'), 't', 'also not as an error');
 
-	# an error that is over: the view tells when it was
+	# a past error: the view shows its time
 	my $before = $host_a->safe_psql('postgres', 'SELECT clock_timestamp()');
 	$nodes[4]->restart;
 	$host_a->poll_query_until('postgres',
@@ -159,9 +159,9 @@ sub is_free_for
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 	is($on_b->query("SELECT redlock_try('held')"), 'f', 'the one that is held is not');
 	is($on_a->query("SELECT redlock_release('held')"), 't', 'until it is released');
-	is_free_for($on_b, 'held', 'then the other host gets it');
+	is_free_for($on_b, 'held', 'then the other host gets the released lock');
 
-	# a server that starts while a node is young has no memory of it, and is careful
+	# a server that starts while a node is young has no memory of the node, and is careful
 	$nodes[1]->restart;
 	$host_b->restart;
 	wait_quarantined($host_b, 'restarted', $nodes[1]);
@@ -190,7 +190,7 @@ sub is_free_for
 	is($result->{state}, '08006', 'there is no quorum for it');
 	like($result->{detail}, qr/\Q@{[$_->address]}\E: [^;]*(marker|data)[^;]* lost/, 'the detail says why: ' . $_->address)
 	  foreach @flushed;
-	# also what nobody holds: these nodes can't tell
+	# also a free lock: these nodes cannot tell
 	is($on_b->run("SELECT redlock_try('free')")->{state}, '08006', 'nor a lock that is free');
 	is($on_a->run("SELECT redlock_try('free')")->{state}, '08006', 'nor does the holder\'s host');
 	wait_quarantined($_, 'data was lost', @flushed) foreach $host_a, $host_b;
@@ -211,15 +211,15 @@ sub is_free_for
 	is_free_for($on_b, 'free', 'they vote again when their quarantine is over');
 	is($on_b->query("SELECT redlock_try('job')"), 'f', 'the lock is held as ever');
 	is($on_a->query("SELECT redlock_release('job')"), 't', 'until it is released');
-	is_free_for($on_b, 'job', 'then the other host gets it');
+	is_free_for($on_b, 'job', 'then the other host gets the released lock');
 	cmp_ok($on_b->query("BEGIN; SELECT redlock_acquire('job')"), '>', $token, 'with a larger token');
 	$on_b->query('COMMIT');
 
-	# a minority: nobody waits for it
+	# a minority: no session waits for it
 	$nodes[4]->cli('FLUSHALL');
 	is($on_b->query("SELECT redlock_try('other')"), 't', 'a flushed minority is in nobody\'s way');
 	wait_quarantined($host_b, 'data was lost', $nodes[4]);
-	# who comes later learns of it from the marker
+	# a later host learns of the loss from the marker
 	is($on_a->query("SELECT redlock_try('other')"), 't', 'on no host');
 	wait_quarantined($host_a, 'data was lost', $nodes[4]);
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;

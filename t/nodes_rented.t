@@ -53,7 +53,7 @@ sub told
 	return scalar(() = slurp_file($host->logfile, $log_from) =~ /redlock node \Q@{[$node->address]}\E $what/g);
 }
 
-# A process that nobody knows, which has the data of the former one.
+# A new process with the data of the former one.
 sub restart
 {
 	my ($node) = @_;
@@ -79,7 +79,7 @@ sub restart
 	$may_not_ask->cli(qw(ACL SETUSER carol on >secret ~* &* +@all -config));
 	$hides->obey([ '^INFO persistence', 'edit', 'aof_enabled', 'aof_allowed' ]);
 
-	# url, what its quarantine says, whether the statement is contradicted
+	# url, reason of its quarantine, is the statement contradicted?
 	my %cases = (
 		'no CONFIG, nothing said' => { node => redis_node(@no_config), why => 'it does not answer CONFIG GET' },
 		'no CONFIG, yes' => { node => redis_node(@no_config), say => 'yes' },
@@ -124,7 +124,7 @@ sub restart
 		join(', ', map { $url->($cases{$_}) =~ s/carol:secret/***/r } sort keys %cases),
 		'SHOW tells what was said of the nodes');
 
-	# a server that has seen none of them before
+	# a server that has never seen these nodes
 	$log_from = -s $host->logfile;
 	$host->append_conf('postgresql.conf', "redlock.max_ttl = '2s'");
 	$host->restart;
@@ -135,8 +135,8 @@ sub restart
 
 		if ($cases{$what}{wrong})
 		{
-			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that it does not count");
-			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  It says itself: $why\\.\n"), 1, "$what: so does the log, once");
+			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that the parameter does not count");
+			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  The node says: $why\\.\n"), 1, "$what: the log says the same, once");
 		}
 		else
 		{
@@ -145,7 +145,7 @@ sub restart
 		}
 	}
 
-	# that they were seen before makes no difference
+	# earlier knowledge of the nodes makes no difference
 	foreach my $what ('no CONFIG, yes', 'no CONFIG, nothing said', 'it says that it keeps all, no', 'it says everysec, yes')
 	{
 		my ($node, $why) = @{ $cases{$what} }{qw(node why)};
@@ -157,7 +157,7 @@ sub restart
 	is(told($cases{'it says everysec, yes'}{node}, 'is not durable'), 1, 'that its word counts is not told again');
 	wait_nodes_ready($host, $number);
 
-	# by a reload it becomes no other node
+	# a reload does not make it another node
 	my $s     = session($host);
 	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
 	my $later = $cases{'no CONFIG, nothing said'};
@@ -172,12 +172,12 @@ sub restart
 	restart($later->{node});
 	is(told($later->{node}, 'does not vote'), $before, 'it counts from then on');
 
-	# what it has lost all the same is missed: durable or not
+	# a loss of data is noticed all the same, durable or not
 	$later->{node}->cli('FLUSHALL');
-	# it is asked for a vote when it has told of other hosts
+	# the node is asked for a vote when it has told of other hosts
 	wait_until(
 		sub { $s->query("SELECT redlock_try('job')"); node_is($later->{node}, "state = 'quarantined' AND quarantine ~ 'data was lost'") },
-		'who lost its data does not vote');
+		'a node that lost its data does not vote');
 
 	# ---- wrong lists change nothing ----
 
@@ -225,7 +225,7 @@ sub restart
 	my $script_may_not = qr/(NOPERM|ERR) (ACL failure|The user executing the script).*/;
 	my $user_may_not   = sub { return qr/NOPERM .*\b$_[0]' command/ };
 
-	# what the view must say, a node, and its URL if that is not the plain one
+	# expected view, node, and its URL if not the plain one
 	my @cases = (
 		[ qr/it has no command INFO, which a node needs \($named\)/, $without->('INFO') ],
 		[ qr/it has no command EVAL, which a node needs \($no_lua\)/, $without->('EVAL') ],
@@ -254,7 +254,7 @@ sub restart
 	  or diag($s->query('TABLE redlock_nodes'));
 	foreach my $case (@cases)
 	{
-		# it is asked again now and then, and in another state meanwhile
+		# the node is asked again now and then, and has another state meanwhile
 		wait_until(sub { $reasons->($case) =~ /^$case->[0]$/ }, "the view says: $case->[0]");
 	}
 	# here, too
@@ -268,16 +268,16 @@ sub restart
 	  or diag($result->{detail});
 	is($result->{state}, '08006', 'there is no quorum');
 
-	# a command that is unknown is repeated by the server, with its arguments
+	# the server repeats an unknown command, with its arguments
 	my $no_auth = $without->('AUTH');
 	set_nodes($no_auth->url(password => 'S3cr3t'));
 	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
 	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
 
-	# it votes as soon as it may, and then says so
+	# the node votes as soon as it may, and the log says so
 	my ($node, $url) = $may_not->('-evalsha');
 	set_nodes($url);
-	wait_for_node($node, "state = 'refused'", 'one that may not');
+	wait_for_node($node, "state = 'refused'", 'a node whose user lacks EVALSHA is refused');
 	$node->cli(qw(ACL SETUSER carol +evalsha));
 	wait_for_node($node, "state = 'ready'", 'until it may');
 	wait_until(sub { $s->run("SELECT redlock_try('job')")->{out} eq 't' }, 'and votes, when it has told of other hosts');

@@ -46,7 +46,7 @@ sub hears_nodes
 	return;
 }
 
-# A new broker, with new connections, which has not yet doubted any.
+# A new broker, with new connections, and without a doubt so far.
 sub begin
 {
 	$_->reform foreach @nodes;
@@ -117,8 +117,8 @@ $waiter->query("SELECT redlock_release('c')");
 
 # ---- quiet connections cost little ----
 
-# Their checks are what a server says in a quiet time, beside what it writes into the lists of
-# hosts (t/hosts_disputes.t), and none of them fails.
+# Checks are the server's only commands in a quiet time, beside its entries in the lists of hosts
+# (t/hosts_conflicts.t), and no check fails.
 $_->quit foreach $s, $holder, $waiter;
 $other->stop;
 my $looks = 0;

@@ -36,9 +36,9 @@ sub has_counted
 	wait_until(sub { $tries->() >= 4 }, 'who waits tries to subscribe again and again');
 	is($told->($_), 1, 'the log says once that it may not') foreach @nodes;
 
-	# it may, and then it may not again
+	# the right is granted, then revoked again
 	$_->cli(qw(ACL SETUSER default +subscribe)) foreach @nodes;
-	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'it subscribes when it may');
+	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'the waiting host subscribes once it has the right');
 	$_->cli(qw(ACL SETUSER default -subscribe)), $_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @nodes;
 	my $before = $tries->();
 	wait_until(sub { $tries->() >= $before + 4 }, 'until it may not again');
@@ -76,8 +76,8 @@ sub has_counted
 
 	# from the start
 	ok($evicts->($redis[0]), 'a node that evicts keys does not vote');
-	is($s->query("SELECT redlock_try('a')"), 't', 'the others do, also those that have no limit, or hide it');
-	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'it was not asked');
+	is($s->query("SELECT redlock_try('a')"), 't', 'other nodes vote, also nodes without a limit, or with a hidden limit');
+	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'the evicting node was not asked');
 
 	# while it runs, by another policy
 	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -89,7 +89,7 @@ sub has_counted
 		is($result->{state}, '08006', 'there is no quorum for new locks');
 		like($result->{detail}, qr/\Q@{[$_->address]}\E: $reason \(in quarantine until that is changed\)/, 'the detail says why')
 		  foreach @redis[ 0 .. 2 ];
-		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; it votes again redlock\.max_ttl after that\. See the view redlock_nodes\.$/,
+		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; the node votes again after redlock\.max_ttl\. See the view redlock_nodes\.$/,
 			'and the hint what to do');
 	}
 	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
@@ -100,7 +100,7 @@ sub has_counted
 		1, 'the log says once what to do')
 	  foreach @redis[ 0 .. 2 ];
 
-	# mended: by its policy, or by its limit
+	# mended: by the policy, or by the limit
 	$_->cli(qw(CONFIG SET maxmemory-policy noeviction)) foreach @redis[ 0, 1 ];
 	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # and no more
 	my %ends;    # the host looks at each node in its own rhythm
@@ -120,7 +120,7 @@ sub has_counted
 	$_->kill9 foreach @redis;
 }
 
-# ---- nodes that are found to evict keys when they have been asked already ----
+# ---- nodes that turn out to evict keys after a request was sent ----
 
 {
 	my @nodes = redis_nodes(3);
@@ -160,7 +160,7 @@ sub has_counted
 	is($result->{state}, '08006', 'they don\'t grant');
 	cmp_ok(scalar(() = $result->{detail} =~ /127.0.0.1:\d+: OOM [^;]*'maxmemory'/g), '>=', 2, 'the detail says why');
 
-	# a release goes out with a request that is refused, in one call of the script
+	# a release goes out with a refused request, in one call of the script
 	my $calls = sub { return map { $_->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m } @nodes; };
 	my $other = session($host);
 	my $broker = broker_pid($host);
@@ -172,12 +172,12 @@ sub has_counted
 	kill 'STOP', $broker;
 	$s->send("SELECT redlock_try('new')");
 	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") eq '1' }, 'a new one is asked for');
-	is($other->query("SELECT redlock_release('other')"), 't', 'and the other one released');
+	is($other->query("SELECT redlock_release('other')"), 't', 'another lock is released');
 	kill 'CONT', $broker;
 	is($s->result->{state}, '08006', 'the new one is refused');
 	wait_until(sub { key_count('redlock:other', @nodes) == 0 }, 'the other one is released at all nodes', 20);
 	my @after = $calls->();
-	# who answers when the request has failed already is told to undo it
+	# a node that answers after the request has failed is told to undo the key
 	cmp_ok(scalar(grep { $after[$_] == $before[$_] + 1 } 0 .. 2), '>=', 2, 'by that call');
 	$other->quit;
 
@@ -188,7 +188,7 @@ sub has_counted
 	is($s->query("SELECT redlock_release('held')"), 't', 'and released');
 	wait_until(sub { key_count('redlock:held', @nodes) == 0 }, 'at all nodes', 20);
 	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @nodes;
-	is($s->query("SELECT redlock_try('new')"), 't', 'they grant when they have room');
+	is($s->query("SELECT redlock_try('new')"), 't', 'nodes with room grant again');
 	$s->quit;
 	$host->stop;
 }

@@ -14,7 +14,7 @@ use HostileRounds;
 use RedlockTest;
 use Test::More;
 
-# what reads and writes the marker, and what a node is greeted with
+# commands of the marker, and of the greeting
 my $marker   = '^(GET|EVAL other)';
 my $greeting = '^(INFO|PING)';
 
@@ -63,7 +63,7 @@ hostile_round('errors 4',
 hostile_round('no script for ever',
 	{ rules => [ [ $script, 'say', '-NOSCRIPT No matching script.\r\n' ] ], reason => qr/^NOSCRIPT/ });
 
-# What one node says must not be written to the others if it can't be true.
+# An impossible value of one node must not be written to the others.
 hostile_round('a counter out of all bounds',
 	{
 		rules  => [ [ $script, 'say', '*1\r\n$16\r\n9007199254740991\r\n' ] ],

@@ -45,7 +45,7 @@ sub recorded
 	return;
 }
 
-# ---- a run that failed before it began ----
+# ---- a run that failed before its command began ----
 
 $session->query("SET application_name = 'x'; CREATE ROLE worker; SET ROLE worker");
 is($session->run("CALL redlock_run('syntax', 'SELEKT 1', record => true)")->{state}, '42601', 'a command that is none');
@@ -66,12 +66,12 @@ is($session->result->{state}, '57014', '... and is cancelled');
 recorded('busy', qr/^failed\|canceling statement due to user request$/, '... is recorded');
 
 $host->safe_psql('postgres', "INSERT INTO redlock_fences VALUES ('fenced', 9000000000000000000, now())");
-is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'one that the fence refuses');
+is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'a run that the fence refuses');
 recorded('fenced', qr/^failed\|/, '... is recorded');
 is($session->query("SELECT redlock_token('fenced') IS NULL"), 't', '... and has released the lock');
 
 $_->kill9 foreach @nodes[ 0, 1 ];
-is($session->run("CALL redlock_run('no quorum', 'SELECT 1', record => true)")->{state}, '08006', 'one without a quorum');
+is($session->run("CALL redlock_run('no quorum', 'SELECT 1', record => true)")->{state}, '08006', 'a run without a quorum');
 recorded('no quorum', qr/^failed\|no quorum of redlock nodes could be reached for "no quorum"\. No usable answer from: /, '... is recorded');
 $_->start foreach @nodes[ 0, 1 ];
 wait_nodes_ready($host, 3);
@@ -83,21 +83,21 @@ is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resourc
 # ---- why ----
 
 $session->query("CALL redlock_run('busy', 'SELECT 1', record => true)");
-recorded('busy', qr/^skipped\|Process \d+ of this server has held it since /, 'a run is skipped, and says that the lock is held here');
+recorded('busy', qr/^skipped\|Process \d+ of this server has held the lock since /, 'a run is skipped, and says that the lock is held here');
 my $b = redlock_cluster('b', nodes => \@nodes, conf => "cluster_name = 'b'");
 my $there = session($b);
 $there->query("SELECT redlock_acquire('elsewhere', scope => 'session')");
 $session->query("CALL redlock_run('elsewhere', 'SELECT 1', record => true)");
-recorded('elsewhere', qr/^skipped\|It was granted to: .*\bpid=@{[$there->pid]}\b/, '... or which session elsewhere has it');
+recorded('elsewhere', qr/^skipped\|The lock was granted to: .*\bpid=@{[$there->pid]}\b/, '... or the holder on another host');
 $there->query('SELECT redlock_release_all()');
 $b->stop;
 
 my $lost = $session->run("CALL redlock_run('lost', 'SELECT pg_sleep(100)', record => true, hold_at_most => '300 ms')");
 is($lost->{state}, '57014', 'a run that loses its lock');
-recorded('lost', qr/^lost\|canceling statement because the lease on redlock "lost" was lost\. It was held for as long as its hold_at_most of 300 ms allows\.$/, '... says why it was lost');
+recorded('lost', qr/^lost\|canceling statement because the lease on redlock "lost" was lost\. The hold_at_most of 300 ms has ended\.$/, '... says why it was lost');
 $session->query('SET redlock.on_loss = error');
-is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'one that goes on until its commit');
-recorded('lost', qr/^lost\|the lease on redlock "lost" was lost before the commit\. It was held for as long as /, '... says so, once');
+is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'a run whose lost lock is noticed at the commit');
+recorded('lost', qr/^lost\|the lease on redlock "lost" was lost before the commit\. The hold_at_most of /, '... says so, once');
 $session->query('RESET redlock.on_loss');
 
 # ---- what the record costs ----
@@ -157,7 +157,7 @@ is(rows(), '0', "those that are skipped delete the rest now and then ($skips wer
 
 my $bare = $session->run('ALTER SYSTEM SET redlock.runs_keep = 30');
 is($bare->{state}, '22023', 'redlock.runs_keep is not half a minute');
-is($bare->{detail}, 'It is 30 seconds. Rows are kept for a day at least.', '... with what it would be');
+is($bare->{detail}, 'The value is 30 seconds; the minimum is one day.', '... the detail has the value and the minimum');
 is($bare->{hint}, 'Write a unit, for example "30 d"; 0 keeps the rows for ever.', '... and what to write');
 is($session->run("ALTER SYSTEM SET redlock.runs_keep = $_")->{state}, '22023', "$_ is not accepted") foreach -1, 3650, "'23 h'";
 is($session->run("ALTER SYSTEM SET redlock.runs_keep = $_")->{state}, '', "$_ is accepted") foreach 0, "'1 d'", "'3650 d'";
@@ -197,7 +197,7 @@ wait_nodes_ready($host, 3);
 my $gone = 'failed|the server stopped, crashed or lost the nodes, and nobody knows how the run ended';
 wait_until(sub { $host->safe_psql('postgres', $next); run_of('copied', 'status, message') eq $gone }, 'when it has crashed, the next start ends it');
 wait_until(sub { $on_copy->query($next); run_of('copied', 'status, message', $copy) eq $gone }, '... and so does the copy');
-is(run_of('copied', 'ended IS NULL'), 't', '... but nobody knows when it ended');
+is(run_of('copied', 'ended IS NULL'), 't', '... without a time of the end');
 $on_copy->quit;
 $copy->stop;
 
@@ -215,7 +215,7 @@ SELECT count(*) FROM redlock_locks;
 SQL
 is((() = $err =~ /redlocks can't be used in single-user mode/g), 4, 'in single-user mode each call says so') or diag($err);
 like($err, qr/HINT:  Start the server as usual, and try again/, '... with what to do');
-unlike($err, qr/restarts it by itself|could not record/, '... and promises nothing');
+unlike($err, qr/restarts the broker|could not record/, '... and promises nothing');
 like($out, qr/count = "0"/, '... the view of locks is empty');
 
 done_testing();

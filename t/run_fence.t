@@ -66,7 +66,7 @@ $gates->query('SELECT pg_advisory_unlock(2)');
 wait_until(sub { steps() eq '1 2' }, 'the second step is committed');
 is(token(), $token, 'and the token again with it');
 $gates->query('SELECT pg_advisory_unlock_all()');
-is($session->result->{state}, '', 'it comes to its end');
+is($session->result->{state}, '', 'the run ends without an error');
 is(steps(), '1 2 3', 'with all steps');
 $host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
 $session->query("INSERT INTO steps VALUES (4); SELECT redlock_acquire('job', scope => 'session')");
@@ -74,7 +74,7 @@ $session->query('INSERT INTO steps VALUES (5); SELECT redlock_release_all()');
 is(token(), '0', 'nothing is recorded after its end');
 $session->quit;
 
-# so it is for a lock that the session keeps
+# the same for a lock that the session keeps
 $session = session($host_a);
 $session->query("SELECT redlock_acquire('job', scope => 'session'); CALL redlock_run('job', 'INSERT INTO steps VALUES (4)', fence => true)");
 isnt(token(), '0', 'under a lock that is held already');
@@ -96,7 +96,7 @@ wait_until(sub { $host_b->safe_psql('postgres', "SELECT redlock_try('job')") eq 
 is($session->query('INSERT INTO steps VALUES (6) RETURNING n'), '6', 'the session goes on');
 $session->quit;
 
-# one that is not over is waited for
+# the run waits for a newer holder's open transaction
 $session = begin(', fence => true');
 my $newer = session($host_a);
 $newer->query('BEGIN; UPDATE redlock_fences SET token = token + 1');
@@ -112,7 +112,7 @@ is($session->result->{state}, '', 'who does not pass after all');
 is(steps(), '1 2 3', 'so all is well');
 $_->quit foreach $session, $newer;
 
-# ... but not by one whose lock is lost meanwhile
+# ... but not by a run whose lock is lost meanwhile
 $session = session($host_a);
 $host_a->safe_psql('postgres', 'TRUNCATE steps');
 $gates->query('SELECT pg_advisory_lock(i) FROM generate_series(2, 3) i');
@@ -135,7 +135,7 @@ is($lost->{message}, 'the lease on redlock "job" was lost before the commit', '.
 is(steps(), '1', '... and its work undone');
 $_->quit foreach $session, $newer;
 
-# What a former holder commits while the fence waits for it is seen.
+# The run sees the commit of a former holder for which the fence waited.
 foreach my $isolation ('read committed', 'repeatable read')
 {
 	foreach my $options ('fence => true', 'fence => true, record => true')

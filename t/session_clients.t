@@ -33,7 +33,7 @@ sub is_queued
 
 # ---- pg_advisory_unlock_all, as pools call it ----
 
-# what asyncpg sends when a connection goes back to its pool
+# asyncpg's commands when a connection goes back to the pool
 my $reset = 'SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL';
 my ($holder, $waiter) = (session($host), session($host));
 
@@ -58,7 +58,7 @@ foreach my $round (1 .. 3)
 	$waiter->query('COMMIT');
 }
 
-# a waiter that was let through, and is stopped before it goes back into the queue
+# a waiter that passed the gate, and is stopped before it queues again
 $holder->query("SELECT redlock_acquire('pool', scope => 'session')");
 $waiter->send("BEGIN; SELECT redlock_acquire('pool') > 0");
 is_queued($waiter->pid, $holder->pid, 'a waiter is queued');
@@ -80,7 +80,7 @@ is($holder->run("SELECT redlock_release('pool')")->{err}, '', 'nor if it is held
 $holder->query('COMMIT');
 is($admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"), '0', 'no gate is left');
 
-# many locks, and other sessions that wait for each of them
+# many locks, and other sessions waiting for each lock
 my @waiters = map { session($host) } 1 .. 5;
 $holder->query("SELECT redlock_acquire('pool ' || i, scope => 'session') FROM generate_series(1, 5) i");
 $waiters[ $_ - 1 ]->send("BEGIN; SELECT redlock_acquire('pool $_') > 0") foreach 1 .. 5;
@@ -92,7 +92,7 @@ is($holder->query('SELECT redlock_release_all()'), '5', 'and released');
 is($_->result->{out}, 't', 'the waiter has its lock') foreach @waiters;
 $_->quit foreach @waiters;
 
-# A real pool.  Its one connection goes back to it with a lock held at session scope.
+# A real pool.  Its one connection goes back to the pool with a lock at session scope.
 my $python = '/usr/bin/python3';
 SKIP:
 {
@@ -129,15 +129,15 @@ PYTHON
 	is_queued($waiter->pid, $pid, 'behind a connection in an asyncpg pool a waiter is queued');
 	$in .= "\n";
 	$pool->finish;
-	like($out, qr/^True$/m, 'which can release its lock later');
+	like($out, qr/^True$/m, 'the connection can release its lock later');
 	is($waiter->result->{out}, 't', 'and then the waiter has it');
 	$waiter->query('COMMIT');
 }
 
 # ---- several CALLs in one pipeline ----
 
-# The second CALL begins in the transaction in which the first one ended.  Since 18
-# PostgreSQL lets only the first CALL of a pipeline commit.
+# The second CALL begins in the transaction of the first one's end.  Since 18 PostgreSQL lets only
+# the first CALL of a pipeline commit.
 $admin->query(<<'SQL');
 CREATE TABLE seen (n int, held bool);
 CREATE PROCEDURE job(n int) LANGUAGE plpgsql AS $$
@@ -207,7 +207,7 @@ foreach my $scope (qw(transaction session))
 }
 is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the lock is free');
 
-# What a wait sets for its length is as it was, however it ends.
+# The settings of a wait's length are restored, however the wait ends.
 foreach my $interval ('0', '1min')
 {
 	my $is_still = sub {
@@ -235,7 +235,7 @@ foreach my $interval ('0', '1min')
 
 $_->quit foreach $holder, $waiter, $admin;
 
-# ---- one session that takes all it can ----
+# ---- one session that takes all that it can ----
 
 # PostgreSQL's lock table is small, and redlock.max_locks is not.
 $host->append_conf('postgresql.conf', <<'CONF');
@@ -252,9 +252,9 @@ is($result->{message}, 'this session holds too many redlocks', 'a session is sto
 $admin = session($host);
 $holder->query('SET redlock.max_locks_per_session = 1000000');
 $result = $holder->run("SELECT redlock_acquire('all ' || i, scope => 'session') FROM generate_series(1, 50000) i");
-is("$result->{state} $result->{message}", '53400 too many redlocks are held or asked for on this server',
+is("$result->{state} $result->{message}", '53400 too many redlocks are held or requested on this server',
 	'without that limit, at that of the server');
-like($result->{hint}, qr/max_locks_per_transaction/, 'which says what to raise');
+like($result->{hint}, qr/max_locks_per_transaction/, 'the hint names max_locks_per_transaction');
 
 # half of the table is left: others can take as many locks as ever
 my $tables = join '', map { "CREATE TABLE room_$_ (i int PRIMARY KEY);" } 1 .. 50;

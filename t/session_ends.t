@@ -55,8 +55,8 @@ foreach my $scope (qw(transaction session))
 
 # ---- a wait ends without the lock ----
 
-# Another holds a majority and the waiter wins the rest in each of its rounds.
-# How the wait ends is up to the sub, which is called when it has begun.
+# Another host holds a majority, and the waiter wins the other nodes in each round.  The sub, which
+# is called after the begin of the wait, ends the wait.
 sub wait_in_vain
 {
 	my ($how, $state, $settings, $wait, $end_it) = @_;
@@ -75,13 +75,13 @@ sub wait_in_vain
 	}
 	my $result = $session_a->result;
 	is($result->{state}, $state, "$how: the wait ends");
-	# first that nobody asks any more: between two rounds there is no key either
+	# first check that the waiter has stopped asking: between two rounds there is no key either
 	ok( $host_a->poll_query_until('postgres',
 			"SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'vain'"),
 		"$how: no row in the view is left");
 	wait_until(sub { key_count('redlock:vain', @nodes[ 3, 4 ]) == 0 },
 		"$how: no key of ours is left", 30);
-	is(key_count('redlock:vain', @nodes), 3, "$how: those of others are");
+	is(key_count('redlock:vain', @nodes), 3, "$how: the keys of the other holder are still there");
 	$session_a->query('ROLLBACK') unless $result->{dead};
 	$session_a->quit;
 }
@@ -150,8 +150,8 @@ $session_a->quit;
 $host_a->start;
 wait_nodes_ready($host_a, 5);
 
-# A smart stop waits for the session, which keeps its lock meanwhile: with a
-# short ttl, and for longer than that, since it must be renewed.
+# A smart stop waits for the session, which keeps its lock meanwhile: for longer than its short ttl,
+# so the lock must be renewed.
 $session_a = session($host_a);
 $session_a->query("SELECT redlock_acquire('short', scope => 'session', ttl => '2 s')");
 $session_a->query("SELECT redlock_acquire('long', scope => 'session')");
@@ -199,8 +199,8 @@ wait_until(sub { $session_b->query("SELECT redlock_try('job')") eq 't' },
 kill 'KILL', $session_a->pid;
 $session_a->quit;
 
-# No start succeeds before the last backend of the old one has ended.  Of one that
-# failed the pid file is that of the dead.
+# No start succeeds before the last backend of the old server has ended.  After a failed start the
+# pid file is the dead server's.
 wait_until(
 	sub {
 		$host_a->{_pid} = undef;
@@ -213,15 +213,15 @@ is(psql_result($host_a, "SELECT redlock_try('job')")->{out}, 't', 'and takes the
 $session_b->quit;
 # ---- shutdowns that wait for a session ----
 
-# A walsender: the server ends those after the broker, which waits for locks.
+# A walsender: the server ends walsenders after the broker, which waits for locks.
 my ($out, $err);
 wait_nodes_ready($host_a, 5);
 $host_a->psql('postgres', "SELECT redlock_try('walsender')", stdout => \$out, stderr => \$err, replication => 'database');
 like($err, qr/redlocks can't be used in a replication connection/, 'no lock in a replication connection');
 
-# A smart one: the broker stays as long as the sessions do, if another one has to.  A
-# postmaster that shuts down starts it when something wakes it, by itself but once a
-# minute: so somebody knocks.
+# A smart stop: the broker stays as long as the sessions do, if need be a new broker.  A postmaster
+# that shuts down starts the new broker when something wakes it, and by itself once a minute; so the
+# test wakes it.
 my $last = session($host_a);
 my $broker = broker_pid($host_a);
 is(system('pg_ctl', '-D', $host_a->data_dir, '-m', 'smart', '-W', '-s', 'stop'), 0, 'a smart shutdown begins');

@@ -11,7 +11,7 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-# A turn takes a tenth of the ttl: what is to come within it has time on a busy machine.
+# A turn takes a tenth of the ttl: enough time within it on a busy machine.
 my ($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => "redlock.ttl = '20s'") } qw(a b);
 my ($holder, $next, $on_b) = map { session($_) } $host_a, $host_a, $host_b;
 my $state = sub { $holder->query("SELECT state FROM redlock_locks WHERE pid = @{[$next->pid]}") };
@@ -28,7 +28,7 @@ like(slurp_file($host_a->logfile), qr/LOG:  releasing redlock "job", which was l
 kill 'CONT', $next->pid;
 wait_until(sub { $state->() eq 'waiting' }, 'the next waits for it');
 is($on_b->query("SELECT redlock_release('job')"), 't', 'the other host is done');
-is($next->result->{out}, 't', 'now it gets it');
+is($next->result->{out}, 't', 'the waiter gets the lock');
 is($holder->query('SELECT handed_over FROM redlock_stats'), $handed_over, 'from the nodes');
 
 $_->quit foreach $holder, $next, $on_b;

@@ -98,8 +98,8 @@ wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(sl
 
 # ---- the clients ----
 
-# Of its own lock each asks for the token; of one that it shares with nine others it asks
-# by a try, which does not wait: who waits would have a server connection meanwhile.
+# Each client asks for its own lock's token.  It asks for a lock shared with nine others by a try: a
+# waiter would keep a server connection.
 append_to_file("$dir/app.sql", <<'SQL');
 SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set shared :client_id % 20
@@ -151,7 +151,7 @@ ok($app->{run}->finish, 'each client could do all') or diag($app->{err});
 wait_until(sub { $host->safe_psql('postgres', 'SELECT sum(denied) > 0 FROM theft') eq 't' }, 'a stranger has tried to end locks');
 $thefts->{run}->kill_kill;
 
-is($host->safe_psql('postgres', 'SELECT count(*), count(DISTINCT client) FROM finished'), $clients * $rounds . "|$clients", 'so often as it was to');
+is($host->safe_psql('postgres', 'SELECT count(*), count(DISTINCT client) FROM finished'), $clients * $rounds . "|$clients", 'each client has finished all rounds');
 cmp_ok($most, '<=', $connections, 'over no more server connections than that');
 cmp_ok($most, '>', 1, 'but several');
 is($host->safe_psql('postgres', 'SELECT sum(stolen) FROM theft'), 0, 'and has ended or changed none');

@@ -22,7 +22,7 @@ my $session_a = session($host_a);
 my $session_b = session($host_b);
 my $other_b   = session($host_b);
 
-# What a host's sessions have: "name state", with blanks between.
+# A host's sessions as "name state", separated by blanks.
 sub locks
 {
 	my ($host) = @_;
@@ -40,17 +40,17 @@ sub nothing_is_left
 	wait_until(sub { !grep { $_->cli('KEYS', 'redlock:[a-z]') ne '' } @nodes }, "$after: at no node");
 }
 
-# ---- what is kept, what is given back, and what is waited for ----
+# ---- locks that a call keeps, releases and waits for ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
-wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'which others can have');
-is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
-is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call keeps the locks before the refused lock, and releases the rest');
+wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'another host gets the locks that the call released');
+is($session_a->query("SELECT redlock_try('a')"), 'f', 'another host does not get the kept lock');
+is($session_a->query("SELECT redlock_release('m')"), 't', 'the awaited lock is released');
 wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
 $session_a->query("SELECT redlock_release('p')");
-wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'one after the other');
+wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'the call waits for the last lock');
 $session_a->query("SELECT redlock_release('z')");
 my $tokens = $session_b->result->{out};
 is($session_b->query("SELECT ARRAY[redlock_token('z'), redlock_token('m'), redlock_token('a'), redlock_token('p')]"),
@@ -62,14 +62,14 @@ nothing_is_left('after a wait');
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
-is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
+is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'another host gets the remaining locks');
 $other_b->query("SELECT redlock_release('m')");
-wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
+wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then the call waits for the first refused lock');
 $session_a->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and gets all');
 nothing_is_left('after a gate');
 
-# its owner has lost the gate, and is not in the way of the others
+# the owner has lost the gate, and does not block others
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
@@ -81,9 +81,9 @@ $other_b->query("SELECT redlock_release('m'); COMMIT");
 isnt($session_b->result->{out}, '', 'then all are held');
 nothing_is_left('after a lost gate');
 
-# ---- its place among the hosts that wait is that of its first wait ----
+# ---- a call keeps the place of its first wait among the waiting hosts ----
 
-# B waits for one lock of a call, then C for another one, which B comes to later.
+# B waits for one lock of a call, and then for C's lock, later in B's order.
 {
 	my ($b, $c)   = map { host_id($_) } @hosts[ 1, 2 ];
 	my $session_c = session($hosts[2]);
@@ -103,8 +103,7 @@ nothing_is_left('after a lost gate');
 	is_deeply($heard->named, [ $b, $c ], 'the next is B, as it has waited for longer');
 	each_in_turn('SELECT redlock_release_all()', $session_b, $session_c);
 
-	# B waits at a gate, before it asks the nodes for anything.  Then it gives n back, which counts
-	# for nothing here.
+	# B waits at a gate before it asks the nodes.  Then B releases n, which counts for nothing here.
 	$heard->quit;
 	$heard = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:m');
 	$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
@@ -128,7 +127,7 @@ nothing_is_left('after a lost gate');
 	nothing_is_left('after turns');
 }
 
-# what is given back goes to who waits at its gate, without the nodes
+# a released lock goes to the session at its gate, without the nodes
 $host_b->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
 $host_b->reload;
 wait_until(sub { $session_b->query('SHOW redlock.node_timeout') eq '20s' }, 'B has patience with its nodes');
@@ -141,7 +140,7 @@ wait_until(sub { locks($host_b) eq 'm waiting, z waiting' }, 'two are asked for'
 $other_b->send("SELECT redlock_acquire('z', scope => 'session')");
 wait_until(sub { locks($host_b) =~ /z queued/ }, 'and another session waits at a gate');
 $_->resume foreach @nodes;
-isnt($other_b->result->{out}, '', 'which gets that lock');
+isnt($other_b->result->{out}, '', 'the session at the gate gets the lock');
 is($host_b->safe_psql('postgres', $handed_over), $before + 1, 'from who had to give it back');
 $session_a->query('SELECT redlock_release_all()');
 $other_b->query('SELECT redlock_release_all()');
@@ -155,14 +154,14 @@ nothing_is_left('after what was given back');
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in the way of its own host');
-is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a call by the holder of some of the locks is refused, too');
 is($session_b->query("SELECT redlock_release('a'), redlock_release('z')"), 't|t', 'which are counted as before');
 $other_b->query("SELECT redlock_acquire('n', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
 my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
-is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
-like($refused->{detail}, qr/^It was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
+is($refused->{message}, 'redlock "m" is held by another', 'the error names the refused lock');
+like($refused->{detail}, qr/^The lock was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
 # ---- waits that end without the locks ----
@@ -195,12 +194,12 @@ nothing_is_left('after waits in vain');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
 my $granted = $host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
-is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'those that stay are not asked for');
+is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'the nodes are not asked for idle leases');
 $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
 
-# ---- a lock that is handed over on the way to the others ----
+# ---- a lock that is handed over while the call waits for others ----
 
 $other_b->query("SELECT redlock_acquire('a', scope => 'session')");
 my $third_b = session($host_b);
@@ -212,7 +211,7 @@ foreach my $end ('', 'cancel')
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
 	like(locks($host_b), qr/\ba held/, 'and keeps the first, for which it has waited');
-	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'which is its own');
+	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'the session itself holds the first lock');
 	if ($end eq 'cancel')
 	{
 		$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session_b->pid . ')');
@@ -233,12 +232,12 @@ $_->query('SELECT redlock_release_all()') foreach $other_b, $third_b;
 $third_b->quit;
 nothing_is_left('after a hand-over');
 
-# ---- one that was held is lost while others are waited for ----
+# ---- a held lock is lost while the call waits for others ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['a', 'm'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'one is lost, the other waited for');
+wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'the call waits for a lock while its other lock is lost');
 $session_a->query("SELECT redlock_release('m')");
 is($session_b->result->{state}, '40001', 'a part is not the whole');
 is(locks($host_b), 'a lost', 'nothing was added to it');
@@ -252,7 +251,7 @@ my $session_c = session($hosts[2]);
 is($session_c->run("SELECT redlock_acquire_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
 	'53400', 'no room for all of them');
 is($session_c->query("SELECT redlock_try_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
-	't', 'leaves room for those that fit');
+	't', 'a refused call leaves room for a smaller call');
 $session_c->quit;
 
 # ---- a broker that is replaced ----
@@ -270,12 +269,12 @@ nothing_is_left('after a broker');
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the other waited for');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call holds a lock, and waits for the next');
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');
-is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'which is told');
-like($lost->{hint}, qr/^What this call had acquired is given back: ask for all again/, 'with what to do');
+is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'which is told');
+like($lost->{hint}, qr/^Call again for all locks: this call has released the locks/, 'with what to do');
 $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
@@ -286,18 +285,18 @@ foreach my $holder ($session_a, $other_b)
 	$holder->query("SELECT redlock_acquire('m', scope => 'session')");
 	if ($holder == $other_b)
 	{
-		# it is behind its gate no more
+		# no longer behind its gate
 		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 	}
 	$lost = $session_b->run("SELECT redlock_acquire_all(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
-	is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'one is held for longer than its hold_at_most, while another is waited for');
-	is($lost->{detail}, 'It was held for as long as its hold_at_most of 300 ms allows.', 'with the reason');
+	is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'one is held for longer than its hold_at_most, while another is waited for');
+	is($lost->{detail}, 'The hold_at_most of 300 ms has ended.', 'with the reason');
 	$holder->query("SELECT redlock_release('m')");
 	$other_b->query('COMMIT') if $holder == $other_b;
 }
 nothing_is_left('after hold_at_most');
 
-# ---- a real deadlock: what is held from before is in no order ----
+# ---- a real deadlock: earlier locks are outside of the order ----
 
 $session_a->query("SELECT redlock_acquire('z', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['c', 'z', 'b'], scope => 'session')");

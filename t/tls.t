@@ -63,7 +63,8 @@ sub locks_work
 	wait_until(sub { ($s->run("SELECT redlock_try('job')")->{out} // '') eq 't' }, "$what: locks work");
 }
 
-# Waits until the view says this of a node, and calls fail with it if so many say it.
+# Waits until the view shows this error of a node, and calls fail with the error if enough nodes
+# have it.
 sub node_says
 {
 	my ($what, $pattern, @which) = @_;
@@ -95,7 +96,7 @@ sub call_says
 	like($result->{detail}, $pattern, "$what: the error says why");
 }
 
-# All nodes fail so, with these settings.
+# With these settings all nodes fail with this error.
 sub all_fail
 {
 	my ($what, $pattern, %settings) = @_;
@@ -106,7 +107,7 @@ sub all_fail
 	call_says($what, $pattern);
 }
 
-# A server that says this to whatever it hears, and closes the connection; returns its port.
+# A server that answers any input with this text, and closes the connection; returns its port.
 my @talkers;
 
 sub talker
@@ -152,7 +153,7 @@ END
 	$? = $exit_code;
 }
 
-# Waits until the view says this of the one node that is not as it should be.
+# Waits until the view shows this error of the one faulty node.
 sub said
 {
 	my ($text, $what) = @_;
@@ -180,7 +181,7 @@ my $other = session($host);
 $s->query("BEGIN; SELECT redlock_acquire('waited')");
 $other->send("SELECT redlock_acquire('waited') > 0");
 $s->query('COMMIT');
-is($other->result->{out}, 't', 'so it is by one who waited');
+is($other->result->{out}, 't', 'a waiter gets the lock after the commit');
 $other->quit;
 
 # The releases of many locks are more than a record of TLS can have.
@@ -188,7 +189,7 @@ $s->query(
 	"BEGIN; SELECT sum(redlock_acquire('many ' || i)) > 0 FROM generate_series(1, 400) i; COMMIT");
 locks_work('after many locks');
 
-# ---- certificates that are not as they should be ----
+# ---- faulty certificates ----
 
 all_fail('unknown authority', qr/its certificate is from an unknown authority \(/,
 	tls_ca_file => $theirs->file);
@@ -243,7 +244,7 @@ wait_until(
   or diag($s->query('TABLE redlock_nodes'));
 $_->kill9 foreach @subjects;
 
-# A whole name, with a dot at its end, is that of the certificate without it.
+# A full name, with a dot at the end, is verified without the dot.
 SKIP:
 {
 	my $faults = PostgreSQL::Test::Utils::tempdir();
@@ -253,7 +254,7 @@ SKIP:
 
 	my $whole = $ours->issue('whole', names => 'DNS:right.invalid');
 	my @whole = map { redis_node(tls => $whole) } 1 .. 3;
-	# gives its certificate to who asks for the name as it is there
+	# sends its certificate to clients that ask for exactly this name
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	my $strange = $theirs->issue('strange');
 	openssl_server($port, '-cert', $strange->{cert}, '-key', $strange->{key},
@@ -279,7 +280,7 @@ SKIP:
 	$_->kill9 foreach @whole;
 }
 
-# So is an address of the other kind.
+# An address of the other kind fails, too.
 SKIP:
 {
 	skip 'no IPv6 on the loopback interface here', 2
@@ -318,11 +319,11 @@ locks_work('the same with TLS');
 set(nodes => node_urls(@nodes[ 0, 1 ], 'rediss://127.0.0.1:' . talker("-ERR max number of clients reached\r\n")));
 said('it does not speak TLS; if it should not, its URL begins with redis://', 'a word of Redis');
 
-# One that says so, by an alert.
+# A server that says so, by an alert.
 set(nodes => node_urls(@nodes[ 0, 1 ], 'redis://127.0.0.1:' . talker("\x15\x03\x03\x00\x02\x02\x46")));
 said('it speaks TLS: its URL should begin with rediss://', 'an alert');
 
-# A server with two certificates gives that of the name it is asked for; an address is none.
+# A server with two certificates sends the one for the requested name; an address is no name.
 my $names_port = PostgreSQL::Test::Cluster::get_free_port();
 my $other = $theirs->issue('default');
 openssl_server($names_port, '-cert', $other->{cert}, '-key', $other->{key},
@@ -337,18 +338,18 @@ wait_until(
 	},
 	'an address asks for no name');
 
-# One that has old protocols only.
+# A server with old protocols only.
 my $old_port = PostgreSQL::Test::Cluster::get_free_port();
 openssl_server($old_port, '-cert', $tls->{cert}, '-key', $tls->{key}, '-tls1_1', '-cipher', 'DEFAULT:@SECLEVEL=0');
 set(nodes => node_urls(@nodes[ 0, 1 ], "rediss://127.0.0.1:$old_port"));
 said('it has no TLS 1.2 or later', 'old protocols');
 # ---- waiting for it ----
 
-# One that says nothing: the broker waits, and does not look again and again.
+# A silent server: the broker waits, without polling.
 my $mute = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die $!;
 my $mute_url = 'rediss://127.0.0.1:' . $mute->sockport;
 set(nodes => node_urls(@nodes[ 0, 1 ], $mute_url));
-said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'one that is mute');
+said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'a silent server instead of a node');
 
 sub reads { return slurp_file('/proc/' . broker_pid($host) . '/io') =~ /^syscr: (\d+)/m ? $1 : die; }
 sub failed_at { return $s->query("SELECT last_error_at FROM redlock_nodes WHERE node ~ ':" . $mute->sockport . "\$'"); }
@@ -427,7 +428,7 @@ foreach (@refused)
 	is($result->{state}, '22023', "$what: refused");
 	is($result->{message}, "invalid value for parameter \"redlock.$name\": \"$value\"", "$what: the setting is named");
 	like($result->{detail}, $detail, "$what: says why");
-	is($s->query("SHOW redlock.$name"), $before, "$what: the former setting stays");
+	is($s->query("SHOW redlock.$name"), $before, "$what: the setting keeps its value");
 }
 like($s->run("ALTER SYSTEM SET redlock.tls_key_file = '$open_key'")->{hint},
 	qr/u=rw \(0600\) or less/, 'a key for others: says what to do');
@@ -437,7 +438,7 @@ like($socket->{message}, qr/node 2: a Unix socket has no TLS; its URL starts wit
 	'a socket with TLS: the place in the list');
 is($s->run("ALTER SYSTEM SET redlock.tls_verify = 'maybe'")->{state}, '22023', 'no such verification');
 
-# The same from the configuration file: the server goes on with what it had.
+# The same from the configuration file: the server keeps the former settings.
 $host->append_conf('postgresql.conf', "redlock.tls_ca_file = '$empty'");
 $s->query('ALTER SYSTEM RESET redlock.tls_ca_file');
 my $log_before = -s $host->logfile;
@@ -456,7 +457,7 @@ $host->append_conf('postgresql.conf', "redlock.tls_ca_file = '" . $ours->file . 
 
 my %file = (ca => "$dir/ca.crt", cert => "$dir/client.crt", key => "$dir/client.key");
 
-# Takes the place of one of them, as programs do that renew certificates.
+# Replaces a file by a rename, as programs that renew certificates do.
 sub replace
 {
 	my ($which, $from, $mode) = @_;
@@ -467,10 +468,10 @@ sub replace
 	return;
 }
 
-# That of the oldest connection: they are made again one by one.
+# The start of the oldest connection; connections are made again one by one.
 sub connections_since { return $s->query("SELECT min(since) FROM redlock_nodes"); }
 
-# Waits until the broker says that it keeps what it has, and says it once.
+# Waits until the log says once that the broker keeps the former settings.
 sub is_kept
 {
 	my ($what, $pattern) = @_;
@@ -485,10 +486,10 @@ sub is_kept
 			$new = slurp_file($host->logfile, $before);
 			return $new =~ /TLS settings of redlock nodes were not loaded: .*$pattern/;
 		},
-		"$what: the log says so");
+		"$what: the log names the fault");
 	is(scalar(() = $new =~ /were not loaded/g), 1, "$what: once");
-	like($new, qr/DETAIL:  Those that were loaded before stay in force/, "$what: and what is done");
-	# a node that comes back is met by what was loaded before
+	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: the log says that the earlier settings stay");
+	# a node that comes back gets the settings loaded before
 	$nodes[0]->restart;
 	locks_work($what);
 }
@@ -529,8 +530,8 @@ replace(ca => $ours->file);
 $s->query('SELECT pg_reload_conf()');
 wait_until(sub { connections_since() gt $last }, 'new files without a pause: the last one is in force');
 locks_work('new files without a pause');
-# The broker has read the files again when it has the nodes that come with them.  It may
-# still be about to make connections for an earlier reload, but not for ever.
+# When the broker has new nodes, it has read the files again.  It may still make connections for an
+# earlier reload, but not for ever.
 my $more = redis_node(tls => $tls);
 wait_until(
 	sub {
@@ -546,7 +547,7 @@ wait_until(
 	'a reload with the same files: connections stay');
 locks_work('a reload with the same files');
 
-# A successor meets the nodes of the former broker by TLS, too.
+# A new broker connects to the former broker's nodes by TLS, too.
 replace_broker($host);
 locks_work('another broker');
 
@@ -569,7 +570,7 @@ replace(ca => $ours->file);
 $s->query('ALTER SYSTEM RESET redlock.tls_key_file');
 is_kept('a certificate without a key', qr/redlock.tls_cert_file is set without redlock.tls_key_file/);
 
-# A broker that begins with what can't be used has nothing to go on with.
+# A broker that starts with unusable settings has no former settings.
 $host->restart;
 $s = session($host);
 node_says('a broker that begins so', qr/redlock.tls_cert_file is set without redlock.tls_key_file/, @nodes);
@@ -615,7 +616,7 @@ sub without_tls
 	is( $result->{message},
 		'invalid value for parameter "redlock.nodes": node 3: this build of redlock_pg has no TLS (rediss://)',
 		'with its place in the list');
-	like($result->{detail}, qr/without hiredis 1.0 or later/, 'says why');
+	like($result->{detail}, qr/had no hiredis 1\.0 or later/, 'says why');
 	like($result->{hint}, qr/libhiredis-dev and libssl-dev/, 'says what to install');
 
 	$host->append_conf('postgresql.conf', "redlock.nodes = '$urls'");

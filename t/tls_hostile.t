@@ -23,7 +23,7 @@ my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 1 .. 255;
 # the head of a record of the handshake that has 16 kB
 my $head = '\x16\x03\x03\x40\x00';
 
-# a server may say "hello" as often as it likes, and a client that says hello ignores it
+# a server may send "hello" at any rate, and a client that says hello ignores it
 my $hellos = '\x16\x03\x03\x40\x00' . '\x00\x00\x00\x00' x 4096;
 
 my $no_answer = qr/no answer within 500 ms/;

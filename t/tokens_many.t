@@ -130,7 +130,7 @@ sub part
 	{
 		my $result = $session->result;
 
-		is($result->{state}, '', "$what: a session got all that it wanted") or diag($result->{err});
+		is($result->{state}, '', "$what: a session got all its locks") or diag($result->{err});
 		$failed += $1 if $result->{err} =~ /failed (\d+)/;
 		$session->quit;
 	}
@@ -179,7 +179,7 @@ sub check
 	is($value->('SELECT count(*) - count(DISTINCT (resource, token)) FROM got'),
 		'0', "$what: none twice");
 
-	# before all that was returned earlier, by the one clock of this machine
+	# before all tokens that were returned earlier, by this machine's clock
 	my $order = <<~'SQL';
 		WITH events AS (
 		    SELECT resource, token, asked AS at, 1 AS kind FROM got

@@ -123,7 +123,7 @@ sub release
 
 # ---- on two hosts at a time ----
 
-# Sorted by token, each holder had the lock after the one before had given it back.
+# By token, each holder got the lock after the release of the one before.
 {
 	foreach my $host ($host_a, $host_b)
 	{
@@ -216,7 +216,7 @@ sub release
 
 # ---- a release leaves a tombstone where a renewal may come late ----
 
-# The counter is then one over the token, so the renewal does not create the key again.
+# The counter is then one above the token, so the renewal does not create the key again.
 {
 	my $renewed = sub { $host_a->safe_psql('postgres', 'SELECT renewed FROM redlock_stats') };
 	my $token = acquire($on_a, 'brief');
@@ -260,7 +260,7 @@ sub is_agreed
 		my @minority = (shuffle @nodes)[ 0, 1 ];
 		my $session = $round % 2 ? $on_a : $on_b;
 
-		# with less than three that remember the last one, there would be no order
+		# if fewer than three nodes remember the last token, tokens have no order
 		set_counter($_, 'differ', $last + SPAN - 1) foreach @nodes;
 		foreach my $node (@minority)
 		{
@@ -305,7 +305,7 @@ sub is_agreed
 		$last = $token;
 		release($on_a, 'large');
 	}
-	is($repeated, 0, 'and so are those that follow');
+	is($repeated, 0, 'each later grant begins one span of tokens further on');
 	my @wrong = ([ $bound + 10 * MINUTE_US, 'its counter is out of all bounds' ],
 		[ $end - 2, 'AHEAD of all time: the counter' ]);
 	foreach my $wrong (@wrong)
@@ -318,7 +318,7 @@ sub is_agreed
 		like($result->{detail}, qr/$reason/, 'and the reason is told');
 		wait_until(sub { key_count('redlock:large', @nodes) == 0 }, 'no key is left', 30);
 	}
-	# two of them may be: no majority needs them
+	# two may lack the token: a majority remains
 	set_counter($nodes[$_], 'large', now_us()) foreach 0 .. 2;
 	cmp_ok(acquire($on_a, 'large'), '<', now_us() + MINUTE_US, "a minority at 2^53 is in nobody's way");
 	release($on_a, 'large');
@@ -327,7 +327,7 @@ sub is_agreed
 
 # ---- clocks ----
 
-# Starts a cluster, or starts it again, with its clock put forward or back.
+# Starts a cluster, or starts it again, with its clock set forward or back.
 sub start_with_clock
 {
 	my ($library, $host, $offset) = @_;
@@ -399,7 +399,7 @@ SKIP:
 	my $token = acquire($on_a, 'job');
 	replace_broker($host_a);
 	is($on_a->query("SELECT redlock_token('job')"), $token, 'the token is the same');
-	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'also for who acquires it again');
+	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'the holder acquires the lock again with the same token');
 	is($on_a->query("SELECT redlock_fence('job')"), $token, 'and at the fence');
 	is($on_a->query('SELECT redlock_release_all()'), 2, 'it is given back');
 	cmp_ok(acquire($on_b, 'job'), '>', $token, 'the other host has a larger one');

@@ -20,7 +20,7 @@ my $now = $host->safe_psql('postgres',
 my @earlier = split /\n/, $host->safe_psql('postgres',
 	"SELECT version FROM pg_available_extension_versions WHERE name = 'redlock_pg' AND version <> '$now' ORDER BY 1");
 
-# All that can be known of the extension's objects, one fact a line, without OIDs.
+# All facts about the extension's objects, one a line, without OIDs.
 my $inventory = <<'SQL';
 WITH members AS (
     SELECT d.classid, d.objid
@@ -116,7 +116,7 @@ sub differences
 	  (map { "fresh: $_" } grep { !$updated{$_} } sort keys %fresh);
 }
 
-# What the functions of SQL take and return, by the names of the C functions.
+# Arguments and results of the SQL functions, by the names of the C functions.
 my $interfaces = <<'SQL';
 SELECT p.prosrc, regexp_replace(pg_get_function_arguments(p.oid), ' DEFAULT [^,]*', '', 'g'), pg_get_function_result(p.oid)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
@@ -130,7 +130,7 @@ sub interfaces
 	return map { /^(\w+)\|(.*)$/ ? ($1, $2) : die $_ } split /\n/, $host->safe_psql($db, $interfaces);
 }
 
-# All functions and views, as users call them.  Each is called, or it is no member.
+# All functions and views, with a call of each.  A missing call fails.
 sub calls_work
 {
 	my ($db, $what) = @_;
@@ -243,7 +243,8 @@ foreach my $version (@earlier)
 		"$version: its C functions take and return what they did");
 	calls_work($db, "$version before the update");
 
-	# what users make of it; and what somebody might who may create objects beside the extension's
+	# users' objects on top of the extension; and those of a stranger who may create objects beside
+	# it
 	$host->safe_psql($db, <<'SQL');
 CREATE ROLE stranger;
 GRANT CREATE ON SCHEMA public TO stranger;
@@ -277,7 +278,7 @@ SQL
 	is($holder->query("SELECT redlock_token('held') = $token, redlock_check('held') > '0', redlock_fence('held') = $token"),
 		't|t|t', "$version: a lock that is held stays held");
 	is($holder->query("SELECT redlock_release('held')"), 't', "$version: and is released");
-	# a lock that was released is shown until all nodes have acknowledged it
+	# a released lock is shown until all nodes have acknowledged the release
 	wait_until(sub { $host->safe_psql($db, 'SELECT count(*) FROM my_locks, my_nodes, my_stats') eq '0' },
 		"$version: views of users work");
 	is($host->safe_psql($db, <<'SQL'), 'f|t', "$version: privileges that were changed stay so");

@@ -31,7 +31,7 @@ SELECT c.relname, has_table_privilege('public', c.oid, 'SELECT'), has_table_priv
 SQL
 my $trigger = "SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass";
 
-# What users make of it, with the statements of docs/how-to/upgrade.md.
+# Users' objects on top of the extension, with the statements of docs/how-to/upgrade.md.
 sub furnish
 {
 	my ($db, $takers) = @_;

@@ -83,9 +83,9 @@ foreach my $db (sort keys %shown)
 
 	$s->query("SELECT set_config('client_encoding', getdatabaseencoding(), false)");
 	my $result = refused($s, 'letters');
-	like($result->{detail}, qr/^It was granted to: cluster="a" $machine database="utf8" pid=$pid user="$shown{$db} pid=1 user=postgres"\.$/,
+	like($result->{detail}, qr/^The lock was granted to: cluster="a" $machine database="utf8" pid=$pid user="$shown{$db} pid=1 user=postgres"\.$/,
 		"$db: the detail says who holds it");
-	like($result->{hint}, qr/^Another session of that server may have it by now/, "$db: and that it is a server");
+	like($result->{hint}, qr/^See the view redlock_locks on that server: another session there may hold the lock by now/, "$db: and that it is a server");
 
 	my $waiter = session($host_b, dbname => $db);
 	$waiter->send("SELECT redlock_acquire('letters')");
@@ -139,8 +139,8 @@ $nodes[0]->cli('DEL', 'redlock:foreign');
 my $head = '0123456789abcdef' x 2 . ':000000001:' . 'fedcba9876543210 ';
 $nodes[0]->cli('SET', 'redlock:old', "${head}host=db1 database=mydb pid=677 user=a$go cluster=\xff", 'PX', 600000);
 my $result = refused($on_b, 'old');
-is($result->{detail}, "It was granted to: host=db1 database=mydb pid=677 user=a$go cluster=?.", 'a host of 0.1.0 is shown as it wrote itself');
-like($result->{hint}, qr/^Another session of that server/, 'and is a host');
+is($result->{detail}, "The lock was granted to: host=db1 database=mydb pid=677 user=a$go cluster=?.", 'a host of 0.1.0 is shown as it wrote itself');
+like($result->{hint}, qr/^See the view redlock_locks on that server/, 'and is a host');
 
 # ---- a deadlock of hosts ----
 
@@ -182,14 +182,14 @@ $_->quit foreach $first, $second, $third;
 	$writer->send("$acquire 'exclusive')");
 	ok($host_c->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND held_by IS NOT NULL"),
 		'another host waits for the lock alone');
-	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'so no other session may share it');
+	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'no new reader gets the lock');
 	$waiter->send("$acquire 'shared')");
 	ok($host_b->poll_query_until('postgres',
-			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND pid = " . $waiter->pid), 'one waits for that');
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND pid = " . $waiter->pid), 'a new reader waits for the writer');
 	is($host_b->safe_psql('postgres',
 			'SELECT pid, state, token IS NULL, valid_for IS NULL, mode FROM redlock_locks WHERE resource = \'doc\' ORDER BY state'),
 		join("\n", $reader->pid . '|held|f|f|shared', $waiter->pid . '|queued|t|t|shared'),
-		'it is queued, without a token, beside the one that holds it');
+		'the new reader is queued, without a token, beside the holding reader');
 	$reader->query("SELECT redlock_release('doc')");
 	$writer->result;
 	$writer->query("SELECT redlock_release('doc')");

@@ -16,15 +16,14 @@ my ($holder, $worker) = (session($host), session($host));
 my @readers = map { session($host) } 1 .. 6;
 
 $holder->query("SELECT redlock_acquire('held ' || i, scope => 'session') FROM generate_series(1, 500) i");
-# What the views are made of, again and again in one statement: the rest of them, and
-# the start of a statement, take locks of PostgreSQL's own.
+# The functions behind the views, again and again in one statement: the rest of the views, and the
+# start of a statement, take PostgreSQL's own locks.
 $_->send(<<'SQL') foreach @readers;
 SELECT count((SELECT count(*) FROM (SELECT redlock_lock_rows() UNION ALL SELECT redlock_node_rows()) s WHERE i > 0))
   FROM (SELECT generate_series(1, 1000000000) AS i) g
 SQL
 
-# Each is stopped wherever it happens to be.  What works meanwhile needs nothing
-# that they have.
+# Each reader is stopped at any point.  Other sessions need nothing that a reader holds.
 $worker->query("SET statement_timeout = '30 s'");
 my ($done, $rounds, $error) = (0, 60, '');
 foreach my $round (1 .. $rounds)
@@ -37,7 +36,7 @@ foreach my $round (1 .. $rounds)
 }
 is("$done $error", "$rounds ", "while $rounds times all readers were stopped, a lock was taken and released");
 
-# The broker changes what they read while they read it.
+# The broker changes the state under the readers.
 $nodes[0]->pause;
 $host->poll_query_until('postgres', "SELECT state <> 'ready' FROM redlock_nodes WHERE node = '" . $nodes[0]->address . "'")
   or die 'the node does not fail';

@@ -67,7 +67,7 @@ sub turns
 	$_->send('CALL take(60)') foreach @sessions;
 	$_->result foreach @sessions;
 
-	# What counts is the time in which sessions of all hosts wait: until the first is done.
+	# Only the time counts in which sessions of all hosts wait: until the first host is done.
 	my @grants = order_of_grants();
 	is(scalar @grants, 12 * 60, 'each session got the lock each time');
 	my (%left, @contended);
@@ -81,8 +81,8 @@ sub turns
 	@turns = @turns[ 8 .. $#turns ]; # as they come, they are not yet known to each other
 	cmp_ok(scalar @turns, '>=', 20, 'there are ' . @turns . ' turns');
 
-	# Between two turns of a host each other should have one.  By chance it would be more than
-	# one for each turn that has not; a machine that is busy makes the next come late.
+	# Between two turns of a host each other host should have one.  By chance a host may have more,
+	# and on a busy machine the next host comes late.
 	my ($skipped, %last) = (0);
 	foreach my $i (0 .. $#turns)
 	{
@@ -149,7 +149,7 @@ foreach my $terms (
 	}
 	my $share = $count[0] / $count[1];
 	cmp_ok($share, '>=', 1 / 3, "a host that asks for $terms has its share ($count[0] grants to $count[1])");
-	cmp_ok($share, '<=', 3, 'and the other one, too');
+	cmp_ok($share, '<=', 3, 'the other host has its share, too');
 	$_->quit foreach @sessions;
 }
 
@@ -181,17 +181,17 @@ foreach my $terms (
 	is($until->(), 't', 'and its limit');
 	is($stats->('lost'), $lost, 'nothing was lost');
 	is($hand_over->($first, $second, ", hold_at_most => '100 ms'"), $token + 3, 'a session with a sooner limit gets the next token');
-	wait_until(sub { $stats->('lost') == $lost + 1 }, 'its own limit ends it');
+	wait_until(sub { $stats->('lost') == $lost + 1 }, 'the limit of the new holder ends the lease');
 	is($stats->('renewed'), $renewed, 'before the broker had another reason to look');
 	my $result = $second->run("SELECT redlock_check('limit')");
 	is($result->{state}, '40001', 'the session that holds it is told');
-	like($result->{detail}, qr/hold_at_most of 100 ms/, 'that it was its own limit');
+	like($result->{detail}, qr/hold_at_most of 100 ms/, 'the detail names the limit of the session itself');
 	$second->query("SELECT redlock_release('limit')");
 	is($first->query("SELECT redlock_try('limit')"), 't', 'the lock is free');
 	$_->quit foreach $first, $second;
 }
 
-# ---- the next is who has waited longest, whoever told last ----
+# ---- the longest waiter is next, whoever asked last ----
 
 {
 	my ($on_a, $on_b, $on_c) = map { session($_) } @hosts[ 0 .. 2 ];
@@ -202,9 +202,10 @@ foreach my $terms (
 	$on_b->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
 	wait_until(sub { ($heard->waited('longest', $b) // 0) >= 1000000 }, 'a host tells that it has waited for a second');
 	$on_c->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
-	wait_until(sub { defined $heard->waited('longest', $c) }, 'another one tells that it waits');
+	wait_until(sub { defined $heard->waited('longest', $c) }, 'a third host announces its wait');
 
-	# that one does not tell again, and the first does: the second time the holder has heard of the first
+	# the second host does not ask again, and the first does: the second time the holder knows of
+	# the first
 	my $broker = broker_pid($hosts[2]);
 	kill 'STOP', $broker;
 	foreach my $time (1 .. 2)
@@ -214,7 +215,7 @@ foreach my $terms (
 	}
 	$on_a->query("SELECT redlock_release('longest')");
 	wait_until(sub { $heard->named }, 'a release');
-	is_deeply($heard->named, [ $b, $c ], 'it names who has waited longest first');
+	is_deeply($heard->named, [ $b, $c ], 'a release names the host with the longest wait first');
 	is($on_b->result->{out}, 't', 'who has the lock then');
 	kill 'CONT', $broker;
 	$on_b->query("SELECT redlock_release('longest')");
@@ -235,7 +236,7 @@ foreach my $terms (
 	$on_b->send("SELECT redlock_acquire('another', scope => 'session') > 0");
 	wait_until(sub { defined $heard->waited('another', $b) }, 'another host waits');
 
-	# One session has the lock, another of its host waits for it, until their turn is over.
+	# One session holds the lock, and another session of its host waits, until their turn is over.
 	foreach my $round (1 .. 20)
 	{
 		$next->send("SELECT redlock_acquire('another', scope => 'session') > 0");
@@ -255,7 +256,7 @@ foreach my $terms (
 
 # ---- the next does not come ----
 
-# The waiting lists end with a session that holds the lock and knows who waits.
+# The waiting lists end with a session that holds the lock and knows the waiters.
 sub waits_for_it
 {
 	my ($host, $name) = @_;
@@ -303,7 +304,7 @@ foreach my $way (qw(STOP KILL))
 
 # ---- a host does not wait for itself ----
 
-# As where its own key, which it has not yet taken back, refuses it.
+# As when its own key, not yet released, refuses the host.
 {
 	my $on_a = session($hosts[0]);
 	my $stranger = 'f' x 16;
@@ -364,7 +365,7 @@ LUA
 	{
 		is($_->cli('EVAL', $flood, 0, 'redlock:flood'), 4, 'each host hears its channel') foreach @nodes;
 	}
-	is($on_a->query("SELECT redlock_check('flood') > '0', redlock_token('flood') = $token"), 't|t', 'who holds the lock holds it');
+	is($on_a->query("SELECT redlock_check('flood') > '0', redlock_token('flood') = $token"), 't|t', 'the holder keeps the lock and its token');
 	ok(!$on_b->done, 'and nobody else');
 	$on_a->query("SELECT redlock_release('flood')");
 	is($on_b->result->{out}, 't', 'the next has it when it is released, though others were named');

@@ -53,8 +53,8 @@ sub all_subscribers_are
 	return !grep { $_ != $number } subscribers($key);
 }
 
-# The host's waiter has heard that the lock is held, and has joined its channel:
-# from then on it asks only twice a second.
+# The host's waiter has heard that the lock is held, and has joined the channel: from then on it
+# asks only twice a second.
 sub wait_subscribed
 {
 	my ($key, $number) = @_;
@@ -93,7 +93,8 @@ sub queued
 		);
 		my $end = time + 60;
 		sleep 0.01 until all_subscribers_are('redlock:wake', 1) || time > $end;
-		# it asks once more when the nodes confirm that; what that finds free needs no wake-up
+		# it asks once more when the nodes confirm the channel; if the lock is free then, no wake-up
+		# is needed
 		for (my $seen = -1; $seen != calls_of('evalsha') && time < $end; sleep 0.02) { $seen = calls_of('evalsha') }
 		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
 		my ($got, $at) = split /\|/, $on_b->result->{out};
@@ -109,10 +110,10 @@ sub queued
 	# Without wake-ups it would be 250 ms or more, most of the time.
 	@gaps = sort { $a <=> $b } @gaps;
 	cmp_ok($gaps[ @gaps / 2 ], '<', 0.2, 'the median wait is shorter than the retry would be');
-	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'nobody listens who does not wait');
+	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'no host without a waiter listens');
 }
 
-# ---- one subscription for a host, while somebody waits ----
+# ---- one subscription for a host, while a session waits ----
 
 {
 	my @waiters;
@@ -172,7 +173,7 @@ sub queued
 	is(stat_of($host_b, 'woken'), $before + 1, 'and was woken by the release');
 	$on_b->query("SELECT redlock_release('broken')");
 
-	# released while nobody can hear it
+	# released while nobody can hear the message
 	$on_a->query("SELECT redlock_acquire('broken', scope => 'session')");
 	$on_b->send("SELECT redlock_acquire('broken', scope => 'session') > 0");
 	wait_subscribed('redlock:broken', 1);
@@ -190,13 +191,13 @@ sub queued
 	$host_a->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
 	$host_a->reload;
 	wait_until(sub { $on_a->query('SHOW redlock.node_timeout') eq '20s' }, 'A has patience with its nodes');
-	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'somebody waits for it');
+	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'redis-cli listens to the channel of the lock');
 	$_->pause foreach @nodes[ 1 .. 4 ];
 	$on_a->send("SELECT redlock_acquire('early')");
 	wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') == 1 }, 'a node has the key, the others do not answer');
 	$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_a->pid . ')');
 	is($on_a->result->{state}, '57014', 'the request is cancelled');
-	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'who was refused by its key is told that this is gone');
+	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'the nodes publish that the key of the cancelled request is gone');
 	is($nodes[0]->cli('EXISTS', 'redlock:early'), 0, 'it is');
 	$_->resume foreach @nodes[ 1 .. 4 ];
 	$lines->kill_kill;
@@ -205,7 +206,7 @@ sub queued
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 }
 
-# ---- what is kept after its release has no holder ----
+# ---- a lock that is kept after its release has no holder ----
 
 {
 	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
@@ -214,23 +215,23 @@ sub queued
 	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
 	my $result = $ask->();
 	is($result->{state}, '55P03', 'a lock is held');
-	like($result->{detail}, qr/^It was granted to: $holder\.$/, 'by a session');
-	like($result->{hint}, qr/Another session of that server may have it by now/, 'or another of that server');
+	like($result->{detail}, qr/^The lock was granted to: $holder\.$/, 'by a session');
+	like($result->{hint}, qr/another session there may hold the lock by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
-		'it is released, and its keys say so');
+		'the lock is released, and the keys say so');
 	$result = $ask->();
-	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
-	like($result->{detail}, qr/^It was granted to: $holder \(its holder has gone; kept until .*\)\.$/,
-		'the detail says that nobody holds it');
+	is($result->{state}, '55P03', 'no session gets the lock before hold_at_least is over');
+	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
+		'the detail names the last holder and the end of hold_at_least');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');
 	$on_b->send("SELECT redlock_acquire('kept', scope => 'session') > 0");
 	ok( $host_b->poll_query_until(
 			'postgres', "SELECT held_by ~ 'kept until' FROM redlock_locks WHERE resource = 'kept'"),
-		'so does the view');
+		'the view says the same');
 	$_->cli('DEL', 'redlock:kept') foreach @nodes;
-	is($on_b->result->{out}, 't', 'who waits asks on');
+	is($on_b->result->{out}, 't', 'the waiter asks again');
 	$on_b->query("SELECT redlock_release('kept')");
 }
 
@@ -244,11 +245,11 @@ sub queued
 	my $before = stat_of($host_b, 'woken');
 	$_->cli('DEL', 'redlock:plain') foreach @nodes;
 	is($on_b->result->{out}, 't', 'B gets the lock after its DEL');
-	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
+	is(stat_of($host_b, 'woken'), $before, 'no message told B of the DEL');
 	$on_b->query("SELECT redlock_release('plain')");
 
-	# One that takes it again and again does not get it all: the broker must not sleep
-	# as if it would be told.
+	# A host that takes the lock again and again must not get it each time: the broker must not
+	# sleep as if a message would come.
 	my @connections = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
 	my $call = sub {
 		my $request = '*' . @_ . "\r\n" . join('', map { '$' . length($_) . "\r\n$_\r\n" } @_);
@@ -424,7 +425,7 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	# a host refuses locks until it has read the new setting of the other host
+	# a host refuses locks until it has read the other host's new setting
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');
@@ -456,7 +457,7 @@ SQL
 
 # ---- a round that was not won ----
 
-# Waiters that were told of it would ask in vain, and their rounds would wake others.
+# Waiters that heard of it would ask in vain, and their rounds would wake others.
 {
 	$_->cli('SET', 'redlock:undone', 'somebody', 'PX', 600000) foreach @nodes[ 0 .. 2 ];
 	my $before = calls_of('publish');
@@ -483,7 +484,7 @@ SQL
 	cmp_ok(time - $granted, '<', 30, 'not much later');
 	$on_b->query("SELECT redlock_release('least')");
 
-	# while it is held, it is renewed as any lock
+	# while held, the lock is renewed like any lock
 	$on_a->query("SELECT redlock_acquire('least', ttl => '1 s', scope => 'session', hold_at_least => '100 ms')");
 	$on_b->send("SELECT redlock_acquire('least', wait => '2500 ms')");
 	is($on_b->result->{state}, '55P03', 'hold_at_least is no limit for a holder that is at work');

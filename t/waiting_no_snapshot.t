@@ -54,7 +54,7 @@ my $waiter = session($host_a);
 $waiter->send("SELECT redlock_acquire('job', scope => 'session') > 0");
 waits($waiter, $host_a);
 isnt(xmin($waiter, $host_a), '', 'a SELECT that waits has a snapshot');
-is(vacuum_works($host_a), 'f', 'so VACUUM leaves what it might see');
+is(vacuum_works($host_a), 'f', 'VACUUM keeps rows for the snapshot');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 is($waiter->result->{state}, '57014', 'it is cancelled');
 
@@ -89,10 +89,10 @@ foreach my $host (@hosts)
 		$holder->query("SELECT redlock_acquire('job', scope => 'session')");
 	}
 	is($host->safe_psql('postgres', "SELECT string_agg(what, ' ' ORDER BY what) FROM noted WHERE what <> 'while it waited'"),
-		'before before held run', "$name: what they did is there");
+		'before before held run', "$name: the work of all waiters is there");
 }
 
-# ---- a transaction block keeps its snapshot, and what it did ----
+# ---- a transaction block keeps its snapshot and its work ----
 
 $waiter = session($host_a);
 $waiter->query("BEGIN; INSERT INTO noted VALUES ('block')");
@@ -171,7 +171,7 @@ $waiter->query(q{SET default_transaction_isolation = 'repeatable read'; CALL red
 is($waiter->query("SELECT redlock_release_all(), (SELECT count(*) FROM noted WHERE what = 'rr')"), '1|1', 'in REPEATABLE READ');
 $waiter->quit;
 
-# ---- a wait ends by lock_timeout with an error; one that is given is over without ----
+# ---- lock_timeout ends a wait with an error; after a grant the timeout is off ----
 
 $holder->query("SELECT redlock_acquire('job', scope => 'session')");
 foreach my $host (@hosts)
@@ -206,7 +206,7 @@ foreach my $wrong (
 	is($holder->run($wrong->[0])->{state}, $wrong->[1], $wrong->[0]);
 }
 
-# ---- a migration: each host builds an index under the lock, while all others wait for it ----
+# ---- a migration: each host builds an index under the lock, while all others wait ----
 
 my @sessions = map { my $host = $_; map { [ $host, session($host) ] } 1, 2 } @hosts;
 $holder->query("SELECT redlock_acquire('job', scope => 'session')");

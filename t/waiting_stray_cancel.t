@@ -61,7 +61,7 @@ sub stick
 	return $result;
 }
 
-# A statement that waits, catches that its wait was cancelled, and goes on.
+# A statement that waits, catches the cancel of its wait, and goes on.
 sub catching
 {
 	my ($wait) = @_;
@@ -87,12 +87,12 @@ my $result = stick(catching('1 s'), sub { kill 'STOP', $reader->pid });
 like($result->{err}, qr/NOTICE: .*caught/, 'that error was caught');
 is($result->{message}, '', 'and what comes next is not cancelled');
 
-# ---- it ends by an error, and a user cancels before that is caught ----
+# ---- the wait ends by an error, and a user cancels before the catch ----
 
 $result = stick(catching('3 s'), sub { kill 'STOP', $reader->pid }, sub { kill 'INT', $waiter->pid });
 is($result->{message}, 'canceling statement due to user request', 'the cancel is not lost');
 
-# ---- it ends by an error, and another lock is lost before that is caught ----
+# ---- the wait ends by an error, and another lock is lost before the catch ----
 
 $waiter->query("RESET statement_timeout; SELECT redlock_acquire('other', scope => 'session', hold_at_most => '2 s')");
 $result = stick(<<'SQL' . catching('1 s'), sub { kill 'STOP', $reader->pid });
@@ -107,7 +107,7 @@ $waiter->query("SELECT redlock_release('other')");
 
 # ---- the lock is left for a waiter whose wait has ended ----
 
-# The broker would look at it when its renewal is due, in minutes.
+# The broker would look when the renewal is due, in minutes.
 foreach my $end ('statement_timeout', 'wait')
 {
 	my ($timeout, $wait, $state) = $end eq 'wait' ? (0, '500 ms', '55P03') : ('500 ms', '1 h', '57014');
@@ -134,7 +134,7 @@ $result = stick(
 is($result->{message}, '', 'what comes after the grant is not cancelled');
 is($result->{out}, 't', 'and the lock is held');
 
-# ---- it ends by the grant, and a cancel that came before it was seen ----
+# ---- the wait ends by the grant, and a cancel comes before the session sees the grant ----
 
 foreach my $scope ('transaction', 'session')
 {

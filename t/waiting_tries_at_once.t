@@ -35,7 +35,7 @@ my @sessions = map {
 		. join(', ', map { "redis://127.0.0.1:" . ($_ == $near ? $nodes[$_]->port : $ports[$_]) } 0 .. 2) . "'");
 	session($host)
 } 0 .. 2;
-# one lock; or several, of which each host may get some and refuse them to the others
+# one lock; or several, of which each host may get some, and refuse these to the others
 foreach my $locks (1, 4)
 {
 	my %winners = (0 => 0);

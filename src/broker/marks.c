@@ -140,11 +140,11 @@ bool
 is_marked(core_lists to, core_lists asked)
 {
 	const StepMark *latest = steps_latest(known_marks());
-	StepMark wanted;
+	StepMark mark;
 	core_mask those = 0;
 
-	describe_mark(&wanted, to.now);
-	if (latest == NULL || latest->list != wanted.list)
+	describe_mark(&mark, to.now);
+	if (latest == NULL || latest->list != mark.list)
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
@@ -192,28 +192,28 @@ hear_mark(RedisNode *node, const redisReply *reply)
 }
 
 void
-explain_left(HostDispute *words)
+explain_left(HostConflict *words)
 {
 	const StepMark *latest = steps_latest(known_marks());
 
 	if (latest == NULL)
 	{
-		host_list_dispute(words); /* the former broker's text */
+		host_list_conflict(words); /* the former broker's text */
 		return;
 	}
 	memset(words, 0, sizeof(*words));
 	words->left = true;
 	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
-	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left them for: %s.",
+	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left these nodes for: %s.",
 			 words->name, latest->nodes);
-	strlcpy(words->hint, "Set redlock.nodes to these nodes.", sizeof(words->hint));
+	strlcpy(words->hint, "Set redlock.nodes to the nodes in the DETAIL.", sizeof(words->hint));
 }
 
 static void
 tell_left(void)
 {
 	static uint64 told_of = 0;
-	HostDispute words;
+	HostConflict words;
 	uint64 hash;
 
 	explain_left(&words);
@@ -225,9 +225,10 @@ tell_left(void)
 	ereport(
 		WARNING,
 		(errcode(ERRCODE_CONFIG_FILE_ERROR),
-		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errmsg(
+			 "redlock.nodes names old nodes that the hosts have left, so this host takes no locks"),
 		 errdetail_internal("%s", words.detail),
-		 errhint("%s If they were not left, delete the mark: see \"Use old nodes again\" in "
-				 "docs/how-to/replace-nodes.md.",
+		 errhint("%s Or, to return to the old nodes, delete their marks: see \"Use old nodes "
+				 "again\" in docs/how-to/replace-nodes.md.",
 				 words.hint)));
 }

@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "broker/lists_file.h"
+#include "broker/joint_file.h"
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
@@ -78,7 +78,7 @@ members_due_us(void)
 }
 
 bool
-members_settled(void)
+members_probed_once(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_is_tried(node_at(i)))
@@ -112,7 +112,7 @@ adopt_file(int64 now_us)
 	Listed listed;
 	int index[URL_NODES_MAX];
 
-	if (!lists_file_read(&now, &next))
+	if (!joint_file_read(&now, &next))
 		return;
 	read_lists(&listed, &now, &next);
 	if (listed.count > URL_NODES_MAX)
@@ -128,8 +128,8 @@ members_configure(int64 now_us,
 				  void (*stay)(void))
 {
 	static bool short_of_indexes = false;
-	static Step wanted = STEP_NONE;
-	static int64 wanted_us; /* since when */
+	static Step requested = STEP_NONE;
+	static int64 requested_us; /* since when */
 	static bool held_up = false;
 	bool meets;
 	Listed listed;
@@ -147,16 +147,16 @@ members_configure(int64 now_us,
 	find_indexes(&listed, index);
 	step = step_to(&listed, index, &to);
 	/* STEP_ASIDE: hosts with only one of the two lists cannot be asked */
-	if (step == STEP_ASIDE && step != wanted)
+	if (step == STEP_ASIDE && step != requested)
 		warn_of_third_list();
-	if (step != wanted)
+	if (step != requested)
 	{
-		wanted_us = now_us;
+		requested_us = now_us;
 		stay();
 	}
-	wanted = step;
+	requested = step;
 	if (step == STEP_ASIDE || ((step == STEP_ON || step == STEP_BACK) &&
-							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))
+							   !may_leave(to, step == STEP_BACK, requested_us, now_us)))
 	{
 		held_up = true;
 		take_urls(&listed, index); /* passwords may have changed */
@@ -171,7 +171,8 @@ members_configure(int64 now_us,
 		if (!short_of_indexes)
 			ereport(LOG,
 					(errmsg("redlock.nodes is not yet in force"),
-					 errdetail("Too many nodes that were removed from it still serve leases.")));
+					 errdetail("Too many removed nodes still serve leases."),
+					 errhint("Wait until sessions release the locks that these nodes serve.")));
 		short_of_indexes = true;
 		due_us = now_us + RECONFIGURE_US;
 		return false;
@@ -184,8 +185,8 @@ members_configure(int64 now_us,
 	held_up = false;
 	open_nodes(&listed, index, now_us);
 	if (lists.now == 0 || lists.next == 0)
-		lists_file_remove();
-	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
+		joint_file_remove();
+	else if (!joint_file_write(redlock_nodes(), redlock_nodes_next()))
 		due_us = now_us + WRITE_AGAIN_US;
 	return true;
 }
@@ -193,39 +194,39 @@ members_configure(int64 now_us,
 static void
 warn_of_too_many(int count)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
-			 errdetail("They name %d nodes together, and may name %d.", count, URL_NODES_MAX),
-			 errhint("Change one list to the other in two steps. Until then the lists that "
-					 "were in force before stay so; at a start there are none, and no lock is "
-					 "acquired.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
+		 errdetail("The two lists name %d nodes together; the limit is %d.", count, URL_NODES_MAX),
+		 errhint("Change the list in two parts. Until then the lists that are in force stay in "
+				 "force. If no list is in force, as after a start, no lock is acquired.")));
 }
 
 static void
 warn_of_third_list(void)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes is not in force, since two lists are"),
-			 errdetail("It is neither of these alone, nor are both what they were: a host that has "
-					   "but one of them could get a lock that this one holds."),
-			 errhint("Set redlock.nodes to one of the two lists first, and redlock.nodes_next to "
-					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
-					 "warn.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes is not in force, since a change between two lists is under way"),
+		 errdetail("The settings are neither one of the two lists alone, nor both lists unchanged. "
+				   "A host with only one of the two lists could get a lock that this host holds."),
+		 errhint("First set redlock.nodes to one of the two lists, and redlock.nodes_next to an "
+				 "empty string. Or, if no host has only one of the two lists, set "
+				 "redlock.on_disagreement to warn.")));
 }
 
 static void
 warn_of_large_change(void)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes was changed too much at once"),
-			 errdetail("A majority of the new nodes need not have one in common with a majority "
-					   "of the former ones: this host could get a lock that another one, which "
-					   "still has these, holds there."),
-			 errhint("Set it back. Add or remove one node at a time, or name the new nodes in "
-					 "redlock.nodes_next on all hosts first.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock.nodes was changed too much at once"),
+		 errdetail("A majority of the new nodes and a majority of the old nodes may have no node "
+				   "in common. This host could get a lock that a host with the old list holds."),
+		 errhint("Set redlock.nodes back to the old list. Then add or remove one node at a time, "
+				 "or first name the new nodes in redlock.nodes_next on all hosts.")));
 }
 
 /* Merges the lists.  For a node in both lists the URL of redlock.nodes counts. */
@@ -275,7 +276,7 @@ find_indexes(const Listed *listed, int *index)
 static Step
 step_to(const Listed *listed, const int *index, core_lists *to)
 {
-	core_lists wanted = {0};
+	core_lists target = {0};
 
 	if (lists.now == 0 || lists.next == 0 || lists.next == lists.now ||
 		redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
@@ -284,17 +285,17 @@ step_to(const Listed *listed, const int *index, core_lists *to)
 	{
 		if (index[u] < 0)
 			return STEP_ASIDE;
-		wanted.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
-		wanted.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
+		target.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
+		target.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
 	}
-	*to = (core_lists){wanted.now, 0};
-	if (wanted.now == lists.now && wanted.next == lists.next)
+	*to = (core_lists){target.now, 0};
+	if (target.now == lists.now && target.next == lists.next)
 		return STEP_NONE;
-	if (wanted.next != 0 && wanted.next != wanted.now)
+	if (target.next != 0 && target.next != target.now)
 		return STEP_ASIDE;
-	if (wanted.now == lists.next)
+	if (target.now == lists.next)
 		return STEP_ON;
-	return wanted.now == lists.now ? STEP_BACK : STEP_ASIDE;
+	return target.now == lists.now ? STEP_BACK : STEP_ASIDE;
 }
 
 /* Does each quorum of the new lists meet each quorum of the lists in force? */

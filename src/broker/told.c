@@ -74,7 +74,7 @@ list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *
 	static const char *const names[] = {
 		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list", [CALL_MARK] = "mark"};
 	char id[LOCK_HOST_DIGITS + 1];
-	const char *all[8] = {"EVALSHA", told_of(node->index)->sha, "0", names[what]};
+	const char *all[9] = {"EVALSHA", told_of(node->index)->sha, "0", names[what]};
 	size_t len[lengthof(all)];
 	int count = 4;
 
@@ -110,7 +110,7 @@ list_is_answer(const redisReply *reply, size_t elements)
 void
 list_complain(RedisNode *node, const redisReply *reply)
 {
-	char error[SCRIPT_TEXT_MAX + 1] = "its answer is none of that script";
+	char error[SCRIPT_TEXT_MAX + 1] = "its answer does not fit the script";
 
 	if (told_of(node->index)->complained)
 		return;
@@ -120,7 +120,9 @@ list_complain(RedisNode *node, const redisReply *reply)
 	node_explain_refusal(reply, node->lacks_for_hosts, error);
 	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
 						 error),
-				  errdetail("Hosts that disagree are not told so by this node.")));
+				  errdetail("Hosts do not learn of conflicting settings from this node."),
+				  errhint("If the user in the URL lacks rights, grant them: see \"At the nodes\" "
+						  "in docs/how-to/permissions.md.")));
 }
 
 void

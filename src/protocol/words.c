@@ -54,13 +54,14 @@ words_put_id(char *at, uint64_t id)
 bool
 words_take(const char **at, const char *end, const char **word, size_t *len)
 {
-	const char *from = *at;
-	const char *stop = memchr(from, '\0', (size_t) (end - from));
+	const char *stop = *at;
 
-	if (stop == NULL)
+	while (stop < end && *stop != '\0')
+		stop++;
+	if (stop == end)
 		return false;
-	*word = from;
-	*len = (size_t) (stop - from);
+	*word = *at;
+	*len = (size_t) (stop - *at);
 	*at = stop + 1;
 	return true;
 }

@@ -31,7 +31,7 @@ typedef struct Shared
 	slock_t mutex;
 	HostListAnswer answer; /* under the mutex */
 	SeqLock version;
-	HostDispute dispute; /* written by the broker, under version */
+	HostConflict conflict; /* written by the broker, under version */
 } Shared;
 
 static Shared *shared = NULL;
@@ -136,14 +136,14 @@ host_list_copy(const HostListAnswer *answer)
 }
 
 bool
-host_list_in_dispute(void)
+host_list_in_conflict(void)
 {
-	return shared->dispute.name[0] != '\0';
+	return shared->conflict.name[0] != '\0';
 }
 
 /* Reports no conflict if the writer is stopped in the middle of a change. */
 void
-host_list_dispute(HostDispute *dispute)
+host_list_conflict(HostConflict *conflict)
 {
 	int tries = 0;
 
@@ -151,11 +151,11 @@ host_list_dispute(HostDispute *dispute)
 	{
 		uint32 version = seqlock_begin_read(&shared->version);
 
-		*dispute = shared->dispute;
+		*conflict = shared->conflict;
 		if (seqlock_end_read(&shared->version, version))
 			return;
 	} while (seqlock_try_again(&tries));
-	dispute->name[0] = '\0';
+	conflict->name[0] = '\0';
 }
 
 uint64
@@ -180,12 +180,12 @@ host_list_answer(const HostListAnswer *answer)
 }
 
 void
-host_list_set_dispute(const HostDispute *dispute)
+host_list_set_conflict(const HostConflict *conflict)
 {
-	static const HostDispute none = {0};
+	static const HostConflict none = {0};
 
 	seqlock_begin_write(&shared->version);
-	shared->dispute = dispute != NULL ? *dispute : none;
+	shared->conflict = conflict != NULL ? *conflict : none;
 	seqlock_end_write(&shared->version);
 }
 
@@ -198,10 +198,11 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 
 	if (difference->kinds & HOSTS_MAX_TTL)
 	{
-		appendStringInfo(
-			detail, "Its redlock.max_ttl is " INT64_FORMAT " ms, here it is " INT64_FORMAT " ms. ",
-			theirs->max_ttl_ms, ours->max_ttl_ms);
-		appendStringInfoString(hint, "Set redlock.max_ttl to the same on both. ");
+		appendStringInfo(detail,
+						 "redlock.max_ttl is " INT64_FORMAT " ms at that host, and " INT64_FORMAT
+						 " ms at this host. ",
+						 theirs->max_ttl_ms, ours->max_ttl_ms);
+		appendStringInfoString(hint, "Set the same redlock.max_ttl on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_DATABASES)
 	{
@@ -209,11 +210,11 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 
 		while (!difference->is_other_db[i])
 			i++;
-		appendStringInfo(detail, "Of node %s it uses database %d, and this host database %d. ",
-						 ours->node[i].address, theirs->node[difference->twin[i]].db,
-						 ours->node[i].db);
-		appendStringInfoString(hint,
-							   "Name the same database of each node in redlock.nodes on both. ");
+		appendStringInfo(
+			detail, "At node %s, that host uses database %d, and this host database %d. ",
+			ours->node[i].address, theirs->node[difference->twin[i]].db, ours->node[i].db);
+		appendStringInfoString(
+			hint, "Name the same database of each node in redlock.nodes on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_NODES)
 	{
@@ -226,26 +227,27 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 				if (difference->twin[i] == j && ours_alone[i] && theirs_alone[j])
 					ours_alone[i] = theirs_alone[j] = false;
 		}
-		appendStringInfoString(detail, "A majority of its nodes need not have one in common with "
-									   "a majority of those of this host. Only it has: ");
+		appendStringInfoString(detail,
+							   "A majority of the nodes of that host and a majority of the nodes "
+							   "of this host may have no node in common. Only that host has: ");
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, "; only this host has: ");
 		name_nodes(detail, ours, ours_alone);
 		appendStringInfoString(detail, ". ");
-		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both. ");
+		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_HELD)
 	{
 		for (int j = 0; j < theirs->count; j++)
 			theirs_alone[j] = theirs->node[j].held != 0;
-		appendStringInfoString(detail,
-							   "It holds locks by other lists of nodes than those that it "
-							   "asks for new ones, and this host need not see them there: ");
+		appendStringInfoString(detail, "That host holds locks by another list of nodes than its "
+									   "present list, and this host may not find these locks: ");
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, ". ");
-		appendStringInfoString(hint, "Wait until these locks are released; or set redlock.nodes of "
-									 "that host back to the nodes that have them, and the right "
-									 "nodes as redlock.nodes_next, until it is settled. ");
+		appendStringInfoString(
+			hint, "Wait until that host has released these locks. Or, on that host, set "
+				  "redlock.nodes to the nodes that have these locks and redlock.nodes_next to the "
+				  "right nodes, until redlock_hosts.settled is true. ");
 	}
 	if (detail->len > 0)
 		detail->data[--detail->len] = '\0';

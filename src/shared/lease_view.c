@@ -41,7 +41,7 @@ lease_is_taken(uint64 hash)
 }
 
 bool
-lease_is_idle(uint64 hash)
+lease_lacks_holder(uint64 hash)
 {
 	Lease *lease;
 	bool idle;
@@ -130,8 +130,7 @@ lease_held_by_text(Lease *lease)
 		return NULL;
 	if (copy->kept_until == 0)
 		return held_by;
-	return psprintf("%s (its holder has gone; kept until %s)", held_by,
-					timestamptz_to_str(copy->kept_until));
+	return psprintf("%s (released; kept until %s)", held_by, timestamptz_to_str(copy->kept_until));
 }
 
 bool

@@ -1,4 +1,4 @@
-"""test/chaos/chaos.py: rounds of faults and work, and what is checked after each
+"""test/chaos/chaos.py: rounds of faults and work, and the checks after each round
 
     python3 chaos.py --tmp DIR --nodes-tmp DIR --minutes N --seed S
 
@@ -25,11 +25,11 @@ from history import Writer, now_us, read
 from lists import Operator
 
 ROUND_S = 40
-# An acquire that is asked for when all is mended: the node connects again (1 s), is in
-# quarantine (max_ttl), or a dead holder's keys are there (max_ttl); and some for luck.
+# Limit of an acquire after all is mended: connecting again (1 s), then quarantine or a dead
+# holder's keys (max_ttl), and a margin.
 AGAIN_S = 1 + MAX_TTL_MS / 1000 + 1
 BUSY_MACHINE_S = 5
-# How long a server that died is in the lists of the nodes, and until that is noticed.
+# How long the nodes list a dead server, and the time until hosts notice the end.
 ENTRY_S = 45 + 10
 STOP_S = 30
 
@@ -80,11 +80,11 @@ class Round:
             back = 0
             for node in self.cluster.nodes:
                 node.clock.set(0)
-                # what was to live by a clock that was ahead would live for hours
+                # by a clock that was ahead, some keys would live for hours
                 for key, ms in node.keys_of_locks().items():
                     if ms > MAX_TTL_MS:
                         node.ask("DEL", key)
-        # some more work while all is well
+        # more work while all is well
         time.sleep(2)
         for workload in workloads:
             workload.stdin.close()
@@ -95,7 +95,7 @@ class Round:
             except subprocess.TimeoutExpired:
                 workload.kill()
                 self.problems.append("a workload did not end within 60 s: some call does not return")
-        # not earlier: PostgreSQL's timers go by the wall clock
+        # not earlier: PostgreSQL's timers follow the wall clock
         for host in self.cluster.hosts.values():
             host.clock.set(0)
         mended = now_us()
@@ -108,7 +108,7 @@ class Round:
             [sys.executable, HERE + "/workload.py", host.name, host.tmp + "/tmp", str(host.port),
              str(self.cluster.data.port), str(self.seed), self.prefix, self.directory], stdin=subprocess.PIPE)
 
-    # ---- when all is mended (7), (12), (14) ----
+    # ---- after all is mended: invariants 7, 12, 14 ----
 
     def expect(self, ok, problem):
         self.checks += 1
@@ -116,9 +116,9 @@ class Round:
             self.problems.append(problem)
 
     def let_entries_end(self):
-        """Of servers that died, for which others refuse or wait: see Faults.hides_the_dead, came_back_alone and
-        waits_for_the_dead.
-        And nodes that have lost the mark of their list get it again."""
+        """Waits until the entries of dead servers end.  Other hosts refuse or wait for these servers, see
+        Faults.hides_the_dead, came_back_alone and waits_for_the_dead.  Meanwhile nodes that have lost
+        the mark of their list get the mark again."""
         end = time.monotonic() + ENTRY_S
         while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -128,11 +128,11 @@ class Round:
             host.sql(f"SELECT redlock_try('{self.resources[0]}')")
         except psycopg2.Error as error:
             return any(text in str(error) for text in (
-                "has other settings", "were left for others", "before the nodes have told it"))
+                "has other settings", "have left the nodes", "is still asking the nodes"))
         return False
 
     def settle(self, clocks_back_s):
-        """`clocks_back_s`: keys live for longer where a node's clock was set back."""
+        """clocks_back_s: keys live longer at a node whose clock was set back."""
         limit_s = AGAIN_S + clocks_back_s + BUSY_MACHINE_S
         if self.mode != "calm":
             self.let_entries_end()
@@ -204,7 +204,7 @@ class Round:
             refusals=sum(r["result"] == "busy" for r in records),
             lost=sum(check.is_loss(r) for r in records),
             lost_updates_without_fence=int(lost_unfenced))
-        # after the first of a grant, tokens go up by one
+        # within a grant, each hand-over adds one to the token
         tokens = {(r["resource"], r["token"]) for r in records if r["held"]}
         self.counts["handed_over"] = sum((resource, token - 1) in tokens for resource, token in tokens)
         self.errors = Counter(r["error"]["state"] for r in records if "error" in r)
@@ -216,7 +216,7 @@ def show(what, counts):
 
 
 def check_servers(cluster, killed):
-    """Stops those that were started, and reads their logs.  Returns problems."""
+    """Stops the running servers, and reads their logs.  Returns problems."""
     problems = []
     for server in cluster.servers():
         if server.process is None:

@@ -1,7 +1,7 @@
-"""test/chaos/check.py: what must hold of the histories of a round
+"""test/chaos/check.py: the rules for the histories of a round
 
-Pure: takes records (see workload.py), faults (see chaos.py) and rows, gives violations.
-Numbers in parentheses are those of the invariants in CONTRIBUTING.md.
+Pure: takes records (see workload.py), faults (see chaos.py) and rows; returns violations.
+Numbers in parentheses are invariants of CONTRIBUTING.md.
 """
 
 import re
@@ -9,18 +9,18 @@ from collections import defaultdict
 
 S = 1000000
 
-# A busy machine needs time to do what is due.
+# Margin for a busy machine.
 WAIT_MARGIN_US = 3 * S
-# A node or server that was hit is well again after so long: it connects anew within
-# a second, may have to load its data, and is in quarantine for 3 s; twice if a command
-# that comes late tells of the loss.
+# Time until a node or server is well again after a fault: it connects again within a
+# second, may have to load its data, and is in quarantine for 3 s; twice if the loss of
+# data shows only in a later command.
 RECOVERY_US = 8 * S
 RENEWAL_RECOVERY_US = 3 * S
-# A majority that was stopped for so long before a call gives it no late answer.
-SILENT_HOST_US = 36 * S  # a newcomer may wait for so long after the death of a server
-ENTRY_US = 55 * S  # the entry of a server that died lives on, and is looked at later
+SILENT_HOST_US = 36 * S  # a newcomer may wait this long after the death of a server
+ENTRY_US = 55 * S  # a dead server's entry lives on, and hosts read it later
+# A majority that was stopped this long before a call gives the call no late answer.
 ANSWER_US = 1 * S
-# A shorter wait may be over on a busy machine before the nodes were asked, or have answered.
+# On a busy machine a shorter wait may end before the nodes were asked, or have answered.
 SHORT_WAIT_MS = 200
 
 NODES = 5
@@ -51,20 +51,20 @@ def granted(records):
 
 
 def is_loss(record):
-    """Whether its error is that its lease ended."""
+    """Is the error about the end of the lease?"""
     return "error" in record and re.search(
         r"the lease on redlock .* (was lost|might end)", record["error"]["message"]) is not None
 
 
-# ---- what the faults explain ----
+# ---- faults as explanations ----
 
 class Faults:
     def __init__(self, faults):
         self.faults = faults
 
     def spare(self):
-        """So many nodes may be hit, and a majority of any list is well: while the lists change some
-        have three nodes."""
+        """How many nodes may be hit while a majority of each list is well.  While the lists change, some
+        lists have three nodes."""
         return 1 if any(f["kind"] == "nodes_change" for f in self.faults) else NODES - QUORUM
 
     def during(self, begin, end):
@@ -81,14 +81,14 @@ class Faults:
         return hit
 
     def host_hit(self, host, begin, end, recovery=0):
-        """From a stall of the machine nothing has to recover."""
+        """Faults of the host; after a stall of the machine, no recovery is needed."""
         return [f for f in self.during(begin - recovery, end)
                 if f["target"] in (f"server/{host}", f"broker/{host}")
                 or (f["target"] == f"backend/{host}" and f["kind"] == "backend_kill")
                 or (f["target"] == "machine" and f["t1"] >= begin)]
 
     def stalled_us(self, begin, end):
-        """For so long the machine did not run us."""
+        """How long the machine did not run us."""
         stalls = sorted((max(f["t0"], begin), min(f["t1"], end)) for f in self.during(begin, end)
                         if f["target"] == "machine")
         total, until = 0, begin
@@ -98,19 +98,19 @@ class Faults:
         return total
 
     def hides_the_dead(self, at):
-        """A dead server's entry lives on, and a restarted node may say that it is older than that."""
+        """A dead server's entry lives on, and by a forward clock a restarted node may claim to be older."""
         return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
                 and [f for f in self.during(0, at) if f["kind"] == "node_clock" and f["step"] > 0])
 
     def waits_for_the_dead(self, at):
-        """A host that has crashed, or has other lists now, can't tell nodes that have restarted from others
-        before a dead server has been silent for long enough."""
+        """A host that has crashed, or has new lists, cannot tell restarted nodes from other nodes until a dead
+        server has been silent for long enough."""
         return [f for f in self.during(at - SILENT_HOST_US, at)
                 if f["kind"] in CRASHES and f["target"].startswith("server/")]
 
     def came_back_alone(self, host, at):
-        """With the next list alone, which it had put into force or not, when it crashed in a change; the entry of
-        a server that died before that change lives on, and says that it has the former list alone."""
+        """The host crashed during a change of the lists, and came back with only the next list.  The entry of
+        a server that died before the change lives on, with only the former list."""
         return [f for f in self.host_hit(host, 0, at) if f["kind"] in CRASHES and at - f["t0"] < ENTRY_US
                 and any(change["kind"] == "nodes_change" and change["t0"] <= f["t0"] <= change["t1"]
                         for change in self.faults)]
@@ -131,7 +131,7 @@ class Faults:
 # ---- one holder, and the order of tokens ----
 
 def holds(records):
-    """[(from, to, record)]: surely held all of this time."""
+    """[(from, to, record)]: the lock was surely held for all of this time."""
     found = []
     for record in granted(records):
         end = record["held"][-1][0]
@@ -206,7 +206,7 @@ def hold_at_least(records, faults):
                                     "was over", resource, other[0], (record, other[2]))
 
 
-# ---- what the fence protects ----
+# ---- fenced data ----
 
 def fenced_rows(where, rows, data, acked):
     """rows: [(resource, value, token)] of chaos_log; data: {resource: value};
@@ -258,7 +258,7 @@ def states(records, faults, mode):
             continue
         error = record["error"]
         state, message = error["state"], error["message"]
-        # a signal may strike before the call that notices it
+        # a signal may come before the call that notices the signal
         since = record["begin"] - 1 * S
         was_short = record["limit"] in ("wait", "lock_timeout") and record["limit_ms"] <= SHORT_WAIT_MS
         if state in ("gone", "57P02", "57P03"):
@@ -284,7 +284,7 @@ def states(records, faults, mode):
                          and faults.hides_the_dead(error["at"])
                          or "has other settings" in message and mode == "durable"
                          and faults.came_back_alone(record["host"], error["at"])
-                         or "were left for others" in message)  # behind a change of nodes
+                         or "have left the nodes" in message)  # behind a change of nodes
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":
@@ -293,7 +293,7 @@ def states(records, faults, mode):
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > faults.spare()
                               or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
-                              or "before the nodes have told it" in message and faults.waits_for_the_dead(since)))
+                              or "is still asking the nodes" in message and faults.waits_for_the_dead(since)))
         else:
             explained = state in EXPECTED_STATES
         if not explained:
@@ -312,7 +312,7 @@ def busy_without_quorum(records, faults):
             not record["held"] and "held by another" in message or "could not acquire" in message)
         if not refused or " of this server " in message:  # a session of it is named
             continue
-        if (record["result"] == "busy" or "The nodes have not told" in message) and any(
+        if (record["result"] == "busy" or "The nodes did not name" in message) and any(
                 other is not record and other["begin"] <= record["end"]
                 and (other["error"]["at"] if "error" in other else max(other["end"], other["released"] or 0)) + S
                 >= record["begin"]
@@ -337,7 +337,7 @@ def losses(records, faults):
                             record["error"]["at"], (record,))
 
 
-# ---- all of it ----
+# ---- all rules ----
 
 def check_history(records, fault_list, mode):
     faults = Faults(fault_list)

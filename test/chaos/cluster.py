@@ -1,5 +1,5 @@
-"""test/chaos/cluster.py: the nodes, the servers and the links between them, and what
-can be done to them"""
+"""test/chaos/cluster.py: the nodes, the servers, the links between them, and their
+faults"""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ MAX_HOLD_AT_LEAST_S = 1.2
 
 
 class Broken(Exception):
-    """Something does not start, stop or answer."""
+    """A process does not start, stop or answer."""
 
 
 def wait_until(what, condition, timeout_s=WAIT_S):
@@ -35,7 +35,7 @@ def wait_until(what, condition, timeout_s=WAIT_S):
 
 
 def free_ports(number):
-    """Below the range that the system takes ports for outgoing connections from."""
+    """Returns free ports below the system's range for outgoing connections."""
     sockets = []
     candidates = iter(range(10240 + os.getpid() % 10000, 32000))
     for port in candidates:
@@ -65,7 +65,7 @@ def send_signal(pid, number):
 
 
 def state_of(pid):
-    """As in ps: R runs, T is stopped, Z has ended, and so has "", of which the system knows no more."""
+    """As in ps: R runs, T is stopped, Z has ended; "": the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rpartition(")")[2].split()[0]
@@ -82,7 +82,7 @@ class Clock:
         self.environment = {**os.environ, "LD_PRELOAD": f"{tmp}/wrong_clock.so", "WRONG_CLOCK_FILE": self.path}
 
     def set(self, offset_s):
-        """In place: the file is mapped."""
+        """Writes in place, since processes map the file."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         os.pwrite(fd, struct.pack("l", offset_s), 0)
         os.close(fd)
@@ -100,7 +100,7 @@ class Node:
         self.lock = threading.Lock()  # who does something to it
 
     def ask(self, *words):
-        """The reply to a command: a text, a number, or a list of these."""
+        """Returns the reply to a command: a text, a number, or a list of these."""
         with socket.create_connection(("127.0.0.1", self.port), 5) as s:
             s.sendall(b"*%d\r\n" % len(words) + b"".join(
                 b"$%d\r\n%s\r\n" % (len(w), w) for w in (str(word).encode() for word in words)))
@@ -189,7 +189,7 @@ class Server:
                     """)
 
     def set_nodes(self, now, then):
-        """The lists, by their numbers; what was in force before is in the lines above."""
+        """Sets the lists, by numbers of nodes; the file keeps the former lists in earlier lines."""
         urls = [", ".join(f"redis://127.0.0.1:{self.node_ports[n]}" for n in nodes) for nodes in (now, then)]
         with open(self.dir + "/postgresql.conf", "a") as f:
             f.write(f"redlock.nodes = '{urls[0]}'\nredlock.nodes_next = '{urls[1]}'\n")
@@ -225,7 +225,7 @@ class Server:
             raise Broken(f"server {self.name} does not start: " + " / ".join(self.log_text().splitlines()[-3:]))
 
     def stop(self, number):
-        """By a signal of the postmaster's: SIGINT is a fast shutdown, SIGQUIT an immediate one."""
+        """Signals the postmaster: SIGINT is a fast shutdown, SIGQUIT an immediate shutdown."""
         self.go_on()
         self.process.send_signal(number)
         try:
@@ -253,12 +253,12 @@ class Server:
         return next((pid for pid, title in self.children().items() if "redlock broker" in title), None)
 
     def backend(self, pick):
-        """A session of a worker, or None; `pick` is from 0 to 1."""
+        """Returns a session of a worker, or None; `pick` is from 0 to 1."""
         pids = sorted(pid for pid, title in self.children().items() if "[local]" in title)
         return pids[int(pick * len(pids))] if pids else None
 
     def stop_postmaster(self):
-        """So that it can't start other processes meanwhile."""
+        """Stops the postmaster first, so that no new process starts meanwhile."""
         if send_signal(self.process.pid, signal.SIGSTOP):
             wait_until(f"server {self.name} to be stopped", lambda: state_of(self.process.pid) in "TZ")
 
@@ -274,7 +274,7 @@ class Server:
         self.stopped = set()
 
     def kill(self):
-        """As a power failure: every process at once.  None is left that would keep another server from the data."""
+        """As a power failure: kills all processes at once, so that none blocks the next server's start."""
         self.stop_postmaster()
         children = self.children()
         for pid in children:
@@ -366,7 +366,7 @@ class Cluster:
                 "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") == [(len(NODES),)], timeout_s)
 
     def stop(self):
-        """Whatever is left, by force."""
+        """Ends all that is left, by force."""
         self.watch_stalls(None)
         for server in self.servers():
             if server.process is not None and server.process.poll() is None:

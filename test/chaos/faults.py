@@ -1,4 +1,4 @@
-"""test/chaos/faults.py: does to the cluster what the plan says, and writes down when"""
+"""test/chaos/faults.py: executes the plan of faults, and records the times"""
 
 import contextlib
 import signal
@@ -14,11 +14,11 @@ class Executor:
         self.cluster = cluster
         self.history = history
         self.durable = durable
-        self.over = threading.Event()  # what lasts ends now
+        self.over = threading.Event()  # ends lasting faults
         self.problems = []
 
     def run(self, plan):
-        """All faults of a plan; when it returns, all is mended."""
+        """Executes a plan, and returns when all is mended."""
         begin = time.monotonic()
         threads = []
         for fault in plan:
@@ -29,7 +29,7 @@ class Executor:
 
     def one(self, fault):
         where, *names = fault["target"].split("/")
-        # a node that takes long to start is not hit meanwhile
+        # no further fault hits a node that takes long to start
         lock = self.cluster.nodes[int(names[0])].lock if where == "node" else contextlib.nullcontext()
         record = {"kind": fault["kind"], "target": fault["target"]}
         try:

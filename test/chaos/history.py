@@ -1,6 +1,6 @@
 """test/chaos/history.py: the clock, and files with one JSON object a line
 
-Each writer has a file of its own, so none waits for another.
+Each writer has its own file, so no writer waits for another.
 """
 
 import glob

@@ -1,5 +1,5 @@
-"""test/chaos/lists.py: changes the list of nodes again and again, by two steps, as
-docs/how-to/replace-nodes.md says, while the cluster is disturbed"""
+"""test/chaos/lists.py: changes the list of nodes again and again, in two steps, as
+docs/how-to/replace-nodes.md says, while faults disturb the cluster"""
 
 import random
 import threading
@@ -38,7 +38,7 @@ class Operator(threading.Thread):
         while True:
             begins = self.begins()
             self.wait("two lists", lambda host: self.is_settled(host, len(nodes)))
-            # a host that was restarted does not know which keys it left to be kept
+            # a restarted host does not know which keys are kept after a release
             time.sleep(MAX_HOLD_AT_LEAST_S)
             if begins == self.begins():
                 break

@@ -1,17 +1,17 @@
-"""test/chaos/plan.py: which faults there will be, made from a seed alone
+"""test/chaos/plan.py: makes the plan of faults from a seed
 
-A round has a mode.  It says what may be broken, and so what must still hold:
+Each round has a mode.  The mode decides which faults occur, and so which guarantees must hold:
 
   calm       durable nodes; two of the five, the links to them, and sessions are
              disturbed: no lease may be lost
   durable    nodes that forget nothing; all kinds of faults but loss of data; wall
-             clocks of hosts jump, of nodes go back
-  forgetful  nodes without persistence: each restart forgets all
+             clocks of hosts jump, and clocks of nodes go back
+  forgetful  nodes without persistence: each restart loses all data
   flushed    nodes are emptied, by FLUSHALL or between stop and start; servers do not
-             crash, since one that has never seen a node can't tell
+             crash, since a server that has never seen a node cannot notice
              (docs/how-to/recover-a-quorum.md)
   beyond     as durable, with wall clocks of nodes and hosts that jump for hours: two
-             holders are possible, what the fence guards is not to suffer
+             holders are possible, but fenced data must not suffer
 """
 
 import random
@@ -21,7 +21,7 @@ HOSTS = ["a", "b", "c"]
 NODES = [0, 1, 2, 3, 4]
 RESOURCES = 3
 
-# kind: how often it is drawn
+# kind: weight in the draw
 NODE_FAULTS = {"node_pause": 5, "node_restart": 5}
 LINK_FAULTS = {"link_delay": 4, "link_cut": 4, "link_hold": 4, "link_half_in": 2, "link_half_out": 2}
 SESSION_FAULTS = {"backend_pause": 5, "backend_cancel": 5, "backend_term": 5}
@@ -57,15 +57,15 @@ def duration(draw, kind):
 
 
 def clock_step(draw, mode, kind):
-    """In seconds.  PostgreSQL's timers go by the wall clock: set back far, they don't
-    go off in time, which is not the subject."""
+    """In seconds.  PostgreSQL's timers follow the wall clock, and would be late after a large
+    step back; late timers are not the subject."""
     if mode == "beyond":
         return draw.choice([-3, 2, 600, 4000, 20000] if kind == "host_clock" else [-20000, -3, 2, 600, 20000])
     return draw.choice([-2, -1, 1, 30, 300]) if kind == "host_clock" else -1
 
 
 def faults_of_round(seed, number, mode, seconds):
-    """A list of faults, by time.  Those on one target don't overlap."""
+    """Returns a list of faults, by time.  Faults on one target don't overlap."""
     draw = random.Random(f"{seed}/{number}/{mode}")
     chances = weights(mode)
     nodes = draw.sample(NODES, 2) if mode == "calm" else NODES
@@ -82,7 +82,7 @@ def faults_of_round(seed, number, mode, seconds):
         where = kind.split("_")[0]
         # most nodes must forget at once to do harm
         forgets = kind in DATA_LOSS or (kind == "node_restart" and mode == "forgetful")
-        forgets = forgets and at > forgot_at + 6  # they vote again between two times
+        forgets = forgets and at > forgot_at + 6  # so that nodes vote again between two losses
         how_many = draw.choices([1, 2, 3, 5], [2, 1, 4, 3] if forgets else [14, 3, 2, 2])[0]
         forgot_at = at if forgets else forgot_at
         if where == "node":
@@ -101,7 +101,7 @@ def faults_of_round(seed, number, mode, seconds):
                 offset = clock_of.get(target, 0) + step
                 if mode != "beyond" and where == "node" and offset < -3:
                     continue
-                # counters live for a day
+                # at most 11 hours off
                 if mode == "beyond" and where == "node" and abs(offset) > 40000:
                     continue
                 if where == "host" and not -3 <= offset <= (30000 if mode == "beyond" else 1500):
@@ -110,7 +110,7 @@ def faults_of_round(seed, number, mode, seconds):
                 clock_of[target] = offset
             if kind in CRASHES:
                 host = target.split("/")[1]
-                # a server that does nothing but restart shows nothing
+                # a server that only restarts tests nothing
                 if crashed_at.get(host, -10) > at - 7:
                     continue
                 crashed_at[host] = at

@@ -2,18 +2,18 @@
 
     python3 proxy.py PORT:TARGET_PORT ...
 
-Commands come on standard input, one a line, LINK is the number of the argument:
+Reads commands from standard input, one a line; LINK is the number of the argument:
 
-    LINK ok               all goes through; what was held back goes on its way, late,
-                          also if its sender has closed the connection since
-    LINK delay MS         each direction takes so much longer
-    LINK cut              all connections are reset, new ones too
-    LINK hold             nothing gets through, nothing is reset
-    LINK half_in          what the node sends is held back
-    LINK half_out         what the host sends is held back
-    stalls FILE           from now on, write there when this process was not run
+    LINK ok               passes all bytes; held bytes go out late, even if the sender
+                          has closed the connection since
+    LINK delay MS         delays each direction by MS
+    LINK cut              resets all connections, new connections too
+    LINK hold             holds all bytes, and resets nothing
+    LINK half_in          holds bytes of the node
+    LINK half_out         holds bytes of the host
+    stalls FILE           from now on, writes to FILE when this process was not run
 
-Ends with its standard input.
+Ends with standard input.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 -- test/chaos/schema.sql: protected data, in each host's database and in the data server
 
--- Each write is logged with the value that it made: two who made the same value have
--- lost an update, and the key says so.
+-- Each write is logged with its new value.  If two writes make the same value, an update is
+-- lost, and the primary key refuses the second row.
 CREATE TABLE chaos_data (resource text PRIMARY KEY, value int NOT NULL, token bigint NOT NULL,
                          unfenced int NOT NULL DEFAULT 0, unfenced_writes int NOT NULL DEFAULT 0);
 -- end of statement
@@ -26,7 +26,7 @@ BEGIN
     RAISE NOTICE 'wrote %', now_is + 1;
 END $$;
 -- end of statement
--- work under a lock that the caller holds, in several transactions
+-- works in several transactions, under the caller's lock
 CREATE PROCEDURE chaos_work(name text, pieces int, fenced boolean) LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 1 .. pieces LOOP

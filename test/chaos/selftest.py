@@ -1,5 +1,5 @@
-"""test/chaos/selftest.py: made-up histories, each with one thing wrong, that the
-checker must find; and one without, in which it must find nothing
+"""test/chaos/selftest.py: made-up histories: the checker must find the one fault of
+each history, and nothing in the history without a fault
 
     python3 selftest.py
 """
@@ -39,7 +39,7 @@ REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
 CHANGE = {"kind": "nodes_change", "target": "lists/all", "t0": 5 * S, "t1": 30 * S, "from": [0, 1, 2, 3, 4], "to": [0, 3, 4]}
 CRASH_IN_CHANGE = {"kind": "server_kill", "target": "server/a", "t0": 7 * S, "t1": 8 * S}
 
-# name, records, faults, part of the violation's text; None: nothing is wrong
+# name, records, faults, part of the violation's text; None: no fault
 HISTORIES = [
     ("a good one", GOOD, [], None),
     ("two holders", [GOOD[0], record(10 * S, 200, [(11 * S + 500000, 14 * S)], 13 * S, "b")], [], "two holders"),
@@ -85,7 +85,7 @@ HISTORIES = [
                                                                     "message": LOST})], NO_QUORUM, None),
 ]
 
-# In the mode "beyond", where the clocks of nodes run ahead.
+# Mode "beyond": clocks of nodes run ahead.
 GRANT = record(10 * S, 100, [(11 * S, 15 * S)], 12 * S)
 NEWER = record(11 * S, 200, [(11 * S + 500000, 15 * S)], 12 * S, "b")
 CRASH = {"kind": "server_kill", "target": "server/c", "t0": 5 * S, "t1": 6 * S}

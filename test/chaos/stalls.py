@@ -1,10 +1,10 @@
-"""test/chaos/stalls.py: writes down when this machine did not run us
+"""test/chaos/stalls.py: records when this machine did not run us
 
     python3 stalls.py FILE
 
-A process that wants to wake up each 10 ms.  When it is late by 40 ms, others were
-late as well, and a node that did not answer in time then says nothing: nodes are
-doubted after 50 ms.  The proxy looks after itself in the same way.
+This process wakes up every 10 ms.  If the process is late by 40 ms, other processes were
+late as well.  Then a node's late answer means nothing: the broker doubts nodes after 50 ms.
+The proxy watches itself in the same way.
 """
 
 import sys

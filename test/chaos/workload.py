@@ -2,17 +2,17 @@
 
     python3 workload.py HOST SOCKET_DIR PORT DATA_PORT SEED PREFIX HISTORY_DIR
 
-Each worker is a thread with a session of the host and one of the data server, and
-writes one record for each acquisition that it tried.  Ends with its standard input.
+Each worker is a thread with a session of the host and a session of the data server.  The
+worker writes one record for each acquire.  The program ends with its standard input.
 
-A record: who and where (host, worker, pid, how), the resource, the call (begin, end,
-terms), its result ("granted", "busy", or "error" with state and message), and for a
-lock that was granted
+A record has the session (host, worker, pid, how), the resource, the call (begin, end,
+terms), the result ("granted", "busy", or "error" with state and message), and for a
+granted lock
 
-  held      [[at, valid_until], ...]: at this moment the session saw a valid lease
-            that is good until then at least; the first is right after the grant
-  released  when the release, or the COMMIT, began that said that the lease was valid
-  acked     values that fenced transactions wrote, and that were committed for sure
+  held      [[at, valid_until], ...]: at `at` the session saw a lease that is valid at
+            least until `valid_until`; the first pair is taken right after the grant
+  released  begin of the release, or of the COMMIT, that confirmed a valid lease
+  acked     values of fenced transactions that were surely committed
 
 All times are microseconds of CLOCK_BOOTTIME.  `begin` and `released` are taken before
 the call is sent, `end` after it returned.
@@ -32,10 +32,10 @@ from plan import RESOURCES
 
 
 WORKERS = 5
-# nothing waits for longer, whatever it is
+# no statement waits longer
 STATEMENT_TIMEOUT_MS = 6000
 
-# behind a token: when, and how long the lease is valid from then on at least
+# after a token: the time, and the least validity of the lease from then on
 HOLD = ", chaos_clock(), (extract(epoch FROM redlock_check('{}')) * 1e6)::bigint"
 
 
@@ -76,7 +76,7 @@ class Worker(threading.Thread):
             return cursor.fetchone() if cursor.description else None
 
     def vanish(self, connection):
-        """The client is gone, without a word."""
+        """The client vanishes without a message."""
         try:
             with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as s:
                 s.shutdown(socket.SHUT_RDWR)
@@ -99,7 +99,7 @@ class Worker(threading.Thread):
         self.record["held"].append([at, at + remaining_us])
 
     def read_notices(self):
-        """What procedures told."""
+        """Reads the notices of procedures."""
         for text in self.connection.notices:
             if found := re.search(r"chaos (\d+) (\d+) (\d+)", text):
                 token, at, until = map(int, found.groups())
@@ -120,7 +120,7 @@ class Worker(threading.Thread):
         state = error.pgcode
         message = str(error).strip()
         if state is None:
-            # libpq made it; the reason is in the server's last words, if it had any
+            # an error of libpq; the server's last words, if any, tell the reason
             state = "gone"
             if found := re.search(r"FATAL:  (.*)", message):
                 self.record["last_words"] = found.group(1)
@@ -129,7 +129,7 @@ class Worker(threading.Thread):
     # ---- terms ----
 
     def terms(self):
-        """What ends the wait, and after how many ms."""
+        """Returns the limit that ends the wait, and its ms."""
         ms = self.draw.choice([50, 200, 700, 1500, 3000])
         kind = self.draw.choices(["wait", "zero", "lock_timeout", "statement_timeout"], [6, 1, 2, 2])[0]
         return {"limit": kind, "limit_ms": 0 if kind == "zero" else ms}
@@ -168,7 +168,7 @@ class Worker(threading.Thread):
         self.saw_held(*self.sql(f"SELECT redlock_token('{resource}')" + HOLD.format(resource)))
 
     def write_outside(self, resource, token):
-        """To the data server: read, think, write; with the token, and without."""
+        """Reads, pauses, and writes at the data server, with the token and without."""
         with self.data.cursor() as cursor:
             cursor.execute("UPDATE chaos_data SET token = %s WHERE resource = %s AND token <= %s RETURNING value",
                            (token, resource, token))
@@ -184,7 +184,7 @@ class Worker(threading.Thread):
                            "WHERE resource = %s", (unfenced + 1, resource))
 
     def work(self, resource, in_transaction):
-        # some hold it for long, and for longer than it is valid without a renewal
+        # some sessions hold the lock for longer than a lease is valid without a renewal
         if self.draw.random() < 0.06:
             time.sleep(0.3 + self.draw.random())
             self.check(resource)
@@ -216,14 +216,14 @@ class Worker(threading.Thread):
                              EXCEPTION WHEN others THEN NULL;
                              END $$""")
             elif what == "pool":
-                # takes the session out of the queue, and leaves it the lock
+                # the session leaves the queue, and keeps the lock
                 self.sql("SELECT pg_advisory_unlock_all()")
             self.check(resource)
 
     # ---- ways to use a lock ----
 
     def acquire(self, resource, terms, scope, tries=False):
-        """True if granted; a refusal is an error, or false of a try."""
+        """True: granted.  A refusal is an error, or False for a try."""
         record = self.record
         arguments = self.arguments(terms)
         if tries:
@@ -267,7 +267,7 @@ class Worker(threading.Thread):
                 self.committed()
         else:
             self.sql("COMMIT")
-        # outside, where no rollback takes it back
+        # outside of the transaction, so that no rollback undoes the reset
         reset()
 
     def session(self, resource):
@@ -337,7 +337,7 @@ class Worker(threading.Thread):
             self.connect()
 
     def recover(self, error):
-        """Writes down what happened, and brings the session back to nothing held."""
+        """Writes the record, and releases all locks of the session."""
         if self.record is None:  # of a BEGIN or SET
             self.connection.close()
             return

@@ -1,6 +1,7 @@
 /*
  * node.c
- *		What redlock.lua and marker.lua of src/protocol do, line by line; see node.h.
+ *		redlock.lua and marker.lua of src/protocol, line by line; see
+ *		node.h.
  */
 #include "node.h"
 
@@ -78,7 +79,7 @@ node_execute(node_data *data, const node_mark *mark, int64_t now_us, const comma
 	}
 }
 
-/* The clock is looked at only where the counter is not there, or not near. */
+/* The script reads the clock only if the counter is missing or not near. */
 static void
 acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *command,
 		node_memory *memory, answer *answer)
@@ -148,7 +149,7 @@ acquire(node_data *data, const node_mark *mark, int64_t now_us, const command *c
 		set_key(data, now_us, command);
 	}
 	if (near && is_near(data->counter, counter))
-		data->counter = counter; /* it expires when it would have */
+		data->counter = counter; /* without a new expiry time */
 	else
 		set_counter(data, now_us, counter);
 	if (command->permits > 0)
@@ -174,7 +175,7 @@ is_barred(const command *command)
 		   permits_said(command->lock_data) != command->permits;
 }
 
-/* By the key of a lock; 0: the key is not there, or says nothing of permits. */
+/* By the key of a lock; 0: no key, or no permits in the value. */
 static int
 permits_said(const node_data *data)
 {
@@ -187,7 +188,7 @@ has_permit(const command *command, int permit)
 	return permit <= command->permits_known && command->permit_data[permit].secret != 0;
 }
 
-/* The permit is not granted, because of the queue or of the lock itself. */
+/* The queue or the lock itself refuses the permit. */
 static void
 stand_behind(const node_data *bar, int64_t now_us, answer *answer)
 {
@@ -197,7 +198,7 @@ stand_behind(const node_data *bar, int64_t now_us, answer *answer)
 	answer->in_front = true;
 }
 
-/* With a permit that is granted: the key of the lock lives as long as the longest of them. */
+/* With a granted permit: the lock's key lives as long as its longest permit. */
 static void
 take_lock(int64_t now_us, const command *command)
 {
@@ -209,7 +210,7 @@ take_lock(int64_t now_us, const command *command)
 		lock->key_end_ms = end_ms;
 }
 
-/* With a permit that is renewed: the lock's key may have been lost, or be a stranger's. */
+/* With a renewed permit: the lock's key may be lost, or a stranger's. */
 static void
 renew_lock(const node_data *data, int64_t now_us, const command *command, node_memory *memory)
 {
@@ -228,7 +229,7 @@ renew_lock(const node_data *data, int64_t now_us, const command *command, node_m
 	}
 }
 
-/* With a permit that is released: the last one takes the lock's key along. */
+/* With a released permit: the last permit deletes the lock's key, too. */
 static void
 leave_lock(const node_data *data, int64_t now_us, const command *command)
 {
@@ -249,7 +250,7 @@ leave_lock(const node_data *data, int64_t now_us, const command *command)
 	}
 }
 
-/* The next one that is free, beginning behind the one that is refused; 0: there is none. */
+/* Returns the next free permit behind the refused one; 0: none. */
 static int
 another_permit(const command *command)
 {
@@ -264,7 +265,7 @@ another_permit(const command *command)
 	return 0;
 }
 
-/* Whose key is in the way, and who is told. */
+/* Names the key in the way, and the host to be told. */
 static void
 stand_in_the_way(const node_data *data, int64_t now_us, const command *command, answer *answer)
 {
@@ -279,7 +280,10 @@ stand_in_the_way(const node_data *data, int64_t now_us, const command *command, 
 	answer->holder_host = data->host;
 }
 
-/* Of those who wait for readers. */
+/*
+ * Puts a writer that waits for readers in front, with a barrier, and names all
+ * readers.
+ */
 static void
 stand_in_front(node_data *data, int64_t now_us, const command *command, bool full, answer *answer)
 {
@@ -303,7 +307,7 @@ stand_in_front(node_data *data, int64_t now_us, const command *command, bool ful
 		answer->reader_host[answer->readers++] = data->reader[i].host;
 }
 
-/* The reader is there now, and the counter is to be raised. */
+/* Returns true if a new reader was stored and the counter must be raised. */
 static bool
 acquire_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 			   int64_t counter, answer *answer)
@@ -375,7 +379,7 @@ confirm(node_data *data, int64_t now_us, const command *command, node_memory *me
 	answer->reply = CORE_REPLY_YES;
 }
 
-/* Other readers may have raised the counter since. */
+/* Other readers may have raised the counter since the grant. */
 static void
 confirm_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 			   answer *answer)
@@ -436,7 +440,7 @@ renew(node_data *data, int64_t now_us, const command *command, node_memory *memo
 	answer->reply = CORE_REPLY_YES;
 }
 
-/* False: it was not extended. */
+/* Returns false if the reader was not extended. */
 static bool
 renew_shared(node_data *data, int64_t now_us, const command *command, node_memory *memory,
 			 answer *answer)
@@ -478,7 +482,7 @@ renew_shared(node_data *data, int64_t now_us, const command *command, node_memor
 	return true;
 }
 
-/* Returns whether it is shared by others yet. */
+/* Returns true if other readers remain. */
 static bool
 release_shared(node_data *data, int64_t now_us, const command *command, answer *answer)
 {
@@ -576,7 +580,7 @@ drop_reader(node_data *data, node_reader *reader)
 	data->readers--;
 }
 
-/* In force: nobody was granted the lock since. */
+/* Is the barrier in force?  It ends with the next grant. */
 static bool
 has_barrier(const node_data *data)
 {
@@ -584,7 +588,7 @@ has_barrier(const node_data *data)
 		   data->counter - data->barrier_counter < LUA_SPAN;
 }
 
-/* A script that has changed something may write at a full node: for names that it knows. */
+/* A script that has changed data may write at a full node, but no new names. */
 static void
 take_known(const node_data *data, node_memory *memory)
 {
@@ -592,7 +596,7 @@ take_known(const node_data *data, node_memory *memory)
 		let_write(memory);
 }
 
-/* The rest of this call of the script, but for new names. */
+/* The rest of this call may write, but no new names. */
 static void
 let_write(node_memory *memory)
 {
@@ -617,7 +621,7 @@ node_marker(node_mark *mark, int64_t now_us, uint32_t fresh, bool seen, int64_t 
 	}
 	if (mark->lost_us == 0)
 		return MARKED_FRESH;
-	/* if the clock was set back, the time is to come */
+	/* after a step of the clock back, the time may be in the future */
 	return now_us - mark->lost_us < max_ttl_ms * 1000 ? MARKED_LOST : MARKED_LONG_LOST;
 }
 
@@ -661,7 +665,7 @@ node_expire(node_data *data, int64_t now_us)
 	return true;
 }
 
-/* Do the first digits agree, of as many? */
+/* Do the first digits agree, and the number of digits? */
 static bool
 is_near(int64_t counter, int64_t proposal)
 {
@@ -690,7 +694,7 @@ is_same(const node_data *data, const command *command)
 	return data->secret == command->secret && data->attempt == command->attempt && !data->kept;
 }
 
-/* Of this attempt, or of an earlier one of the same request. */
+/* Is the key of this attempt, or of an earlier attempt of the same request? */
 static bool
 is_ours(const node_data *data, const command *command)
 {

@@ -6,8 +6,8 @@
  * its age, by its marker, or by a second loss; a quarantine of a node with all its data; a server
  * voting by two names, or by neither name.
  *
- * Most stories play with the nodes 0 .. 2 of one host.  The guard does not ask which nodes are
- * connected, so each story holds while any of them is away.
+ * Most stories play with the nodes 0 .. 2 of one host.  The guard does not ask for connections, so
+ * each story holds while any of the nodes is away.
  */
 #include "protocol/guard.h"
 

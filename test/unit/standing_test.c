@@ -1,11 +1,11 @@
 /*
  * standing_test.c
- *		Unit tests of src/protocol/standing.c: which host takes locks, when several hosts have
- *		different settings.
+ *		Unit tests of src/protocol/standing.c: the choice of the host that takes locks, when
+ *		several hosts have different settings.
  *
  * Protects from: a host taking locks before its announcement, and before a look at the others; a
- * newcomer stopping established hosts; two hosts waiting for each other for ever; a host going on
- * beside another host with locks.
+ * newcomer stopping established hosts; two hosts waiting without an end for each other; a host
+ * going on beside another host with locks.
  */
 #include <string.h>
 
@@ -145,7 +145,7 @@ test_established(void)
 	ok(!may_take(&standing) && standing.says == HOST_TAKES,
 	   "nor while it takes locks all the same");
 	look(&standing, true, NULL, 0);
-	ok(may_take(&standing), "and goes on when nobody disagrees");
+	ok(may_take(&standing), "and goes on without a conflict");
 }
 
 static void
@@ -242,7 +242,7 @@ test_lapse(void)
 	ok(!standing_may_take(&standing, 100 * SECOND), "an answer that is heard late is an old one");
 }
 
-/* Does a host with these differences stop a host that takes locks? */
+/* Does a host with these differences stop an established host? */
 static bool
 stops(HostStanding says, unsigned kinds)
 {

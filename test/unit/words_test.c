@@ -2,8 +2,8 @@
  * words_test.c
  *		Unit tests of words, src/protocol/words.c.
  *
- * Protects from: a word that another release or a stranger wrote, and that is read as another one;
- * a reader that goes beyond the text; a number or an id that does not come back as it was.
+ * Protects from: a word of another release, or of a stranger, read as another word; a read past
+ * the end of the text; a number or an id changed between writing and reading.
  */
 #include "protocol/words.h"
 

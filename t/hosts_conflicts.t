@@ -45,7 +45,7 @@ sub names_on
 	return $result->{state} eq '' ? $result->{out} : "error $result->{state}";
 }
 
-# What the nodes have, by a script: what it returns, of each that answers.
+# Runs a script at each node, and returns the result of each node that answers.
 sub eval_on
 {
 	my ($script, @on) = @_;
@@ -66,7 +66,7 @@ sub wait_agreed
 	return;
 }
 
-# Waits until the host refuses, for what the other one has now; returns that error.
+# Waits until the host refuses locks because of the other host's settings; returns the error.
 sub wait_refused
 {
 	my ($host, $detail) = @_;
@@ -94,7 +94,7 @@ subtest 'the hosts are there' => sub {
 	{
 		wait_until(sub { names_on($host, 'WHERE nodes = 5') eq 'a b c' }, $host->name . ' knows all hosts');
 	}
-	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'what it says of each');
+	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'redlock_hosts describes each host');
 SELECT count(DISTINCT host_id) = 3 AND bool_and(host_id ~ '^[0-9a-f]{16}$'),
        bool_and(version = (SELECT default_version FROM pg_available_extensions WHERE name = 'redlock_pg')),
        bool_and(postgres LIKE current_setting('server_version_num')::int / 10000 || '%'),
@@ -244,14 +244,14 @@ LUA
 		sub { count_in_log($host{a}, 'redlock node \S+ does not keep the list of hosts: .*WRONGTYPE') == 2 },
 		'the log says so');
 	eval_on("redis.call('DEL', '$HOSTS')", @nodes[0, 1]);
-	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'they have it again');
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'all nodes have the list of hosts again');
 	eval_on(<<LUA, @nodes);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS' .. '*')) do
 	redis.call('DEL', key)
 end
 LUA
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'and when all was deleted');
-	is(count_in_log($host{a}, 'has other settings'), 0, 'nobody has disagreed');
+	is(count_in_log($host{a}, 'has other settings'), 0, 'no conflict was logged');
 };
 
 subtest 'nodes fail' => sub {
@@ -290,7 +290,7 @@ subtest 'hosts come and go' => sub {
 
 	$host{c}->stop;
 	is(join(' ', map { "[$_]" } eval_on("return redis.call('ZSCORE', '$HOSTS', '$c')", @nodes)),
-		'[] [] [] [] []', 'one that is stopped has left');
+		'[] [] [] [] []', 'a stopped host has left the lists');
 	is(names_on($host{a}), 'a b', 'at once');
 	$host{c}->start;
 	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'it comes again');
@@ -299,14 +299,14 @@ subtest 'hosts come and go' => sub {
 	$host{c}->stop('immediate');
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
 
-	# what it wrote names processes that end after it
-	my $disputes = count_in_log($host{a}, 'has other settings than this one');
+	# its entry names processes that end later
+	my $conflicts = count_in_log($host{a}, 'has other settings than this one');
 	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
 	is(names_on($host{a}, 'WHERE NOT agrees'), '', 'all agree');
 	wait_until(sub { names_on($host{a}) eq 'a b' }, 'until its time is over', 70);
 	cmp_ok(time - $killed_at, '<', 60, 'within a minute');
-	is(count_in_log($host{a}, 'has other settings than this one'), $disputes, 'nobody was said to disagree');
+	is(count_in_log($host{a}, 'has other settings than this one'), $conflicts, 'no further conflict was logged');
 	wait_nodes_ready($_, 5) foreach $host{a}, $host{b};
 };
 
@@ -319,7 +319,7 @@ subtest 'another prefix' => sub {
 	wait_until(sub { $beats->() > $before + 6 }, 'three beats of each');
 	is($_->safe_psql('postgres', "SELECT redlock_try('job', ttl => '10 s')"), 't', $_->name . ' acquires')
 	  foreach $host{a}, $host{b};
-	is(count_in_log($_, 'has other settings'), 0, 'nobody has disagreed') foreach $host{a}, $host{b};
+	is(count_in_log($_, 'has other settings'), 0, 'no conflict was logged') foreach $host{a}, $host{b};
 };
 
 subtest 'another max_ttl' => sub {
@@ -340,18 +340,18 @@ subtest 'another max_ttl' => sub {
 	my $result = wait_refused($host{a});
 	like($result->{message}, qr/^redlock "refused" is not acquired, since host "b" has other settings and might get it too$/,
 		'the error names the host');
-	like($result->{detail}, qr/Its redlock\.max_ttl is 30000 ms, here it is 60000 ms\.$/, 'and in what it differs');
-	like($result->{hint}, qr/^Set redlock\.max_ttl to the same on both\. It takes locks all the same.* Locks are acquired again when/, 'and what to do');
+	like($result->{detail}, qr/redlock\.max_ttl is 30000 ms at that host, and 60000 ms at this host\.$/, 'and in what it differs');
+	like($result->{hint}, qr/^Set the same redlock\.max_ttl on both hosts\. Set redlock\.on_disagreement to refuse on that host.* This host acquires locks again when/, 'and what to do');
 	is($waiting->result->{state}, '55000', 'who waits is refused, too');
 	is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 	is( $host{b}->safe_psql('postgres', "SELECT agrees, disagreement FROM redlock_hosts WHERE name = 'a'"),
-		'f|Its redlock.max_ttl is 60000 ms, here it is 30000 ms. Set redlock.max_ttl to the same on both.',
+		'f|redlock.max_ttl is 60000 ms at that host, and 30000 ms at this host. Set the same redlock.max_ttl on both hosts.',
 		'in the view');
 	is($host{b}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 't', 'one agrees with itself');
 	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
 	$held->query("SELECT redlock_release('held')");
 
-	# the session behind it in the queue gets what the server holds
+	# the next session in the queue gets the lock of this server
 	$queued->send("SELECT redlock_acquire('held', ttl => '6 s')");
 	wait_until(
 		sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '1' },
@@ -373,7 +373,7 @@ subtest 'another max_ttl' => sub {
 	# said to be no reason
 	set($host{a}, "redlock.on_disagreement = warn");
 	wait_agreed($host{a}, $host{b});
-	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'they disagree still');
+	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'the conflict lasts');
 	set($host{a}, "redlock.on_disagreement = refuse");
 	wait_refused($host{a});
 	kill 'TERM', broker_pid($host{a});
@@ -385,7 +385,7 @@ subtest 'another max_ttl' => sub {
 		'the next broker has found it');
 	wait_refused($host{a});
 
-	# who is changed once more says in what it differs now
+	# a host that is changed again tells its present differences
 	set($host{b}, "redlock.max_ttl = '40s'");
 	foreach my $host ($host{a}, $host{b})
 	{
@@ -407,13 +407,13 @@ subtest 'another max_ttl' => sub {
 subtest 'another database' => sub {
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(db => 1) } @nodes) . "'");
 	my $result = wait_refused($host{b});
-	like($result->{detail}, qr/Of node \S+ it uses database 0, and this host database 1\.$/, 'the error');
+	like($result->{detail}, qr/At node \S+, that host uses database 0, and this host database 1\.$/, 'the error');
 	wait_until(
 		sub { ($host{a}->safe_psql('postgres', "SELECT standing FROM redlock_hosts WHERE name = 'b'")) eq 'refuses' },
-		'the others know that it refuses');
+		'host a knows that host b refuses');
 	is(psql_result($host{a}, "SELECT redlock_try('goes on')")->{state}, '', 'and go on');
 	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
-		qr/Of node \S+ it uses database 0, and this host database 1\. Name the same database/, 'the view');
+		qr/At node \S+, that host uses database 0, and this host database 1\. Name the same database/, 'the view');
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes) . "'");
 	wait_agreed($host{a}, $host{b});
 };
@@ -422,15 +422,15 @@ subtest 'other nodes' => sub {
 	# by other names, and one more
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
 	wait_nodes_ready($host{b}, 4);
-	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'those that have enough in common agree');
+	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'hosts with enough common nodes agree');
 	my $log_end = -s $host{a}->logfile;
 
 	set($host{a}, "redlock.nodes = '" . node_urls(@nodes[0, 1, 2]) . "'");
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes[2, 3, 4]) . "'", 'redlock.on_disagreement = warn');
 	my @address = map { $_->address } @nodes;
 	my $result = wait_refused($host{a},
-		qr/Only it has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
-	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
+		qr/Only that host has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
+	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both hosts\./, 'and what to do');
 	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
 		'the view has it, by the one node that both have', 60);
 	my %times;
@@ -443,7 +443,7 @@ subtest 'other nodes' => sub {
 	is(names_on($host{a}, 'WHERE NOT agrees'), 'b', 'also when the node has restarted');
 	is(psql_result($host{a}, "SELECT redlock_try('refused')")->{state}, '55000', 'and refuses');
 
-	# nor do hosts agree by what one of them can't send to for a while
+	# nor do hosts agree while one of them cannot send to a node
 	my %id = map { split /\|/ } split /\n/, $host{a}->safe_psql('postgres', 'SELECT name, host_id FROM redlock_hosts');
 	$log_end = -s $host{a}->logfile;
 	my $log_end_b = -s $host{b}->logfile;

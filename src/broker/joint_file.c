@@ -1,6 +1,6 @@
 /*
- * lists_file.c
- *		The two lists of nodes in force, on disk; see lists_file.h.
+ * joint_file.c
+ *		The joint lists, on disk; see joint_file.h.
  */
 #include "postgres.h"
 
@@ -11,10 +11,10 @@
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 
-#include "broker/lists_file.h"
+#include "broker/joint_file.h"
 
 /* pg_basebackup leaves out this directory. */
-#define LISTS_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
+#define JOINT_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
 
 /* The file.  A file of another build is rejected. */
 typedef struct Contents
@@ -32,60 +32,60 @@ static void complain(const char *what);
 static void complain_unused(const char *why);
 
 bool
-lists_file_write(const NodeUrls *now, const NodeUrls *next)
+joint_file_write(const NodeUrls *now, const NodeUrls *next)
 {
-	static Contents wanted;
+	static Contents updated;
 	FILE *file;
 	bool written;
 
-	wanted.size = sizeof(wanted);
-	wanted.now = *now;
-	wanted.next = *next;
-	wanted.crc = crc_of(&wanted);
-	if (memcmp(&wanted, &contents, sizeof(wanted)) == 0)
+	updated.size = sizeof(updated);
+	updated.now = *now;
+	updated.next = *next;
+	updated.crc = crc_of(&updated);
+	if (memcmp(&updated, &contents, sizeof(updated)) == 0)
 		return true;
 
-	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
+	file = AllocateFile(JOINT_FILE ".new", PG_BINARY_W);
 	if (file == NULL)
 	{
 		complain("create");
 		return false;
 	}
 	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
-			  fwrite(&wanted, sizeof(wanted), 1, file) == 1;
+			  fwrite(&updated, sizeof(updated), 1, file) == 1;
 	written = FreeFile(file) == 0 && written;
 	if (!written)
 	{
 		complain("write");
-		(void) unlink(LISTS_FILE ".new");
+		(void) unlink(JOINT_FILE ".new");
 		return false;
 	}
-	if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) != 0)
+	if (durable_rename(JOINT_FILE ".new", JOINT_FILE, LOG) != 0)
 		return false;
-	contents = wanted;
+	contents = updated;
 	return true;
 }
 
 void
-lists_file_remove(void)
+joint_file_remove(void)
 {
 	memset(&contents, 0, sizeof(contents));
-	if (access(LISTS_FILE, F_OK) == 0)
-		(void) durable_unlink(LISTS_FILE, LOG);
+	if (access(JOINT_FILE, F_OK) == 0)
+		(void) durable_unlink(JOINT_FILE, LOG);
 }
 
 bool
-lists_file_read(NodeUrls *now, NodeUrls *next)
+joint_file_read(NodeUrls *now, NodeUrls *next)
 {
 	FILE *file;
 	bool whole;
 
-	(void) unlink(LISTS_FILE ".new"); /* left by a crash */
-	file = AllocateFile(LISTS_FILE, PG_BINARY_R);
+	(void) unlink(JOINT_FILE ".new"); /* left by a crash */
+	file = AllocateFile(JOINT_FILE, PG_BINARY_R);
 	if (file == NULL)
 	{
 		if (errno != ENOENT)
-			complain_unused(psprintf("%m"));
+			complain_unused(psprintf("The file can't be read: %m."));
 		return false;
 	}
 	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
@@ -96,7 +96,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	if (!whole)
 	{
 		memset(&contents, 0, sizeof(contents));
-		complain_unused("It is damaged, or of another version.");
+		complain_unused("The file is damaged, or of another version.");
 		return false;
 	}
 	*now = contents.now;
@@ -118,17 +118,19 @@ crc_of(const Contents *of)
 static void
 complain_unused(const char *why)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock file \"%s\" is not used", LISTS_FILE), errdetail_internal("%s", why),
-			 errhint("It tells which two lists of nodes were in force when the server stopped. If "
-					 "some host still has the former one alone, stop this server, and start it "
-					 "with both in redlock.nodes and redlock.nodes_next.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock file \"%s\" is not used", JOINT_FILE),
+		 errdetail(
+			 "The file has the two lists of nodes that were in force when the server stopped. %s",
+			 why),
+		 errhint("If any host still uses only the first of the two lists, stop this server, and "
+				 "start it with both lists in redlock.nodes and redlock.nodes_next.")));
 }
 
 static void
 complain(const char *what)
 {
 	ereport(LOG, (errcode_for_file_access(),
-				  errmsg("could not %s redlock file \"%s\": %m", what, LISTS_FILE)));
+				  errmsg("could not %s redlock file \"%s\": %m", what, JOINT_FILE)));
 }
