@@ -74,7 +74,11 @@ ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
 endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance $(EXEC) $(EXEC_OBJS)
+
+# PGXS builds a library or a program, not both, so the rules of the program are below.
+EXEC = exec/redlock-exec
+EXEC_OBJS = $(patsubst %,exec/%.o,front keeper lock main watch)
 
 # No query gains from bitcode, and inlined code could not call the library's hidden functions.
 override with_llvm = no
@@ -87,6 +91,31 @@ include $(PGXS)
 ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
 $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
 endif
+
+# Needs signalfd, timerfd and /proc.
+ifeq ($(PORTNAME), linux)
+all: $(EXEC)
+install: install-exec
+endif
+
+$(EXEC_OBJS): override CPPFLAGS := -I$(includedir) $(CPPFLAGS)
+$(EXEC_OBJS): $(srcdir)/Makefile $(srcdir)/exec/redlock_exec.h
+
+$(EXEC): $(EXEC_OBJS)
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -L$(libdir) -lpq -o $@
+
+install-exec: $(EXEC) installdirs-exec
+	$(INSTALL_PROGRAM) $(EXEC) '$(DESTDIR)$(bindir)/redlock-exec'
+
+installdirs: installdirs-exec
+installdirs-exec:
+	$(MKDIR_P) '$(DESTDIR)$(bindir)'
+
+uninstall: uninstall-exec
+uninstall-exec:
+	rm -f '$(DESTDIR)$(bindir)/redlock-exec'
+
+.PHONY: install-exec installdirs-exec uninstall-exec
 
 # README.md links to docs/, so both are installed together.
 document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
