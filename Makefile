@@ -27,7 +27,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/joint_file \
-	broker/leaving broker/loop broker/marks broker/members broker/node broker/node_checks \
+	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
 	session/ask_hosts session/detached session/effects session/encoding session/fence session/gate session/holdings \

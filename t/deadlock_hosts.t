@@ -209,7 +209,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 	@results = all_results(@all);
 	$results[$_]{pid} = $all[$_]->pid foreach 0 .. 2;
 	$victim = one_victim("behind who has waited for long on $here", @results);
-	is($results[0]{state}, '', 'which is not that one');
+	is($results[0]{state}, '', 'the session with the long wait is not the victim');
 	my $pid = $results[1]{pid};
 	like($victim->{detail}, qr/^Process $pid of server $here waits for redlock "y$here"/m, 'what is waited for at a gate is known');
 	$_->quit foreach @all;
@@ -233,7 +233,7 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 $victim = one_victim('one that is shared', @results);
-like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names the reader');
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'the detail names the reader');
 
 # One of several readers waits, with others of its server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
@@ -241,7 +241,7 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many readers: one victim');
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'a reader among several readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
 # Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
@@ -269,7 +269,7 @@ my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
 $writer->query('BEGIN');
 $writer->send(lock_of('x'));
-wait_until(sub { waiting('c') == 1 }, 'a writer waits');
+wait_until(sub { waiting('c') == 1 }, 'a writer waits for the reader');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
@@ -303,14 +303,14 @@ $holder_of_x->query('BEGIN; ' . lock_of('x'));
 $_->query('BEGIN') foreach @readers;
 $readers[1]->query(lock_of('y'));
 $readers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'a reader asks');
+wait_until(sub { waiting('a') == 1 }, 'the first reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
 $readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
 @results = all_results($holder_of_x, @readers);
 one_victim('with another that asks', @results);
-is($results[1]{state}, '', 'which is not that one');
+is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
 $_->quit foreach $holder_of_x, @readers;
 
 # A session may not join the readers of its server, since a writer waits elsewhere.
@@ -320,7 +320,7 @@ $_->query('BEGIN') foreach $other_writer, @readers;
 $readers[0]->query(shared_lock_of('x'));
 $readers[1]->query(lock_of('y'));
 $other_writer->send(lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'a writer waits');
+wait_until(sub { waiting('b') == 1 }, 'a writer waits for the reader of host a');
 $readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
 $readers[0]->send(lock_of('y'));
@@ -356,7 +356,7 @@ ok(!$waiter->done && !$behind->done, 'nobody is told of a deadlock where there i
 $holder->query('COMMIT');
 ok(!$waiter->result->{state}, 'who waited gets the lock');
 $waiter->query('COMMIT');
-ok(!$behind->result->{state}, 'and who waited for that one');
+ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
 # A session waits for another lock first, so it is no reader of this lock yet, though it is a

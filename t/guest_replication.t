@@ -186,7 +186,7 @@ my $dump = $subscriber->backup_dir . '.sql';
 command_ok([ 'pg_dump', '-d', $subscriber->connstr('postgres'), '--no-subscriptions', '-f', $dump ], 'pg_dump');
 $subscriber->safe_psql('postgres', 'CREATE DATABASE restored');
 command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $subscriber->connstr('restored'), '-f', $dump ],
-	'what it dumped is restored');
+	'psql restores the dump');
 is( $subscriber->safe_psql('restored',
 		"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass"),
 	'redlock_fence_merge|R', 'with the trigger');

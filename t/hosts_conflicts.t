@@ -94,7 +94,7 @@ subtest 'the hosts are there' => sub {
 	{
 		wait_until(sub { names_on($host, 'WHERE nodes = 5') eq 'a b c' }, $host->name . ' knows all hosts');
 	}
-	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'what it says of each');
+	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'redlock_hosts describes each host');
 SELECT count(DISTINCT host_id) = 3 AND bool_and(host_id ~ '^[0-9a-f]{16}$'),
        bool_and(version = (SELECT default_version FROM pg_available_extensions WHERE name = 'redlock_pg')),
        bool_and(postgres LIKE current_setting('server_version_num')::int / 10000 || '%'),
@@ -244,7 +244,7 @@ LUA
 		sub { count_in_log($host{a}, 'redlock node \S+ does not keep the list of hosts: .*WRONGTYPE') == 2 },
 		'the log says so');
 	eval_on("redis.call('DEL', '$HOSTS')", @nodes[0, 1]);
-	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'they have it again');
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'all nodes have the list of hosts again');
 	eval_on(<<LUA, @nodes);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS' .. '*')) do
 	redis.call('DEL', key)
@@ -290,7 +290,7 @@ subtest 'hosts come and go' => sub {
 
 	$host{c}->stop;
 	is(join(' ', map { "[$_]" } eval_on("return redis.call('ZSCORE', '$HOSTS', '$c')", @nodes)),
-		'[] [] [] [] []', 'one that is stopped has left');
+		'[] [] [] [] []', 'a stopped host has left the lists');
 	is(names_on($host{a}), 'a b', 'at once');
 	$host{c}->start;
 	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'it comes again');
@@ -410,7 +410,7 @@ subtest 'another database' => sub {
 	like($result->{detail}, qr/At node \S+, that host uses database 0, and this host database 1\.$/, 'the error');
 	wait_until(
 		sub { ($host{a}->safe_psql('postgres', "SELECT standing FROM redlock_hosts WHERE name = 'b'")) eq 'refuses' },
-		'the others know that it refuses');
+		'host a knows that host b refuses');
 	is(psql_result($host{a}, "SELECT redlock_try('goes on')")->{state}, '', 'and go on');
 	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
 		qr/At node \S+, that host uses database 0, and this host database 1\. Name the same database/, 'the view');
@@ -422,7 +422,7 @@ subtest 'other nodes' => sub {
 	# by other names, and one more
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
 	wait_nodes_ready($host{b}, 4);
-	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'those that have enough in common agree');
+	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'hosts with enough common nodes agree');
 	my $log_end = -s $host{a}->logfile;
 
 	set($host{a}, "redlock.nodes = '" . node_urls(@nodes[0, 1, 2]) . "'");

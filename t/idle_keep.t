@@ -263,7 +263,7 @@ $out_of_tokens->('slow', $slow, "SELECT take('slow', 1000)");
 is(state_of('slow'), $idle, 'the lease is idle');
 $as_ever->();
 is($s->result->{message}, '', 'the session goes on when they have come');
-is(stat_of('granted') - $granted, 1, 'by its one grant');
+is(stat_of('granted') - $granted, 1, 'the session goes on by a single grant');
 
 my $broker = broker_pid($host);
 $out_of_tokens->('late', sub { kill 'STOP', $broker }, "SELECT take('late', 1000)");
@@ -286,7 +286,7 @@ $s->result;
 $s->send("SELECT redlock_acquire('other', scope => 'session', keep_idle => '10 min', ttl => '50 s') > 0");
 wait_until(sub { state_of('other') =~ /^waiting/m }, 'nor by who wants another ttl', $soon);
 $as_ever->();
-is($s->result->{out}, 't', 'who gets it from the nodes');
+is($s->result->{out}, 't', 'the session with another ttl gets the lock from the nodes');
 $s->query("SELECT redlock_release('other')");
 
 # ... for as long as they may come
@@ -306,7 +306,7 @@ my $unrenewed = stat_of('unrenewed');
 $s->query("SELECT redlock_acquire('vain', scope => 'session', keep_idle => '10 min')");
 wait_until(sub { stat_of('unrenewed') > $unrenewed }, 'more tokens are asked for in vain');
 $s->query("SELECT redlock_release('vain')");
-unlike(state_of('vain'), qr/^idle/, 'who had the last one leaves the lease to nobody');
+unlike(state_of('vain'), qr/^idle/, 'a lease without a token left does not become idle');
 $as_ever->();
 is_given_up('vain', 'it has no tokens');
 is(stat_of('lost'), 0, 'and nobody has lost any of them');

@@ -197,14 +197,21 @@ look_at_standing(int64 now_us)
  * Lets nodes vote whose answers this look has read.
  *
  * A node that is back may bring a conflict, and this host stops only when a conflict is ripe.
- * Until then no further node gets a vote.  A node about which this host guesses gets no vote
- * either, and is asked again soon.
+ * Until then no further node gets a vote.  Nor does a node get a vote while a reachable node lacks
+ * the present entry, which names the new voter: other hosts would not learn of the voter.  A node
+ * about which this host guesses gets no vote either, and is asked again soon.
  */
 static void
 let_vote(int64 now_us)
 {
 	if (guessed != 0)
 		beat_by(now_us + BEAT_LEAST_US);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told_of(i)->behind && node_can_send(node_at(i)))
+		{
+			beat_at(now_us);
+			return;
+		}
 	for (int i = 0; i < conflict_count; i++)
 		if (lease_table->standing.begun && !is_ripe(&conflicts[i]) && stops(&conflicts[i]))
 			return;
@@ -215,7 +222,8 @@ let_vote(int64 now_us)
 
 /*
  * Has each node that this host reaches answered the present entry, and do these nodes form a
- * quorum?  *asked_us: when the first of them was asked.
+ * quorum?  A host that has not begun also waits for the first attempt at each other node: a node
+ * may only be far away.  *asked_us: when the first of them was asked.
  */
 static bool
 is_answered(int64_t *asked_us)
@@ -235,7 +243,8 @@ is_answered(int64_t *asked_us)
 			those |= CORE_BIT(i);
 			*asked_us = Min(*asked_us, told_of(i)->answered_us);
 		}
-		else if (node_can_send(node_at(i)))
+		else if (node_can_send(node_at(i)) ||
+				 (!lease_table->standing.begun && node_is_first_tried(node_at(i))))
 			return false;
 	}
 	return core_has_quorum(members_lists(), those);

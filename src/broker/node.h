@@ -160,6 +160,19 @@ node_is_tried(const RedisNode *node)
 	return node->state >= NODE_RESOLVING && node->state <= NODE_HANDSHAKE;
 }
 
+/*
+ * Is the first attempt to reach this node under way, so that nobody knows yet whether the node is
+ * within reach?  The first attempt tries each address of the node's name.
+ */
+static inline bool
+node_is_first_tried(const RedisNode *node)
+{
+	if (node->state == NODE_RESOLVING)
+		return node->failures == 0;
+	return node->failures < node->addresses &&
+		   (node_is_tried(node) || (node->state == NODE_BACKING_OFF && node->untried > 0));
+}
+
 /* To be called once, before all other functions of this header. */
 extern void node_init(const NodeHandler *handler);
 

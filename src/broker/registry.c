@@ -162,6 +162,7 @@ beat(int64 now_us)
 	{
 		RedisNode *node = node_at(i);
 
+		told_of(i)->behind = told_of(i)->out;
 		if (!(members() & CORE_BIT(i)) || !node_can_send(node) || told_of(i)->out)
 			continue;
 		if (strcmp(told_of(i)->address, node->url.address) != 0)
@@ -192,11 +193,11 @@ meet(const RedisNode *node)
 static void
 send_beat(RedisNode *node, int64 now_us)
 {
-	const char *argv[3] = {redlock_key_prefix};
-	size_t len[3] = {strlen(redlock_key_prefix)};
+	const char *refuses = entry_config()->standing == HOST_REFUSES ? "1" : "0";
+	const char *argv[4] = {redlock_key_prefix, NULL, NULL, refuses};
+	size_t len[4] = {strlen(redlock_key_prefix), 0, 0, 1};
 
 	entry_texts(&argv[1], &len[1]);
-
 	if (told_of(node->index)->sha[0] == '\0')
 		node_call(node, CALL_LOAD, 3, (const char *[]){"SCRIPT", "LOAD", lua_hosts_script}, NULL,
 				  now_us);

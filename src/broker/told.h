@@ -46,6 +46,7 @@ typedef struct Told
 	char address[HOSTS_ADDRESS_MAX + 1]; /* of the node */
 	char sha[SCRIPT_SHA_SIZE];           /* of hosts.lua; empty: the node may lack it */
 	bool out;                            /* a beat is under way */
+	bool behind;                         /* an earlier beat was under way at the last beat */
 	bool loaded;                         /* this beat has loaded the script */
 	bool complained;                     /* logged: the node keeps no list */
 	bool more;                           /* the answer was cut short */

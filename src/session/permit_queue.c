@@ -46,6 +46,7 @@ permit_queue_acquire(const LockRequest *request)
 	own.began_us = redlock_clock_us();
 	search.deadline_us = request_deadline_us(&own);
 	request_refuse_other_permits(&own, 0, request->names[0].hash);
+	request_refuse_other_permits(&own, 0, named(request, PERMITS_QUEUE, utf8).hash);
 	for (int permit = 1; permit <= own.permits; permit++)
 		request_refuse_other_permits(&own, 0, named(request, permit, utf8).hash);
 	PG_TRY();
