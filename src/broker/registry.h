@@ -3,7 +3,7 @@
  *		The registry of hosts, which each node keeps (hosts.lua): this host's entry, and the
  *		entries of other hosts.
  *
- * Every few seconds, and soon after a change, the broker sends a beat: this host writes its entry
+ * Every 10 s (BEAT_US), each 3 s in a conflict, and soon after a change, the broker sends a beat: this host writes its entry
  * at each node, and the node answers with the other configurations in use under this key prefix.
  * If another configuration would let both hosts get one lock, there is a configuration conflict.
  * A conflict is told when it has lasted for some seconds, in the log and in shared memory (see

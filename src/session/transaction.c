@@ -4,14 +4,16 @@
  *		transaction.h.
  *
  *	 PRE_COMMIT			the session enters gates again that pg_advisory_unlock_all took;
- *						then the guard: each lease must still be valid, else 40001; then
- *						fenced calls record their tokens
+ *						then the guard: each lease must still be valid, else 40001.  If the
+ *						transaction has effects, fenced calls then record their tokens, and
+ *						the guard runs again
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is
- *						attached to a lock
- *	 COMMIT, ABORT		locks at transaction scope, and locks of CALLs that have ended, are
- *						released.  Both events come after the transaction has left the proc
+ *						attached to a lock; else gates and guard as at PRE_COMMIT
+ *	 COMMIT, ABORT,
+ *	 PREPARE			locks at transaction scope, and locks of CALLs that have ended, are
+ *						released.  These events come after the transaction has left the proc
  *						array: its effects are visible (or void) before another session can be
- *						granted the lock.  And both come before PostgreSQL frees the gate
+ *						granted the lock.  And they come before PostgreSQL frees the gate
  *	 ABORT_SUB			locks that the subtransaction acquired are released
  *	 before_shmem_exit	all locks are released, and a request under way is cancelled
  *
