@@ -192,22 +192,22 @@ typedef struct Lease
 	pg_atomic_uint64 hold_until_us;    /* end of the holder's hold_at_most; 0: no limit */
 	pg_atomic_uint64 looks_at_us;      /* when the broker looks next whether the lease's time
 										* is over; PG_INT64_MAX: only when woken */
-	pg_atomic_uint64 last_token;       /* the grant's last token: after first_token come LUA_SPAN
-										* more tokens, and tokens that renewals add */
-	pg_atomic_uint64 more_tokens_us;   /* the broker asks for more tokens; the answer comes by then
-										* or not at all */
-	pg_atomic_uint32 silent_nodes;     /* no usable answer in the last round, or yet in the first
-										* round */
-	pg_atomic_uint32 denying_nodes;    /* the last round did not find the key there */
-	pg_atomic_uint32 permits_told;     /* queue: count of hints to its holder: a permit
-										* may be free */
-	pg_atomic_uint32 free_permit;      /* a refused permit: a free permit; a queue:
-										* the permit in the last message to its holder; or 0 */
-	pg_atomic_uint32 company;          /* LeaseCompany */
-	pg_atomic_uint32 readers;          /* count of readers.  Each reader counts itself under the
-										* table lock: exclusive from or to 0, else shared */
-	pg_atomic_uint64 writer_until_us;  /* shared: a writer waits at least until then; the lease
-										* must not become idle, and no session may join */
+	pg_atomic_uint64 last_token;      /* the grant's last token: first_token + LUA_SPAN - 1, or more
+									   * after renewals */
+	pg_atomic_uint64 more_tokens_us;  /* the broker asks for more tokens; the answer comes by then
+									   * or not at all */
+	pg_atomic_uint32 silent_nodes;    /* no usable answer in the last round, or yet in the first
+									   * round */
+	pg_atomic_uint32 denying_nodes;   /* the last round did not find the key there */
+	pg_atomic_uint32 permits_told;    /* queue: count of hints to its holder: a permit
+									   * may be free */
+	pg_atomic_uint32 free_permit;     /* a refused permit: a free permit; a queue:
+									   * the permit in the last message to its holder; or 0 */
+	pg_atomic_uint32 company;         /* LeaseCompany */
+	pg_atomic_uint32 readers;         /* count of readers.  Each reader counts itself under the
+									   * table lock: exclusive from or to 0, else shared */
+	pg_atomic_uint64 writer_until_us; /* shared: a writer waits at least until then; the lease
+									   * must not become idle, and no session may join */
 
 	/* (m) */
 	SeqLock holder_version;
