@@ -16,6 +16,12 @@
 #define SCRIPT_TEXT_MAX 159
 #define SCRIPT_VALUE_SIZE 256
 
+/*
+ * No true counter is 70 years ahead of time.  A node that says so must not spread such a token to
+ * the other nodes.
+ */
+#define SCRIPT_TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
+
 /* One command about one lock. */
 typedef struct ScriptCommand
 {
@@ -117,10 +123,12 @@ typedef struct ScriptProbe
 
 /*
  * These write a message for another host, and return its length: a request for a lock, as a node
- * publishes when it refuses an acquire that waits; and a probe, for the lock `key`.
+ * publishes when it refuses an acquire that waits; that the lock was released by force; and a
+ * probe, for the lock `key`.
  */
 extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
 								uint64 host, int64 waited_us, bool shared);
+extern size_t script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len);
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
 
@@ -131,6 +139,7 @@ typedef enum ScriptWord
 {
 	SCRIPT_FREE,   /* the lock with the channel's name was released */
 	SCRIPT_PERMIT, /* a permit was released; the channel is its queue's */
+	SCRIPT_FORCED, /* an administrator has released a lock of this host */
 	SCRIPT_WANT,   /* another host waits for, or tries, a lock of this host */
 	SCRIPT_PROBE   /* a probe for deadlocks */
 } ScriptWord;
@@ -143,7 +152,7 @@ typedef struct ScriptMessage
 	int permit;      /* PERMIT: the number of the permit */
 	Waiters waiters; /* FREE: hosts whose turn is next; WANT: the waiting host, or none for a try */
 	bool shared;     /* WANT: the waiter is known to be a reader */
-	const char *key; /* WANT */
+	const char *key; /* WANT, FORCED */
 	size_t key_len;
 	ScriptProbe probe; /* PROBE */
 } ScriptMessage;

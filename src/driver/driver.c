@@ -23,6 +23,7 @@ static void take(Driver *driver, const ReleaseStep *next, int64_t now_us);
 static void wake(Driver *driver, int entry, int64_t retry_us, int64_t not_before_us,
 				 int64_t now_us);
 static void ask_if_missed(Driver *driver, int entry, int64_t now_us);
+static void renew_if_forced(Driver *driver, int entry, int64_t now_us);
 static void publish(Driver *driver, int entry, core_outcome outcome, int64_t now_us);
 static void note_grant(Driver *driver, int entry, int64_t now_us);
 static void on_expiry(Driver *driver, int entry, int64_t now_us);
@@ -269,6 +270,7 @@ step(Driver *driver, int entry, core_event *event)
 		driver_act(driver, entry, event->now_us);
 	else if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
 		ask_if_missed(driver, entry, event->now_us);
+	renew_if_forced(driver, entry, event->now_us);
 }
 
 static bool
@@ -693,4 +695,33 @@ driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters
 	turn_us = turns_hear(driver, entry, named, now_us);
 	if (turn_us != 0)
 		wake(driver, entry, driver->retry_told_us, turn_us, now_us);
+}
+
+void
+driver_on_forced(Driver *driver, int entry, int64_t now_us)
+{
+	driver->entry[entry].forced = driver_lease(driver, entry)->core.state == CORE_HELD;
+	renew_if_forced(driver, entry, now_us);
+}
+
+static void
+renew_if_forced(Driver *driver, int entry, int64_t now_us)
+{
+	const core_lease *core = &driver_lease(driver, entry)->core;
+	core_event event = {.type = CORE_EXTEND, .now_us = now_us};
+
+	if (!driver->entry[entry].forced || (core->state == CORE_HELD && core->renewing))
+		return;
+	driver->entry[entry].forced = false;
+	/* nothing is renewed without a holder, whatever a message says */
+	if (core->state != CORE_HELD || release_queue_waits(&driver->releases, entry) ||
+		driver->world->wish(driver, entry) == WISH_NOTHING)
+		return;
+	if (driver->world->release_orphan(driver, entry, now_us))
+	{
+		driver_act(driver, entry, now_us);
+		set_timer(driver, entry);
+		return;
+	}
+	step(driver, entry, &event);
 }

@@ -44,6 +44,7 @@ typedef struct DriverTerms
 typedef struct DriverEntry
 {
 	DriverTerms terms;
+	bool forced;         /* the key may be gone by force: renew as soon as no round is out */
 	bool hears;          /* this host is on the lock's channel */
 	Hearing hearing;     /* the nodes' confirmations and messages about the channel */
 	WaitersKnown *known; /* hosts that wait for the lock; NULL: none */
