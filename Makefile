@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/node_index protocol/standing protocol/steps protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
@@ -28,7 +28,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
 	broker/lists_file broker/loop broker/marks broker/members broker/node broker/node_checks \
-	broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
+	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
 	session/detached session/effects session/encoding session/fence session/gate session/holdings \
 	session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
@@ -126,7 +126,7 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url waiters wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint local_names node_index node_status overlap permits probe release_queue rules script settling several standing steps url waiters wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -135,6 +135,7 @@ test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
+test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/permits_test: src/protocol/permits.c
